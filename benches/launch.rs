@@ -1,0 +1,7 @@
+//! `cargo bench -p benches --bench launch`: scela-run beside the kernel's floor and the launchers installed here.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    benches::main()
+}

@@ -1,0 +1,79 @@
+/* The page: what the bench shares with every program that it starts.
+ *
+ * The bench makes the file in /dev/shm, fills in the header and passes its path as the first argument. Ranks find
+ * there what they were promised, mark that they were here, and leave their times. benches/src/page.rs is the other
+ * side of this layout: 64-bit words in native order, then one mark per rank, then (fence, flood) the samples. */
+#ifndef PAGE_H
+#define PAGE_H
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+struct page {
+    uint64_t np;                  /* how many ranks there should be */
+    uint64_t nofile;              /* the bench's soft RLIMIT_NOFILE, which is what a rank should have */
+    uint64_t fences;              /* how many fences to measure */
+    uint64_t seconds;             /* a rank that runs for longer than this ends itself */
+    uint64_t samples;             /* offset of the samples: per rank `fences` pairs (entered, left) */
+    _Atomic uint64_t go;          /* set by the bench: sleepers may leave */
+    _Atomic uint64_t start_ns;    /* the earliest start, CLOCK_MONOTONIC */
+    _Atomic uint64_t end_ns;      /* the latest end */
+    _Atomic uint64_t bytes;       /* what the flooders wrote */
+    uint64_t reserved[7];
+    unsigned char mark[];         /* by rank: 0 is missing */
+};
+
+/* A mark: HERE, and what was wrong. */
+enum {
+    HERE = 0x80,
+    NO_SOCKET = 0x01,             /* PMI_FD is not a live stream socket */
+    OPEN_DESCRIPTOR = 0x02,       /* something besides 0, 1, 2 and PMI_FD is open */
+    NO_GROUP = 0x04,              /* not the leader of its own process group */
+    OTHER_LIMIT = 0x08,           /* RLIMIT_NOFILE is not the shell's */
+    WRONG_VALUE = 0x10,           /* a get answered something else than was put */
+    PROTOCOL = 0x20,              /* the server broke off, or said something else than PMI */
+    WRONG_SIZE = 0x40,            /* PMI_SIZE is not the number of ranks asked for */
+};
+
+/* Exit statuses of a program that cannot even leave a mark. */
+enum { EXIT_NO_PAGE = 90, EXIT_NO_RANK = 91 };
+
+static inline struct page *page_open(const char *path)
+{
+    struct stat file;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &file) < 0)
+        _exit(EXIT_NO_PAGE);
+    struct page *page = mmap(0, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (page == MAP_FAILED)
+        _exit(EXIT_NO_PAGE);
+    return page;
+}
+
+static inline uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline void note_start(struct page *page, uint64_t at)
+{
+    uint64_t seen = atomic_load(&page->start_ns);
+    while (at < seen && !atomic_compare_exchange_weak(&page->start_ns, &seen, at)) {}
+}
+
+static inline void note_end(struct page *page, uint64_t at)
+{
+    uint64_t seen = atomic_load(&page->end_ns);
+    while (at > seen && !atomic_compare_exchange_weak(&page->end_ns, &seen, at)) {}
+}
+
+#endif

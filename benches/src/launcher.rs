@@ -1,0 +1,210 @@
+//! Who starts the ranks: scela-run, the floor and the rivals, and how each is asked.
+
+use std::env;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// One launcher as it stands on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// What kind it is.
+    pub kind: Kind,
+    /// What it calls its version; empty for the floor and scela-run.
+    pub version: String,
+    /// Its program.
+    pub path: PathBuf,
+}
+
+/// The kinds of launchers, which differ in how they are asked and in what they can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// posix_spawn from as many processes as there are cores: no launcher, but what every launcher pays.
+    Floor,
+    /// The one that this repository is about.
+    Scela,
+    /// MPICH's mpiexec.hydra.
+    Hydra,
+    /// Slurm's srun, with its daemons running.
+    Srun,
+    /// Open MPI's mpirun.
+    OpenMpi,
+}
+
+impl Launcher {
+    /// The floor, whose program is one of ours.
+    #[must_use]
+    pub fn floor(path: PathBuf) -> Self {
+        Self { kind: Kind::Floor, version: String::new(), path }
+    }
+
+    /// scela-run itself.
+    #[must_use]
+    pub fn scela(path: PathBuf) -> Self {
+        Self { kind: Kind::Scela, version: String::new(), path }
+    }
+
+    /// The other launchers that are installed; and in words, those that are not.
+    #[must_use]
+    pub fn rivals(target: &Path) -> (Vec<Self>, Vec<String>) {
+        let mut present = Vec::new();
+        let mut absent = Vec::new();
+        let mut note = |found: Result<Self, String>| match found {
+            Ok(rival) => present.push(rival),
+            Err(why) => absent.push(why),
+        };
+        let hydras = hydras(target);
+        if hydras.is_empty() {
+            note(Err("hydra: no mpiexec.hydra in PATH".to_owned()));
+        }
+        for path in hydras {
+            note(hydra(path));
+        }
+        note(srun());
+        note(open_mpi());
+        (present, absent)
+    }
+
+    /// Whether `--without` means this one: by kind, or by its full name.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.kind.is_called(name) || self.to_string().eq_ignore_ascii_case(name)
+    }
+
+    /// Whether it serves the PMI wire.
+    #[must_use]
+    pub fn serves_pmi(&self) -> bool {
+        matches!(self.kind, Kind::Scela | Kind::Hydra | Kind::Srun)
+    }
+
+    /// Whether the processes that serve its ranks descend from it, and not from a daemon.
+    #[must_use]
+    pub fn owns_agents(&self) -> bool {
+        matches!(self.kind, Kind::Scela | Kind::Hydra)
+    }
+
+    /// The command that starts `np` times `program` with `args`.
+    ///
+    /// The floor is asked another way: see [`crate::run`].
+    #[must_use]
+    pub fn command(&self, np: u32, program: &Path) -> Command {
+        let mut command = Command::new(&self.path);
+        match self.kind {
+            Kind::Floor => {}
+            Kind::Scela | Kind::Hydra => {
+                command.args(["-n", &np.to_string()]);
+            }
+            Kind::Srun => {
+                command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]);
+            }
+            Kind::OpenMpi => {
+                command.args(["-n", &np.to_string(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]);
+                if nix::unistd::geteuid().is_root() {
+                    command.arg("--allow-run-as-root");
+                }
+            }
+        }
+        command.arg(program);
+        command
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        match self.kind {
+            // There is one of each, and its version is the repository's.
+            Kind::Floor | Kind::Scela => Ok(()),
+            Kind::Hydra | Kind::Srun | Kind::OpenMpi => write!(f, " {}", self.version),
+        }
+    }
+}
+
+impl Kind {
+    /// Whether `--without` means all of this kind.
+    #[must_use]
+    pub fn is_called(self, name: &str) -> bool {
+        self.name().eq_ignore_ascii_case(name) || (self == Self::Scela && name.eq_ignore_ascii_case("scela"))
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Scela => "scela-run",
+            Self::Hydra => "hydra",
+            Self::Srun => "srun",
+            Self::OpenMpi => "open mpi",
+        }
+    }
+}
+
+/// The one in PATH, the one that the environment names, and those of virtual environments in the target directory.
+fn hydras(target: &Path) -> Vec<PathBuf> {
+    let in_venvs = fs::read_dir(target).into_iter().flatten().flatten();
+    let in_venvs = in_venvs.map(|entry| entry.path().join("bin").join(HYDRA));
+    let named = env::var_os("SCELA_BENCH_HYDRA").map(PathBuf::from);
+    let mut found: Vec<PathBuf> = Vec::new();
+    for path in in_path(HYDRA).into_iter().chain(named).chain(in_venvs) {
+        let Ok(path) = path.canonicalize() else {
+            continue;
+        };
+        if !found.contains(&path) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+fn hydra(path: PathBuf) -> Result<Launcher, String> {
+    let output = output_of(&path, &["--version"]);
+    let version = output.lines().find_map(|line| line.trim().strip_prefix("Version:"));
+    match version {
+        Some(version) => Ok(Launcher { kind: Kind::Hydra, version: version.trim().to_owned(), path }),
+        None => Err(format!("hydra: {} does not tell its version", path.display())),
+    }
+}
+
+fn srun() -> Result<Launcher, String> {
+    let path = in_path("srun").ok_or("srun: not installed")?;
+    // Asks each controller once; `UP` is what an answering one is called.
+    if !output_of(Path::new("timeout"), &["10", "scontrol", "ping"]).contains(" is UP") {
+        return Err("srun: no controller answers".to_owned());
+    }
+    let version = output_of(&path, &["--version"]);
+    Ok(Launcher { kind: Kind::Srun, version: version.trim().trim_start_matches("slurm ").to_owned(), path })
+}
+
+fn open_mpi() -> Result<Launcher, String> {
+    let path = in_path("mpirun").ok_or("open mpi: no mpirun in PATH")?;
+    let output = output_of(&path, &["--version"]);
+    match output.lines().next().and_then(|line| line.strip_prefix("mpirun (Open MPI) ")) {
+        Some(version) => Ok(Launcher { kind: Kind::OpenMpi, version: version.trim().to_owned(), path }),
+        None => Err("open mpi: mpirun is another one's".to_owned()),
+    }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
+}
+
+fn output_of(program: &Path, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+const HYDRA: &str = "mpiexec.hydra";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_names_all_of_it_and_a_version_only_one() {
+        let hydra = |version: &str| Launcher { kind: Kind::Hydra, version: version.into(), path: PathBuf::new() };
+        assert!(hydra("4.0.2").is_called("hydra") && hydra("5.0.2").is_called("Hydra"));
+        assert!(Kind::Scela.is_called("scela") && Kind::Scela.is_called("scela-run"));
+        assert!(hydra("4.0.2").is_called("hydra 4.0.2") && !hydra("5.0.2").is_called("hydra 4.0.2"));
+    }
+}

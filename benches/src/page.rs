@@ -1,0 +1,181 @@
+//! The bench's side of the page that it shares with the ranks; `programs/page.h` is theirs.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::mark::Mark;
+
+/// A page for one run: made before it, read after it, removed with the value.
+#[derive(Debug)]
+pub struct Page {
+    path: PathBuf,
+    file: File,
+    np: usize,
+    fences: usize,
+}
+
+/// What a run is told in its page.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// How many ranks there should be.
+    pub np: u32,
+    /// The soft limit of open files that each should have.
+    pub nofile: u64,
+    /// How many fences to measure: 0 where no fence is timed.
+    pub fences: u32,
+    /// After how long a rank ends itself.
+    pub deadline: Duration,
+}
+
+/// What the ranks left.
+#[derive(Debug)]
+pub struct Reading {
+    /// From the earliest start to the latest end, where the program takes times.
+    pub inside: Option<Duration>,
+    /// What was written during a flood.
+    pub bytes: u64,
+    /// One mark per rank.
+    pub marks: Vec<Mark>,
+    /// When each rank entered and left each fence: `fences` pairs for each rank in turn.
+    pub samples: Vec<Passage>,
+}
+
+/// One rank's passage through one fence, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    /// Just before the rank said that it is there.
+    pub entered_ns: u64,
+    /// Just after it was released.
+    pub left_ns: u64,
+}
+
+impl Page {
+    /// Makes the page as a file that nobody else can read.
+    ///
+    /// # Errors
+    /// Where the file cannot be made, for example because the shared memory is full.
+    pub fn create(path: PathBuf, header: Header) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let page = Self { path, file, np: header.np as usize, fences: header.fences as usize };
+        let mut words = [0; WORDS];
+        words[NP] = u64::from(header.np);
+        words[NOFILE] = header.nofile;
+        words[FENCES] = u64::from(header.fences);
+        words[SECONDS] = header.deadline.as_secs();
+        words[SAMPLES] = page.samples_offset();
+        words[START_NS] = u64::MAX;
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        page.file.write_all_at(&bytes, 0)?;
+        page.file.set_len(page.samples_offset() + (page.np * page.fences * PASSAGE_BYTES) as u64)?;
+        Ok(page)
+    }
+
+    /// Where the ranks find it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lets the sleepers leave.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn let_go(&self) -> io::Result<()> {
+        self.file.write_all_at(&1_u64.to_ne_bytes(), (GO * WORD_BYTES) as u64)
+    }
+
+    /// How many ranks have marked themselves by now.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn marked(&self) -> io::Result<usize> {
+        Ok(self.marks()?.iter().filter(|mark| mark.is_here()).count())
+    }
+
+    /// Reads everything that the ranks left.
+    ///
+    /// # Errors
+    /// Where the file cannot be read.
+    pub fn read(&self) -> io::Result<Reading> {
+        let words = words_of(&self.bytes(0, WORDS * WORD_BYTES)?);
+        let samples = words_of(&self.bytes(self.samples_offset(), self.np * self.fences * PASSAGE_BYTES)?);
+        Ok(Reading {
+            inside: words[END_NS].checked_sub(words[START_NS]).map(Duration::from_nanos),
+            bytes: words[BYTES],
+            marks: self.marks()?,
+            samples: samples.chunks_exact(2).map(|pair| Passage { entered_ns: pair[0], left_ns: pair[1] }).collect(),
+        })
+    }
+
+    fn marks(&self) -> io::Result<Vec<Mark>> {
+        Ok(self.bytes(MARKS_OFFSET, self.np)?.into_iter().map(Mark::from_byte).collect())
+    }
+
+    fn samples_offset(&self) -> u64 {
+        (MARKS_OFFSET + self.np as u64).next_multiple_of(WORD_BYTES as u64)
+    }
+
+    fn bytes(&self, offset: u64, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.file.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // The scratch directory goes as a whole in the end; this one only keeps shared memory small until then.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(WORD_BYTES).map(|word| u64::from_ne_bytes(word.try_into().expect("a chunk is a word"))).collect()
+}
+
+const WORD_BYTES: usize = 8;
+const PASSAGE_BYTES: usize = 2 * WORD_BYTES;
+const WORDS: usize = 16;
+const MARKS_OFFSET: u64 = (WORDS * WORD_BYTES) as u64;
+
+// The words of the header, in the order of `struct page`.
+const NP: usize = 0;
+const NOFILE: usize = 1;
+const FENCES: usize = 2;
+const SECONDS: usize = 3;
+const SAMPLES: usize = 4;
+const GO: usize = 5;
+const START_NS: usize = 6;
+const END_NS: usize = 7;
+const BYTES: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fresh_page_holds_no_marks_and_no_time() {
+        let scratch = tempfile::tempdir().unwrap();
+        let header = Header { np: 5, nofile: 1024, fences: 3, deadline: Duration::from_secs(60) };
+        let page = Page::create(scratch.path().join("page"), header).unwrap();
+        let reading = page.read().unwrap();
+        assert_eq!(page.marked().unwrap(), 0);
+        assert_eq!(reading.inside, None);
+        assert_eq!(reading.marks.len(), 5);
+        assert_eq!(reading.samples, [Passage { entered_ns: 0, left_ns: 0 }; 15]);
+    }
+
+    #[test]
+    fn the_file_goes_with_the_value() {
+        let scratch = tempfile::tempdir().unwrap();
+        let header = Header { np: 1, nofile: 1024, fences: 0, deadline: Duration::from_secs(60) };
+        let page = Page::create(scratch.path().join("page"), header).unwrap();
+        let path = page.path().to_owned();
+        assert!(path.exists());
+        drop(page);
+        assert!(!path.exists());
+    }
+}

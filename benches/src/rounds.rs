@@ -1,0 +1,130 @@
+//! Rounds: every launcher takes its turn, then all again; and the medians over them.
+
+use crate::run::Void;
+
+/// One launcher's results, one per round.
+#[derive(Debug)]
+pub struct Series<T> {
+    results: Vec<Result<T, Void>>,
+}
+
+/// Runs `runs` rounds over `launchers` in turn, and gives each one's results.
+///
+/// A launcher that hangs is not tried again: it would only hang again, a deadline each time.
+pub fn rounds<L: Copy, T>(
+    launchers: &[L],
+    runs: u32,
+    mut run: impl FnMut(u32, L) -> Result<T, Void>,
+) -> Vec<Series<T>> {
+    let mut all: Vec<Series<T>> = launchers.iter().map(|_| Series { results: Vec::new() }).collect();
+    for round in 0..runs {
+        for (launcher, series) in launchers.iter().zip(&mut all) {
+            let result = if series.has_hung() { Err(Void::NotTried) } else { run(round, *launcher) };
+            series.results.push(result);
+        }
+    }
+    all
+}
+
+impl<T> Series<T> {
+    /// The median of `value` over the runs that count.
+    #[must_use]
+    pub fn median(&self, value: impl Fn(&T) -> f64) -> Option<f64> {
+        median(self.counted().map(value).collect())
+    }
+
+    /// The median of the ratios to `other`'s run of the same round, over the rounds in which both count.
+    #[must_use]
+    pub fn median_ratio(&self, other: &Self, value: impl Fn(&T) -> f64) -> Option<f64> {
+        let pairs = self.results.iter().zip(&other.results);
+        let pairs = pairs.filter_map(|(own, other)| Some((own.as_ref().ok()?, other.as_ref().ok()?)));
+        median(pairs.map(|(own, other)| value(own) / value(other)).collect())
+    }
+
+    /// How many rounds there were.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is no series without a round")]
+    pub fn len(&self) -> usize {
+        self.results.len()
+    }
+
+    /// The runs that count.
+    pub fn counted(&self) -> impl Iterator<Item = &T> {
+        self.results.iter().filter_map(|result| result.as_ref().ok())
+    }
+
+    /// The first reason why a run does not count, and how many do not.
+    #[must_use]
+    pub fn voids(&self) -> Option<(usize, &Void)> {
+        let voids = || self.results.iter().filter_map(|result| result.as_ref().err());
+        voids().next().map(|first| (voids().count(), first))
+    }
+
+    /// Whether a run was ended by its deadline.
+    #[must_use]
+    pub fn has_hung(&self) -> bool {
+        self.results.iter().any(|result| matches!(result, Err(Void::Hung(_))))
+    }
+}
+
+/// The middle value, or the mean of the two in the middle.
+#[must_use]
+pub fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let above = *values.get(values.len() / 2)?;
+    if values.len() % 2 == 1 { Some(above) } else { Some(f64::midpoint(values[values.len() / 2 - 1], above)) }
+}
+
+/// The value that a share of all values do not exceed.
+#[must_use]
+pub fn percentile(mut values: Vec<f64>, percent: usize) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let rank = (values.len() * percent).div_ceil(100);
+    values.get(rank.saturating_sub(1)).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn medians_and_percentiles() {
+        assert_eq!(median(vec![]), None);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((percentile(hundred.clone(), 50), percentile(hundred, 99)), (Some(50.0), Some(99.0)));
+        assert_eq!(percentile(vec![7.0], 99), Some(7.0));
+    }
+
+    #[test]
+    fn ratios_are_taken_within_rounds() {
+        // The machine got ten times slower in the second round; the ratio does not care.
+        let times = [[1.0, 2.0], [10.0, 20.0]];
+        let all = rounds(&[0, 1], 2, |round, launcher: usize| Ok(times[round as usize][launcher]));
+        assert_eq!(all[1].median_ratio(&all[0], |time| *time), Some(2.0));
+    }
+
+    #[test]
+    fn a_round_in_which_either_does_not_count_has_no_ratio() {
+        let all = rounds(&["floor", "hydra"], 3, |round, launcher| match (round, launcher) {
+            (1, "hydra") => Err(Void::LeftBehind(1)),
+            (_, "hydra") => Ok(f64::from(round + 1) * 3.0),
+            _ => Ok(1.0),
+        });
+        assert_eq!(all[1].median_ratio(&all[0], |time| *time), Some(6.0));
+        assert_eq!(all[1].voids().map(|(count, _)| count), Some(1));
+    }
+
+    #[test]
+    fn who_hangs_is_not_tried_again() {
+        let mut tried = 0;
+        let all = rounds(&[()], 5, |_, ()| -> Result<(), Void> {
+            tried += 1;
+            Err(Void::Hung(Duration::from_secs(60)))
+        });
+        assert_eq!((tried, all[0].voids().map(|(count, _)| count)), (1, Some(5)));
+    }
+}

@@ -1,0 +1,53 @@
+//! Starting and ending a job: against what the kernel itself takes.
+
+use super::notes::{Notes, cell};
+use super::{Section, measure, number, participants, ratio};
+use crate::bench::{Bench, BenchError};
+use crate::launcher::{Kind, Launcher};
+use crate::run::{self, Finished, Job, Program};
+use crate::table::Table;
+
+pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Result<(), BenchError> {
+    let needs_pmi = program != Program::Empty;
+    let launchers = participants(bench, |launcher| launcher.kind == Kind::Floor || launcher.serves_pmi() || !needs_pmi);
+    let mut table = Table::default();
+    table.group("", &["np"]);
+    for launcher in &launchers {
+        let heads: &[&str] = if launcher.kind == Kind::Floor { &["s"] } else { &["s", "x floor"] };
+        table.group(launcher.to_string(), heads);
+    }
+
+    let mut notes = Notes::default();
+    for np in bench.sizes(&SIZES) {
+        let job = Job { np, program };
+        let run = |bench: &Bench, launcher: &Launcher| run::run(bench, launcher, job);
+        let all = measure(bench, section, np, &launchers, run, |run| vec![("wall_s", seconds(run))])?;
+        let mut row = vec![np.to_string()];
+        for (launcher, series) in launchers.iter().zip(&all) {
+            row.push(cell(series, number(series.median(seconds))));
+            if launcher.kind != Kind::Floor {
+                row.push(ratio(series.median_ratio(&all[0], seconds)));
+            }
+            notes.take(launcher, np, series, |run| run);
+        }
+        table.row(row);
+    }
+    bench.report.section(title(program), &table, notes.lines())?;
+    Ok(())
+}
+
+fn title(program: Program) -> &'static str {
+    match program {
+        Program::Empty => "empty program: seconds from start to end, and times the floor",
+        _ => {
+            "PMI hello (init, put, fence, get 2, fence, finalize): seconds from start to end, and times the floor of \
+             the empty program"
+        }
+    }
+}
+
+fn seconds(run: &Finished) -> f64 {
+    run.wall.as_secs_f64()
+}
+
+const SIZES: [u32; 4] = [64, 256, 1024, 4096];

@@ -1,0 +1,119 @@
+//! The sections: what is asked of every launcher, each with its table.
+
+mod exchange;
+mod fence;
+mod launch;
+mod memory;
+mod notes;
+
+use std::fmt;
+use std::io;
+
+use crate::bench::{Bench, BenchError};
+use crate::launcher::Launcher;
+use crate::report::Record;
+use crate::rounds::{Series, rounds};
+use crate::run::{Program, Void};
+
+/// One question and its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Starting and ending the empty program.
+    Empty,
+    /// The same with as little PMI as an MPI program can do.
+    Hello,
+    /// Everyone puts one entry and gets its neighbours' two.
+    OneToTwo,
+    /// Everyone puts one entry and gets everyone's.
+    OneToAll,
+    /// How long a fence takes, in quiet and while output floods.
+    Fence,
+    /// How much memory serving takes.
+    Memory,
+}
+
+impl Section {
+    /// All, in the order in which they are printed.
+    pub const ALL: [Self; 6] = [Self::Empty, Self::Hello, Self::OneToTwo, Self::OneToAll, Self::Fence, Self::Memory];
+
+    /// The section of that name.
+    ///
+    /// # Errors
+    /// Where there is none, with the names that there are.
+    pub fn parse_name(name: &str) -> Result<Self, String> {
+        let named = |section: &Self| section.to_string() == name;
+        let names = || Self::ALL.map(|section| section.to_string()).join(", ");
+        Self::ALL.into_iter().find(named).ok_or_else(|| format!("there are {}", names()))
+    }
+
+    /// Measures and prints.
+    ///
+    /// # Errors
+    /// Where results cannot be printed; a launcher that fails is a result.
+    pub fn run(self, bench: &mut Bench) -> Result<(), BenchError> {
+        match self {
+            Self::Empty => launch::run(bench, self, Program::Empty),
+            Self::Hello => launch::run(bench, self, Program::Hello),
+            Self::OneToTwo => exchange::run(bench, self, Program::OneToTwo),
+            Self::OneToAll => exchange::run(bench, self, Program::OneToAll),
+            Self::Fence => fence::run(bench, self),
+            Self::Memory => memory::run(bench, self),
+        }
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "empty",
+            Self::Hello => "hello",
+            Self::OneToTwo => "1:2",
+            Self::OneToAll => "1:p",
+            Self::Fence => "fence",
+            Self::Memory => "memory",
+        })
+    }
+}
+
+/// The launchers that can take part.
+fn participants(bench: &Bench, can: impl Fn(&Launcher) -> bool) -> Vec<Launcher> {
+    bench.launchers.iter().filter(|launcher| can(launcher)).cloned().collect()
+}
+
+/// Rounds of one job, each run recorded; `values` are its names and numbers for the file.
+fn measure<T>(
+    bench: &mut Bench,
+    section: Section,
+    np: u32,
+    launchers: &[Launcher],
+    run: impl Fn(&Bench, &Launcher) -> Result<T, Void>,
+    values: impl Fn(&T) -> Vec<(&'static str, f64)>,
+) -> io::Result<Vec<Series<T>>> {
+    let mut recorded = Ok(());
+    let turns: Vec<&Launcher> = launchers.iter().collect();
+    let all = rounds(&turns, bench.options.runs, |round, launcher| {
+        let result = run(bench, launcher);
+        let values = result.as_ref().map(&values).map_err(ToString::to_string);
+        let record = Record { section, np, launcher, round: round + 1, result: values };
+        if recorded.is_ok() {
+            recorded = bench.report.record(&record);
+        }
+        result
+    });
+    recorded.map(|()| all)
+}
+
+/// A number with about three digits that matter; a dash where there is none.
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 9.995 => format!("{value:.3}"),
+        Some(value) if value < 99.95 => format!("{value:.1}"),
+        Some(value) => format!("{value:.0}"),
+    }
+}
+
+/// A ratio; a dash where there is none.
+fn ratio(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+}

@@ -1,0 +1,56 @@
+//! What there is to say about single launchers, below a table.
+
+use crate::launcher::Launcher;
+use crate::mark::Mark;
+use crate::rounds::Series;
+use crate::run::Finished;
+
+/// Gathers remarks while a table grows; each is said once.
+#[derive(Debug, Default)]
+pub(super) struct Notes {
+    lines: Vec<String>,
+}
+
+impl Notes {
+    /// Takes in one launcher's results at one size; `finished` is what each run of the series left.
+    pub(super) fn take<'a, T: 'a>(
+        &mut self,
+        launcher: &Launcher,
+        np: u32,
+        series: &'a Series<T>,
+        finished: impl Fn(&'a T) -> &'a Finished,
+    ) {
+        if let Some((count, why)) = series.voids() {
+            self.add(format!("{launcher}, np {np}: {count} of {} runs not counted: {why}", series.len()));
+        }
+        let runs = || series.counted().map(&finished);
+        let faults = runs().fold(Mark::default(), |faults, run| faults.union(run.faults));
+        if !faults.is_clean() {
+            self.add(format!("{launcher}: {faults}"));
+        }
+        if runs().any(|run| run.left_behind > 0) {
+            self.add(format!("{launcher}: processes outlived it and had to be ended"));
+        }
+    }
+
+    /// Adds a remark, where it has not been made.
+    pub(super) fn add(&mut self, line: String) {
+        if !self.lines.contains(&line) {
+            self.lines.push(line);
+        }
+    }
+
+    pub(super) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+}
+
+/// What stands where a time would: why there is none.
+pub(super) fn cell<T>(series: &Series<T>, shown: String) -> String {
+    match series.voids() {
+        _ if series.has_hung() => "hung".to_owned(),
+        Some(_) if series.counted().next().is_none() => "failed".to_owned(),
+        Some((count, _)) => format!("{shown} (-{count})"),
+        None => shown,
+    }
+}

@@ -1,0 +1,221 @@
+//! From commands with options to a request: values get their types, session and commands their
+//! options.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::configfile::CONFIGFILE_BYTES_MAX;
+use super::error::{Fault, Place, Problem, shown, shown_path};
+use super::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, Global, Id, Local, Mode, RANKS_MAX};
+use super::request::{Command, EnvChange, EnvPolicy, Options, Program, Request};
+use super::scan::{self, Item, Segment};
+use super::value_problem::ValueProblem;
+use super::values;
+use super::{ReadFile, Typed};
+
+/// The request that the commands of a command line make.
+pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
+    let mut options = Options::default();
+    let commands = match configfile(&segments)? {
+        Some(path) => {
+            let lines = read(&path, read_file)?;
+            apply_globals(&mut options, &lines)?;
+            apply_globals(&mut options, &segments)?;
+            commands_of_file(lines, &path)?
+        }
+        None => {
+            apply_globals(&mut options, &segments)?;
+            commands_of_line(segments)?
+        }
+    };
+    Ok(Typed::Run(Box::new(Request { options, commands })))
+}
+
+/// The configfile that a command line names, checked to be its only source of programs.
+fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
+    let items = || segments.iter().flat_map(|segment| &segment.items);
+    let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::ConfigFile)) else {
+        return Ok(None);
+    };
+    let path = values::non_empty(item.value(0)).map_err(|problem| in_option(item, problem))?;
+    let shown_path = shown(&path);
+    let program = segments.iter().find_map(|segment| segment.program.as_ref());
+    if let Some(program) = program {
+        let problem = Problem::ConfigfileNotAlone { path: shown_path, program: shown(program) };
+        return Err(Fault::new(Place::CommandLine, problem));
+    }
+    if let Some(demo) = items().find(|item| item.spec.id == Id::Mode(Mode::Demo)) {
+        let problem = Problem::ConfigfileNotAlone { path: shown_path, program: demo.typed.clone() };
+        return Err(Fault::new(demo.place.clone(), problem));
+    }
+    if let Some(local) = items().find(|item| is_local(item)) {
+        let option = local.typed.clone();
+        let problem = Problem::ConfigfileLocalOption { option, path: shown_path };
+        return Err(Fault::new(local.place.clone(), problem));
+    }
+    match segments {
+        [_] => Ok(Some(path.into())),
+        segments => Err(missing_program(0, segments.len())),
+    }
+}
+
+/// The commands of a configfile, some of which may be global options only.
+fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Vec<Segment>, Fault> {
+    let fault = |problem| Err(Fault::new(Place::CommandLine, problem));
+    match read_file(path) {
+        Err(source) => fault(Problem::ConfigfileRead { path: shown_path(path), source }),
+        Ok(bytes) if bytes.len() > CONFIGFILE_BYTES_MAX => {
+            fault(Problem::ConfigfileTooLarge { path: shown_path(path) })
+        }
+        Ok(bytes) => scan::file(path, &bytes),
+    }
+}
+
+fn commands_of_file(segments: Vec<Segment>, path: &Path) -> Result<Vec<Command>, Fault> {
+    let mut commands = Vec::new();
+    for segment in segments {
+        let Segment { place, items, program, args } = segment;
+        let own = Own::of(&items)?;
+        match program {
+            Some(program) => commands.push(own.command(Program::Named(program), args, place)),
+            None if items.is_empty() => return Err(Fault::new(place, Problem::LonelyColon)),
+            None if items.iter().any(is_local) => {
+                return Err(Fault::new(place, Problem::MissingProgramOnLine));
+            }
+            None => {}
+        }
+    }
+    if commands.is_empty() {
+        let problem = Problem::ConfigfileEmpty { path: shown_path(path) };
+        return Err(Fault::new(Place::CommandLine, problem));
+    }
+    Ok(commands)
+}
+
+fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, Fault> {
+    let mut items = segments.iter().flat_map(|segment| &segment.items);
+    let demo = items.any(|item| item.spec.id == Id::Mode(Mode::Demo));
+    let total = segments.len();
+    let mut commands = Vec::with_capacity(total);
+    for (index, segment) in segments.into_iter().enumerate() {
+        let Segment { place, items, program, args } = segment;
+        // Values come first: `-np ./a` lacks its number rather than its program.
+        let own = Own::of(&items)?;
+        let program = match (program, demo) {
+            (None, true) if total == 1 => Program::Demo,
+            (Some(program), true) => {
+                let problem = Problem::DemoNotAlone { program: shown(&program) };
+                return Err(Fault::new(place, problem));
+            }
+            (Some(program), false) => Program::Named(program),
+            (None, _) => return Err(missing_program(index, total)),
+        };
+        commands.push(own.command(program, args, place));
+    }
+    Ok(commands)
+}
+
+fn missing_program(index: usize, commands: usize) -> Fault {
+    let problem = match commands {
+        1 => Problem::MissingProgram,
+        _ => Problem::MissingProgramOf { command: index + 1, commands },
+    };
+    Fault::new(Place::CommandLine, problem)
+}
+
+/// What the options of one command say about it.
+#[derive(Default)]
+struct Own {
+    nprocs: Option<u32>,
+    wdir: Option<PathBuf>,
+    env: Vec<EnvChange>,
+    env_policy: Option<EnvPolicy>,
+}
+
+impl Own {
+    fn of(items: &[Item]) -> Result<Self, Fault> {
+        let mut own = Self::default();
+        for item in items {
+            if let Id::Local(local) = item.spec.id {
+                own.apply(local, item).map_err(|problem| in_option(item, problem))?;
+            }
+        }
+        Ok(own)
+    }
+
+    fn apply(&mut self, local: Local, item: &Item) -> Result<(), ValueProblem> {
+        let value = item.value(0);
+        match local {
+            Local::Np => self.nprocs = Some(values::number(value, 1, RANKS_MAX)?),
+            Local::Wdir => self.wdir = Some(values::non_empty(value)?.into()),
+            Local::Env => self.env.push(values::env_set(value, item.values.get(1))?),
+            Local::EnvList => self.env_policy = Some(EnvPolicy::List(values::env_names(value)?)),
+            Local::EnvNone => self.env_policy = Some(EnvPolicy::None),
+            Local::EnvAll => self.env_policy = Some(EnvPolicy::All),
+        }
+        Ok(())
+    }
+
+    fn command(self, program: Program, args: Vec<OsString>, place: Place) -> Command {
+        let Self { nprocs, wdir, env, env_policy } = self;
+        Command { nprocs, program, args, wdir, env, env_policy, place }
+    }
+}
+
+/// Applies the options that are about the session, wherever they were typed.
+fn apply_globals(options: &mut Options, segments: &[Segment]) -> Result<(), Fault> {
+    for item in segments.iter().flat_map(|segment| &segment.items) {
+        if let Id::Global(global) = item.spec.id {
+            apply_global(options, global, item).map_err(|problem| in_option(item, problem))?;
+        }
+    }
+    Ok(())
+}
+
+fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<(), ValueProblem> {
+    let value = item.value(0);
+    match global {
+        Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
+        Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
+        Global::X => options.genv.push(values::env_set_or_pass(value)?),
+        Global::GenvList => {
+            options.genv_policy = Some(EnvPolicy::List(values::env_names(value)?));
+        }
+        Global::GenvNone => options.genv_policy = Some(EnvPolicy::None),
+        Global::GenvAll => options.genv_policy = Some(EnvPolicy::All),
+        Global::Stdin => options.stdin = Some(values::stdin(value)?),
+        Global::PrependRank => options.prepend_rank = true,
+        Global::OutfilePattern => options.outfile_pattern = Some(values::non_empty(value)?),
+        Global::ErrfilePattern => options.errfile_pattern = Some(values::non_empty(value)?),
+        Global::Timeout => options.timeout = Some(values::timeout(value)?),
+        Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
+        Global::AgentsPerNode => {
+            options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
+        }
+        Global::AgentsAsNodes => options.agents_as_nodes = true,
+        Global::Fanout => options.fanout = values::number(value, FANOUT_MIN, FANOUT_MAX)?,
+        Global::Cache => options.cache = values::cache(value)?,
+        Global::PmiPort => options.pmi_port = true,
+        Global::Label => options.label = Some(values::label(value)?),
+        Global::Timing => options.timing = true,
+        Global::Verbose => {
+            options.quiet = false;
+            options.verbose = options.verbose.saturating_add(1);
+        }
+        Global::Quiet => {
+            options.quiet = true;
+            options.verbose = 0;
+        }
+    }
+    Ok(())
+}
+
+fn is_local(item: &Item) -> bool {
+    matches!(item.spec.id, Id::Local(_))
+}
+
+/// Adds option and place to what is wrong with a value.
+fn in_option(item: &Item, problem: ValueProblem) -> Fault {
+    let problem = Problem::Value { option: item.typed.clone(), problem };
+    Fault::new(item.place.clone(), problem)
+}

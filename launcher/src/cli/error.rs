@@ -1,0 +1,317 @@
+//! What is wrong with a command line, where, and what to try.
+
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::configfile::CONFIGFILE_BYTES_MAX;
+use super::value_problem::ValueProblem;
+
+/// Where something was typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// On the command line.
+    CommandLine,
+    /// In a configfile.
+    File {
+        /// The file's name as typed.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u32,
+        /// The character in that line, counted from 1.
+        column: u32,
+    },
+}
+
+impl fmt::Display for Place {
+    /// `FILE, line 3, column 7`, or `the command line`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::CommandLine => f.write_str("the command line"),
+            Self::File { path, line, column } => {
+                write!(f, "{}, line {line}, column {column}", shown(path.as_os_str()))
+            }
+        }
+    }
+}
+
+/// The command line cannot be followed. Prints as what is wrong, after the place if that is a file;
+/// [`hint`](Self::hint) says what to try; the exit code is 2.
+#[derive(Debug)]
+pub struct UsageError {
+    place: Place,
+    problem: Problem,
+    called: String,
+}
+
+impl UsageError {
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What it is.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
+    /// The next step to try, a fragment without full stop.
+    pub fn hint(&self) -> String {
+        self.problem.hint(&self.called)
+    }
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Place::CommandLine => write!(f, "{}", self.problem),
+            place @ Place::File { .. } => write!(f, "{place}: {}", self.problem),
+        }
+    }
+}
+
+impl Error for UsageError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.problem.source()
+    }
+}
+
+/// What can be wrong. Names of options are as typed, dashes included; text from outside is fit for
+/// printing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// No option of this name.
+    #[error("there is no option '{option}'")]
+    UnknownOption {
+        /// As typed.
+        option: String,
+        /// The option that may have been meant.
+        similar: Option<String>,
+    },
+    /// Another launcher's option.
+    #[error("scela-run has no option '{option}', which elsewhere {purpose}")]
+    NotHere {
+        /// As typed.
+        option: String,
+        /// What it does elsewhere.
+        purpose: &'static str,
+        /// Our option for it.
+        instead: Option<&'static str>,
+    },
+    /// An MPI program that was started without a launcher looks for one.
+    #[error("'{option}' comes from an MPI program that was started without a launcher")]
+    Singleton {
+        /// As typed.
+        option: String,
+    },
+    /// The words end, or the command does, or another option follows, where a value must be.
+    #[error("option '{option}' needs a value: {option} {values}")]
+    MissingValue {
+        /// As typed.
+        option: String,
+        /// What its values are called.
+        values: String,
+    },
+    /// `=` behind an option that has no value.
+    #[error("option '{option}' takes no value, and was given '{value}'")]
+    UnexpectedValue {
+        /// As typed.
+        option: String,
+        /// What was behind the `=`.
+        value: String,
+    },
+    /// A value that cannot be.
+    #[error("option '{option}': {problem}")]
+    Value {
+        /// As typed.
+        option: String,
+        /// What is wrong with it.
+        problem: ValueProblem,
+    },
+    /// The only command has no program.
+    #[error("there is no program to run")]
+    MissingProgram,
+    /// One of several commands has no program.
+    #[error("command {command} of {commands} has no program")]
+    MissingProgramOf {
+        /// Which command, counted from 1.
+        command: usize,
+        /// How many there are.
+        commands: usize,
+    },
+    /// Options for a program and no program, on a line of a configfile.
+    #[error("there are options for a program here, and no program")]
+    MissingProgramOnLine,
+    /// A `:` at the beginning or end of a configfile's line.
+    #[error("there is no program on one side of this ':'")]
+    LonelyColon,
+    /// A program called "".
+    #[error("the program's name is empty")]
+    EmptyProgram,
+    /// `--demo` and something else to run.
+    #[error("option '--demo' runs a program of its own, and '{program}' cannot run beside it")]
+    DemoNotAlone {
+        /// The other program.
+        program: String,
+    },
+    /// A configfile and a program on the command line.
+    #[error("the programs come from '{path}', and '{program}' is one more on the command line")]
+    ConfigfileNotAlone {
+        /// The configfile.
+        path: String,
+        /// The program.
+        program: String,
+    },
+    /// A configfile and an option for one program on the command line.
+    #[error("option '{option}' is about one program, and the programs come from '{path}'")]
+    ConfigfileLocalOption {
+        /// As typed.
+        option: String,
+        /// The configfile.
+        path: String,
+    },
+    /// An option that only the command line can have.
+    #[error("option '{option}' cannot stand in a configfile")]
+    NotInConfigfile {
+        /// As typed.
+        option: String,
+    },
+    /// The configfile cannot be read.
+    #[error("cannot read the configfile '{path}'")]
+    ConfigfileRead {
+        /// The file's name.
+        path: String,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// The configfile is more than anyone writes.
+    #[error("the configfile '{path}' is larger than {} MiB", CONFIGFILE_BYTES_MAX >> 20)]
+    ConfigfileTooLarge {
+        /// The file's name.
+        path: String,
+    },
+    /// The configfile has no command.
+    #[error("the configfile '{path}' names no program")]
+    ConfigfileEmpty {
+        /// The file's name.
+        path: String,
+    },
+    /// A quote that its line does not close.
+    #[error("the quote {quote} is not closed on its line")]
+    QuoteOpen {
+        /// The quote.
+        quote: char,
+    },
+    /// A backslash with nothing behind it.
+    #[error("the file ends with a backslash")]
+    BackslashAtEnd,
+    /// A byte that no argument can hold.
+    #[error("there is a NUL byte, which no argument can hold")]
+    NulByte,
+}
+
+impl Problem {
+    fn hint(&self, called: &str) -> String {
+        match self {
+            Self::UnknownOption { similar: Some(similar), .. } => {
+                format!("did you mean '{similar}'? '{called} --help' lists all options")
+            }
+            Self::UnknownOption { similar: None, .. } => {
+                format!("'{called} --help' lists all options; those of the program go behind its name")
+            }
+            Self::NotHere { instead: Some(instead), .. } => {
+                format!("use '{instead}'; '{called} --help' lists all options")
+            }
+            Self::NotHere { instead: None, .. } => {
+                format!("remove it; '{called} --help' lists all options")
+            }
+            Self::Singleton { .. } => {
+                "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later".to_owned()
+            }
+            Self::MissingValue { .. } => {
+                format!("'{called} --help' tells what it is; a ':' or an option's name as a value goes behind '='")
+            }
+            Self::UnexpectedValue { option, .. } => format!("write '{option}' alone"),
+            Self::Value { option, problem } => problem.hint(option, called),
+            Self::MissingProgram => {
+                format!("name one behind the options, '{called} -np 4 ./a.out', or try '{called} --demo'")
+            }
+            Self::MissingProgramOf { .. } => {
+                format!("each ':' begins another command: '{called} -np 1 ./a.out : -np 3 ./b.out'")
+            }
+            Self::MissingProgramOnLine => {
+                "put the program on the same line, or end the line with a backslash".to_owned()
+            }
+            Self::LonelyColon => "remove it; each line is a command of its own".to_owned(),
+            Self::EmptyProgram => "a variable on the command line may be unset".to_owned(),
+            Self::DemoNotAlone { .. } => format!("try '{called} -np 64 --demo'"),
+            Self::ConfigfileNotAlone { .. } => {
+                "put it on a line of its own in the file, or leave '-configfile' out".to_owned()
+            }
+            Self::ConfigfileLocalOption { .. } => "put it on the program's line in the file".to_owned(),
+            Self::NotInConfigfile { .. } => "put it on the command line".to_owned(),
+            Self::ConfigfileRead { .. } => "check the file's name and permissions".to_owned(),
+            Self::ConfigfileTooLarge { .. } => "check the file's name".to_owned(),
+            Self::ConfigfileEmpty { .. } => "write a line for each program, for example: -np 4 ./a.out".to_owned(),
+            Self::QuoteOpen { quote } => {
+                format!("close it, or write \\{quote} for the character itself")
+            }
+            Self::BackslashAtEnd => "remove it, or write \\\\ for the character itself".to_owned(),
+            Self::NulByte => "check that it is a text file".to_owned(),
+        }
+    }
+}
+
+/// A problem and its place, before it is known under which name we were called.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) place: Place,
+    pub(super) problem: Box<Problem>,
+}
+
+impl Fault {
+    pub(super) fn new(place: Place, problem: Problem) -> Self {
+        Self { place, problem: Box::new(problem) }
+    }
+
+    pub(super) fn into_usage_error(self, called: &str) -> UsageError {
+        UsageError { place: self.place, problem: *self.problem, called: called.to_owned() }
+    }
+}
+
+/// Text from outside, fit for a message: control characters escaped, long ends cut.
+pub(super) fn shown(text: &OsStr) -> String {
+    const CHARS_MAX: usize = 80;
+    let text = text.to_string_lossy();
+    let mut fit = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == CHARS_MAX {
+            fit.push('…');
+            break;
+        }
+        if c.is_control() { fit.extend(c.escape_default()) } else { fit.push(c) }
+    }
+    fit
+}
+
+/// The same for a path.
+pub(super) fn shown_path(path: &Path) -> String {
+    shown(path.as_os_str())
+}
+
+/// A number with commas between its thousands.
+pub(super) fn thousands(number: u32) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}

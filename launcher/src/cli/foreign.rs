@@ -1,0 +1,118 @@
+//! Options that users' scripts carry over from other launchers and that scela-run does not have.
+//! They are named in the error rather than ignored: a script that asks for binding and gets none
+//! would be slow without telling.
+
+/// An option of Hydra's, Open MPI's, Intel MPI's or Slurm's.
+#[derive(Debug)]
+pub(super) struct Foreign {
+    /// Its names without dashes.
+    pub(super) names: &'static [&'static str],
+    /// What it does elsewhere, to follow "which elsewhere".
+    pub(super) purpose: &'static str,
+    /// Our option for the same.
+    pub(super) instead: Option<&'static str>,
+}
+
+const fn foreign(names: &'static [&'static str], purpose: &'static str) -> Foreign {
+    Foreign { names, purpose, instead: None }
+}
+
+const fn ours(names: &'static [&'static str], purpose: &'static str, instead: &'static str) -> Foreign {
+    Foreign { names, purpose, instead: Some(instead) }
+}
+
+#[rustfmt::skip]
+const FOREIGN: &[Foreign] = &[
+    // Hosts and how to reach them.
+    foreign(&["f", "hostfile", "machinefile", "machine", "default-hostfile", "nodefile"],
+        "names a file of hosts"),
+    foreign(&["hosts", "host", "H", "nodelist", "w"], "names hosts"),
+    foreign(&["localhost"], "names the launcher's own host"),
+    foreign(&["launcher", "bootstrap", "plm"], "chooses how to reach hosts"),
+    foreign(&["launcher-exec", "bootstrap-exec", "launch-agent"], "chooses a program to reach hosts with"),
+    foreign(&["rmk"], "chooses a resource manager"),
+    foreign(&["iface"], "chooses a network interface"),
+    foreign(&["enable-x", "disable-x"], "turns X forwarding on or off"),
+    foreign(&["nolocal", "skip-launch-node"], "keeps ranks off the launcher's host"),
+    foreign(&["prefix"], "says where the launcher is installed on other hosts"),
+    foreign(&["nameserver", "ompi-server"], "names a server for published names"),
+
+    // Placement and binding.
+    foreign(&["bind-to", "binding", "bind-to-core", "bind-to-socket", "bind-to-none", "cpu-bind",
+        "cpu-set", "cpu-list"], "binds ranks to cores"),
+    foreign(&["map-by", "bynode", "byslot", "bycore", "distribution", "order-nodes", "ordered"],
+        "says how ranks are placed"),
+    foreign(&["rank-by", "rankfile", "rf", "rr", "grr"], "says how ranks are numbered"),
+    foreign(&["membind", "mem-bind"], "binds memory"),
+    foreign(&["topolib"], "chooses a library for the machine's topology"),
+    foreign(&["report-bindings", "display-map", "display", "print-rank-map"], "shows where ranks are placed"),
+    foreign(&["npersocket", "ntasks-per-socket", "cpus-per-proc", "cpus-per-rank", "cpus-per-task"],
+        "gives ranks a share of sockets or cores"),
+    foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "usize", "exclusive", "overlap"],
+        "says how many ranks a node may hold"),
+    foreign(&["gpus-per-proc", "gpus-per-task", "gpus", "gres"], "gives ranks a share of GPUs"),
+    ours(&["perhost", "ntasks-per-node"], "limits the ranks on a node", "-ppn"),
+    ours(&["ntasks"], "gives the number of ranks", "-np"),
+    foreign(&["nodes", "partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
+
+    // Programs and their surroundings.
+    ours(&["app", "multi-prog"], "names a file of programs", "-configfile"),
+    ours(&["cwd", "chdir", "D"], "sets the working directory", "-wdir"),
+    ours(&["export"], "chooses what to pass of the environment", "-genvlist"),
+    foreign(&["path"], "says where to look for the program"),
+    foreign(&["preload-binary", "preload-files", "bcast"], "copies files to the hosts"),
+    foreign(&["mca", "gmca", "omca", "prtemca", "pmixmca", "am", "tune"],
+        "sets a parameter of Open MPI"),
+    foreign(&["mpi"], "chooses between PMI-1, PMI-2 and PMIx"),
+    foreign(&["allow-run-as-root"], "lets root start ranks, as scela-run always does"),
+    foreign(&["profile", "trace", "check_mpi", "gtool", "tv", "xterm", "debug"],
+        "starts the program under a tool"),
+
+    // Output, ends and reports.
+    foreign(&["prepend-pattern"], "begins lines of output with a pattern"),
+    foreign(&["timestamp-output"], "begins lines of output with the time"),
+    foreign(&["ordered-output"], "sorts output by rank"),
+    foreign(&["merge-stderr-to-stdout"], "joins the ranks' two streams"),
+    foreign(&["demux"], "chooses how the launcher waits for output"),
+    foreign(&["unbuffered", "u"], "turns the buffering of lines off"),
+    ours(&["output-filename", "output", "o"], "writes stdout to files", "-outfile-pattern"),
+    ours(&["error", "e"], "writes stderr to files", "-errfile-pattern"),
+    ours(&["input", "i"], "chooses who reads standard input", "--stdin"),
+    ours(&["time", "t"], "limits how long the session may run", "--timeout"),
+    ours(&["info"], "prints how the launcher was built", "--version"),
+    ours(&["job-name", "J"], "gives the session a name", "--label"),
+    foreign(&["print-all-exitcodes"], "prints the exit code of each rank"),
+    foreign(&["disable-auto-cleanup", "enable-recovery", "continuous", "max-restarts"],
+        "lets the other ranks go on when one fails"),
+    foreign(&["kill-on-bad-exit", "K"], "ends all ranks when one fails, as scela-run always does"),
+    foreign(&["disable-hostname-propagation"], "lets ranks find out their host's name themselves"),
+    foreign(&["do-not-launch", "test-only"], "starts nothing"),
+];
+
+/// The entry of this name, given without dashes.
+pub(super) fn find(name: &str) -> Option<&'static Foreign> {
+    FOREIGN.iter().find(|foreign| foreign.names.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options;
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_name_is_there_once_and_not_ours() {
+        let mut seen = BTreeSet::new();
+        for name in FOREIGN.iter().flat_map(|foreign| foreign.names) {
+            assert!(seen.insert(name), "{name} is there twice");
+            assert!(options::find(name).is_none(), "{name} is ours");
+        }
+    }
+
+    #[test]
+    fn what_to_use_instead_is_ours() {
+        for instead in FOREIGN.iter().filter_map(|foreign| foreign.instead) {
+            assert!(options::find(instead.trim_start_matches('-')).is_some(), "{instead}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The help text, made by clap from the table of options.
+
+use clap::builder::Str;
+use clap::{Arg, ArgAction};
+
+use super::options::{OPTIONS, Spec};
+
+/// Name and version.
+pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), "\n");
+
+/// What the launcher's exit code says: the code, and what it means. README has the same table.
+pub const EXIT_CODES: &[(&str, &str)] = &[
+    ("0", "every rank ended with 0"),
+    ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
+    ("128+n", "signal n killed the rank that failed first, or ended scela-run"),
+    ("124", "the time of --timeout was over"),
+    ("2", "the command line cannot be followed"),
+    ("251", "the programs could not be started"),
+    ("252", "a node or an agent was lost"),
+    ("253", "a bug in scela-run; please report it"),
+];
+
+/// The environment variables that scela-run reads, and what they do.
+pub const ENVIRONMENT: &[(&str, &str)] =
+    &[("SCELA_LOG", "what to log on stderr: error, warn, info, debug or trace (default: warn)")];
+
+/// What help shows as examples: what to type, behind the program's name, and what it does.
+pub const EXAMPLES: &[(&str, &str)] = &[
+    ("-np 4 ./a.out", "four ranks on your laptop"),
+    ("-np 64 --demo", "does it work here? no MPI needed"),
+    ("-l -np 4 ./a.out", "each line of output begins with its rank"),
+    ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
+    ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, an end for all"),
+    ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
+];
+
+const ABOUT: &str = "\
+Starts the ranks of parallel programs and stays with them to the end.
+
+A name may have one dash or two, and a value may follow as the next word or after '=':
+-np 4, --np 4 and --np=4 are the same. Of an option given twice, the last wins. Options
+end at the program's name; what follows it is the program's, up to a lone ':'.";
+
+const TEMPLATE: &str = "{about}\n\nUsage:\n{usage}\n\n{all-args}{after-help}\n";
+
+/// The command line as clap sees it, from the one table of options: for the help text, man pages
+/// and completions. [`parse`](super::parse) does not parse with it, since clap knows no long options
+/// with one dash, no two values behind one `-env`, no `:` between commands and no lines of files.
+pub fn command() -> clap::Command {
+    build("scela-run")
+}
+
+fn build(called: &str) -> clap::Command {
+    let usage = format!(
+        "  {called} [OPTIONS] PROGRAM [ARGS] [: [OPTIONS] PROGRAM [ARGS]]...\n  \
+         {called} [OPTIONS] -configfile FILE\n  \
+         {called} [OPTIONS] --demo"
+    );
+    clap::Command::new("scela-run")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .override_usage(usage)
+        .help_template(TEMPLATE)
+        .after_help(after_help(called))
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args(OPTIONS.iter().map(arg))
+}
+
+fn arg(spec: &'static Spec) -> Arg {
+    let (letters, words): (Vec<&str>, Vec<&str>) = spec.names.iter().partition(|name| name.len() == 1);
+    let mut letters = letters.into_iter().filter_map(|name| name.chars().next());
+    let mut words = words.into_iter();
+    let mut arg = Arg::new(Str::from(spec.names[0]))
+        .help(spec.help)
+        .help_heading(spec.group.heading())
+        .action(if spec.values.is_empty() { ArgAction::SetTrue } else { ArgAction::Set });
+    if let Some(letter) = letters.next() {
+        arg = arg.short(letter);
+    }
+    if let Some(word) = words.next() {
+        arg = arg.long(word);
+    }
+    if !spec.values.is_empty() {
+        arg = arg.num_args(spec.values.len()).value_names(spec.values.iter().copied());
+    }
+    arg.visible_short_aliases(letters).visible_aliases(words)
+}
+
+fn after_help(called: &str) -> String {
+    let mut text = String::from("Examples:\n");
+    for (typed, meaning) in EXAMPLES {
+        text += &format!("  {called} {typed}\n      {meaning}\n");
+    }
+    text += "\nExit codes:\n";
+    for (code, meaning) in EXIT_CODES {
+        text += &format!("  {code:<7}{meaning}\n");
+    }
+    text += "\nEnvironment variables:\n";
+    for (name, meaning) in ENVIRONMENT {
+        text += &format!("  {name}  {meaning}\n");
+    }
+    text.trim_end().to_owned()
+}
+
+/// The help text, for the name that scela-run was called by.
+pub(super) fn text(called: &str) -> String {
+    build(called).render_help().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::options::{self, FANOUT_MAX, FANOUT_MIN};
+    use super::super::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
+    use super::*;
+
+    #[test]
+    fn clap_finds_nothing_wrong() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn every_name_is_shown() {
+        let text = text("scela-run");
+        for name in OPTIONS.iter().flat_map(|spec| spec.names) {
+            let dashes = if name.len() == 1 { "-" } else { "--" };
+            let shown = |end| text.contains(&format!("{dashes}{name}{end}"));
+            assert!([" ", ",", "]", "\n"].into_iter().any(shown), "{name} is not in help");
+        }
+    }
+
+    #[test]
+    fn lines_fit_a_terminal() {
+        for line in text("scela-run").lines() {
+            assert!(line.len() <= 92, "{} columns: {line}", line.len());
+            assert_eq!(line.trim_end(), line);
+        }
+    }
+
+    #[test]
+    fn headings_stand_in_the_order_of_the_table() {
+        let text = text("scela-run");
+        let mut at = 0;
+        for spec in OPTIONS {
+            let heading = format!("\n{}:\n", spec.group.heading());
+            let found = text.find(&heading).expect("each group has its heading");
+            assert!(found >= at, "{heading}");
+            at = found;
+        }
+    }
+
+    #[test]
+    fn defaults_and_bounds_are_the_real_ones() {
+        let help = |name| options::find(name).expect("it is an option").help;
+        assert!(help("fanout").contains(&format!("{FANOUT_MIN} to {FANOUT_MAX}")));
+        assert!(help("fanout").contains(&format!("default: {FANOUT_DEFAULT}")));
+        let grace = format!("default: {} seconds", KILL_GRACE_DEFAULT.as_secs());
+        assert!(help("kill-grace").contains(&grace));
+    }
+
+    #[test]
+    fn codes_and_variables_are_shown() {
+        let text = text("mpiexec");
+        for (left, right) in EXIT_CODES.iter().chain(ENVIRONMENT) {
+            let line = text.lines().find(|line| line.ends_with(right)).expect("a line for it");
+            assert!(line.trim_start().starts_with(left));
+        }
+        let codes: Vec<_> = EXIT_CODES.iter().map(|(code, _)| *code).collect();
+        assert_eq!(codes, ["0", "1-255", "128+n", "124", "2", "251", "252", "253"]);
+    }
+
+    #[test]
+    fn it_says_the_name_that_it_was_called_by() {
+        let text = text("mpiexec");
+        assert!(text.contains("\n  mpiexec [OPTIONS] -configfile FILE\n"), "{text}");
+        assert!(text.contains("\n  mpiexec -np 4 ./a.out\n"), "{text}");
+    }
+}

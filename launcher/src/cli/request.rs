@@ -1,0 +1,170 @@
+//! The typed value of a command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::Place;
+
+/// How many children an agent has at most, where `--fanout` is not typed.
+pub const FANOUT_DEFAULT: u32 = 32;
+
+/// How long ranks have between TERM and KILL, where `--kill-grace` is not typed.
+pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// One session, as it was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// What is said about the session as a whole.
+    pub options: Options,
+    /// The programs, in the order of their ranks. Never empty.
+    pub commands: Vec<Command>,
+}
+
+impl Request {
+    /// Whether the session is the built-in demonstration. It is then the only command.
+    pub fn is_demo(&self) -> bool {
+        self.commands.iter().any(|command| command.program == Program::Demo)
+    }
+}
+
+/// One program and its ranks: what stands between two `:`, or on one line of a configfile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// `-np`: the number of ranks, 1 to [`RANKS_MAX`](super::RANKS_MAX). Where it is not typed, the
+    /// plan decides. That all commands together stay within the bound is the plan's to check.
+    pub nprocs: Option<u32>,
+    /// What to run.
+    pub program: Program,
+    /// The program's arguments, byte for byte as typed.
+    pub args: Vec<OsString>,
+    /// `-wdir`: where to run it. Never empty; may be relative to the launcher's own directory.
+    pub wdir: Option<PathBuf>,
+    /// `-env`: changes for this program, after [`Options::genv`], in the order typed.
+    pub env: Vec<EnvChange>,
+    /// `-envall`, `-envnone`, `-envlist`: what this program gets of the launcher's environment,
+    /// in place of [`Options::genv_policy`].
+    pub env_policy: Option<EnvPolicy>,
+    /// Where this command was typed, for messages about it.
+    pub place: Place,
+}
+
+/// What a command runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A program by path, or by a name to be looked up in PATH. Never empty.
+    Named(OsString),
+    /// `--demo`: the PMI hello that is built into scela-run.
+    Demo,
+}
+
+/// A change to the environment of ranks. Names are never empty and hold no `=`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvChange {
+    /// This variable gets this value.
+    Set(OsString, OsString),
+    /// This variable is passed on with the launcher's value (`-x NAME`), whatever the policy says.
+    Pass(OsString),
+}
+
+/// What ranks get of the launcher's environment before any [`EnvChange`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvPolicy {
+    /// All of it; what a session does where nothing is typed.
+    All,
+    /// Nothing of it.
+    None,
+    /// These variables only. Never empty.
+    List(Vec<OsString>),
+}
+
+/// Who reads the launcher's standard input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StdinTo {
+    /// Nobody.
+    None,
+    /// Every rank gets all of it.
+    All,
+    /// These ranks get all of it: ranges from first to last rank, both included, in ascending
+    /// order, neither overlapping nor touching.
+    Ranks(Vec<(u32, u32)>),
+    /// Every rank reads this file instead.
+    File(PathBuf),
+}
+
+/// How the bulletin board is cached on its way through the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CachePolicy {
+    /// Merge up, broadcast down at the fence; every get is local.
+    #[default]
+    Hcmab,
+}
+
+/// What is said about the session as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// `-genv` and `-x`: changes for all programs, in the order typed.
+    pub genv: Vec<EnvChange>,
+    /// `-genvall`, `-genvnone`, `-genvlist`: what all programs get of the launcher's environment.
+    pub genv_policy: Option<EnvPolicy>,
+    /// `-ppn`: the most ranks on one node.
+    pub ppn: Option<u32>,
+    /// `-prepend-rank`: whether each line of output begins with its rank.
+    pub prepend_rank: bool,
+    /// `-outfile-pattern`: the files that get the ranks' stdout. Not looked into here, never empty.
+    pub outfile_pattern: Option<OsString>,
+    /// `-errfile-pattern`: the files that get the ranks' stderr. Not looked into here, never empty.
+    pub errfile_pattern: Option<OsString>,
+    /// `--stdin`: who reads standard input. Where it is not typed, the plan decides.
+    pub stdin: Option<StdinTo>,
+    /// `--timeout`: how long the session may run. More than zero.
+    pub timeout: Option<Duration>,
+    /// `--kill-grace`: the time between TERM and KILL. May be zero.
+    pub kill_grace: Duration,
+    /// How often `-v` was typed since the last `-q`.
+    pub verbose: u8,
+    /// Whether `-q` was typed, and no `-v` behind it.
+    pub quiet: bool,
+    /// `--agents-per-node`: where it is not typed, the plan decides.
+    pub agents_per_node: Option<u32>,
+    /// `--agents-as-nodes`: whether each agent counts as a node of its own.
+    pub agents_as_nodes: bool,
+    /// `--fanout`: the most children of an agent.
+    pub fanout: u32,
+    /// `--cache`: the policy of the bulletin board's caches.
+    pub cache: CachePolicy,
+    /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
+    pub pmi_port: bool,
+    /// `--timing`: whether to say how long each phase took.
+    pub timing: bool,
+    /// `--label`: the session's name for people, 1 to
+    /// [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) characters of `[A-Za-z0-9._-]`, the first a
+    /// letter or digit.
+    pub label: Option<String>,
+}
+
+impl Default for Options {
+    /// What holds where nothing is typed.
+    fn default() -> Self {
+        Self {
+            genv: Vec::new(),
+            genv_policy: None,
+            ppn: None,
+            prepend_rank: false,
+            outfile_pattern: None,
+            errfile_pattern: None,
+            stdin: None,
+            timeout: None,
+            kill_grace: KILL_GRACE_DEFAULT,
+            verbose: 0,
+            quiet: false,
+            agents_per_node: None,
+            agents_as_nodes: false,
+            fanout: FANOUT_DEFAULT,
+            cache: CachePolicy::default(),
+            pmi_port: false,
+            timing: false,
+            label: None,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! From words to commands with their options, by the table of options; values stay as typed.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::vec;
+
+use super::configfile::{self, Word};
+use super::error::{Fault, Place, Problem, shown};
+use super::foreign;
+use super::options::{self, Id, Mode, Spec};
+use super::values::split_at_equals;
+
+/// What the words of a command line say.
+#[derive(Debug)]
+pub(super) enum Scanned {
+    Help,
+    Version,
+    /// The commands, at least one.
+    Segments(Vec<Segment>),
+}
+
+/// What stands between two `:`, or on one line of a configfile.
+#[derive(Debug)]
+pub(super) struct Segment {
+    /// Its first word's, or that of a `:` beside it where it has none.
+    pub(super) place: Place,
+    pub(super) items: Vec<Item>,
+    /// Never empty.
+    pub(super) program: Option<OsString>,
+    pub(super) args: Vec<OsString>,
+}
+
+/// An option as typed.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) spec: &'static Spec,
+    /// The name as typed, dashes included.
+    pub(super) typed: String,
+    /// One for each of the spec's values, or `NAME=VALUE` for two.
+    pub(super) values: Vec<OsString>,
+    pub(super) place: Place,
+}
+
+impl Item {
+    /// The value of this index.
+    pub(super) fn value(&self, index: usize) -> &OsStr {
+        self.values.get(index).map_or(OsStr::new(""), OsString::as_os_str)
+    }
+}
+
+/// Why a scan stopped early.
+enum Stop {
+    Help,
+    Version,
+    Fault(Fault),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Scans the words of a command line.
+pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
+    let words: Vec<_> = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
+    let scanner = Scanner { path: None, words: words.into_iter() };
+    let mut segments = Vec::new();
+    match scanner.segments(&mut segments) {
+        Ok(()) => Ok(Scanned::Segments(segments)),
+        Err(Stop::Help) => Ok(Scanned::Help),
+        Err(Stop::Version) => Ok(Scanned::Version),
+        Err(Stop::Fault(fault)) => Err(fault),
+    }
+}
+
+/// Scans the bytes of a configfile.
+pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
+    let lines = configfile::lines(bytes).map_err(|(spot, problem)| {
+        let place = Place::File { path: path.into(), line: spot.line, column: spot.column };
+        Fault::new(place, problem)
+    })?;
+    let mut segments = Vec::new();
+    for line in lines {
+        let scanner = Scanner { path: Some(path), words: line.into_iter() };
+        match scanner.segments(&mut segments) {
+            Err(Stop::Fault(fault)) => return Err(fault),
+            // No option of a file is one of those two.
+            Ok(()) | Err(Stop::Help | Stop::Version) => {}
+        }
+    }
+    Ok(segments)
+}
+
+struct Scanner<'a> {
+    path: Option<&'a Path>,
+    words: vec::IntoIter<Word>,
+}
+
+impl Scanner<'_> {
+    fn place(&self, word: Option<&Word>) -> Place {
+        match (self.path, word.and_then(|word| word.spot)) {
+            (Some(path), Some(spot)) => Place::File { path: path.into(), line: spot.line, column: spot.column },
+            _ => Place::CommandLine,
+        }
+    }
+
+    /// All commands, to the end of the words.
+    fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
+        let mut before = Some(Place::CommandLine);
+        while let Some(place) = before {
+            let (segment, separator) = self.segment(place)?;
+            segments.push(segment);
+            before = separator;
+        }
+        Ok(())
+    }
+
+    /// One command, and the `:` that ended it. `before` is where the one before it ended.
+    fn segment(&mut self, before: Place) -> Result<(Segment, Option<Place>), Stop> {
+        let place = match self.words.as_slice().first() {
+            Some(word) => self.place(Some(word)),
+            None => before,
+        };
+        let mut segment = Segment { place, items: Vec::new(), program: None, args: Vec::new() };
+        while let Some(word) = self.words.next() {
+            if word.is_separator() {
+                return Ok((segment, Some(self.place(Some(&word)))));
+            }
+            let program = if word.text == "--" {
+                match self.words.next() {
+                    None => break,
+                    Some(word) if word.is_separator() => return Ok((segment, Some(self.place(Some(&word))))),
+                    Some(word) => word,
+                }
+            } else if is_option(&word.text) {
+                self.option(word, &mut segment.items)?;
+                continue;
+            } else {
+                word
+            };
+            if program.text.is_empty() {
+                let place = self.place(Some(&program));
+                return Err(Fault::new(place, Problem::EmptyProgram).into());
+            }
+            segment.program = Some(program.text);
+            while let Some(word) = self.words.next() {
+                if word.is_separator() {
+                    return Ok((segment, Some(self.place(Some(&word)))));
+                }
+                segment.args.push(word.text);
+            }
+        }
+        Ok((segment, None))
+    }
+
+    /// One option with its values.
+    fn option(&mut self, word: Word, items: &mut Vec<Item>) -> Result<(), Stop> {
+        let place = self.place(Some(&word));
+        let (typed, glued) = match split_at_equals(&word.text) {
+            Some((name, value)) => (name, Some(value)),
+            None => (word.text, None),
+        };
+        let bytes = typed.as_bytes();
+        let dashes = if bytes.starts_with(b"--") { 2 } else { 1 };
+        let name = OsStr::from_bytes(&bytes[dashes..]).to_str().unwrap_or_default().to_owned();
+        let typed = shown(&typed);
+
+        if let Some(spec) = options::find(&name) {
+            match spec.id {
+                Id::Mode(_) if self.path.is_some() => {
+                    return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
+                }
+                Id::Mode(Mode::Help) => return Err(Stop::Help),
+                Id::Mode(Mode::Version) => return Err(Stop::Version),
+                Id::Mode(Mode::ConfigFile | Mode::Demo) | Id::Local(_) | Id::Global(_) => {}
+            }
+            let values = self.values(spec, &typed, glued, &place)?;
+            items.push(Item { spec, typed, values, place });
+            return Ok(());
+        }
+        if dashes == 1 && glued.is_none() {
+            if let Some((spec, number)) = options::find_with_number(&name) {
+                let values = vec![number.into()];
+                let typed = typed.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
+                items.push(Item { spec, typed, values, place });
+                return Ok(());
+            }
+            if let Some(spec) = repeated_letter(&name) {
+                items.extend(name.chars().take(usize::from(u8::MAX)).map(|_| Item {
+                    spec,
+                    typed: typed.clone(),
+                    values: Vec::new(),
+                    place: place.clone(),
+                }));
+                return Ok(());
+            }
+        }
+        Err(Fault::new(place, unknown(typed, &name, dashes)).into())
+    }
+
+    /// The values of an option: what was glued to it first, then the words that follow. In `-wdir -np 4` a
+    /// value was forgotten; the value of a variable may be anything.
+    fn values(
+        &mut self,
+        spec: &Spec,
+        typed: &str,
+        glued: Option<OsString>,
+        place: &Place,
+    ) -> Result<Vec<OsString>, Fault> {
+        if let (Some(value), true) = (&glued, spec.values.is_empty()) {
+            let problem = Problem::UnexpectedValue { option: typed.to_owned(), value: shown(value) };
+            return Err(Fault::new(place.clone(), problem));
+        }
+        let mut values: Vec<_> = glued.into_iter().collect();
+        while values.len() < spec.values.len() {
+            if values.first().is_some_and(|first| first.as_bytes().contains(&b'=')) {
+                break; // NAME=VALUE
+            }
+            match self.words.as_slice().first() {
+                Some(word) if !word.is_separator() && (spec.values.len() > 1 || !names_option(&word.text)) => {
+                    values.extend(self.words.next().map(|word| word.text));
+                }
+                _ => {
+                    let option = typed.to_owned();
+                    let problem = Problem::MissingValue { option, values: spec.values.join(" ") };
+                    return Err(Fault::new(place.clone(), problem));
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// Whether a word is an option rather than a program. `-` alone is not one.
+fn is_option(word: &OsStr) -> bool {
+    word.len() > 1 && word.as_bytes().starts_with(b"-")
+}
+
+/// Whether a word is the name of an option that there is.
+fn names_option(word: &OsStr) -> bool {
+    let name = word.to_str().and_then(|word| word.strip_prefix("--").or_else(|| word.strip_prefix('-')));
+    name.is_some_and(|name| options::find(name).is_some())
+}
+
+/// The option of `vvv`.
+fn repeated_letter(name: &str) -> Option<&'static Spec> {
+    let repeated = !name.is_empty() && name.bytes().all(|byte| byte == b'v');
+    if repeated { options::find("v") } else { None }
+}
+
+/// Why there is no such option.
+fn unknown(typed: String, name: &str, dashes: usize) -> Problem {
+    if name == "pmi_args" {
+        return Problem::Singleton { option: typed };
+    }
+    if let Some(foreign) = foreign::find(name) {
+        let foreign::Foreign { purpose, instead, .. } = foreign;
+        return Problem::NotHere { option: typed, purpose, instead: *instead };
+    }
+    let similar = options::nearest(name).map(|near| format!("{}{near}", &"--"[..dashes]));
+    Problem::UnknownOption { option: typed, similar }
+}

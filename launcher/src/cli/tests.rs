@@ -1,0 +1,271 @@
+//! Whole command lines: spellings, commands, configfiles.
+
+mod configfiles;
+mod errors;
+mod never_panics;
+
+use super::*;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Splits at blanks; enough for tests.
+fn words(line: &str) -> Vec<OsString> {
+    line.split_whitespace().map(OsString::from).collect()
+}
+
+fn no_file(path: &Path) -> io::Result<Vec<u8>> {
+    panic!("no test asked for {}", path.display());
+}
+
+fn request_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> Request {
+    match parse(OsStr::new("scela-run"), args, read_file) {
+        Ok(Typed::Run(request)) => *request,
+        Ok(other) => panic!("not a session but {other:?}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn request(line: &str) -> Request {
+    request_of(words(line), &no_file)
+}
+
+fn options(line: &str) -> Options {
+    request(&format!("{line} ./a")).options
+}
+
+fn command_of(line: &str) -> Command {
+    let mut commands = request(line).commands;
+    assert_eq!(commands.len(), 1, "{line}");
+    commands.remove(0)
+}
+
+fn named(program: &str) -> Program {
+    Program::Named(program.into())
+}
+
+/// A command of which nothing but its program is typed.
+fn plain(program: &str) -> Command {
+    Command {
+        nprocs: None,
+        program: named(program),
+        args: Vec::new(),
+        wdir: None,
+        env: Vec::new(),
+        env_policy: None,
+        place: Place::CommandLine,
+    }
+}
+
+fn set(name: &str, value: &str) -> EnvChange {
+    EnvChange::Set(name.into(), value.into())
+}
+
+/// Each spelling changes the defaults as told.
+fn check_options(spellings: &[&str], change: impl FnOnce(&mut Options)) {
+    let mut expected = Options::default();
+    change(&mut expected);
+    for spelling in spellings {
+        assert_eq!(options(spelling), expected, "{spelling}");
+    }
+}
+
+/// Each spelling changes the command as told, and leaves the session's options alone.
+fn check_command(spellings: &[&str], change: impl FnOnce(&mut Command)) {
+    let mut expected = plain("./a");
+    change(&mut expected);
+    for spelling in spellings {
+        let request = request(&format!("{spelling} ./a"));
+        assert_eq!(request.commands, [expected.clone()], "{spelling}");
+        assert_eq!(request.options, Options::default(), "{spelling}");
+    }
+}
+
+#[test]
+fn nothing_typed() {
+    assert_eq!(request("./a"), Request { options: Options::default(), commands: vec![plain("./a")] });
+}
+
+#[test]
+fn options_of_a_command() {
+    check_command(
+        &[
+            "-n 4",
+            "-np 4",
+            "-c 4",
+            "-sz 4",
+            "--n 4",
+            "--np 4",
+            "--c 4",
+            "--sz 4",
+            "-n=4",
+            "--np=4",
+            "-n4",
+            "-np4",
+            "-c4",
+            "-np 1 -n 4",
+            "-np 4 --",
+        ],
+        |command| command.nprocs = Some(4),
+    );
+    check_command(&["-np 16777216"], |command| command.nprocs = Some(RANKS_MAX));
+    check_command(&["-wdir /tmp", "--wdir /tmp", "-wd /tmp", "--wd=/tmp", "-wdir a -wdir /tmp"], |command| {
+        command.wdir = Some("/tmp".into())
+    });
+    check_command(&["-env K V=1", "--env K V=1", "-env K=V=1", "--env=K=V=1", "--env=K V=1"], |command| {
+        command.env = vec![set("K", "V=1")]
+    });
+    check_command(&["-env A 1 -env B -np -env A 2 -env C="], |command| {
+        command.env = vec![set("A", "1"), set("B", "-np"), set("A", "2"), set("C", "")];
+    });
+    check_command(&["-wdir=-np"], |command| command.wdir = Some("-np".into()));
+    check_command(&["-env IFS=:"], |command| command.env = vec![set("IFS", ":")]);
+    check_command(&["-envnone", "--envnone", "-envall -envnone"], |command| {
+        command.env_policy = Some(EnvPolicy::None);
+    });
+    check_command(&["-envall", "--envall", "-envlist A -envall"], |command| {
+        command.env_policy = Some(EnvPolicy::All);
+    });
+    check_command(&["-envlist A,B", "--envlist=A,B", "-envnone -envlist A,B"], |command| {
+        command.env_policy = Some(EnvPolicy::List(vec!["A".into(), "B".into()]));
+    });
+}
+
+#[test]
+fn options_of_the_session() {
+    check_options(&["-ppn 2", "--ppn=2", "-N 2", "--N 2", "-npernode 2", "--npernode 2"], |o| {
+        o.ppn = Some(2);
+    });
+    check_options(&["-genv K V", "--genv K V", "-genv K=V", "-x K=V", "--x=K=V", "-x=K=V"], |o| {
+        o.genv = vec![set("K", "V")];
+    });
+    check_options(&["-x K", "--x K", "-x=K"], |o| o.genv = vec![EnvChange::Pass("K".into())]);
+    check_options(&["-genv A 1 -x A -x A=2"], |o| {
+        o.genv = vec![set("A", "1"), EnvChange::Pass("A".into()), set("A", "2")];
+    });
+    check_options(&["-genvnone", "--genvnone"], |o| o.genv_policy = Some(EnvPolicy::None));
+    check_options(&["-genvall", "--genvall"], |o| o.genv_policy = Some(EnvPolicy::All));
+    check_options(&["-genvlist A,B", "--genvlist=A,B"], |o| {
+        o.genv_policy = Some(EnvPolicy::List(vec!["A".into(), "B".into()]));
+    });
+    check_options(&["-l", "--l", "-prepend-rank", "--prepend-rank", "-tag-output", "--tag-output"], |o| {
+        o.prepend_rank = true
+    });
+    check_options(&["-outfile-pattern o.%r", "--outfile-pattern=o.%r"], |o| {
+        o.outfile_pattern = Some("o.%r".into());
+    });
+    check_options(&["-errfile-pattern e.%r", "--errfile-pattern=e.%r"], |o| {
+        o.errfile_pattern = Some("e.%r".into());
+    });
+    check_options(&["-s none", "-stdin none", "--stdin none", "--stdin=none"], |o| {
+        o.stdin = Some(StdinTo::None);
+    });
+    check_options(&["-s all"], |o| o.stdin = Some(StdinTo::All));
+    check_options(&["-s 0,3-5", "--stdin=3-5,0"], |o| {
+        o.stdin = Some(StdinTo::Ranks(vec![(0, 0), (3, 5)]));
+    });
+    check_options(&["-s ./0"], |o| o.stdin = Some(StdinTo::File("./0".into())));
+    check_options(&["-timeout 90", "--timeout 90", "--timeout=1.5m"], |o| {
+        o.timeout = Some(Duration::from_secs(90));
+    });
+    check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
+        o.kill_grace = Duration::from_millis(500);
+    });
+    check_options(&["-v", "--v", "-verbose", "--verbose", "-q -v"], |o| o.verbose = 1);
+    check_options(&["-vv", "-v -v", "-v --verbose", "-vvv -q -vv"], |o| o.verbose = 2);
+    check_options(&["-q", "--q", "-quiet", "--quiet", "-vv -q"], |o| o.quiet = true);
+    check_options(&["-agents-per-node 5", "--agents-per-node=5"], |o| o.agents_per_node = Some(5));
+    check_options(&["-agents-as-nodes", "--agents-as-nodes"], |o| o.agents_as_nodes = true);
+    check_options(&["-fanout 2", "--fanout=2"], |o| o.fanout = 2);
+    check_options(&["", "--cache hcmab", "-cache=HCMAB"], |_| {});
+    check_options(&["-pmi-port", "--pmi-port"], |o| o.pmi_port = true);
+    check_options(&["-timing", "--timing"], |o| o.timing = true);
+    check_options(&["-label cfd-3", "--label=cfd-3"], |o| o.label = Some("cfd-3".to_owned()));
+}
+
+#[test]
+fn v_counts_without_overflow() {
+    assert_eq!(options(&format!("-{}", "v".repeat(1000))).verbose, 255);
+    assert_eq!(options(&"-v ".repeat(1000)).verbose, 255);
+}
+
+#[test]
+fn what_follows_the_program_is_its_own() {
+    let command = command_of("-np 2 ./a -np 3 --help -- -x");
+    assert_eq!(command.nprocs, Some(2));
+    assert_eq!(command.args, words("-np 3 --help -- -x"));
+    assert_eq!(command_of("-- -np 3").program, named("-np"));
+    assert_eq!(command_of("- 3").program, named("-"));
+    assert_eq!(command_of("np 3").program, named("np"));
+    assert_eq!(command_of("./a ::").args, words("::"));
+}
+
+#[test]
+fn several_commands() {
+    let request = request("-genv A 1 -np 2 -env B 2 ./a x : ./b : -np 3 -wdir /d -l -- ./c -l");
+    assert_eq!(request.options.genv, [set("A", "1")]);
+    assert!(request.options.prepend_rank, "a global option may stand in any command");
+    let a = Command { nprocs: Some(2), env: vec![set("B", "2")], args: words("x"), ..plain("./a") };
+    let c = Command { nprocs: Some(3), wdir: Some("/d".into()), args: words("-l"), ..plain("./c") };
+    assert_eq!(request.commands, [a, plain("./b"), c]);
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_kept() {
+    let bytes = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let args = vec![
+        "-env".into(),
+        bytes(b"K\xff"),
+        bytes(b"\xfe"),
+        bytes(b"-x=L\xff=\xfe=\xfd"),
+        bytes(b"--wdir=/\xff"),
+        bytes(b"\x80/a\xff"),
+        bytes(b"\xff\xfe\n"),
+        bytes(b"-np=\xff"),
+    ];
+    let request = request_of(args, &no_file);
+    assert_eq!(request.options.genv, [EnvChange::Set(bytes(b"L\xff"), bytes(b"\xfe=\xfd"))]);
+    assert_eq!(request.commands, {
+        [Command {
+            env: vec![EnvChange::Set(bytes(b"K\xff"), bytes(b"\xfe"))],
+            wdir: Some(PathBuf::from(bytes(b"/\xff"))),
+            program: Program::Named(bytes(b"\x80/a\xff")),
+            args: vec![bytes(b"\xff\xfe\n"), bytes(b"-np=\xff")],
+            ..plain("")
+        }]
+    });
+}
+
+#[test]
+fn the_demo_is_a_command_of_its_own() {
+    for line in ["-np 64 --demo", "--demo -np 64", "-demo -n64 --"] {
+        let request = request(line);
+        assert!(request.is_demo(), "{line}");
+        let demo = Command { nprocs: Some(64), program: Program::Demo, ..plain("") };
+        assert_eq!(request.commands, [demo], "{line}");
+    }
+    assert!(!request("./demo").is_demo());
+}
+
+#[test]
+fn help_and_version() {
+    let typed = |argv0: &str, line| parse(OsStr::new(argv0), words(line), &no_file).expect("the line is right");
+    for line in ["-h", "-help", "--help", "--h", "-np 2 -h -bogus", "-np 0 --help", "./a : -h"] {
+        match typed("/usr/bin/mpiexec", line) {
+            Typed::Help(text) => assert!(text.contains("\n  mpiexec [OPTIONS] PROGRAM"), "{line}"),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+    let version = Typed::Version(format!("scela-run {}\n", env!("CARGO_PKG_VERSION")));
+    for line in ["-V", "-version", "--version", "-np 2 -V ./a"] {
+        assert_eq!(typed("mpirun", line), version, "{line}");
+    }
+}
+
+#[test]
+fn examples_of_the_help_are_right() {
+    for (typed, meaning) in EXAMPLES {
+        let request = request(typed);
+        assert!(!request.commands.is_empty(), "{meaning}");
+    }
+}

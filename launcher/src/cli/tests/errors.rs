@@ -1,0 +1,340 @@
+//! What the user reads when a command line cannot be followed: all of it, word for word.
+
+use super::*;
+use std::error::Error;
+
+fn error_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> UsageError {
+    match parse(OsStr::new("/opt/bin/scela-run"), args, read_file) {
+        Err(error) => error,
+        Ok(typed) => panic!("not an error: {typed:?}"),
+    }
+}
+
+/// Each line is wrong in this way.
+fn check(cases: &[(&str, &str, &str)]) {
+    for (line, message, hint) in cases {
+        let error = error_of(words(line), &no_file);
+        assert_eq!(error.to_string(), *message, "{line}");
+        assert_eq!(error.hint(), *hint, "{line}");
+        assert_eq!(error.place(), &Place::CommandLine);
+    }
+}
+
+/// Each file is wrong in this way.
+fn check_file(cases: &[(&str, &str, &str)]) {
+    for (text, message, hint) in cases {
+        let error = error_of(words("-configfile f"), &|_| Ok(text.as_bytes().to_vec()));
+        assert_eq!(error.to_string(), *message, "{text}");
+        assert_eq!(error.hint(), *hint, "{text}");
+    }
+}
+
+const LISTS: &str = "'scela-run --help' lists all options";
+
+#[test]
+fn unknown_options() {
+    let near = |name: &str| format!("did you mean '{name}'? {LISTS}");
+    let far = format!("{LISTS}; those of the program go behind its name");
+    check(&[
+        ("-nq 4 ./a", "there is no option '-nq'", &near("-np")),
+        ("--nq=4 ./a", "there is no option '--nq'", &near("--np")),
+        ("-np 2 -prepend ./a", "there is no option '-prepend'", &near("-prepend-rank")),
+        ("--timout 3 ./a", "there is no option '--timout'", &near("--timeout")),
+        ("./a : -wdri /tmp ./b", "there is no option '-wdri'", &near("-wdir")),
+        ("---np 4 ./a", "there is no option '---np'", &near("--np")),
+        ("-z ./a", "there is no option '-z'", &far),
+        ("-n4x ./a", "there is no option '-n4x'", &far),
+        ("--n4 ./a", "there is no option '--n4'", &near("--np")),
+        ("--no-such-thing ./a", "there is no option '--no-such-thing'", &far),
+        ("-= ./a", "there is no option '-'", &far),
+    ]);
+}
+
+#[test]
+fn options_of_other_launchers() {
+    let remove = format!("remove it; {LISTS}");
+    check(&[
+        ("-bind-to core ./a", "scela-run has no option '-bind-to', which elsewhere binds ranks to cores", &remove),
+        ("--map-by=node ./a", "scela-run has no option '--map-by', which elsewhere says how ranks are placed", &remove),
+        ("-f hosts ./a", "scela-run has no option '-f', which elsewhere names a file of hosts", &remove),
+        ("-hosts a,b ./a", "scela-run has no option '-hosts', which elsewhere names hosts", &remove),
+        (
+            "-launcher ssh ./a",
+            "scela-run has no option '-launcher', which elsewhere chooses how to reach hosts",
+            &remove,
+        ),
+        ("-rmk slurm ./a", "scela-run has no option '-rmk', which elsewhere chooses a resource manager", &remove),
+        ("-iface eth0 ./a", "scela-run has no option '-iface', which elsewhere chooses a network interface", &remove),
+        (
+            "-disable-auto-cleanup ./a",
+            "scela-run has no option '-disable-auto-cleanup', which elsewhere lets the other \
+             ranks go on when one fails",
+            &remove,
+        ),
+        ("--mca btl tcp ./a", "scela-run has no option '--mca', which elsewhere sets a parameter of Open MPI", &remove),
+        (
+            "-perhost 2 ./a",
+            "scela-run has no option '-perhost', which elsewhere limits the ranks on a node",
+            &format!("use '-ppn'; {LISTS}"),
+        ),
+        (
+            "--ntasks=4 ./a",
+            "scela-run has no option '--ntasks', which elsewhere gives the number of ranks",
+            &format!("use '-np'; {LISTS}"),
+        ),
+    ]);
+}
+
+#[test]
+fn a_singleton_is_turned_away_at_once() {
+    let message = "'-pmi_args' comes from an MPI program that was started without a launcher";
+    let hint = "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later";
+    check(&[("-pmi_args 40123 default_interface default_key 4711", message, hint)]);
+    check(&[("-np 0 -pmi_args 40123", message, hint)]);
+}
+
+#[test]
+fn values() {
+    let tells = |option: &str| format!("'scela-run --help' tells what '{option}' takes");
+    let missing = "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='";
+    let empty = |option: &str| format!("a variable on the command line may be unset; {}", tells(option));
+    let ranks = "write ranks as in '-s 0,3-5'; put ./ before a file's name";
+    let time = "write seconds, or a number with s, m or h, as in '--timeout 1.5h'";
+    let label = "a label names the session; to begin each line with its rank use '-prepend-rank'";
+    let bad_range = |option: &str, value: &str| format!("option '{option}': {value} is out of range, it must be");
+    check(&[
+        ("-np", "option '-np' needs a value: -np N", missing),
+        ("-np : ./a", "option '-np' needs a value: -np N", missing),
+        ("-wdir -np 4 ./a", "option '-wdir' needs a value: -wdir DIR", missing),
+        ("--label -l ./a", "option '--label' needs a value: --label TEXT", missing),
+        ("-env", "option '-env' needs a value: -env NAME VALUE", missing),
+        ("-env K", "option '-env' needs a value: -env NAME VALUE", missing),
+        ("-genv K : ./a", "option '-genv' needs a value: -genv NAME VALUE", missing),
+        ("--configfile", "option '--configfile' needs a value: --configfile FILE", missing),
+        ("--demo=yes", "option '--demo' takes no value, and was given 'yes'", "write '--demo' alone"),
+        ("-l= ./a", "option '-l' takes no value, and was given ''", "write '-l' alone"),
+        ("-np four ./a", "option '-np': 'four' is not a whole number", "write a number, as in '-np 4'"),
+        ("-np 0", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), &tells("-np")),
+        ("-np ./a", "option '-np': './a' is not a whole number", "write a number, as in '-np 4'"),
+        ("-np 0 ./a", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), &tells("-np")),
+        ("-n -4 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "-4")), &tells("-n")),
+        ("-n0 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "0")), &tells("-n")),
+        ("--ppn=0 ./a", &format!("{} 1 to 16,777,216", bad_range("--ppn", "0")), &tells("--ppn")),
+        ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
+        ("-wdir= ./a", "option '-wdir': the value is empty", &empty("-wdir")),
+        ("-fanout 1 ./a", &format!("{} 2 to 1,024", bad_range("-fanout", "1")), &tells("-fanout")),
+        ("--fanout 1025 ./a", &format!("{} 2 to 1,024", bad_range("--fanout", "1025")), &tells("--fanout")),
+        (
+            "--agents-per-node 0 ./a",
+            &format!("{} 1 to 4,096", bad_range("--agents-per-node", "0")),
+            &tells("--agents-per-node"),
+        ),
+        ("-env =V ./a", "option '-env': the variable's name is empty", &tells("-env")),
+        ("-x =V ./a", "option '-x': the variable's name is empty", &tells("-x")),
+        (
+            "-x OMPI_* ./a",
+            "option '-x': 'OMPI_*' is a pattern, and only one variable's name is understood",
+            "give '-x' once for each variable",
+        ),
+        (
+            "-genvlist A,,B ./a",
+            "option '-genvlist': 'A,,B' has an empty name in its list",
+            "write names and commas only: '-genvlist HOME,PATH'",
+        ),
+        ("-s 5-3 ./a", "option '-s': the ranks 5-3 go downwards", ranks),
+        ("-s 1, ./a", "option '-s': '1,' is not a list of ranks", ranks),
+        ("--timeout 5x ./a", "option '--timeout': '5x' is not a length of time", time),
+        (
+            "--timeout 0 ./a",
+            "option '--timeout': '0' is no time at all",
+            "leave '--timeout' out for a session without an end",
+        ),
+        (
+            "--kill-grace 25h ./a",
+            "option '--kill-grace': '25h' is too long, the most is 24 hours",
+            &tells("--kill-grace"),
+        ),
+        (
+            "--cache hcs ./a",
+            "option '--cache': the policy 'hcs' is not in this version, which has hcmab only",
+            "leave '--cache' out",
+        ),
+        (
+            "--cache hcmba ./a",
+            "option '--cache': there is no policy 'hcmba', this version has hcmab only",
+            "did you mean 'hcmab'?",
+        ),
+        (
+            "--cache lru ./a",
+            "option '--cache': there is no policy 'lru', this version has hcmab only",
+            "leave '--cache' out",
+        ),
+        (
+            "--label ./a ./b",
+            "option '--label': the label './a' is not letters, digits, '.', '_' and '-', beginning with a letter or \
+             digit",
+            label,
+        ),
+    ]);
+}
+
+#[test]
+fn programs_that_are_not_there() {
+    let one = "name one behind the options, 'scela-run -np 4 ./a.out', or try 'scela-run --demo'";
+    let many = "each ':' begins another command: 'scela-run -np 1 ./a.out : -np 3 ./b.out'";
+    check(&[
+        ("", "there is no program to run", one),
+        ("-np 4", "there is no program to run", one),
+        ("-np 4 --", "there is no program to run", one),
+        (":", "command 1 of 2 has no program", many),
+        ("-np 4 : ./b", "command 1 of 2 has no program", many),
+        ("./a : -- : ./b", "command 2 of 3 has no program", many),
+        ("./a :", "command 2 of 2 has no program", many),
+        ("./a : -genv A 1", "command 2 of 2 has no program", many),
+    ]);
+    for args in [vec![OsString::new()], vec!["--".into(), "".into()]] {
+        let error = error_of(args, &no_file);
+        assert_eq!(error.to_string(), "the program's name is empty");
+        assert_eq!(error.hint(), "a variable on the command line may be unset");
+    }
+}
+
+#[test]
+fn the_demo_wants_to_be_alone() {
+    check(&[
+        (
+            "--demo ./a",
+            "option '--demo' runs a program of its own, and './a' cannot run beside it",
+            "try 'scela-run -np 64 --demo'",
+        ),
+        (
+            "-np 2 ./a : --demo",
+            "option '--demo' runs a program of its own, and './a' cannot run beside it",
+            "try 'scela-run -np 64 --demo'",
+        ),
+        (
+            "--demo : --demo",
+            "command 1 of 2 has no program",
+            "each ':' begins another command: 'scela-run -np 1 ./a.out : -np 3 ./b.out'",
+        ),
+    ]);
+}
+
+#[test]
+fn configfile_and_command_line() {
+    let own_line = "put it on a line of its own in the file, or leave '-configfile' out";
+    check(&[
+        ("-configfile f ./a", "the programs come from 'f', and './a' is one more on the command line", own_line),
+        ("-configfile f --demo", "the programs come from 'f', and '--demo' is one more on the command line", own_line),
+        (
+            "-np 4 -configfile f",
+            "option '-np' is about one program, and the programs come from 'f'",
+            "put it on the program's line in the file",
+        ),
+        (
+            "-configfile f :",
+            "command 1 of 2 has no program",
+            "each ':' begins another command: 'scela-run -np 1 ./a.out : -np 3 ./b.out'",
+        ),
+    ]);
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let error = error_of(words("-configfile /f"), &|_| Err(io::ErrorKind::NotFound.into()));
+    assert_eq!(error.to_string(), "cannot read the configfile '/f'");
+    assert_eq!(error.hint(), "check the file's name and permissions");
+    let source = error.source().expect("the system's own words").to_string();
+    assert_eq!(source, "entity not found");
+
+    let error = error_of(words("-configfile f"), &|_| Ok(vec![b'\n'; CONFIGFILE_BYTES_MAX + 1]));
+    assert_eq!(error.to_string(), "the configfile 'f' is larger than 16 MiB");
+    assert_eq!(error.hint(), "check the file's name");
+}
+
+#[test]
+fn inside_a_configfile() {
+    let tells = "'scela-run --help' tells what '-n' takes";
+    check_file(&[
+        ("", "the configfile 'f' names no program", "write a line for each program, for example: -np 4 ./a.out"),
+        (
+            "# none\n-genv A 1\n",
+            "the configfile 'f' names no program",
+            "write a line for each program, for example: -np 4 ./a.out",
+        ),
+        (
+            "./a\n  -l -nq 4 ./b\n",
+            "f, line 2, column 6: there is no option '-nq'",
+            &format!("did you mean '-np'? {LISTS}"),
+        ),
+        ("# two\n-n 0 ./a", "f, line 2, column 1: option '-n': 0 is out of range, it must be 1 to 16,777,216", tells),
+        (
+            "./a\n -ppn 2 -n 4\n./b\n",
+            "f, line 2, column 2: there are options for a program here, and no program",
+            "put the program on the same line, or end the line with a backslash",
+        ),
+        (
+            "./a :\n./b",
+            "f, line 1, column 5: there is no program on one side of this ':'",
+            "remove it; each line is a command of its own",
+        ),
+        (
+            "./a\n : ./b",
+            "f, line 2, column 2: there is no program on one side of this ':'",
+            "remove it; each line is a command of its own",
+        ),
+        ("./a\n''", "f, line 2, column 1: the program's name is empty", "a variable on the command line may be unset"),
+        (
+            "-n",
+            "f, line 1, column 1: option '-n' needs a value: -n N",
+            "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='",
+        ),
+        (
+            "-configfile g ./a",
+            "f, line 1, column 1: option '-configfile' cannot stand in a configfile",
+            "put it on the command line",
+        ),
+        (
+            "./a\n--help",
+            "f, line 2, column 1: option '--help' cannot stand in a configfile",
+            "put it on the command line",
+        ),
+        (
+            "./a 'x\n",
+            "f, line 1, column 5: the quote ' is not closed on its line",
+            "close it, or write \\' for the character itself",
+        ),
+        (
+            "./a \\",
+            "f, line 1, column 5: the file ends with a backslash",
+            "remove it, or write \\\\ for the character itself",
+        ),
+        (
+            "./a \0",
+            "f, line 1, column 5: there is a NUL byte, which no argument can hold",
+            "check that it is a text file",
+        ),
+    ]);
+}
+
+#[test]
+fn text_from_outside_is_fit_for_printing() {
+    let typed = OsString::from_vec(b"-\x1b[2J\xff\n".to_vec());
+    let message = error_of(vec![typed, "./a".into()], &no_file).to_string();
+    assert_eq!(message, "there is no option '-\\u{1b}[2J\u{fffd}\\n'");
+
+    let error = error_of(vec!["-np".into(), "x".repeat(1000).into(), "./a".into()], &no_file);
+    let cut = "x".repeat(80);
+    assert_eq!(error.to_string(), format!("option '-np': '{cut}…' is not a whole number"));
+}
+
+#[test]
+fn hints_say_the_name_that_it_was_called_by() {
+    for (argv0, called) in
+        [("/usr/bin/mpirun", "mpirun"), ("mpiexec", "mpiexec"), ("", "scela-run"), ("/", "scela-run")]
+    {
+        let error = parse(OsStr::new(argv0), words("-zzz"), &no_file).expect_err("no such option");
+        let hint = error.hint();
+        assert!(hint.starts_with(&format!("'{called} --help' lists")), "{hint}");
+    }
+}

@@ -1,0 +1,148 @@
+//! What can be wrong with an option's value.
+
+use std::time::Duration;
+
+use super::error::thousands;
+use super::options::RANKS_MAX;
+use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
+
+/// What is wrong with an option's value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueProblem {
+    /// Nothing where there must be something.
+    #[error("the value is empty")]
+    Empty,
+    /// Not digits.
+    #[error("'{value}' is not a whole number")]
+    NotANumber {
+        /// As typed.
+        value: String,
+    },
+    /// A number outside its bounds.
+    #[error("{value} is out of range, it must be {} to {}", thousands(*.min), thousands(*.max))]
+    OutOfRange {
+        /// As typed.
+        value: String,
+        /// The least that is allowed.
+        min: u32,
+        /// The greatest that is allowed.
+        max: u32,
+    },
+    /// Neither seconds nor a number with a unit.
+    #[error("'{value}' is not a length of time")]
+    NotATime {
+        /// As typed.
+        value: String,
+    },
+    /// No time at all, where it must be more.
+    #[error("'{value}' is no time at all")]
+    NoTime {
+        /// As typed.
+        value: String,
+    },
+    /// More than the option's bound.
+    #[error("'{value}' is too long, the most is {} hours", max.as_secs() / 3600)]
+    TimeTooLong {
+        /// As typed.
+        value: String,
+        /// The bound.
+        max: Duration,
+    },
+    /// A variable without a name.
+    #[error("the variable's name is empty")]
+    EnvNameEmpty,
+    /// A comma with nothing on one side of it.
+    #[error("'{value}' has an empty name in its list")]
+    EnvListGap {
+        /// As typed.
+        value: String,
+    },
+    /// More names than anyone types.
+    #[error("the list has more than {} names", thousands(ENV_NAMES_MAX as u32))]
+    EnvListTooLong,
+    /// A pattern where one name is expected.
+    #[error("'{value}' is a pattern, and only one variable's name is understood")]
+    EnvPattern {
+        /// As typed.
+        value: String,
+    },
+    /// Looks like ranks, but cannot be.
+    #[error("'{value}' is not a list of ranks")]
+    NotRanks {
+        /// As typed.
+        value: String,
+    },
+    /// A range that goes down.
+    #[error("the ranks {first}-{last} go downwards")]
+    RanksReversed {
+        /// The number before the dash.
+        first: u32,
+        /// The number behind it.
+        last: u32,
+    },
+    /// A rank that no session can have.
+    #[error("rank {rank} is out of range, ranks go from 0 to {}", thousands(RANKS_MAX - 1))]
+    RankTooLarge {
+        /// As typed.
+        rank: String,
+    },
+    /// A policy that is known, and not in this version.
+    #[error("the policy '{value}' is not in this version, which has hcmab only")]
+    CacheNotYet {
+        /// As typed.
+        value: String,
+    },
+    /// No policy of this name.
+    #[error("there is no policy '{value}', this version has hcmab only")]
+    CacheUnknown {
+        /// As typed.
+        value: String,
+        /// Whether it looks like a slip of the finger.
+        near: bool,
+    },
+    /// A label past its bound.
+    #[error("the label has {bytes} bytes, the most is {LABEL_BYTES_MAX}")]
+    LabelTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A label with something else than `[A-Za-z0-9._-]` in it, or `[._-]` first.
+    #[error("the label '{value}' is not letters, digits, '.', '_' and '-', beginning with a letter or digit")]
+    LabelCharacter {
+        /// As typed.
+        value: String,
+    },
+}
+
+impl ValueProblem {
+    /// The next step to try.
+    pub(super) fn hint(&self, option: &str, called: &str) -> String {
+        match self {
+            Self::NotANumber { .. } => format!("write a number, as in '{option} 4'"),
+            Self::NotATime { .. } => {
+                format!("write seconds, or a number with s, m or h, as in '{option} 1.5h'")
+            }
+            Self::NoTime { .. } => format!("leave '{option}' out for a session without an end"),
+            Self::EnvListGap { .. } => format!("write names and commas only: '{option} HOME,PATH'"),
+            Self::EnvPattern { .. } => format!("give '{option}' once for each variable"),
+            Self::NotRanks { .. } | Self::RanksReversed { .. } | Self::RankTooLarge { .. } => {
+                format!("write ranks as in '{option} 0,3-5'; put ./ before a file's name")
+            }
+            Self::CacheUnknown { near: true, .. } => "did you mean 'hcmab'?".to_owned(),
+            Self::CacheNotYet { .. } | Self::CacheUnknown { .. } => {
+                format!("leave '{option}' out")
+            }
+            Self::LabelTooLong { .. } | Self::LabelCharacter { .. } => {
+                "a label names the session; to begin each line with its rank use '-prepend-rank'".to_owned()
+            }
+            Self::Empty => format!(
+                "a variable on the command line may be unset; '{called} --help' tells what \
+                 '{option}' takes"
+            ),
+            Self::OutOfRange { .. } | Self::TimeTooLong { .. } | Self::EnvNameEmpty | Self::EnvListTooLong => {
+                format!("'{called} --help' tells what '{option}' takes")
+            }
+        }
+    }
+}

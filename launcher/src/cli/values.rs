@@ -1,0 +1,394 @@
+//! Values of options: from bytes to types, each with its bounds.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::time::Duration;
+
+use super::error::shown;
+use super::options::{RANKS_MAX, nearest_of};
+use super::request::{CachePolicy, EnvChange, StdinTo};
+use super::value_problem::ValueProblem;
+
+/// The longest `--timeout`, a year.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The longest `--kill-grace`, a day.
+pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest `--label`, in bytes. It goes into process titles, which are short.
+pub const LABEL_BYTES_MAX: usize = 64;
+
+/// The most names in one `-envlist` or `-genvlist`.
+pub const ENV_NAMES_MAX: usize = 4096;
+
+type Parsed<T> = Result<T, ValueProblem>;
+
+/// Something that must not be empty, and may be anything else.
+pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
+    if value.is_empty() { Err(ValueProblem::Empty) } else { Ok(value.to_owned()) }
+}
+
+/// A whole number within bounds.
+pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
+    let bytes = value.as_bytes();
+    let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
+    if bytes.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(ValueProblem::NotANumber { value: shown(value) });
+    }
+    decimal(bytes).filter(|number| (min..=max).contains(number)).ok_or_else(|| ValueProblem::OutOfRange {
+        value: shown(value),
+        min,
+        max,
+    })
+}
+
+/// Digits that fit.
+fn decimal(bytes: &[u8]) -> Option<u32> {
+    bytes.iter().try_fold(0u32, |number, byte| {
+        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(u32::from(digit))
+    })
+}
+
+/// A `--timeout`, more than nothing.
+pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
+    let time = time(value, TIMEOUT_MAX)?;
+    if time.is_zero() { Err(ValueProblem::NoTime { value: shown(value) }) } else { Ok(time) }
+}
+
+/// A `--kill-grace`, which may be nothing.
+pub(super) fn kill_grace(value: &OsStr) -> Parsed<Duration> {
+    time(value, KILL_GRACE_MAX)
+}
+
+/// Digits, perhaps a fraction, perhaps a unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
+fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
+    const NANOS: u128 = 1_000_000_000;
+    let not_a_time = || ValueProblem::NotATime { value: shown(value) };
+    let too_long = || ValueProblem::TimeTooLong { value: shown(value), max };
+    let (digits, unit_seconds) = match value.as_bytes() {
+        [] => return Err(ValueProblem::Empty),
+        [digits @ .., b's'] => (digits, 1),
+        [digits @ .., b'm'] => (digits, 60),
+        [digits @ .., b'h'] => (digits, 3600),
+        digits => (digits, 1),
+    };
+    let point = digits.iter().position(|byte| *byte == b'.').unwrap_or(digits.len());
+    let (whole, fraction) = digits.split_at(point);
+    let fraction = fraction.get(1..).unwrap_or_default();
+    let all_digits = whole.iter().chain(fraction).all(u8::is_ascii_digit);
+    if !all_digits || whole.len() + fraction.len() == 0 {
+        return Err(not_a_time());
+    }
+    let whole = match whole {
+        [] => 0,
+        digits => u128::from(decimal(digits).ok_or_else(too_long)?),
+    };
+    // Digits beyond a billionth of a unit change nothing.
+    let fraction =
+        (0..9).fold(0u128, |nanos, i| nanos * 10 + fraction.get(i).map_or(0, |digit| u128::from(digit - b'0')));
+    let nanos = (whole * NANOS + fraction) * unit_seconds;
+    if nanos > max.as_nanos() {
+        return Err(too_long());
+    }
+    Ok(Duration::from_nanos(u64::try_from(nanos).map_err(|_| too_long())?))
+}
+
+/// A variable to set, from `NAME=VALUE` or from a name and a value.
+pub(super) fn env_set(name: &OsStr, value: Option<&OsString>) -> Parsed<EnvChange> {
+    let (name, value) = match (split_at_equals(name), value) {
+        (Some(name_and_value), None) => name_and_value,
+        (_, value) => (name.to_owned(), value.cloned().unwrap_or_default()),
+    };
+    Ok(EnvChange::Set(env_name(name)?, value))
+}
+
+/// `-x NAME=VALUE` or `-x NAME`.
+pub(super) fn env_set_or_pass(value: &OsStr) -> Parsed<EnvChange> {
+    if let Some((name, value)) = split_at_equals(value) {
+        return Ok(EnvChange::Set(env_name(name)?, value));
+    }
+    if value.as_bytes().contains(&b'*') {
+        return Err(ValueProblem::EnvPattern { value: shown(value) });
+    }
+    Ok(EnvChange::Pass(env_name(value.to_owned())?))
+}
+
+/// Names between commas.
+pub(super) fn env_names(value: &OsStr) -> Parsed<Vec<OsString>> {
+    if value.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let names: Vec<_> = value
+        .as_bytes()
+        .split(|byte| *byte == b',')
+        .take(ENV_NAMES_MAX + 1)
+        .map(|name| OsStr::from_bytes(name).to_owned())
+        .collect();
+    if names.iter().any(|name| name.is_empty()) {
+        Err(ValueProblem::EnvListGap { value: shown(value) })
+    } else if names.len() > ENV_NAMES_MAX {
+        Err(ValueProblem::EnvListTooLong)
+    } else {
+        Ok(names)
+    }
+}
+
+fn env_name(name: OsString) -> Parsed<OsString> {
+    if name.is_empty() { Err(ValueProblem::EnvNameEmpty) } else { Ok(name) }
+}
+
+/// The parts of a word before and behind its first `=`.
+pub(super) fn split_at_equals(word: &OsStr) -> Option<(OsString, OsString)> {
+    let bytes = word.as_bytes();
+    let equals = bytes.iter().position(|byte| *byte == b'=')?;
+    let part = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    Some((part(&bytes[..equals]), part(&bytes[equals + 1..])))
+}
+
+/// Who reads standard input. Digits, commas and dashes alone are meant as ranks, and wrong if they
+/// are none; anything else but `none` and `all` is a file.
+pub(super) fn stdin(value: &OsStr) -> Parsed<StdinTo> {
+    let bytes = value.as_bytes();
+    match bytes {
+        b"" => Err(ValueProblem::Empty),
+        b"none" => Ok(StdinTo::None),
+        b"all" => Ok(StdinTo::All),
+        _ if bytes.iter().all(|b| b.is_ascii_digit() || matches!(b, b',' | b'-')) => ranks(value),
+        _ => Ok(StdinTo::File(value.into())),
+    }
+}
+
+fn ranks(value: &OsStr) -> Parsed<StdinTo> {
+    let rank = |digits: &[u8]| {
+        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+            return Err(ValueProblem::NotRanks { value: shown(value) });
+        }
+        let rank = decimal(digits).filter(|rank| *rank < RANKS_MAX);
+        rank.ok_or_else(|| ValueProblem::RankTooLarge { rank: shown(OsStr::from_bytes(digits)) })
+    };
+    let mut ranges = Vec::new();
+    for part in value.as_bytes().split(|byte| *byte == b',') {
+        let range = match part.iter().position(|byte| *byte == b'-') {
+            None => rank(part).map(|rank| (rank, rank))?,
+            Some(dash) => (rank(&part[..dash])?, rank(&part[dash + 1..])?),
+        };
+        let (first, last) = range;
+        if first > last {
+            return Err(ValueProblem::RanksReversed { first, last });
+        }
+        ranges.push(range);
+    }
+    Ok(StdinTo::Ranks(merge(ranges)))
+}
+
+/// The same ranks in ascending ranges that neither overlap nor touch.
+fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match merged.last_mut() {
+            Some(before) if first <= before.1 + 1 => before.1 = before.1.max(last),
+            _ => merged.push((first, last)),
+        }
+    }
+    merged
+}
+
+/// A policy's name, in either case.
+pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
+    let name = value.to_string_lossy().to_ascii_lowercase();
+    match name.as_str() {
+        "" => Err(ValueProblem::Empty),
+        "hcmab" => Ok(CachePolicy::Hcmab),
+        "hcs" | "hcma" | "hcmab-lru" => Err(ValueProblem::CacheNotYet { value: shown(value) }),
+        _ => Err(ValueProblem::CacheUnknown {
+            value: shown(value),
+            near: nearest_of(&name, ["hcmab"].into_iter()).is_some(),
+        }),
+    }
+}
+
+/// A session's name.
+pub(super) fn label(value: &OsStr) -> Parsed<String> {
+    let bytes = value.len();
+    if bytes == 0 {
+        return Err(ValueProblem::Empty);
+    }
+    if bytes > LABEL_BYTES_MAX {
+        return Err(ValueProblem::LabelTooLong { bytes });
+    }
+    value
+        .to_str()
+        .filter(|text| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')))
+        .filter(|text| text.starts_with(|c: char| c.is_ascii_alphanumeric()))
+        .map(str::to_owned)
+        .ok_or_else(|| ValueProblem::LabelCharacter { value: shown(value) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check<T: std::fmt::Debug + PartialEq>(
+        parse: impl Fn(&OsStr) -> Parsed<T>,
+        good: &[(&str, T)],
+        bad: &[(&str, &str)],
+    ) {
+        for (typed, value) in good {
+            assert_eq!(parse(OsStr::new(typed)).as_ref(), Ok(value), "{typed}");
+        }
+        for (typed, message) in bad {
+            let problem = parse(OsStr::new(typed)).expect_err(typed);
+            assert_eq!(problem.to_string(), *message, "{typed}");
+        }
+    }
+
+    #[test]
+    fn numbers() {
+        check(
+            |value| number(value, 1, RANKS_MAX),
+            &[("1", 1), ("007", 7), ("16777216", RANKS_MAX)],
+            &[
+                ("", "the value is empty"),
+                ("0", "0 is out of range, it must be 1 to 16,777,216"),
+                ("-4", "-4 is out of range, it must be 1 to 16,777,216"),
+                ("16777217", "16777217 is out of range, it must be 1 to 16,777,216"),
+                ("99999999999999999999", "99999999999999999999 is out of range, it must be 1 to 16,777,216"),
+                ("four", "'four' is not a whole number"),
+                ("+4", "'+4' is not a whole number"),
+                ("4.0", "'4.0' is not a whole number"),
+                ("4 ", "'4 ' is not a whole number"),
+                ("-", "'-' is not a whole number"),
+                ("٤", "'٤' is not a whole number"),
+            ],
+        );
+    }
+
+    #[test]
+    fn times() {
+        let ms = Duration::from_millis;
+        check(
+            timeout,
+            &[
+                ("1", ms(1000)),
+                ("90s", ms(90_000)),
+                ("1.5", ms(1500)),
+                (".25", ms(250)),
+                ("2.", ms(2000)),
+                ("30m", ms(1_800_000)),
+                ("1.5h", ms(5_400_000)),
+                ("0.0166667m", Duration::from_nanos(1_000_002_000)),
+                ("0.0000000019", Duration::from_nanos(1)),
+                ("8760h", TIMEOUT_MAX),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("0", "'0' is no time at all"),
+                ("0.0h", "'0.0h' is no time at all"),
+                ("s", "'s' is not a length of time"),
+                (".", "'.' is not a length of time"),
+                ("5x", "'5x' is not a length of time"),
+                ("-5", "'-5' is not a length of time"),
+                ("1e3", "'1e3' is not a length of time"),
+                ("inf", "'inf' is not a length of time"),
+                ("1.2.3", "'1.2.3' is not a length of time"),
+                ("1h30m", "'1h30m' is not a length of time"),
+                ("8760.1h", "'8760.1h' is too long, the most is 8760 hours"),
+                ("99999999999", "'99999999999' is too long, the most is 8760 hours"),
+            ],
+        );
+        check(
+            kill_grace,
+            &[("0", Duration::ZERO), ("0.5", ms(500)), ("24h", KILL_GRACE_MAX)],
+            &[("25h", "'25h' is too long, the most is 24 hours")],
+        );
+    }
+
+    #[test]
+    fn who_reads_stdin() {
+        let file = |name: &str| StdinTo::File(name.into());
+        check(
+            stdin,
+            &[
+                ("none", StdinTo::None),
+                ("all", StdinTo::All),
+                ("0", StdinTo::Ranks(vec![(0, 0)])),
+                ("0,3-5", StdinTo::Ranks(vec![(0, 0), (3, 5)])),
+                ("5,3-4,9,4,0-1", StdinTo::Ranks(vec![(0, 1), (3, 5), (9, 9)])),
+                ("0-9,2-3", StdinTo::Ranks(vec![(0, 9)])),
+                ("16777215", StdinTo::Ranks(vec![(16_777_215, 16_777_215)])),
+                ("./0", file("./0")),
+                ("./none", file("./none")),
+                ("0.txt", file("0.txt")),
+                ("All", file("All")),
+                ("1 2", file("1 2")),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("0,", "'0,' is not a list of ranks"),
+                ("-3", "'-3' is not a list of ranks"),
+                ("-", "'-' is not a list of ranks"),
+                ("1-2-3", "'1-2-3' is not a list of ranks"),
+                ("5-3", "the ranks 5-3 go downwards"),
+                ("16777216", "rank 16777216 is out of range, ranks go from 0 to 16,777,215"),
+                ("9999999999", "rank 9999999999 is out of range, ranks go from 0 to 16,777,215"),
+            ],
+        );
+    }
+
+    #[test]
+    fn lists_of_names() {
+        let names = |names: &[&str]| names.iter().map(OsString::from).collect::<Vec<_>>();
+        check(
+            env_names,
+            &[("A", names(&["A"])), ("A,B_2,c d", names(&["A", "B_2", "c d"]))],
+            &[
+                ("", "the value is empty"),
+                ("A,", "'A,' has an empty name in its list"),
+                (",", "',' has an empty name in its list"),
+            ],
+        );
+        let many = |count| OsString::from(vec!["A"; count].join(","));
+        assert!(env_names(&many(ENV_NAMES_MAX)).is_ok());
+        let problem = env_names(&many(ENV_NAMES_MAX + 1)).expect_err("too many");
+        assert_eq!(problem.to_string(), "the list has more than 4,096 names");
+    }
+
+    #[test]
+    fn policies() {
+        check(
+            cache,
+            &[("hcmab", CachePolicy::Hcmab), ("HCMAB", CachePolicy::Hcmab)],
+            &[
+                ("", "the value is empty"),
+                ("hcs", "the policy 'hcs' is not in this version, which has hcmab only"),
+                ("HCMA", "the policy 'HCMA' is not in this version, which has hcmab only"),
+                ("hcmab-lru", "the policy 'hcmab-lru' is not in this version, which has hcmab only"),
+                ("hcmba", "there is no policy 'hcmba', this version has hcmab only"),
+                ("lru", "there is no policy 'lru', this version has hcmab only"),
+            ],
+        );
+    }
+
+    #[test]
+    fn labels() {
+        const CHARACTERS: &str = "is not letters, digits, '.', '_' and '-', beginning with a letter or digit";
+        let longest = "x".repeat(LABEL_BYTES_MAX);
+        check(
+            label,
+            &[("a", "a".to_owned()), ("Run_3.b-x", "Run_3.b-x".to_owned()), (&longest, longest.clone())],
+            &[
+                ("", "the value is empty"),
+                ("a b", &format!("the label 'a b' {CHARACTERS}")),
+                ("./a", &format!("the label './a' {CHARACTERS}")),
+                ("-np", &format!("the label '-np' {CHARACTERS}")),
+                ("é", &format!("the label 'é' {CHARACTERS}")),
+                (&"x".repeat(65), "the label has 65 bytes, the most is 64"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! The exit code: decided here and nowhere else. The table is in `--help` and in the README.
+
+use nla::core::{Cause, Outcome};
+
+/// All ranks ended with 0.
+pub const SUCCESS: u8 = 0;
+/// The command line could not be understood.
+pub const USAGE: u8 = 2;
+/// `--timeout` ran out.
+pub const TIMED_OUT: u8 = 124;
+/// The job could not be launched.
+pub const NOT_LAUNCHED: u8 = 251;
+/// A node or an agent was lost.
+pub const LOST: u8 = 252;
+/// A bug of ScELA's own.
+pub const BUG: u8 = 253;
+
+/// What `outcome` makes the launcher end with.
+pub fn code(outcome: &Outcome) -> u8 {
+    match outcome {
+        Outcome::Success => SUCCESS,
+        Outcome::TimedOut { .. } => TIMED_OUT,
+        Outcome::Interrupted { signal } => by_signal(*signal),
+        Outcome::Failed { first, .. } => match &first.cause {
+            Cause::NotStarted { .. } => NOT_LAUNCHED,
+            Cause::Lost { .. } => LOST,
+            Cause::Signal { signal, .. } => by_signal(*signal),
+            Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
+            Cause::Broken { .. } | Cause::Left => 1,
+        },
+    }
+}
+
+fn by_signal(signal: i32) -> u8 {
+    128u8.saturating_add(u8::try_from(signal).unwrap_or(127))
+}
+
+/// A failure never looks like success, whatever its low byte.
+fn low_byte(code: i32) -> u8 {
+    match (code & 255) as u8 {
+        0 => 1,
+        code => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nla::core::{AgentId, Failure, NamespaceId};
+    use std::time::Duration;
+
+    fn failed(cause: Cause) -> u8 {
+        let first = Failure {
+            at: Duration::ZERO,
+            agent: AgentId(1),
+            namespace: NamespaceId::FIRST,
+            ranks: pmi::Ranks::range(0..1),
+            cause,
+        };
+        code(&Outcome::Failed { first, others: 3 })
+    }
+
+    #[test]
+    fn the_table() {
+        assert_eq!(code(&Outcome::Success), 0);
+        assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }), 124);
+        assert_eq!(code(&Outcome::Interrupted { signal: 2 }), 130);
+        assert_eq!(failed(Cause::Code(3)), 3);
+        assert_eq!(failed(Cause::Code(512)), 1, "256 times anything is still a failure");
+        assert_eq!(failed(Cause::Abort { code: 7, message: String::new() }), 7);
+        assert_eq!(failed(Cause::Abort { code: -1, message: String::new() }), 255);
+        assert_eq!(failed(Cause::Abort { code: 68_770_831, message: String::new() }), 15);
+        assert_eq!(failed(Cause::Abort { code: 0, message: String::new() }), 1);
+        assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
+        assert_eq!(failed(Cause::Left), 1);
+        assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
+        assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
+        assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);
+    }
+}

@@ -1,0 +1,19 @@
+//! `scela-run`: starts MPI programs over a tree of node-level agents.
+//!
+//! From what was typed to the exit code, a chapter each: [`cli`] (what was typed) → [`plan`] (what
+//! it means on this machine) → [`session`] (bootstraps the agents, drives the root of the tree,
+//! carries input and output) → [`report`] (what the user reads) and [`exit`] (the code).
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod demo;
+pub mod exit;
+pub mod plan;
+pub mod report;
+pub mod session;
+
+mod bootstrap;
+mod input;
+mod output;
+mod pattern;

@@ -1,0 +1,484 @@
+//! One run: bootstraps the agents, drives the root of the tree, carries input and output.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nix::sys::signal::{Signal, raise};
+use nla::core::limits::{DEAD_TIME, STRANGERS_MAX};
+use nla::core::{AgentId, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree};
+use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Receipt, StreamSink, accept};
+use nla::sys;
+use nla::wire::{BootOrder, Lane, SessionId, SessionKey, decode, encode};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::task::LocalSet;
+use tokio::time::{Instant, timeout};
+
+use crate::bootstrap::{BootFailure, Bootstrap, Guardians};
+use crate::demo::Phases;
+use crate::exit;
+use crate::input::Reader;
+use crate::output::{OutputEvent, Stream, Style, Writer};
+use crate::plan::Plan;
+use crate::report::{Reporter, Verbosity, epilogue, step_text};
+
+/// Bound of the queues between tasks.
+const QUEUE: usize = 1024;
+/// Events taken from a queue before the others get a turn.
+const TURN: usize = 256;
+/// How long agents and guardians may take to leave once the session is over.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+/// How long messages may take to be on their way before the launcher stops itself.
+const FLUSH_TIME: Duration = Duration::from_secs(1);
+
+pub use crate::input::is_background;
+
+/// Random numbers of a session.
+pub struct Secrets {
+    /// The key that all links are secured with.
+    pub key: SessionKey,
+    /// What agents say first on a bootstrap channel.
+    pub marker: [u8; 16],
+}
+
+/// Runs `plan` to its end; the result is the launcher's exit code.
+pub fn run(plan: Plan, session: u64, secrets: Secrets) -> io::Result<ExitCode> {
+    let clock = Clock::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let code = LocalSet::new().block_on(&runtime, live(plan, SessionId(session), secrets, clock));
+    runtime.shutdown_background();
+    Ok(ExitCode::from(code?))
+}
+
+struct ChildLink {
+    link: Link,
+    /// Lanes of output that have not ended.
+    open: Rc<RefCell<BTreeSet<Lane>>>,
+}
+
+struct Session {
+    root: Root,
+    clock: Clock,
+    tree: Subtree,
+    reporter: Reporter,
+    host: String,
+    size: u32,
+    children: BTreeMap<AgentId, ChildLink>,
+    suspended: Rc<Cell<bool>>,
+    stream_ends: Rc<Notify>,
+    out: Writer,
+    err: Writer,
+    output_ended: bool,
+    writers_done: u8,
+    reader: Reader,
+    plan_input: Option<crate::input::Source>,
+    stdin_ranks: pmi::Ranks,
+    first: nla::core::NamespacePlan,
+    link_events: mpsc::Sender<(AgentId, LinkEvent)>,
+    wake_at: Option<Instant>,
+    actions: Vec<RootAction>,
+    outcome: Option<Outcome>,
+    phases: Phases,
+    flushes: Vec<oneshot::Receiver<()>>,
+    ending_told: bool,
+}
+
+async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<u8> {
+    let Plan { settings, label, input, options, demo, remarks } = plan;
+    let verbosity = match (options.quiet, options.verbose) {
+        (true, _) => Verbosity::Quiet,
+        (false, 0) => Verbosity::Normal,
+        (false, _) => Verbosity::Verbose,
+    };
+    let reporter = Reporter { verbosity };
+    for remark in remarks {
+        reporter.note(&remark);
+    }
+    let host = sys::host_name();
+    let tree = settings.tree;
+
+    // All that can fail is set up before the first process is started.
+    let mut signals = Signals::new()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let root_address = listener.local_addr()?;
+    let (output_events, mut output_incoming) = mpsc::unbounded_channel();
+    let terminal = |stream: Stream| match stream {
+        Stream::Out => io::IsTerminal::is_terminal(&io::stdout()),
+        Stream::Err => io::IsTerminal::is_terminal(&io::stderr()),
+    };
+    let style = |stream: Stream| Style {
+        labels: options.prepend_rank,
+        fresh_lines: options.prepend_rank || terminal(stream),
+        pattern: if stream == Stream::Out { options.outfile_pattern.clone() } else { options.errfile_pattern.clone() },
+        host: host.clone(),
+        session: label.clone(),
+    };
+    let out = Writer::start(Stream::Out, style(Stream::Out), output_events.clone())?;
+    let err = Writer::start(Stream::Err, style(Stream::Err), output_events.clone())?;
+
+    let order = BootOrder {
+        session,
+        key: secrets.key.clone(),
+        marker: secrets.marker,
+        agent: AgentId::ROOT,
+        agents: tree.size() - 1,
+        fanout: options.fanout,
+        label: label.clone(),
+        dead_time: DEAD_TIME,
+    };
+    let (boot_events, mut boot_incoming) = mpsc::unbounded_channel();
+    let mut guardians = Bootstrap { order, tree, root: root_address, host: host.clone() }.start(&boot_events);
+    let (joining, mut joined) = mpsc::channel(QUEUE);
+    let gatekeeper = Gatekeeper::new(session, secrets.key, tree.children().map(|child| child.head()));
+    let door = tokio::task::spawn_local(let_in(listener, gatekeeper, clock, joining));
+    let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
+
+    let mut session = Session {
+        clock,
+        tree,
+        reporter,
+        host,
+        size: settings.first.size,
+        children: BTreeMap::new(),
+        suspended: Rc::new(Cell::new(false)),
+        stream_ends: Rc::new(Notify::new()),
+        out,
+        err,
+        output_ended: false,
+        writers_done: 0,
+        reader: Reader::none(),
+        plan_input: input,
+        stdin_ranks: settings.first.stdin.clone(),
+        first: settings.first.clone(),
+        link_events,
+        wake_at: None,
+        actions: Vec::new(),
+        outcome: None,
+        phases: Phases::default(),
+        flushes: Vec::new(),
+        ending_told: false,
+        root: Root::new(settings),
+    };
+    session.handle(RootInput::Timeout);
+    let limit = options.timeout.map(|limit| (limit, Instant::now() + limit));
+    let idle = Instant::now() + Duration::from_secs(1 << 30);
+    let mut limited = limit.is_some();
+
+    let outcome = loop {
+        if let Some(outcome) = session.outcome.take() {
+            break outcome;
+        }
+        tokio::select! {
+            biased;
+            Some(asked) = signals.next() => session.on_signal(asked).await,
+            Some((peer, event)) = link_incoming.recv() => {
+                session.on_link(peer, event);
+                for _ in 1..TURN {
+                    let Ok((peer, event)) = link_incoming.try_recv() else { break };
+                    session.on_link(peer, event);
+                }
+            }
+            Some(accepted) = joined.recv() => session.on_joined(accepted),
+            Some(BootFailure { agent, why }) = boot_incoming.recv() => {
+                session.handle(RootInput::AgentFailed(agent, why));
+            }
+            Some(event) = output_incoming.recv() => session.on_output(event),
+            () = session.stream_ends.notified() => session.check_output(),
+            () = tokio::time::sleep_until(session.wake_at.unwrap_or(idle)), if session.wake_at.is_some() => {
+                session.wake_at = None;
+                session.handle(RootInput::Timeout);
+            }
+            () = tokio::time::sleep_until(limit.map_or(idle, |(_, at)| at)), if limited => {
+                limited = false;
+                session.handle(RootInput::TimeLimit(limit.map(|(limit, _)| limit).unwrap_or_default()));
+            }
+        }
+    };
+    door.abort();
+    session.leave(&mut link_incoming, &mut guardians).await;
+    let code = session.conclude(&outcome, demo, options.timing);
+    Ok(code)
+}
+
+/// Lets the root's children in until all have come.
+async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
+    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
+    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS_MAX));
+    while !gatekeeper.borrow().is_done() {
+        let Ok(permit) = std::sync::Arc::clone(&strangers).acquire_owned().await else { return };
+        let Ok((stream, peer)) = listener.accept().await else { continue };
+        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
+        tokio::task::spawn_local(async move {
+            let _permit = permit;
+            match accept(stream, &gatekeeper, || clock.now()).await {
+                Ok(accepted) => drop(joined.send(accepted).await),
+                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
+            }
+        });
+    }
+}
+
+/// What a signal to the launcher means.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Asked {
+    End(i32),
+    Forward(i32),
+    Stop,
+    Continue,
+}
+
+struct Signals {
+    asked: mpsc::Receiver<Asked>,
+}
+
+impl Signals {
+    /// Listens to signals, but not to those that the shell had this process ignore (nohup, `&` in
+    /// a script).
+    fn new() -> io::Result<Self> {
+        let ignored = sys::ShellState::recorded().ignored;
+        let (heard, asked) = mpsc::channel(64);
+        let meanings = [
+            (SignalKind::interrupt(), Asked::End(2)),
+            (SignalKind::terminate(), Asked::End(15)),
+            (SignalKind::hangup(), Asked::End(1)),
+            (SignalKind::user_defined1(), Asked::Forward(10)),
+            (SignalKind::user_defined2(), Asked::Forward(12)),
+            (SignalKind::from_raw(Signal::SIGTSTP as i32), Asked::Stop),
+            (SignalKind::from_raw(Signal::SIGCONT as i32), Asked::Continue),
+        ];
+        for (kind, meaning) in meanings {
+            if ignored >> (kind.as_raw_value() - 1) & 1 == 1 {
+                continue;
+            }
+            let mut stream = signal(kind)?;
+            let heard = heard.clone();
+            tokio::task::spawn_local(async move {
+                while stream.recv().await.is_some() {
+                    if heard.send(meaning).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Self { asked })
+    }
+
+    async fn next(&mut self) -> Option<Asked> {
+        self.asked.recv().await
+    }
+}
+
+impl Session {
+    fn handle(&mut self, input: RootInput) {
+        tracing::debug!(?input, "in");
+        self.root.handle(self.clock.now(), input, &mut self.actions);
+        for action in std::mem::take(&mut self.actions) {
+            tracing::debug!(?action, "out");
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: RootAction) {
+        match action {
+            RootAction::ToChild(child, message) => {
+                if let Some(child) = self.children.get(&child) {
+                    let lane = if message.is_board() { Lane::Board } else { Lane::Control };
+                    let receipt = if message == Down::Suspend {
+                        let (written, flush) = oneshot::channel::<()>();
+                        self.flushes.push(flush);
+                        Receipt::holding(written)
+                    } else {
+                        Receipt::default()
+                    };
+                    child.link.send(lane, encode(&message).into(), receipt);
+                }
+            }
+            RootAction::CloseChild(child, why) => {
+                tracing::warn!(%child, %why, "a child is cut off");
+                self.drop_child(child);
+            }
+            RootAction::Notice(notice) => self.on_notice(&notice),
+            RootAction::WakeAt(at) => self.wake_at = Some(self.clock.instant(at)),
+            RootAction::Over(outcome) => self.outcome = Some(outcome),
+        }
+    }
+
+    fn on_notice(&mut self, notice: &Notice) {
+        let now = self.clock.now();
+        self.phases.note(now, notice);
+        let host = self.host.clone();
+        if let Some(text) = step_text(notice, |_| host.clone()) {
+            self.reporter.step(now, &text);
+        }
+        match notice {
+            Notice::Joined => self.start_input(),
+            Notice::Leftovers(count) => {
+                self.reporter.note(&format!("{count} processes that the ranks had left running were ended"));
+            }
+            _ => {}
+        }
+    }
+
+    fn start_input(&mut self) {
+        let Some(source) = self.plan_input.take() else { return };
+        let takes = |child: &Subtree| !self.first.ranks_of(*child).is_disjoint(&self.stdin_ranks);
+        let takers = self.tree.children().filter(takes).filter_map(|child| self.children.get(&child.head()));
+        match Reader::start(source.clone(), takers.map(|child| child.link.clone()).collect()) {
+            Ok(reader) => self.reader = reader,
+            Err(error) => {
+                self.reporter.error(&format!("standard input cannot be read from {source:?}: {error}"));
+                self.handle(RootInput::Interrupt(15));
+            }
+        }
+    }
+
+    fn on_joined(&mut self, accepted: Accepted) {
+        let child = accepted.peer;
+        let open = Rc::new(RefCell::new(BTreeSet::from([Lane::Stdout, Lane::Stderr])));
+        let (ends, still_open) = (Rc::clone(&self.stream_ends), Rc::clone(&open));
+        let (out, err) = (self.out.clone(), self.err.clone());
+        let streams: StreamSink = Box::new(move |lane, bytes: Bytes, receipt| {
+            if bytes.is_empty() {
+                still_open.borrow_mut().remove(&lane);
+                ends.notify_one();
+            } else {
+                let writer = if lane == Lane::Stdout { &out } else { &err };
+                writer.write(bytes, receipt);
+            }
+        });
+        let link = Link::start(accepted, self.link_events.clone(), streams, DEAD_TIME, Rc::clone(&self.suspended));
+        self.children.insert(child, ChildLink { link, open });
+    }
+
+    fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
+        match event {
+            LinkEvent::Message(bytes) => match decode(&bytes) {
+                Ok(message) => self.handle(RootInput::FromChild(peer, message)),
+                Err(error) => {
+                    self.drop_child(peer);
+                    self.handle(RootInput::ChildLost(peer, format!("it sent {error}")));
+                }
+            },
+            LinkEvent::Lost(why) => {
+                self.drop_child(peer);
+                self.handle(RootInput::ChildLost(peer, why));
+            }
+        }
+    }
+
+    fn drop_child(&mut self, child: AgentId) {
+        if let Some(child) = self.children.get(&child) {
+            child.link.close();
+            child.open.borrow_mut().clear();
+        }
+        self.stream_ends.notify_one();
+    }
+
+    /// When no child has output left, the writers are told to come to an end.
+    fn check_output(&mut self) {
+        let all = self.children.len() == self.tree.children().count();
+        if all && !self.output_ended && self.children.values().all(|child| child.open.borrow().is_empty()) {
+            self.output_ended = true;
+            self.out.end();
+            self.err.end();
+        }
+    }
+
+    fn on_output(&mut self, event: OutputEvent) {
+        match event {
+            OutputEvent::Closed(Stream::Out, why) => {
+                if let Some(why) = why {
+                    self.reporter.error(&format!("standard output cannot be written: {why}"));
+                }
+                self.handle(RootInput::OutputClosed);
+            }
+            OutputEvent::Closed(Stream::Err, _) => {}
+            OutputEvent::Done(_) => {
+                self.writers_done += 1;
+                if self.writers_done == 2 {
+                    self.handle(RootInput::OutputDone);
+                }
+            }
+            OutputEvent::FileFailed(text) => self.reporter.error(&text),
+        }
+    }
+
+    async fn on_signal(&mut self, asked: Asked) {
+        match asked {
+            Asked::End(signal) => {
+                if !std::mem::replace(&mut self.ending_told, true) && !self.root.is_ending() {
+                    let name = sys::signal_name(signal);
+                    let again = if signal == 2 { "; Ctrl-C again ends it at once" } else { "" };
+                    self.reporter.note(&format!("{name}: the job is being ended{again}"));
+                }
+                self.handle(RootInput::Interrupt(signal));
+            }
+            Asked::Forward(signal) => self.handle(RootInput::Forward(signal)),
+            Asked::Stop => {
+                self.suspended.set(true);
+                self.handle(RootInput::Suspend(true));
+                for flush in self.flushes.drain(..) {
+                    let _ = timeout(FLUSH_TIME, flush).await;
+                }
+                // Stops here, until somebody continues this process.
+                let _ = raise(Signal::SIGSTOP);
+            }
+            Asked::Continue => {
+                self.suspended.set(false);
+                self.handle(RootInput::Suspend(false));
+                self.reader.wake();
+            }
+        }
+    }
+
+    /// The session is over: the last words are written, and no process is left when this returns.
+    async fn leave(&mut self, events: &mut mpsc::Receiver<(AgentId, LinkEvent)>, guardians: &mut Guardians) {
+        for child in self.children.values() {
+            child.link.close();
+        }
+        let mut left: BTreeSet<_> = self.children.keys().copied().collect();
+        let farewells = async {
+            while !left.is_empty() {
+                match events.recv().await {
+                    Some((peer, LinkEvent::Lost(_))) => drop(left.remove(&peer)),
+                    Some(_) => {}
+                    None => return,
+                }
+            }
+        };
+        // Those that were lost before say nothing any more; the guardians are what counts.
+        let _ = tokio::join!(timeout(FLUSH_TIME, farewells), async {
+            let late = guardians.wait(LEAVE_TIME).await;
+            if late > 0 {
+                self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
+            }
+        });
+        self.children.clear();
+    }
+
+    fn conclude(&mut self, outcome: &Outcome, demo: bool, timing: bool) -> u8 {
+        let now = self.clock.now();
+        self.phases.end(now);
+        let host = self.host.clone();
+        if let Some(text) = epilogue(outcome, self.size, |_: &Failure| host.clone()) {
+            self.reporter.error(&text);
+        }
+        let silent = self.size > 1 && self.root.is_silent();
+        let code = exit::code(outcome);
+        self.reporter
+            .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
+        if demo && code == exit::SUCCESS {
+            println!("{}", crate::report::demo_text(self.size, self.tree, &self.phases));
+        } else if timing {
+            self.reporter.note(&format!("phases:\n{}", self.phases.table()));
+        }
+        code
+    }
+}

@@ -1,0 +1,608 @@
+//! The agent: one place in the tree, between its parent, its children and its own ranks.
+//!
+//! An `Agent` belongs to one session. It decides nothing that concerns others: it starts what it
+//! is told to start, serves its ranks, merges what goes up, passes on what goes down, and reports
+//! facts. Only when it has lost its parent does it act by itself: it kills its ranks and leaves, so
+//! that no cut of the network leaves a process behind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pmi::{Answer, Epoch, Puts, Rank, Ranks, Request};
+
+use super::cause::{Cause, Exit, Failure, bounded};
+use super::ids::{AgentId, NamespaceId, Time};
+use super::limits::FAILURES_SINGLE_MAX;
+use super::message::{Down, Question, Reply, Up};
+use super::namespace::{Namespace, Stage};
+use super::plan::{NamespacePlan, SessionPlan};
+use super::topology::Subtree;
+
+/// Signal numbers that the core speaks of; the same on all Linux machines.
+const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
+
+/// What has happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A message from the parent.
+    FromParent(Down),
+    /// The link to the parent is gone.
+    ParentLost {
+        /// How that was noticed.
+        why: String,
+    },
+    /// A child has proved who it is, and its link is up.
+    ChildJoined(AgentId),
+    /// A message from a child.
+    FromChild(AgentId, Up),
+    /// The link to a child is gone.
+    ChildLost(AgentId, String),
+    /// The guardian is gone.
+    GuardianLost,
+    /// Ranks were started.
+    Started(NamespaceId, Ranks),
+    /// Ranks could not be started, or were not because [`Action::CancelStarts`] came first.
+    NotStarted(NamespaceId, Ranks, String),
+    /// A rank asks something.
+    FromRank(NamespaceId, Rank, Request),
+    /// A rank's process has ended, and all that it asked before has been handed in.
+    RankEnded(NamespaceId, Rank, Exit),
+    /// [`Action::Sweep`] is done: no descendant is left. Output may still be on its way.
+    Swept {
+        /// Processes that had outlived their ranks.
+        leftovers: u64,
+    },
+    /// The time of the last [`Action::WakeAt`] has come. Harmless when it is stale.
+    Timeout,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// Send to the parent.
+    ToParent(Up),
+    /// Send to a child.
+    ToChild(AgentId, Down),
+    /// Close the link to a child that broke the rules; [`Input::ChildLost`] need not follow.
+    CloseChild(AgentId, String),
+    /// Keep this: later starts need it.
+    Configure(Box<SessionPlan>),
+    /// Start these of the agent's own ranks, maybe none; standard input goes to where the plan
+    /// says.
+    Start(Box<NamespacePlan>, Ranks),
+    /// Forget what was to be started and has not been.
+    CancelStarts,
+    /// Make an epoch's entries visible to the namespace's ranks here.
+    Publish(NamespaceId, Epoch),
+    /// Answer these ranks [`Answer::Released`].
+    Release(NamespaceId, Ranks),
+    /// Answer a rank.
+    Answer(NamespaceId, Rank, Answer),
+    /// Send a signal to the process groups of these ranks.
+    Signal(NamespaceId, Ranks, i32),
+    /// While suspended, silence of the parent is no sign of loss.
+    Suspended(bool),
+    /// Kill all descendants that are left. When their output has been read to its end, and that
+    /// of the children too, the parent is told so on the lanes that carry it.
+    Sweep,
+    /// Hand in [`Input::Timeout`] at this time. A later one replaces it.
+    WakeAt(Time),
+    /// The end: close everything and leave with this code.
+    Leave(u8),
+}
+
+#[derive(Debug, Default)]
+struct Child {
+    joined: bool,
+    ready: bool,
+    ended: bool,
+    leftovers: u64,
+}
+
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Agents join, ranks are started and served.
+    Serving,
+    /// The ranks are being ended; KILL follows at the time.
+    Ending { kill_at: Option<Time> },
+    /// Own ranks are all gone; what they left behind is being swept up.
+    Sweeping,
+    /// Nothing of our own is left.
+    Swept,
+    /// `Ended` was sent, or there is no one to send it to.
+    Over,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Agent {
+    here: Subtree,
+    phase: Phase,
+    children: BTreeMap<AgentId, Child>,
+    namespaces: BTreeMap<NamespaceId, Namespace>,
+    ready_told: bool,
+    parent_lost: bool,
+    suspended: bool,
+    failures_told: u32,
+    failures_more: u64,
+    leftovers: u64,
+    wake_at: Option<Time>,
+}
+
+impl Agent {
+    /// The agent at the head of `here`.
+    pub fn new(here: Subtree) -> Self {
+        Self {
+            here,
+            phase: Phase::Serving,
+            children: here.children().map(|child| (child.head(), Child::default())).collect(),
+            namespaces: BTreeMap::new(),
+            ready_told: false,
+            parent_lost: false,
+            suspended: false,
+            failures_told: 0,
+            failures_more: 0,
+            leftovers: 0,
+            wake_at: None,
+        }
+    }
+
+    /// Takes what happened at `now` and appends what is to be done to `actions`. Never fails,
+    /// never blocks.
+    pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        match input {
+            Input::FromParent(message) => self.on_down(now, message, actions),
+            Input::ParentLost { .. } => self.on_parent_lost(now, actions),
+            Input::ChildJoined(child) => {
+                if let Some(child) = self.children.get_mut(&child) {
+                    child.joined = true;
+                }
+            }
+            Input::FromChild(child, message) => self.on_up(now, child, message, actions),
+            Input::ChildLost(child, why) => self.on_child_lost(now, child, why, actions),
+            Input::GuardianLost => {
+                // Without its guardian nothing would clean up after this agent.
+                let why = "its guardian process is gone; was it killed?".to_owned();
+                self.fail(
+                    Failure {
+                        at: now,
+                        agent: self.id(),
+                        namespace: NamespaceId::FIRST,
+                        ranks: Ranks::new(),
+                        cause: Cause::Lost { why },
+                    },
+                    actions,
+                );
+            }
+            Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, actions),
+            Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
+            Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
+            Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(now, namespace, rank, exit, actions),
+            Input::Swept { leftovers } => {
+                if self.phase == Phase::Sweeping {
+                    self.phase = Phase::Swept;
+                    self.leftovers = leftovers;
+                }
+            }
+            Input::Timeout => self.wake_at = None,
+        }
+        self.on_time(now, actions);
+        self.settle(actions);
+        self.set_timer(actions);
+    }
+
+    fn id(&self) -> AgentId {
+        self.here.head()
+    }
+
+    fn is_serving(&self) -> bool {
+        self.phase == Phase::Serving
+    }
+
+    // ---- from above ----
+
+    fn on_down(&mut self, now: Time, message: Down, actions: &mut Vec<Action>) {
+        match message {
+            Down::Session(plan) => {
+                self.to_children(&Down::Session(plan.clone()), actions);
+                actions.push(Action::Configure(Box::new(plan)));
+            }
+            Down::Launch(plan) => self.on_launch(plan, actions),
+            Down::Undo { namespace } => {
+                if let Some(ns) = self.namespaces.get_mut(&namespace) {
+                    ns.undone = true;
+                    actions.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
+                    let children: Vec<_> = ns.children.keys().copied().collect();
+                    actions.extend(children.into_iter().map(|child| Action::ToChild(child, Down::Undo { namespace })));
+                }
+            }
+            Down::Release { namespace, number, epoch } => self.on_release(now, namespace, number, epoch, actions),
+            Down::Reply { agent, namespace, rank, reply } if agent == self.id() => {
+                let answer = match reply {
+                    Reply::Published(result) => Answer::Published(result),
+                    Reply::Found(result) => Answer::Found(result),
+                    Reply::Unpublished(result) => Answer::Unpublished(result),
+                    Reply::Spawned(result) => Answer::Spawned(result.map(|count| vec![0; count as usize])),
+                };
+                actions.push(Action::Answer(namespace, rank, answer));
+            }
+            Down::Reply { agent, namespace, rank, reply } => {
+                if let Some(child) = self.here.toward(agent) {
+                    actions.push(Action::ToChild(child.head(), Down::Reply { agent, namespace, rank, reply }));
+                }
+            }
+            Down::Signal { signal } => {
+                self.to_children(&Down::Signal { signal }, actions);
+                self.signal_all(signal, actions);
+            }
+            Down::Suspend => {
+                self.suspended = true;
+                actions.push(Action::Suspended(true));
+                self.to_children(&Down::Suspend, actions);
+                self.signal_all(SIGSTOP, actions);
+            }
+            Down::Resume => {
+                self.suspended = false;
+                actions.push(Action::Suspended(false));
+                self.to_children(&Down::Resume, actions);
+                self.signal_all(SIGCONT, actions);
+            }
+            Down::End { signal, grace } => {
+                self.to_children(&Down::End { signal, grace }, actions);
+                self.end(now, signal, grace, actions);
+            }
+            Down::Leave => {
+                self.to_children(&Down::Leave, actions);
+                self.phase = Phase::Over;
+                actions.push(Action::Leave(0));
+            }
+        }
+    }
+
+    fn on_launch(&mut self, plan: NamespacePlan, actions: &mut Vec<Action>) {
+        if !self.is_serving() || !plan.is_consistent() || self.namespaces.contains_key(&plan.id) {
+            return;
+        }
+        for child in self.here.children() {
+            if let Some(share) = plan.share_of(child) {
+                actions.push(Action::ToChild(child.head(), Down::Launch(share)));
+            }
+        }
+        let namespace = Namespace::new(&plan, self.here);
+        actions.push(Action::Start(Box::new(plan), namespace.own().clone()));
+        self.namespaces.insert(namespace.id, namespace);
+    }
+
+    fn on_release(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        number: u32,
+        epoch: bytes::Bytes,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        // The children first: the farther away, the longer the way.
+        for child in ns.children.keys() {
+            actions.push(Action::ToChild(*child, Down::Release { namespace, number, epoch: epoch.clone() }));
+        }
+        if !epoch.is_empty() {
+            match Epoch::from_bytes(epoch) {
+                Ok(epoch) => actions.push(Action::Publish(namespace, epoch)),
+                Err(error) => {
+                    let cause = Cause::Lost { why: format!("it got an epoch that it cannot read: {error}") };
+                    self.fail(Failure { at: now, agent: self.id(), namespace, ranks: Ranks::new(), cause }, actions);
+                    return;
+                }
+            }
+        }
+        if let Some(released) = ns.release(number)
+            && !released.is_empty()
+        {
+            actions.push(Action::Release(namespace, released));
+        }
+    }
+
+    fn on_parent_lost(&mut self, now: Time, actions: &mut Vec<Action>) {
+        self.parent_lost = true;
+        if self.phase != Phase::Over {
+            self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
+            self.end(now, SIGKILL, Duration::ZERO, actions);
+        }
+    }
+
+    // ---- from below ----
+
+    fn on_up(&mut self, now: Time, from: AgentId, message: Up, actions: &mut Vec<Action>) {
+        let Some(child) = self.children.get_mut(&from) else { return };
+        match message {
+            Up::Ready => child.ready = true,
+            Up::Ended { leftovers } => {
+                child.ended = true;
+                child.leftovers = leftovers;
+            }
+            Up::Started { namespace } => {
+                if let Some(ns) = self.namespaces.get_mut(&namespace)
+                    && ns.on_part_started()
+                {
+                    actions.push(Action::ToParent(Up::Started { namespace }));
+                }
+            }
+            Up::Contact { namespace } => {
+                if self.namespaces.get_mut(&namespace).is_some_and(Namespace::on_contact) {
+                    actions.push(Action::ToParent(Up::Contact { namespace }));
+                }
+            }
+            Up::Gathered { namespace, number, ranks, puts } => {
+                let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+                let allowed = ns.children.get(&from).cloned().unwrap_or_default();
+                let result = puts
+                    .validate()
+                    .map_err(Into::into)
+                    .and_then(|_| ns.fence.arrive(now, number, &ranks, &allowed, &puts));
+                match result {
+                    Ok(()) => actions.extend(ns.gathered().map(Action::ToParent)),
+                    Err(error) => {
+                        let why = format!("it broke the protocol: fence {number} of namespace {namespace}: {error}");
+                        actions.push(Action::CloseChild(from, why.clone()));
+                        self.on_child_lost(now, from, why, actions);
+                    }
+                }
+            }
+            Up::Waiting { namespace, number } => {
+                if let Some(ns) = self.namespaces.get_mut(&namespace) {
+                    actions.extend(ns.tell_waiting(number).map(Action::ToParent));
+                }
+            }
+            Up::Exited { namespace, fences, ranks } => {
+                if let Some(ns) = self.namespaces.get_mut(&namespace) {
+                    ns.note_exit(now, fences, &ranks);
+                }
+            }
+            Up::Failed(failure) => self.fail(failure, actions),
+            Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
+            message @ Up::Ask { .. } => actions.push(Action::ToParent(message)),
+        }
+    }
+
+    fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
+        let Some(state) = self.children.get_mut(&child) else { return };
+        if std::mem::replace(&mut state.ended, true) {
+            return;
+        }
+        let cause = Cause::Lost { why: bounded(why) };
+        self.fail(
+            Failure { at: now, agent: child, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause },
+            actions,
+        );
+    }
+
+    // ---- own ranks ----
+
+    fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let complete = ns.on_started(ranks);
+        if ns.undone || !matches!(self.phase, Phase::Serving) {
+            // They slipped out between the order to end and the cancelling of the rest.
+            actions.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
+        } else if self.suspended {
+            actions.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
+        }
+        if complete {
+            actions.push(Action::ToParent(Up::Started { namespace }));
+        }
+    }
+
+    fn on_not_started(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        ranks: Ranks,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        ns.on_not_started(&ranks);
+        let undone = ns.undone;
+        if self.is_serving() && !undone {
+            let cause = Cause::NotStarted { why: bounded(why) };
+            self.fail(Failure { at: now, agent: self.id(), namespace, ranks, cause }, actions);
+        }
+    }
+
+    fn on_request(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        rank: Rank,
+        request: Request,
+        actions: &mut Vec<Action>,
+    ) {
+        let agent = self.here.head();
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let question = match request {
+            Request::Joined => {
+                if ns.on_contact() {
+                    actions.push(Action::ToParent(Up::Contact { namespace }));
+                }
+                return;
+            }
+            Request::Finalized => return,
+            Request::Fence { puts } => return self.on_fence(now, namespace, rank, &puts, actions),
+            Request::Abort { code, message } => {
+                let cause = Cause::Abort { code, message: bounded(message) };
+                return self.fail_rank(now, namespace, rank, cause, actions);
+            }
+            Request::Broken { why } => {
+                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
+                return self.fail_rank(now, namespace, rank, Cause::Broken { why: bounded(why) }, actions);
+            }
+            Request::Publish { service, port } => Question::Publish { service, port },
+            Request::Lookup { service } => Question::Lookup { service },
+            Request::Unpublish { service } => Question::Unpublish { service },
+            Request::Spawn(order) => Question::Spawn(order),
+        };
+        actions.push(Action::ToParent(Up::Ask { agent, namespace, rank, question }));
+    }
+
+    fn on_fence(&mut self, now: Time, namespace: NamespaceId, rank: Rank, puts: &Puts, actions: &mut Vec<Action>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let ranks = std::iter::once(rank).collect();
+        let allowed = ns.own().clone();
+        match ns.fence.arrive(now, ns.fence.number(), &ranks, &allowed, puts) {
+            Ok(()) => {
+                ns.on_entered(rank);
+                actions.extend(ns.gathered().map(Action::ToParent));
+            }
+            Err(error) => {
+                actions.push(Action::Signal(namespace, ranks, SIGKILL));
+                let cause = Cause::Broken { why: format!("its fence was refused: {error}") };
+                self.fail_rank(now, namespace, rank, cause, actions);
+            }
+        }
+    }
+
+    fn on_rank_ended(&mut self, now: Time, namespace: NamespaceId, rank: Rank, exit: Exit, actions: &mut Vec<Action>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let Some(fences) = ns.end(rank) else { return };
+        if ns.undone || !matches!(self.phase, Phase::Serving) {
+            return;
+        }
+        match exit {
+            Exit::Code(0) => ns.note_exit(now, fences, &std::iter::once(rank).collect()),
+            Exit::Code(code) => self.fail_rank(now, namespace, rank, Cause::Code(code), actions),
+            Exit::Signal { signal, core, out_of_memory } => {
+                self.fail_rank(now, namespace, rank, Cause::Signal { signal, core, out_of_memory }, actions);
+            }
+        }
+    }
+
+    fn fail_rank(&mut self, at: Time, namespace: NamespaceId, rank: Rank, cause: Cause, actions: &mut Vec<Action>) {
+        let fresh = self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank));
+        if fresh {
+            let agent = self.id();
+            self.fail(Failure { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }, actions);
+        }
+    }
+
+    fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+        if self.failures_told < FAILURES_SINGLE_MAX {
+            self.failures_told += 1;
+            actions.push(Action::ToParent(Up::Failed(failure)));
+        } else {
+            self.failures_more = self.failures_more.saturating_add(1);
+        }
+    }
+
+    // ---- the end ----
+
+    fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
+        let kill_at = (signal != SIGKILL).then(|| now + grace);
+        match self.phase {
+            Phase::Serving => {
+                actions.push(Action::CancelStarts);
+                self.signal_all(signal, actions);
+                self.phase = Phase::Ending { kill_at };
+            }
+            Phase::Ending { kill_at: Some(before) } => {
+                if kill_at.is_none_or(|at| at < before) {
+                    self.signal_all(signal, actions);
+                    self.phase = Phase::Ending { kill_at };
+                }
+            }
+            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
+        }
+    }
+
+    fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {
+        for ns in self.namespaces.values() {
+            let ranks = ns.at(Stage::Running);
+            if ranks.is_empty() {
+                continue;
+            }
+            actions.push(Action::Signal(ns.id, ranks.clone(), signal));
+            if self.suspended && signal != SIGSTOP && signal != SIGCONT && signal != SIGKILL {
+                // A stopped process acts on a signal only when it goes on.
+                actions.push(Action::Signal(ns.id, ranks, SIGCONT));
+            }
+        }
+    }
+
+    fn to_children(&self, message: &Down, actions: &mut Vec<Action>) {
+        let present = self.children.iter().filter(|(_, child)| child.joined);
+        actions.extend(present.map(|(id, _)| Action::ToChild(*id, message.clone())));
+    }
+
+    fn on_time(&mut self, now: Time, actions: &mut Vec<Action>) {
+        let all = !self.is_serving();
+        for ns in self.namespaces.values_mut() {
+            // When nothing is left to come from this subtree there is nothing to wait for.
+            let done = ns.live() == 0 && ns.children.is_empty();
+            actions.extend(ns.due(now, all || done).into_iter().map(Action::ToParent));
+        }
+        if self.failures_more > 0 && all {
+            let count = std::mem::take(&mut self.failures_more);
+            actions.push(Action::ToParent(Up::FailedMore { count }));
+        }
+        if let Phase::Ending { kill_at: Some(at) } = self.phase
+            && now >= at
+        {
+            self.signal_all(SIGKILL, actions);
+            self.phase = Phase::Ending { kill_at: None };
+        }
+    }
+
+    fn settle(&mut self, actions: &mut Vec<Action>) {
+        if !self.ready_told && self.children.values().all(|child| child.ready) {
+            self.ready_told = true;
+            actions.push(Action::ToParent(Up::Ready));
+        }
+        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live() == 0) {
+            self.phase = Phase::Sweeping;
+            actions.push(Action::Sweep);
+        }
+        let children_over = self.children.values().all(|child| child.ended || !child.joined);
+        if self.phase == Phase::Swept && (self.parent_lost || children_over) {
+            self.phase = Phase::Over;
+            if self.parent_lost {
+                actions.push(Action::Leave(252));
+            } else {
+                let leftovers = self.leftovers + self.children.values().map(|child| child.leftovers).sum::<u64>();
+                actions.push(Action::ToParent(Up::Ended { leftovers }));
+            }
+        }
+    }
+
+    fn set_timer(&mut self, actions: &mut Vec<Action>) {
+        let kill_at = match self.phase {
+            Phase::Ending { kill_at } => kill_at,
+            _ => None,
+        };
+        let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at).min();
+        if let Some(at) = next
+            && self.wake_at.is_none_or(|before| at < before)
+        {
+            self.wake_at = Some(at);
+            actions.push(Action::WakeAt(at));
+        }
+    }
+
+    /// What must hold between two inputs; the simulator calls it after each.
+    pub fn check_invariants(&self) {
+        for ns in self.namespaces.values() {
+            ns.check_invariants();
+        }
+        if matches!(self.phase, Phase::Sweeping | Phase::Swept | Phase::Over) && !self.parent_lost {
+            assert!(
+                self.namespaces.values().all(|ns| ns.live() == 0) || self.phase == Phase::Over,
+                "swept with ranks alive"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

@@ -1,0 +1,31 @@
+//! What agents and the launcher decide, as values.
+//!
+//! [`Agent`] is a node-level agent, [`Root`] the launcher at the root of the tree. Both have one
+//! entrance, `handle(now, input, actions)`: inputs are facts that have happened, actions are
+//! commands to whoever drives the value. `handle` never fails and never blocks; what a peer or a
+//! rank does wrong becomes an action. `now` is the time since the session began, given by the
+//! driver: nothing in here reads a clock, opens a descriptor or draws a random number, so the same
+//! values run in a simulator.
+
+mod agent;
+mod cause;
+mod fence;
+mod ids;
+pub mod limits;
+mod message;
+mod namespace;
+mod placement;
+mod plan;
+mod root;
+mod spawning;
+mod topology;
+
+pub use agent::{Action, Agent, Input};
+pub use cause::{Cause, Exit, Failure, Outcome, elect};
+pub use fence::{Fence, FenceError};
+pub use ids::{AgentId, NamespaceId, Time};
+pub use message::{Down, Question, Reply, Up};
+pub use placement::place;
+pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable};
+pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
+pub use topology::Subtree;

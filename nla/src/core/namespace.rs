@@ -1,0 +1,237 @@
+//! One namespace as one agent sees it: its own ranks, its children's shares, the open fence, and
+//! what has still to be told to the parent.
+
+use std::collections::BTreeMap;
+
+use pmi::{Rank, Ranks};
+
+use super::fence::Fence;
+use super::ids::{AgentId, NamespaceId, Time};
+use super::limits::{EXIT_BATCH, FENCE_SLOW};
+use super::message::Up;
+use super::plan::NamespacePlan;
+use super::topology::Subtree;
+
+/// Where one of the agent's own ranks is in its life.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// Handed to the driver to be started.
+    Starting,
+    /// It runs.
+    Running,
+    /// It has ended, or was never started.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Local {
+    stage: Stage,
+    /// At how many fences it has arrived.
+    fences: u32,
+    /// It sits in the open fence and has an answer to come.
+    waiting: bool,
+    /// Its failure was reported; how its process ends is no news.
+    failed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    pub(super) id: NamespaceId,
+    pub(super) fence: Fence,
+    /// The shares of the child subtrees that have ranks of it.
+    pub(super) children: BTreeMap<AgentId, Ranks>,
+    /// Its end was ordered: what ranks do is no failure any more.
+    pub(super) undone: bool,
+    own: Ranks,
+    locals: BTreeMap<Rank, Local>,
+    live: u64,
+    /// Subtrees, this agent's own ranks among them, that have not yet been started.
+    unstarted: u64,
+    contacted: bool,
+    waiting_told: Option<u32>,
+    gathered_told: Option<u32>,
+    exits: BTreeMap<u32, Ranks>,
+    exits_since: Option<Time>,
+}
+
+impl Namespace {
+    /// `plan` is the share of `here`'s subtree.
+    pub(super) fn new(plan: &NamespacePlan, here: Subtree) -> Self {
+        let own = plan
+            .placement
+            .iter()
+            .find(|(agent, _)| *agent == here.head())
+            .map(|(_, ranks)| ranks.clone())
+            .unwrap_or_default();
+        let children: BTreeMap<_, _> = here
+            .children()
+            .map(|child| (child.head(), plan.ranks_of(child)))
+            .filter(|(_, ranks)| !ranks.is_empty())
+            .collect();
+        let locals: BTreeMap<_, _> = own
+            .iter()
+            .map(|rank| (rank, Local { stage: Stage::Starting, fences: 0, waiting: false, failed: false }))
+            .collect();
+        Self {
+            id: plan.id,
+            fence: Fence::new(plan.ranks_of(here)),
+            undone: false,
+            live: locals.len() as u64,
+            unstarted: children.len() as u64 + u64::from(!own.is_empty()),
+            contacted: false,
+            waiting_told: None,
+            gathered_told: None,
+            exits: BTreeMap::new(),
+            exits_since: None,
+            own,
+            children,
+            locals,
+        }
+    }
+
+    /// This agent's own ranks.
+    pub(super) fn own(&self) -> &Ranks {
+        &self.own
+    }
+
+    /// How many own ranks have not ended.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// The own ranks at `stage`.
+    pub(super) fn at(&self, stage: Stage) -> Ranks {
+        self.locals.iter().filter(|(_, local)| local.stage == stage).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Own ranks were started. True when with that the whole subtree is.
+    pub(super) fn on_started(&mut self, ranks: &Ranks) -> bool {
+        for rank in ranks.iter() {
+            if let Some(local) = self.locals.get_mut(&rank)
+                && local.stage == Stage::Starting
+            {
+                local.stage = Stage::Running;
+            }
+        }
+        self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started()
+    }
+
+    /// A part of the subtree is complete. True when it was the last.
+    pub(super) fn on_part_started(&mut self) -> bool {
+        self.unstarted = self.unstarted.saturating_sub(1);
+        self.unstarted == 0
+    }
+
+    /// Own ranks will never run.
+    pub(super) fn on_not_started(&mut self, ranks: &Ranks) {
+        for rank in ranks.iter() {
+            self.end(rank);
+        }
+    }
+
+    /// An own rank's process is gone: at how many fences it had arrived. None if it is not one of
+    /// ours or had ended before.
+    pub(super) fn end(&mut self, rank: Rank) -> Option<u32> {
+        let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
+        local.stage = Stage::Ended;
+        local.waiting = false;
+        self.live -= 1;
+        Some(local.fences)
+    }
+
+    /// A failure of an own rank is about to be reported. False if one was before.
+    pub(super) fn note_failure(&mut self, rank: Rank) -> bool {
+        self.locals.get_mut(&rank).is_none_or(|local| !std::mem::replace(&mut local.failed, true))
+    }
+
+    /// First contact: true once per namespace.
+    pub(super) fn on_contact(&mut self) -> bool {
+        !std::mem::replace(&mut self.contacted, true)
+    }
+
+    /// A rank with an answer to come has entered the open fence.
+    pub(super) fn on_entered(&mut self, rank: Rank) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.fences = local.fences.wrapping_add(1);
+            local.waiting = true;
+        }
+    }
+
+    /// The whole subtree has arrived and the parent has not been told: the message to tell it.
+    pub(super) fn gathered(&mut self) -> Option<Up> {
+        let number = self.fence.number();
+        if !self.fence.is_complete() || self.gathered_told == Some(number) {
+            return None;
+        }
+        self.gathered_told = Some(number);
+        let (ranks, puts) = (self.fence.arrived().clone(), self.fence.take_puts());
+        Some(Up::Gathered { namespace: self.id, number, ranks, puts })
+    }
+
+    /// The open fence was released: the own ranks that may go on.
+    pub(super) fn release(&mut self, number: u32) -> Option<Ranks> {
+        if !self.fence.release(number) {
+            return None;
+        }
+        let mut released = Ranks::new();
+        for (rank, local) in self.locals.iter_mut().filter(|(_, local)| local.waiting) {
+            local.waiting = false;
+            released.insert(*rank);
+        }
+        Some(released)
+    }
+
+    /// An own rank ended with 0; the parent hears of it together with others.
+    pub(super) fn note_exit(&mut self, now: Time, fences: u32, ranks: &Ranks) {
+        self.exits.entry(fences).or_default().union_with(ranks);
+        self.exits_since.get_or_insert(now);
+    }
+
+    /// When [`Namespace::due`] will have something to say.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let exits = self.exits_since.map(|since| since + EXIT_BATCH);
+        let slow = self
+            .fence
+            .since()
+            .filter(|_| !self.fence.is_complete() && self.waiting_told != Some(self.fence.number()))
+            .map(|since| since + FENCE_SLOW);
+        exits.into_iter().chain(slow).min()
+    }
+
+    /// What the parent has to hear by now. With `all`, also what could wait.
+    pub(super) fn due(&mut self, now: Time, all: bool) -> Vec<Up> {
+        let mut messages = Vec::new();
+        if self.exits_since.is_some_and(|since| all || now >= since + EXIT_BATCH) {
+            self.exits_since = None;
+            for (fences, ranks) in std::mem::take(&mut self.exits) {
+                messages.push(Up::Exited { namespace: self.id, fences, ranks });
+            }
+        }
+        if self.fence.since().is_some_and(|since| now >= since + FENCE_SLOW) && !self.fence.is_complete() {
+            messages.extend(self.tell_waiting(self.fence.number()));
+        }
+        messages
+    }
+
+    /// Somebody of the subtree waits in a slow fence: told once per fence.
+    pub(super) fn tell_waiting(&mut self, number: u32) -> Option<Up> {
+        if number != self.fence.number() || self.waiting_told == Some(number) {
+            return None;
+        }
+        self.waiting_told = Some(number);
+        Some(Up::Waiting { namespace: self.id, number })
+    }
+
+    /// What must hold between two inputs.
+    pub(super) fn check_invariants(&self) {
+        let live = self.locals.values().filter(|local| local.stage != Stage::Ended).count() as u64;
+        assert_eq!(live, self.live, "live ranks are counted");
+        for (rank, local) in &self.locals {
+            assert!(
+                !local.waiting || self.fence.arrived().contains(*rank),
+                "rank {rank} waits outside of the open fence"
+            );
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The shape of the tree, as pure arithmetic.
+//!
+//! Agents are numbered in pre-order, so a subtree is one interval of numbers and its first number
+//! is its head. Whoever knows the interval and the fan-out knows the whole subtree: nobody has to
+//! be told its shape.
+
+use super::ids::AgentId;
+
+/// A subtree: its head and all below, an interval of agent numbers.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Subtree {
+    head: u32,
+    size: u32,
+    fanout: u32,
+}
+
+impl Subtree {
+    /// The whole tree: the launcher with `agents` agents below it. A fan-out below 1 counts as 1.
+    pub fn whole(agents: u32, fanout: u32) -> Self {
+        Self { head: 0, size: agents.saturating_add(1), fanout: fanout.max(1) }
+    }
+
+    /// The agent at the top of this subtree.
+    pub fn head(&self) -> AgentId {
+        AgentId(self.head)
+    }
+
+    /// How many agents are in it, the head counted.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Whether `agent` is in it.
+    pub fn contains(&self, agent: AgentId) -> bool {
+        agent.0.wrapping_sub(self.head) < self.size
+    }
+
+    /// The subtrees right below the head: at most `fanout`, in order, sizes equal but for one.
+    pub fn children(&self) -> impl Iterator<Item = Self> + use<> {
+        let (first, rest) = (u64::from(self.head) + 1, u64::from(self.size) - 1);
+        let count = rest.min(u64::from(self.fanout));
+        let fanout = self.fanout;
+        (0..count).map(move |i| {
+            let (from, to) = (rest * i / count, rest * (i + 1) / count);
+            Self { head: (first + from) as u32, size: (to - from) as u32, fanout }
+        })
+    }
+
+    /// The child subtree that holds `agent`, if it is below the head.
+    pub fn toward(&self, agent: AgentId) -> Option<Self> {
+        self.children().find(|child| child.contains(agent))
+    }
+
+    /// The subtree with `agent` at its head, if it is in this one.
+    pub fn of(&self, agent: AgentId) -> Option<Self> {
+        let mut here = *self;
+        while here.head() != agent {
+            here = here.toward(agent)?;
+        }
+        Some(here)
+    }
+
+    /// The agent right above `agent`, if that is in this subtree too.
+    pub fn parent_of(&self, agent: AgentId) -> Option<AgentId> {
+        let mut here = *self;
+        loop {
+            let child = here.toward(agent)?;
+            if child.head() == agent {
+                return Some(here.head());
+            }
+            here = child;
+        }
+    }
+
+    /// How many links lie between the head and the agent farthest below it.
+    pub fn depth(&self) -> u32 {
+        self.children().map(|child| child.depth() + 1).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(tree: Subtree, seen: &mut Vec<u32>, fanout: u32) {
+        seen.push(tree.head().0);
+        let children: Vec<_> = tree.children().collect();
+        assert!(children.len() <= fanout as usize);
+        let sizes: Vec<_> = children.iter().map(Subtree::size).collect();
+        if let (Some(least), Some(most)) = (sizes.iter().min(), sizes.iter().max()) {
+            assert!(most - least <= 1, "{sizes:?}");
+        }
+        for child in children {
+            walk(child, seen, fanout);
+        }
+    }
+
+    #[test]
+    fn every_agent_is_reached_once_and_in_order() {
+        for agents in (0..70).chain([255, 1000, 4096]) {
+            for fanout in [1, 2, 3, 8, 32, 5000] {
+                let tree = Subtree::whole(agents, fanout);
+                let mut seen = Vec::new();
+                walk(tree, &mut seen, fanout);
+                assert_eq!(seen, (0..=agents).collect::<Vec<_>>(), "{agents} agents, fan-out {fanout}");
+            }
+        }
+    }
+
+    #[test]
+    fn parents_and_paths_agree() {
+        let tree = Subtree::whole(100, 3);
+        assert_eq!(tree.parent_of(AgentId(0)), None);
+        assert_eq!(tree.parent_of(AgentId(101)), None);
+        for agent in (1..=100).map(AgentId) {
+            let parent = tree.parent_of(agent).expect("each agent has a parent");
+            let above = tree.of(parent).expect("the parent is in the tree");
+            assert!(above.children().any(|child| child.head() == agent));
+        }
+    }
+
+    #[test]
+    fn depth_is_logarithmic() {
+        assert_eq!(Subtree::whole(0, 2).depth(), 0);
+        assert_eq!(Subtree::whole(2, 2).depth(), 1);
+        assert_eq!(Subtree::whole(64, 2).depth(), 6);
+        assert_eq!(Subtree::whole(16_384, 32).depth(), 3);
+        assert_eq!(Subtree::whole(5, 1).depth(), 5);
+    }
+}

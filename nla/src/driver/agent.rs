@@ -1,0 +1,563 @@
+//! A whole agent process: from its first instruction to its exit code.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use pmi::{Answer, Ranks};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::LocalSet;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+
+use super::clock::Clock;
+use super::greeting::{Accepted, Gatekeeper, accept, connect};
+use super::input::InputHub;
+use super::link::{Link, LinkEvent, Receipt, StreamSink};
+use super::output::OutputPump;
+use super::serving::RankEvent;
+use super::startup::{Local, Startup};
+use super::table::{Key, RankTable};
+use crate::core::limits::{BOOT_BYTES_MAX, JOIN_TIME, STRANGERS_MAX};
+use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
+use crate::sys::{self, Ended, GuardianLink};
+use crate::wire::{BootOrder, BootReport, Lane, ParentAddress, decode, encode};
+
+/// Events taken from a queue before the others get a turn.
+const TURN: usize = 256;
+/// Bound of the queues between tasks; who meets a full one waits.
+const QUEUE: usize = 1024;
+/// While descendants are being killed, how often is looked for new ones.
+const SWEEP_PAUSE: Duration = Duration::from_millis(20);
+/// Descendants that nobody may kill (setuid programs) are given up after so long.
+const SWEEP_TIME: Duration = Duration::from_secs(3);
+
+/// Runs an agent whose bootstrap channel is standard input and output; the result is its exit
+/// code. To be called at the start of `main`: it takes over the process.
+pub fn run_agent() -> ExitCode {
+    match begin() {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            // The channel may be gone with whoever could read this.
+            let _ = report(&mut io::stdout(), &BootReport::Failed { why: error.to_string() });
+            tracing::error!(%error, "the agent cannot start");
+            ExitCode::from(251)
+        }
+    }
+}
+
+fn begin() -> io::Result<u8> {
+    let guardian = GuardianLink::inherited()?;
+    sys::reserve_low()?;
+    let descriptors = sys::raise_limit()?;
+    sys::forbid_dump()?;
+    sys::become_subreaper()?;
+    let order: BootOrder = read_frame(&mut io::stdin().lock())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = LocalSet::new().block_on(&runtime, live(order, guardian, descriptors));
+    // Nothing that still runs is worth waiting for.
+    runtime.shutdown_background();
+    result
+}
+
+fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Result<M> {
+    let mut length = [0; 4];
+    channel.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > BOOT_BYTES_MAX {
+        return Err(io::Error::other("the order on the bootstrap channel is too long"));
+    }
+    let mut bytes = vec![0; length];
+    channel.read_exact(&mut bytes)?;
+    decode(&bytes).map_err(io::Error::other)
+}
+
+fn report(channel: &mut impl Write, report: &BootReport) -> io::Result<()> {
+    let bytes = encode(report);
+    channel.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    channel.write_all(&bytes)?;
+    channel.flush()
+}
+
+/// Joins the tree and stays in it until the session is over.
+async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> io::Result<u8> {
+    let here = Subtree::whole(order.agents, order.fanout)
+        .of(order.agent)
+        .ok_or_else(|| io::Error::other("the tree has no such agent"))?;
+    let parent = Subtree::whole(order.agents, order.fanout).parent_of(order.agent).unwrap_or(AgentId::ROOT);
+    let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
+    let listener = if children.is_empty() {
+        None
+    } else {
+        Some(TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).await?)
+    };
+    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+
+    let mut stdout = io::stdout();
+    stdout.write_all(&order.marker)?;
+    report(&mut stdout, &BootReport::Listening { address, host: sys::host_name(), descriptors })?;
+    // The launcher answers at once if it is the parent, else when the parent listens. If it goes
+    // away the channel ends, and so does this.
+    let ParentAddress(address) = read_parent_address().await?;
+    let (accepted, now) = connect(address, parent, order.agent, order.session, &order.key)
+        .await
+        .map_err(|error| io::Error::other(format!("its parent at {address} cannot be joined: {error}")))?;
+    let clock = Clock::joined(now);
+    report(&mut stdout, &BootReport::Joined)?;
+    // The bootstrap channel is not needed any more, and nobody shall wait for its end.
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    if std::env::var_os("SCELA_LOG").is_none() {
+        // A reader of the launcher's errors that has fallen asleep must not stop an agent.
+        nix::unistd::dup2_stderr(&null)?;
+    }
+
+    let mut driver = Driver::new(&order, here, accepted, clock, guardian)?;
+    if let Some(listener) = listener {
+        let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), children);
+        tokio::task::spawn_local(let_in(listener, gatekeeper, clock, driver.joining.clone()));
+    }
+    Ok(driver.run().await)
+}
+
+async fn read_parent_address() -> io::Result<ParentAddress> {
+    let (done, result) = oneshot::channel();
+    // A thread of its own: standard input may be anything, and this read ends with the launcher.
+    std::thread::spawn(move || {
+        let _ = done.send(read_frame(&mut io::stdin().lock()));
+    });
+    match timeout(JOIN_TIME, result).await {
+        Ok(Ok(address)) => address,
+        _ => Err(io::Error::new(io::ErrorKind::TimedOut, "the launcher did not say where the agent's parent is")),
+    }
+}
+
+/// Lets children in until all have come.
+async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
+    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
+    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS_MAX));
+    while !gatekeeper.borrow().is_done() {
+        let Ok(permit) = std::sync::Arc::clone(&strangers).acquire_owned().await else { return };
+        let Ok((stream, peer)) = listener.accept().await else { continue };
+        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
+        tokio::task::spawn_local(async move {
+            let _permit = permit;
+            match accept(stream, &gatekeeper, || clock.now()).await {
+                Ok(accepted) => drop(joined.send(accepted).await),
+                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
+            }
+        });
+    }
+}
+
+struct ChildLink {
+    link: Link,
+    /// Lanes of output that have not ended yet, counted down by the stream sink.
+    streams_open: Rc<Cell<u8>>,
+    /// All processes below it have ended.
+    ended: bool,
+}
+
+struct Driver {
+    core: Agent,
+    clock: Clock,
+    guardian: Option<GuardianLink>,
+    dead_time: Duration,
+    suspended: Rc<Cell<bool>>,
+    parent: Link,
+    children: BTreeMap<AgentId, ChildLink>,
+    input: Rc<RefCell<InputHub>>,
+    here: Subtree,
+    table: RankTable,
+    startup: Option<Startup>,
+    namespaces: HashMap<NamespaceId, Local>,
+    waiting: HashMap<Key, oneshot::Sender<Answer>>,
+    joining: mpsc::Sender<Accepted>,
+    joined: mpsc::Receiver<Accepted>,
+    link_events: mpsc::Sender<(AgentId, LinkEvent)>,
+    link_incoming: mpsc::Receiver<(AgentId, LinkEvent)>,
+    rank_events: mpsc::Sender<RankEvent>,
+    rank_incoming: mpsc::Receiver<RankEvent>,
+    reaped: Signal,
+    sweep: Sweep,
+    wake_at: Option<Instant>,
+    actions: Vec<Action>,
+    leaving: Option<u8>,
+    parent_id: AgentId,
+    stream_ends: Rc<tokio::sync::Notify>,
+}
+
+/// The end of all processes here, and then of their output.
+enum Sweep {
+    /// Not yet.
+    No,
+    /// Descendants that are left are being killed.
+    Killing { since: Instant, leftovers: u64 },
+    /// No process is left; its output is being read to the end.
+    Draining(oneshot::Receiver<usize>),
+    /// Own output has been read.
+    Drained,
+    /// The parent has been told that no output follows.
+    Told,
+}
+
+impl Driver {
+    fn new(
+        order: &BootOrder,
+        here: Subtree,
+        accepted: Accepted,
+        clock: Clock,
+        guardian: Option<GuardianLink>,
+    ) -> io::Result<Self> {
+        let (joining, joined) = mpsc::channel(QUEUE);
+        let (link_events, link_incoming) = mpsc::channel(QUEUE);
+        let (rank_events, rank_incoming) = mpsc::channel(QUEUE);
+        let suspended = Rc::new(Cell::new(false));
+        let input = Rc::new(RefCell::new(InputHub::new()));
+        let hub = Rc::clone(&input);
+        let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
+            if lane == Lane::Stdin {
+                hub.borrow_mut().push(bytes, receipt);
+            }
+        });
+        let parent_id = accepted.peer;
+        let parent = Link::start(accepted, link_events.clone(), streams, order.dead_time, Rc::clone(&suspended));
+        Ok(Self {
+            core: Agent::new(here),
+            clock,
+            guardian,
+            dead_time: order.dead_time,
+            suspended,
+            parent,
+            children: BTreeMap::new(),
+            input,
+            here,
+            table: RankTable::default(),
+            startup: None,
+            namespaces: HashMap::new(),
+            waiting: HashMap::new(),
+            joining,
+            joined,
+            link_events,
+            link_incoming,
+            rank_events,
+            rank_incoming,
+            reaped: signal(SignalKind::child())?,
+            sweep: Sweep::No,
+            wake_at: None,
+            actions: Vec::new(),
+            leaving: None,
+            parent_id,
+            stream_ends: Rc::new(tokio::sync::Notify::new()),
+        })
+    }
+
+    async fn run(&mut self) -> u8 {
+        // A leaf is ready at once: nothing has to happen first.
+        self.handle(Input::Timeout);
+        let guardian = self
+            .guardian
+            .as_ref()
+            .and_then(|guardian| guardian.as_fd().try_clone_to_owned().ok())
+            .and_then(|fd: OwnedFd| sys::watch(fd).ok());
+        let mut guarded = guardian.is_some();
+        let mut heartbeat = tokio::time::interval(self.dead_time / 8);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            if let Some(code) = self.leaving {
+                self.parent.close();
+                for child in self.children.values() {
+                    child.link.close();
+                }
+                self.await_farewells().await;
+                return code;
+            }
+            let idle = Instant::now() + Duration::from_secs(3600);
+            let starting = self.startup.as_ref().is_some_and(Startup::is_busy);
+            tokio::select! {
+                biased;
+                Some((peer, event)) = self.link_incoming.recv() => {
+                    self.on_link(peer, event);
+                    for _ in 1..TURN {
+                        let Ok((peer, event)) = self.link_incoming.try_recv() else { break };
+                        self.on_link(peer, event);
+                    }
+                }
+                Some(event) = self.rank_incoming.recv() => {
+                    self.on_rank(event);
+                    for _ in 1..TURN {
+                        let Ok(event) = self.rank_incoming.try_recv() else { break };
+                        self.on_rank(event);
+                    }
+                }
+                _ = self.reaped.recv() => self.reap(),
+                Some(accepted) = self.joined.recv() => self.on_joined(accepted),
+                () = self.stream_ends.notified() => {}
+                held = async { match &mut self.sweep { Sweep::Draining(drained) => drained.await.unwrap_or_default(), _ => std::future::pending().await } } => {
+                    if held > 0 {
+                        tracing::warn!(held, "pipes of ranks are held open by processes out of reach");
+                    }
+                    self.sweep = Sweep::Drained;
+                }
+                _ = async { match &guardian { Some(fd) => fd.readable().await.map(drop), None => std::future::pending().await } }, if guarded => {
+                    guarded = false;
+                    self.handle(Input::GuardianLost);
+                }
+                _ = heartbeat.tick() => {
+                    if let Some(guardian) = &self.guardian {
+                        // Its loss shows on the same descriptor; nothing to be done here.
+                        let _ = guardian.alive();
+                    }
+                }
+                () = tokio::time::sleep_until(self.wake_at.unwrap_or(idle)), if self.wake_at.is_some() => {
+                    self.wake_at = None;
+                    self.handle(Input::Timeout);
+                }
+                () = std::future::ready(()), if starting => {
+                    self.start_ranks();
+                    self.reap();
+                    // Those that run already are served before the next batch.
+                    tokio::task::yield_now().await;
+                }
+                () = tokio::time::sleep(SWEEP_PAUSE), if matches!(self.sweep, Sweep::Killing { .. }) => {}
+            }
+            self.go_on_sweeping();
+        }
+    }
+
+    /// The last words to parent and children are written before the process ends.
+    async fn await_farewells(&mut self) {
+        let mut left = self.children.len() + 1;
+        let wait = async {
+            while left > 0 {
+                match self.link_incoming.recv().await {
+                    Some((_, LinkEvent::Lost(_))) => left -= 1,
+                    Some(_) => {}
+                    None => return,
+                }
+            }
+        };
+        let _ = timeout(Duration::from_secs(2), wait).await;
+    }
+
+    fn handle(&mut self, input: Input) {
+        tracing::debug!(?input, "in");
+        self.core.handle(self.clock.now(), input, &mut self.actions);
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            tracing::debug!(?action, "out");
+            self.act(action);
+        }
+        // Acting hands in inputs of its own now and then; their actions are done by then.
+        if self.actions.is_empty() {
+            self.actions = actions;
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::ToParent(message) => {
+                let lane = if message.is_board() { Lane::Board } else { Lane::Control };
+                self.parent.send(lane, encode(&message).into(), Receipt::default());
+            }
+            Action::ToChild(child, message) => {
+                if let Some(child) = self.children.get(&child) {
+                    let lane = if message.is_board() { Lane::Board } else { Lane::Control };
+                    child.link.send(lane, encode(&message).into(), Receipt::default());
+                }
+            }
+            Action::CloseChild(child, why) => {
+                tracing::warn!(%child, %why, "a child is cut off");
+                if let Some(child) = self.children.remove(&child) {
+                    child.link.close();
+                }
+            }
+            Action::Configure(session) => {
+                self.table.note_oom_kills();
+                let pump = OutputPump::start(self.parent.clone(), session.hold_lines);
+                let startup = pump
+                    .and_then(|pump| Startup::new(*session, pump, Rc::clone(&self.input), self.rank_events.clone()));
+                match startup {
+                    Ok(startup) => self.startup = Some(startup),
+                    Err(error) => tracing::error!(%error, "no rank can be started here"),
+                }
+            }
+            Action::Start(plan, ranks) => {
+                let (id, stdin) = (plan.id, plan.stdin.clone());
+                let takers: Ranks = ranks.iter().filter(|rank| stdin.contains(*rank)).collect();
+                self.open_input(&plan, &takers);
+                match &mut self.startup {
+                    _ if ranks.is_empty() => {}
+                    Some(startup) => {
+                        let local = startup.enqueue(plan, &ranks);
+                        self.namespaces.insert(id, local);
+                    }
+                    None => self.handle(Input::NotStarted(
+                        id,
+                        ranks,
+                        "its agent could not set itself up; see SCELA_LOG=debug".to_owned(),
+                    )),
+                }
+            }
+            Action::CancelStarts => {
+                let cancelled = self.startup.as_mut().map(Startup::cancel).unwrap_or_default();
+                for (namespace, ranks) in cancelled {
+                    self.handle(Input::NotStarted(namespace, ranks, "cancelled".to_owned()));
+                }
+            }
+            Action::Publish(namespace, epoch) => {
+                if let Some(local) = self.namespaces.get(&namespace) {
+                    local.board.borrow_mut().publish(epoch);
+                }
+            }
+            Action::Release(namespace, ranks) => {
+                for rank in ranks.iter() {
+                    self.answer((namespace, rank), Answer::Released);
+                }
+            }
+            Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
+            Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
+            Action::Suspended(suspended) => self.suspended.set(suspended),
+            Action::Sweep => self.sweep = Sweep::Killing { since: Instant::now(), leftovers: 0 },
+            Action::WakeAt(at) => self.wake_at = Some(self.clock.instant(at)),
+            Action::Leave(code) => self.leaving = Some(code),
+        }
+    }
+
+    fn open_input(&mut self, plan: &crate::core::NamespacePlan, own: &Ranks) {
+        if plan.id != NamespaceId::FIRST {
+            return;
+        }
+        let takes = |child: &Subtree| !plan.ranks_of(*child).is_disjoint(&plan.stdin);
+        let children = self.here.children().filter(takes).filter_map(|child| self.children.get(&child.head()));
+        self.input.borrow_mut().open(own, children.map(|child| child.link.clone()).collect());
+    }
+
+    fn answer(&mut self, key: Key, answer: Answer) {
+        if let Some(waiting) = self.waiting.remove(&key) {
+            // A rank that has died meanwhile needs no answer.
+            let _ = waiting.send(answer);
+        }
+    }
+
+    fn on_joined(&mut self, accepted: Accepted) {
+        let child = accepted.peer;
+        let streams_open = Rc::new(Cell::new(2u8));
+        let (parent, open, ends) = (self.parent.clone(), Rc::clone(&streams_open), Rc::clone(&self.stream_ends));
+        let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
+            if bytes.is_empty() {
+                open.set(open.get().saturating_sub(1));
+                ends.notify_one();
+            } else if lane != Lane::Stdin {
+                parent.send(lane, bytes, receipt);
+            }
+        });
+        let link = Link::start(accepted, self.link_events.clone(), streams, self.dead_time, Rc::clone(&self.suspended));
+        self.children.insert(child, ChildLink { link, streams_open, ended: false });
+        self.handle(Input::ChildJoined(child));
+    }
+
+    fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
+        match event {
+            LinkEvent::Message(bytes) if peer == self.parent_id => match decode::<Down>(&bytes) {
+                Ok(message) => self.handle(Input::FromParent(message)),
+                Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
+            },
+            LinkEvent::Lost(why) if peer == self.parent_id => {
+                tracing::debug!(%why, "the parent is gone");
+                self.handle(Input::ParentLost { why });
+            }
+            LinkEvent::Message(bytes) => match decode::<Up>(&bytes) {
+                Ok(message) => {
+                    if let (Up::Ended { .. }, Some(child)) = (&message, self.children.get_mut(&peer)) {
+                        child.ended = true;
+                    }
+                    self.handle(Input::FromChild(peer, message));
+                }
+                Err(error) => {
+                    self.children.remove(&peer);
+                    self.handle(Input::ChildLost(peer, format!("it sent {error}")));
+                }
+            },
+            LinkEvent::Lost(why) => {
+                if self.children.remove(&peer).is_some_and(|child| !child.ended) {
+                    self.handle(Input::ChildLost(peer, why));
+                }
+            }
+        }
+    }
+
+    fn on_rank(&mut self, event: RankEvent) {
+        match event {
+            RankEvent::Asked { key, request, answer } => {
+                if let Some(answer) = answer {
+                    self.waiting.insert(key, answer);
+                }
+                self.handle(Input::FromRank(key.0, key.1, request));
+            }
+            RankEvent::Ended { key, exit } => {
+                self.waiting.remove(&key);
+                if let Some(startup) = &self.startup {
+                    startup.pump().on_ended(key.0, key.1);
+                }
+                self.handle(Input::RankEnded(key.0, key.1, exit));
+            }
+        }
+    }
+
+    fn start_ranks(&mut self) {
+        let Some(startup) = &mut self.startup else { return };
+        let batch = startup.start_batch(&mut self.table);
+        for (namespace, ranks) in batch.started {
+            self.handle(Input::Started(namespace, ranks));
+        }
+        for (namespace, ranks, why) in batch.failed {
+            self.handle(Input::NotStarted(namespace, ranks, why));
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some((pid, ended)) = sys::reap() {
+            let is_rank = self.table.on_reaped(pid, ended);
+            if let (Sweep::Killing { leftovers, .. }, false, Ended::Killed { signal: 9, .. }) =
+                (&mut self.sweep, is_rank, ended)
+            {
+                *leftovers += 1;
+            }
+        }
+    }
+
+    fn go_on_sweeping(&mut self) {
+        if let Sweep::Killing { since, .. } = self.sweep {
+            // What they leave behind when they die becomes ours in turn.
+            let refused = sys::has_children() && sys::kill_children(9) == 0 && since.elapsed() > SWEEP_TIME;
+            self.reap();
+            if refused {
+                tracing::warn!("processes are left that cannot be killed");
+            }
+            if let Sweep::Killing { leftovers, .. } = self.sweep
+                && (refused || !sys::has_children())
+            {
+                self.sweep = match &self.startup {
+                    Some(startup) => Sweep::Draining(startup.pump().finish()),
+                    None => Sweep::Drained,
+                };
+                self.handle(Input::Swept { leftovers });
+            }
+        }
+        if matches!(self.sweep, Sweep::Drained) && self.children.values().all(|child| child.streams_open.get() == 0) {
+            self.sweep = Sweep::Told;
+            for lane in [Lane::Stdout, Lane::Stderr] {
+                self.parent.send(lane, Bytes::new(), Receipt::default());
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The hello over a real connection: a child that connects, a parent that lets in.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use bytes::BytesMut;
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::link::tune;
+use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX};
+use crate::core::{AgentId, Time};
+use crate::wire::{
+    Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
+    SessionKey, Welcome, decode, encode,
+};
+
+/// Why a connection did not become a link.
+#[derive(Debug, Error)]
+pub enum GreetingError {
+    /// One end has no reason to trust the other.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// What came after the handshake does not open.
+    #[error("after the handshake came {0}")]
+    Record(#[from] RecordError),
+    /// The machine failed.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// It took too long.
+    #[error("the hello took longer than {} s", HELLO_TIME.as_secs())]
+    Late,
+    /// It proved to be of the session, but is not awaited here.
+    #[error("agent {0} is not awaited here, or is here already")]
+    NotAwaited(AgentId),
+}
+
+/// A connection whose other end has proved who it is.
+pub struct Accepted {
+    /// The other end.
+    pub peer: AgentId,
+    pub(super) stream: TcpStream,
+    pub(super) established: Established,
+    pub(super) leftover: BytesMut,
+}
+
+/// Connects to the parent at `address` as `agent`: the connection, and the session's time.
+pub async fn connect(
+    address: SocketAddr,
+    parent: AgentId,
+    agent: AgentId,
+    session: SessionId,
+    key: &SessionKey,
+) -> Result<(Accepted, Time), GreetingError> {
+    timeout(HELLO_TIME, greet(address, parent, agent, session, key)).await.map_err(|_| GreetingError::Late)?
+}
+
+async fn greet(
+    address: SocketAddr,
+    parent: AgentId,
+    agent: AgentId,
+    session: SessionId,
+    key: &SessionKey,
+) -> Result<(Accepted, Time), GreetingError> {
+    let mut stream = TcpStream::connect(address).await?;
+    tune(&stream);
+    let (initiator, request) = Initiator::new(session, key)?;
+    stream.write_all(&request).await?;
+    let mut verdict = [0; Initiator::VERDICT_BYTES];
+    read(&mut stream, &mut verdict).await?;
+    initiator.verdict(&verdict)?;
+    let mut message = [0; Initiator::ANSWER_BYTES - Initiator::VERDICT_BYTES];
+    read(&mut stream, &mut message).await?;
+    let mut established = initiator.finish(&message)?;
+    say(&mut stream, &mut established, &Hello { agent }).await?;
+    let mut leftover = BytesMut::new();
+    let Welcome { now } = hear(&mut stream, &mut established, &mut leftover).await?;
+    Ok((Accepted { peer: parent, stream, established, leftover }, now))
+}
+
+async fn read(stream: &mut TcpStream, bytes: &mut [u8]) -> Result<(), GreetingError> {
+    match stream.read_exact(bytes).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HelloError::Truncated.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn say<M: serde::Serialize>(
+    stream: &mut TcpStream,
+    established: &mut Established,
+    message: &M,
+) -> Result<(), GreetingError> {
+    let message = encode(message);
+    let framed = [&(message.len() as u32).to_le_bytes(), &message[..]].concat();
+    let mut out = Vec::new();
+    established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
+    Ok(stream.write_all(&out).await?)
+}
+
+async fn hear<M: serde::de::DeserializeOwned>(
+    stream: &mut TcpStream,
+    established: &mut Established,
+    buffer: &mut BytesMut,
+) -> Result<M, GreetingError> {
+    loop {
+        if let Some((content, length)) = established.opener.open(buffer)? {
+            let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
+            let mut assembler = Assembler::new(Lane::Control);
+            assembler.push(piece);
+            let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
+            bytes::Buf::advance(buffer, length);
+            return Ok(decode(&message).map_err(|_| HelloError::Unexpected)?);
+        }
+        buffer.reserve(RECORD_BYTES_MAX);
+        if stream.read_buf(buffer).await? == 0 {
+            return Err(HelloError::Truncated.into());
+        }
+    }
+}
+
+/// Lets children in: knows the session, its key, who is awaited, and which handshakes were seen.
+pub struct Gatekeeper {
+    session: SessionId,
+    key: SessionKey,
+    awaited: BTreeSet<AgentId>,
+    seen: Seen,
+}
+
+impl Gatekeeper {
+    /// Awaits `children`, each once.
+    pub fn new(session: SessionId, key: SessionKey, children: impl IntoIterator<Item = AgentId>) -> Self {
+        Self { session, key, awaited: children.into_iter().collect(), seen: Seen::default() }
+    }
+
+    /// Whether all have come.
+    pub fn is_done(&self) -> bool {
+        self.awaited.is_empty()
+    }
+}
+
+/// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
+/// `gatekeeper` is borrowed only between two waits, so that a silent stranger delays nobody.
+pub async fn accept(
+    stream: TcpStream,
+    gatekeeper: &std::cell::RefCell<Gatekeeper>,
+    now: impl Fn() -> Time,
+) -> Result<Accepted, GreetingError> {
+    timeout(HELLO_TIME, admit(stream, gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
+}
+
+async fn admit(
+    mut stream: TcpStream,
+    gatekeeper: &std::cell::RefCell<Gatekeeper>,
+    now: impl Fn() -> Time,
+) -> Result<Accepted, GreetingError> {
+    tune(&stream);
+    let mut request = [0; Responder::REQUEST_BYTES];
+    read(&mut stream, &mut request).await?;
+    let (result, answer) = {
+        let gatekeeper = &mut *gatekeeper.borrow_mut();
+        Responder::answer(&request, gatekeeper.session, &gatekeeper.key, &mut gatekeeper.seen)
+    };
+    stream.write_all(&answer).await?;
+    let mut established = result?;
+    let mut leftover = BytesMut::new();
+    let Hello { agent } = hear(&mut stream, &mut established, &mut leftover).await?;
+    if !gatekeeper.borrow_mut().awaited.remove(&agent) {
+        return Err(GreetingError::NotAwaited(agent));
+    }
+    say(&mut stream, &mut established, &Welcome { now: now() }).await?;
+    Ok(Accepted { peer: agent, stream, established, leftover })
+}

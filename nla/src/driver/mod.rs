@@ -1,0 +1,21 @@
+//! Turns the world into inputs for the core and the core's actions into the world.
+//!
+//! [`run_agent`] is a whole agent process. The launcher, the root of the same tree, is driven by
+//! its own crate and shares the links ([`Link`], [`connect`], [`accept`]).
+
+mod agent;
+mod clock;
+mod greeting;
+mod input;
+mod link;
+mod output;
+mod port;
+mod serving;
+mod startup;
+mod table;
+
+pub use agent::run_agent;
+pub use clock::Clock;
+pub use greeting::{Accepted, Gatekeeper, GreetingError, accept, connect};
+pub use link::{Link, LinkEvent, Receipt, StreamSink};
+pub use output::{STREAM_HEADER_BYTES, split_stream_message};

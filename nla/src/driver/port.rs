@@ -1,0 +1,112 @@
+//! PMI-1's port mode: ranks connect to a port in place of inheriting a socket, for programs behind
+//! something that closes descriptors.
+//!
+//! The protocol has no authentication: whoever connects says which rank it is. So the port is
+//! opened only when the user asks for it, only on the loopback interface, and a connection counts
+//! only if its other end belongs to the user who runs the agent.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nix::unistd::geteuid;
+use pmi::Rank;
+use pmi::v1::{Facts, server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+use super::serving::Connection;
+use crate::core::limits::{HELLO_TIME, STRANGERS_MAX};
+use crate::sys;
+
+/// The longest first line: `cmd=initack pmiid=...`.
+const FIRST_LINE_BYTES_MAX: usize = 128;
+
+type Expected = Rc<RefCell<BTreeMap<Rank, mpsc::Sender<Connection>>>>;
+
+/// The open port of one namespace on one agent.
+pub(super) struct PortServer {
+    address: SocketAddr,
+    expected: Expected,
+    task: AbortHandle,
+}
+
+impl PortServer {
+    /// Opens a port for the namespace that `facts` describe.
+    pub(super) fn start(facts: Arc<Facts>) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        let address = listener.local_addr()?;
+        let expected = Expected::default();
+        let task = tokio::task::spawn_local(accept(listener, facts, Rc::clone(&expected))).abort_handle();
+        Ok(Self { address, expected, task })
+    }
+
+    /// What PMI_PORT says.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections of `rank` go to `task`.
+    pub(super) fn expect(&self, rank: Rank, task: mpsc::Sender<Connection>) {
+        self.expected.borrow_mut().insert(rank, task);
+    }
+}
+
+impl Drop for PortServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, facts: Arc<Facts>, expected: Expected) {
+    let strangers = Arc::new(tokio::sync::Semaphore::new(STRANGERS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
+        let (facts, expected) = (Arc::clone(&facts), Rc::clone(&expected));
+        if let Ok((stream, peer)) = listener.accept().await {
+            tokio::task::spawn_local(async move {
+                let _permit = permit;
+                if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &facts, &expected)).await {
+                    tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
+                }
+            });
+        }
+    }
+}
+
+async fn admit(mut stream: TcpStream, peer: SocketAddr, facts: &Facts, expected: &Expected) -> io::Result<()> {
+    let local = stream.local_addr()?;
+    let owner = sys::uid_of_tcp_peer(local, peer)?;
+    if owner != Some(geteuid().as_raw()) {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        if line.len() >= FIRST_LINE_BYTES_MAX {
+            return Err(io::Error::other("its first line is too long"));
+        }
+        // Byte by byte: what follows the line belongs to the rank's task.
+        line.push(stream.read_u8().await?);
+    }
+    line.pop();
+    let rank = server::parse_initack(&line).map_err(io::Error::other)?;
+    let task = expected
+        .borrow()
+        .get(&rank)
+        .cloned()
+        .ok_or_else(|| io::Error::other("it speaks for a rank that is not here"))?;
+    stream.write_all(&server::initack_reply(facts, rank)).await?;
+    stream.set_nodelay(true)?;
+    let stream: OwnedFd = stream.into_std()?.into();
+    let _ = task.send(sys::watch(stream)?).await;
+    Ok(())
+}

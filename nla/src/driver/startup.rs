@@ -1,0 +1,280 @@
+//! Starting ranks: from the plan's share to running processes, a few at a time.
+//!
+//! Ranks are started in batches between which the agent serves those that run already: a start
+//! takes the better part of a millisecond, and the first ranks talk PMI long before the last one
+//! exists.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmi::v1::{Conversation, Facts};
+use pmi::{Board, Epoch, Rank, Ranks};
+use tokio::sync::{mpsc, oneshot};
+
+use super::input::InputHub;
+use super::output::OutputPump;
+use super::port::PortServer;
+use super::serving::{RankEvent, Scratch, Serving};
+use super::table::RankTable;
+use crate::core::{CommandPlan, Inherit, NamespaceId, NamespacePlan, SessionPlan, Variable};
+use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawner};
+use crate::wire::{Lane, decode};
+
+/// How long ranks are started before others get a turn.
+const BATCH_TIME: Duration = Duration::from_millis(2);
+
+/// A namespace that has ranks on this agent.
+pub(super) struct Local {
+    /// Its board.
+    pub(super) board: Rc<RefCell<Board>>,
+    /// Its port, open as long as this lives.
+    _port: Option<Rc<PortServer>>,
+}
+
+/// A namespace's ranks that are still to be started.
+struct Job {
+    namespace: NamespaceId,
+    commands: Vec<Result<Image, ImageError>>,
+    plan: Box<NamespacePlan>,
+    facts: Arc<Facts>,
+    board: Rc<RefCell<Board>>,
+    port: Option<Rc<PortServer>>,
+    left: VecDeque<Rank>,
+}
+
+/// What a batch has come to.
+#[derive(Default)]
+pub(super) struct Batch {
+    /// Ranks that run now.
+    pub(super) started: Vec<(NamespaceId, Ranks)>,
+    /// Ranks that could not be started, and why.
+    pub(super) failed: Vec<(NamespaceId, Ranks, String)>,
+}
+
+/// What ranks are made of.
+pub(super) struct Startup {
+    session: SessionPlan,
+    spawner: Spawner,
+    null: OwnedFd,
+    pump: OutputPump,
+    input: Rc<RefCell<InputHub>>,
+    scratch: Rc<RefCell<Scratch>>,
+    events: mpsc::Sender<RankEvent>,
+    jobs: VecDeque<Job>,
+}
+
+impl Startup {
+    /// Ready to start ranks of `session`.
+    pub(super) fn new(
+        session: SessionPlan,
+        pump: OutputPump,
+        input: Rc<RefCell<InputHub>>,
+        events: mpsc::Sender<RankEvent>,
+    ) -> io::Result<Self> {
+        let shell: ShellState = decode(&session.shell).map_err(io::Error::other)?;
+        let (fitted, cuts) = shell.fitted();
+        for cut in cuts {
+            tracing::warn!(
+                limit = cut.name,
+                wanted = cut.wanted,
+                granted = cut.granted,
+                "ranks get less here than the user's shell has"
+            );
+        }
+        Ok(Self {
+            session,
+            spawner: Spawner::new(fitted)?,
+            null: sys::dev_null(false)?,
+            pump,
+            input,
+            scratch: Scratch::new(),
+            events,
+            jobs: VecDeque::new(),
+        })
+    }
+
+    /// The ranks' output.
+    pub(super) fn pump(&self) -> &OutputPump {
+        &self.pump
+    }
+
+    /// Whether ranks are left to be started.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Takes up `ranks` of `plan`.
+    pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks) -> Local {
+        let preputs = plan.preputs.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
+        let facts = Arc::new(Facts {
+            kvsname: plan.kvsname.clone(),
+            size: plan.size,
+            universe_size: plan.universe,
+            mapping: plan.mapping.wire_value(),
+            preputs: Epoch::from_entries(preputs),
+            spawned: plan.spawned,
+        });
+        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&facts)));
+        let port = port
+            .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "no port for PMI can be opened")).ok())
+            .map(Rc::new);
+        let address = port.as_ref().map(|port| port.address().to_string());
+        let commands =
+            plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
+        let board = Rc::new(RefCell::new(Board::new()));
+        let job = Job {
+            namespace: plan.id,
+            commands,
+            plan,
+            facts,
+            board: Rc::clone(&board),
+            port: port.clone(),
+            left: ranks.iter().collect(),
+        };
+        self.jobs.push_back(job);
+        Local { board, _port: port }
+    }
+
+    /// Forgets what was not started yet: those ranks.
+    pub(super) fn cancel(&mut self) -> Vec<(NamespaceId, Ranks)> {
+        self.jobs.drain(..).map(|job| (job.namespace, job.left.into_iter().collect())).collect()
+    }
+
+    /// Starts ranks for about [`BATCH_TIME`], at least one.
+    pub(super) fn start_batch(&mut self, table: &mut RankTable) -> Batch {
+        let began = Instant::now();
+        let mut batch = Batch::default();
+        while let Some(mut job) = self.jobs.pop_front() {
+            let mut started = Ranks::new();
+            let mut failed: BTreeMap<String, Ranks> = BTreeMap::new();
+            while let Some(rank) = job.left.pop_front() {
+                match self.start(&mut job, rank, table) {
+                    Ok(()) => started.insert(rank),
+                    Err(why) => failed.entry(why).or_default().insert(rank),
+                };
+                if began.elapsed() > BATCH_TIME {
+                    break;
+                }
+            }
+            let namespace = job.namespace;
+            if !started.is_empty() {
+                batch.started.push((namespace, started));
+            }
+            batch.failed.extend(failed.into_iter().map(|(why, ranks)| (namespace, ranks, why)));
+            if !job.left.is_empty() {
+                self.jobs.push_front(job);
+                break;
+            }
+        }
+        batch
+    }
+
+    fn start(&mut self, job: &mut Job, rank: Rank, table: &mut RankTable) -> Result<(), String> {
+        let (appnum, _) = job.plan.command_of(rank).ok_or("the plan has no command for it")?;
+        let image = job.commands[appnum].as_ref().map_err(ToString::to_string)?;
+        let machine =
+            |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
+        let (out_read, out_write) = sys::pipe().map_err(machine)?;
+        let (err_read, err_write) = sys::pipe().map_err(machine)?;
+        let input = if job.plan.stdin.contains(rank) { Some(sys::input_pipe().map_err(machine)?) } else { None };
+        let socket = if job.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
+        let (to_task, connections) = mpsc::channel(1);
+        let descriptors = Descriptors {
+            stdin: input.as_ref().map_or(self.null.as_fd(), |(read, _)| read.as_fd()),
+            stdout: out_write.as_fd(),
+            stderr: err_write.as_fd(),
+            pmi: socket.as_ref().map(|(_, theirs)| theirs.as_fd()),
+        };
+        let child = self
+            .spawner
+            .spawn(image, &own_variables(&job.plan, rank, job.port.is_some()), descriptors)
+            .map_err(|error| error.to_string())?;
+        let key = (job.namespace, rank);
+        let (ended, on_end) = oneshot::channel();
+        table.insert(key, child.pid(), child.group(), ended);
+        if let Some((ours, _)) = socket {
+            let connection = sys::watch(ours).map_err(machine)?;
+            // The channel is new and has room for one.
+            let _ = to_task.try_send(connection);
+        }
+        if let Some(port) = &job.port {
+            port.expect(rank, to_task);
+        }
+        let conversation = Conversation::new(Arc::clone(&job.facts), rank, appnum as i32);
+        let serving = Serving {
+            key,
+            conversation,
+            board: Rc::clone(&job.board),
+            scratch: Rc::clone(&self.scratch),
+            events: self.events.clone(),
+        };
+        tokio::task::spawn_local(serving.run(connections, on_end));
+        self.pump.follow(job.namespace, rank, Lane::Stdout, out_read);
+        self.pump.follow(job.namespace, rank, Lane::Stderr, err_read);
+        if let Some((_, write)) = input {
+            self.input.borrow_mut().connect(rank, write);
+        }
+        Ok(())
+    }
+}
+
+/// The command as exec wants it, with the environment that all its ranks share.
+fn prepare(
+    session: &SessionPlan,
+    plan: &NamespacePlan,
+    command: &CommandPlan,
+    port: Option<&str>,
+) -> Result<Image, ImageError> {
+    let mut environment: BTreeMap<&[u8], Vec<u8>> = BTreeMap::new();
+    let inherits = |name: &[u8]| match &command.inherit {
+        Inherit::All => true,
+        Inherit::Nothing => false,
+        Inherit::Names(names) => names.iter().any(|wanted| wanted == name),
+    };
+    for (name, value) in session.environment.iter().filter(|(name, _)| inherits(name)).chain(&command.set) {
+        environment.insert(name, value.clone());
+    }
+    let local_size = plan
+        .placement
+        .first()
+        .and_then(|(_, ranks)| ranks.first())
+        .and_then(|rank| plan.mapping.node_of(rank))
+        .map_or(0, |node| plan.mapping.local_size(node));
+    let mut set = |name: &'static str, value: String| environment.insert(name.as_bytes(), value.into_bytes());
+    set("PMI_SIZE", plan.size.to_string());
+    match port {
+        None => set("PMI_FD", PMI_FD.to_string()),
+        Some(address) => set("PMI_PORT", address.to_owned()),
+    };
+    if plan.spawned {
+        set("PMI_SPAWNED", "1".to_owned());
+    }
+    set("MPI_LOCALNRANKS", local_size.to_string());
+    // MVAPICH2 takes its affinity from these; gfortran would hold back what it prints.
+    set("MV2_COMM_WORLD_LOCAL_SIZE", local_size.to_string());
+    set("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned());
+    for name in PER_RANK {
+        environment.remove(name.as_bytes());
+    }
+    let environment: Vec<Variable> = environment.into_iter().map(|(name, value)| (name.to_vec(), value)).collect();
+    let argv: Vec<Vec<u8>> = std::iter::once(&command.program).chain(&command.args).cloned().collect();
+    Image::prepare(&command.program, &argv, &environment, &command.wdir)
+}
+
+const PER_RANK: [&str; 4] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"];
+
+fn own_variables(plan: &NamespacePlan, rank: Rank, port: bool) -> [CString; 3] {
+    let local = plan.mapping.local_rank(rank).unwrap_or_default();
+    let variable = |name: &str, value: u32| CString::new(format!("{name}={value}")).unwrap_or_default();
+    [
+        variable(if port { "PMI_ID" } else { "PMI_RANK" }, rank.0),
+        variable("MPI_LOCALRANKID", local),
+        variable("MV2_COMM_WORLD_LOCAL_RANK", local),
+    ]
+}

@@ -1,0 +1,78 @@
+//! The ranks of this agent as the kernel knows them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use pmi::{Rank, Ranks};
+use tokio::sync::oneshot;
+
+use crate::core::{Exit, NamespaceId};
+use crate::sys::{self, Ended, Group};
+
+/// A rank of this agent.
+pub(super) type Key = (NamespaceId, Rank);
+
+struct Entry {
+    group: Group,
+    ended: oneshot::Sender<Exit>,
+}
+
+/// Who runs, by process and by rank. A rank can be signalled only while it is in here, and it is
+/// taken out when its process is reaped, so no number of a process is ever used after its end.
+#[derive(Default)]
+pub(super) struct RankTable {
+    by_pid: HashMap<u32, Key>,
+    by_rank: BTreeMap<Key, Entry>,
+    oom_kills: u64,
+}
+
+impl RankTable {
+    /// Remembers a rank that was just started. `ended` hears of its end.
+    pub(super) fn insert(&mut self, key: Key, pid: u32, group: Group, ended: oneshot::Sender<Exit>) {
+        self.by_pid.insert(pid, key);
+        self.by_rank.insert(key, Entry { group, ended });
+    }
+
+    /// Notes how many processes the kernel has ended for want of memory before any rank ran.
+    pub(super) fn note_oom_kills(&mut self) {
+        self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();
+    }
+
+    /// A child process has ended. True if it was a rank, false if it was an orphan that had come to
+    /// this agent as its subreaper.
+    pub(super) fn on_reaped(&mut self, pid: u32, ended: Ended) -> bool {
+        let Some(key) = self.by_pid.remove(&pid) else { return false };
+        if let Some(entry) = self.by_rank.remove(&key) {
+            // The receiver is gone only when the agent is leaving.
+            let _ = entry.ended.send(self.exit(ended));
+        }
+        true
+    }
+
+    fn exit(&mut self, ended: Ended) -> Exit {
+        match ended {
+            Ended::Exited(code) => Exit::Code(code),
+            Ended::Killed { signal, core } => {
+                let mut out_of_memory = false;
+                if signal == 9
+                    && let Some(kills) = sys::out_of_memory_kills()
+                    && kills > self.oom_kills
+                {
+                    self.oom_kills += 1;
+                    out_of_memory = true;
+                }
+                Exit::Signal { signal, core, out_of_memory }
+            }
+        }
+    }
+
+    /// Sends a signal to the process groups of those of `ranks` that run.
+    pub(super) fn signal(&self, namespace: NamespaceId, ranks: &Ranks, signal: i32) {
+        for (start, end) in ranks.intervals() {
+            for (_, entry) in self.by_rank.range((namespace, Rank(*start))..(namespace, Rank(*end))) {
+                if let Err(error) = entry.group.signal(signal) {
+                    tracing::debug!(%error, signal, "a signal was not delivered");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Who and where this process is, and the marks that it puts on itself.
+
+use std::ffi::CString;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+/// The node's name as the kernel has it: opaque, never shortened, never looked up.
+pub fn host_name() -> String {
+    match nix::unistd::gethostname() {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(_) => "localhost".to_owned(),
+    }
+}
+
+/// From now on orphans among the descendants, double-forked ones too, become our children.
+pub fn become_subreaper() -> io::Result<()> {
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
+}
+
+/// Forbids core dumps and debuggers of the same user: the memory holds the session's key.
+///
+/// Not inherited through exec: ranks can be debugged as ever.
+pub fn forbid_dump() -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, 0)
+}
+
+/// Leaves the terminal's session (setsid). Fails with EPERM in the leader of a process group.
+pub fn new_session() -> io::Result<()> {
+    nix::unistd::setsid()?;
+    Ok(())
+}
+
+/// The name in `ps` and `top`, of the calling thread; cut after 15 bytes.
+pub fn set_process_name(name: &str) -> io::Result<()> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: PR_SET_NAME reads at most 16 bytes of a string that ends with a NUL.
+    let status = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sets the calling thread's nice value, -20 to 19, if the kernel lets us.
+///
+/// Never on the thread that starts ranks: they would inherit it, and without privilege nobody
+/// can take a higher one back.
+pub fn set_thread_nice(nice: i32) {
+    // SAFETY: takes three numbers. 0 is the calling thread on Linux (POSIX says process).
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}
+
+/// How many cores this process may run on: its affinity, not the machine; at least 1.
+pub fn cores() -> usize {
+    // 65,536 cores; the kernel refuses a set smaller than its own with EINVAL.
+    let mut set = vec![0u64; 1024];
+    // SAFETY: the kernel writes at most the given number of bytes, which is the vector's size.
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(set.as_slice()), set.as_mut_ptr()) };
+    if bytes <= 0 {
+        return 1;
+    }
+    set.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+}
+
+/// The user at the other end of a loopback connection that we accepted; `None` if the kernel does
+/// not (or no longer) list an open socket there.
+///
+/// `local` and `peer` are the addresses as our end of the connection has them. Reads
+/// /proc/net/tcp and tcp6, so it speaks about this node (this network namespace) only.
+pub fn uid_of_tcp_peer(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
+    let mut denied = None;
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        match std::fs::read_to_string(table) {
+            Ok(text) => {
+                if let Some(uid) = owner_in_table(&text, peer, local) {
+                    return Ok(Some(uid));
+                }
+            }
+            // A kernel without IPv6 has no tcp6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => denied = Some(error),
+        }
+    }
+    denied.map_or(Ok(None), Err)
+}
+
+/// The owner of the socket from `near` to `far` in the text of /proc/net/tcp or tcp6.
+fn owner_in_table(text: &str, near: SocketAddr, far: SocketAddr) -> Option<u32> {
+    text.lines().skip(1).find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+        // ESTABLISHED or CLOSE_WAIT, and with an inode: others (TIME_WAIT, orphans) are listed
+        // with uid 0, which would make anybody root.
+        if !matches!(state, "01" | "08") {
+            return None;
+        }
+        let (uid, inode) = (fields.nth(3)?, fields.nth(1)?);
+        if inode == "0" || !is_address(local, near) || !is_address(remote, far) {
+            return None;
+        }
+        uid.parse().ok()
+    })
+}
+
+/// Is `text` ("0100007F:1F90") the address? Words in the machine's byte order, the port big-endian.
+fn is_address(text: &str, address: SocketAddr) -> bool {
+    let Some((host, port)) = text.split_once(':') else {
+        return false;
+    };
+    if u16::from_str_radix(port, 16) != Ok(address.port()) {
+        return false;
+    }
+    let mut bytes = Vec::with_capacity(16);
+    for word in host.as_bytes().chunks(8) {
+        let word = std::str::from_utf8(word).ok().and_then(|w| u32::from_str_radix(w, 16).ok());
+        let Some(word) = word else {
+            return false;
+        };
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    let listed = match (<[u8; 4]>::try_from(&bytes[..]), <[u8; 16]>::try_from(&bytes[..])) {
+        (Ok(v4), _) => IpAddr::from(v4),
+        (_, Ok(v6)) => IpAddr::from(v6),
+        _ => return false,
+    };
+    // A v6 socket may speak v4: ::ffff:127.0.0.1.
+    listed.to_canonical() == address.ip().to_canonical()
+}
+
+fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: both callers' options take one number and no pointer.
+    let status = unsafe { libc::prctl(option, value) };
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn this_process_has_a_name_and_cores() {
+        assert!(!host_name().is_empty());
+        assert!(cores() >= 1);
+    }
+
+    fn check_peer(address: &str) {
+        let Ok(listener) = TcpListener::bind(address) else {
+            return; // no IPv6 here
+        };
+        let port = listener.local_addr().expect("it is bound");
+        let client = TcpStream::connect(port).expect("it listens");
+        let (_server, peer) = listener.accept().expect("somebody connected");
+        let uid = uid_of_tcp_peer(port, peer).expect("/proc is readable");
+        assert_eq!(uid, Some(nix::unistd::getuid().as_raw()));
+        drop(client);
+        // A closed socket has no owner, least of all root. Not at once: a process that another
+        // test is just starting may hold it until its exec.
+        let start = std::time::Instant::now();
+        while uid_of_tcp_peer(port, peer).expect("/proc is readable").is_some() {
+            assert!(start.elapsed().as_secs() < 30, "a closed socket still has an owner");
+        }
+    }
+
+    #[test]
+    fn the_peer_of_a_connection_is_known() {
+        check_peer("127.0.0.1:0");
+        check_peer("[::1]:0");
+    }
+
+    #[test]
+    fn the_table_is_read_with_care() {
+        let line = |state: &str, inode: &str| {
+            let host = u32::from_ne_bytes([127, 0, 0, 1]);
+            format!(
+                "header\n   0: {host:08X}:1F90 {host:08X}:C000 {state} 00000000:00000000 \
+                 00:00000000 00000000  1000        0 {inode} 1 0\n"
+            )
+        };
+        let near: SocketAddr = "127.0.0.1:8080".parse().expect("an address");
+        let far: SocketAddr = "127.0.0.1:49152".parse().expect("an address");
+        assert_eq!(owner_in_table(&line("01", "77"), near, far), Some(1000));
+        assert_eq!(owner_in_table(&line("01", "77"), far, near), None);
+        assert_eq!(owner_in_table(&line("06", "77"), near, far), None);
+        assert_eq!(owner_in_table(&line("01", "0"), near, far), None);
+        assert_eq!(owner_in_table("header\n garbage : 01\n1 é:é é:é 01\n", near, far), None);
+    }
+}

@@ -1,0 +1,43 @@
+//! What the agent asks of the kernel: the only `unsafe` code of this crate.
+//!
+//! Thin safe verbs, and no policy: when to start, signal or give up on a rank is decided in
+//! `core` and carried out by `driver`. The contract of the whole module:
+//!
+//! - **Order at start-up.** `main` of an agent calls [`GuardianLink::inherited`], [`reserve_low`],
+//!   [`raise_limit`], [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then
+//!   makes its one [`Spawner`]. What the user's shell gave ([`ShellState`]) has recorded itself
+//!   before `main`.
+//! - **One thread starts and reaps.** [`Spawner::spawn`], [`reap()`], [`has_children`],
+//!   [`kill_children`] and [`Group::signal`] belong to one thread: a pid can be signalled only
+//!   while nobody else can reap it, which is what makes a reused pid unreachable.
+//! - **Every descriptor is close-on-exec from birth**; a rank is given 0, 1, 2 and
+//!   [`PMI_FD`], and nothing else, however many are started side by side.
+//! - **Nothing here logs**, waits without being told to, or changes the process as a whole,
+//!   except the verbs of `identity`, `descriptors` and `guardian` whose names say so.
+//!
+//! Linux only: x86_64 and aarch64, glibc and musl.
+
+pub mod descriptors;
+pub mod guardian;
+pub mod identity;
+pub mod image;
+pub mod inherited;
+pub mod readiness;
+pub mod reap;
+pub mod shell;
+pub mod spawn;
+
+pub use descriptors::{
+    LOW_MAX, dev_null, input_pipe, is_terminal, pipe, raise_limit, reserve_low, set_nonblocking, socket_pair,
+    unread_bytes,
+};
+pub use guardian::GuardianLink;
+pub use identity::{
+    become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name, set_thread_nice, uid_of_tcp_peer,
+};
+pub use image::{Image, ImageError};
+pub use inherited::pmi_socket;
+pub use readiness::{Watched, watch};
+pub use reap::{Ended, Group, has_children, kill_children, out_of_memory_kills, reap, signal_name};
+pub use shell::{LimitCut, ShellState};
+pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};

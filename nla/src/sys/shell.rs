@@ -1,0 +1,228 @@
+//! What the user's shell gave us: umask, limits, signal mask, ignored signals.
+//!
+//! A rank starts with these, never with the agent's own. They are read before `main`, from
+//! `.init_array`, because Rust's runtime sets SIGPIPE to ignored before `main` and an ignored
+//! signal stays ignored through exec: `yes | head` inside of a rank would then never end.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use serde::{Deserialize, Serialize};
+
+/// How many resource limits Linux has; their numbers are 0 up to this one.
+const RESOURCES: usize = 16;
+
+/// The highest signal number.
+pub(super) const SIGNAL_MAX: i32 = 64;
+
+/// The process attributes that a program inherits through exec, as the user's shell had them.
+///
+/// Recorded once per process ([`ShellState::recorded`]); travels in the plan from the launcher to
+/// the agents, which fit it to their node ([`ShellState::fitted`]) and give it to their ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellState {
+    /// The file mode creation mask.
+    pub umask: u32,
+    /// Resource (`RLIMIT_*`), soft limit, hard limit; `u64::MAX` is infinity.
+    pub limits: Vec<(u32, u64, u64)>,
+    /// The signal mask: bit n-1 is set if signal n is blocked.
+    pub blocked: u64,
+    /// Bit n-1 is set if signal n is ignored.
+    pub ignored: u64,
+}
+
+/// A limit that this node cannot give as high as the user's shell had it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitCut {
+    /// The limit's name as in limits.conf: `nofile`, `memlock`, ...
+    pub name: &'static str,
+    /// The soft limit of the user's shell; `u64::MAX` is infinity.
+    pub wanted: u64,
+    /// This node's hard limit, which ranks here get instead.
+    pub granted: u64,
+}
+
+impl ShellState {
+    /// What this process was started with, before its own runtime changed anything.
+    pub fn recorded() -> Self {
+        if !RECORDED.load(Relaxed) {
+            // Only if the linker dropped the constructor: late, but better than nothing.
+            record();
+        }
+        let limits = (0u32..)
+            .zip(&LIMITS)
+            .filter(|(_, limit)| limit.known.load(Relaxed))
+            .map(|(resource, limit)| (resource, limit.soft.load(Relaxed), limit.hard.load(Relaxed)))
+            .collect();
+        Self { umask: UMASK.load(Relaxed), limits, blocked: BLOCKED.load(Relaxed), ignored: IGNORED.load(Relaxed) }
+    }
+
+    /// What a rank on this node gets, and where that is less than the shell had.
+    ///
+    /// Each soft limit becomes the lower of the user's soft and this node's hard limit. Hard
+    /// limits are this node's: a login node's often say nothing about a compute node. Limits that
+    /// this kernel does not know are left out.
+    pub fn fitted(&self) -> (Self, Vec<LimitCut>) {
+        let mut cuts = Vec::new();
+        let mut limits = Vec::with_capacity(self.limits.len());
+        for &(resource, wanted, _) in &self.limits {
+            let Some((_, hard)) = limit(resource) else {
+                continue;
+            };
+            let granted = wanted.min(hard);
+            if granted < wanted {
+                let name = limit_name(resource);
+                cuts.push(LimitCut { name, wanted, granted });
+            }
+            limits.push((resource, granted, hard));
+        }
+        (Self { limits, ..self.clone() }, cuts)
+    }
+}
+
+/// Soft and hard limit of this process; `None` if the kernel does not know the resource.
+pub(super) fn limit(resource: u32) -> Option<(u64, u64)> {
+    let mut now = [0u64; 2];
+    // SAFETY: prlimit64 of ourselves writes one struct rlimit64, which is two u64, and reads
+    // nothing (the new limit is null).
+    let status =
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::null::<[u64; 2]>(), now.as_mut_ptr()) };
+    (status == 0).then_some((now[0], now[1]))
+}
+
+fn limit_name(resource: u32) -> &'static str {
+    const NAMES: [&str; RESOURCES] = [
+        "cpu",
+        "fsize",
+        "data",
+        "stack",
+        "core",
+        "rss",
+        "nproc",
+        "nofile",
+        "memlock",
+        "as",
+        "locks",
+        "sigpending",
+        "msgqueue",
+        "nice",
+        "rtprio",
+        "rttime",
+    ];
+    usize::try_from(resource).ok().and_then(|n| NAMES.get(n)).copied().unwrap_or("unknown")
+}
+
+struct Recorded {
+    known: AtomicBool,
+    soft: AtomicU64,
+    hard: AtomicU64,
+}
+
+static RECORDED: AtomicBool = AtomicBool::new(false);
+static UMASK: AtomicU32 = AtomicU32::new(0o022);
+static BLOCKED: AtomicU64 = AtomicU64::new(0);
+static IGNORED: AtomicU64 = AtomicU64::new(0);
+static LIMITS: [Recorded; RESOURCES] =
+    [const { Recorded { known: AtomicBool::new(false), soft: AtomicU64::new(0), hard: AtomicU64::new(0) } }; RESOURCES];
+
+// SAFETY (of the section): .init_array holds pointers to functions that the C start-up code calls
+// before main, after libc is ready (glibc passes argc, argv, envp, musl nothing: an extern "C"
+// function without parameters may be called either way). `record` needs no Rust runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static RECORD: extern "C" fn() = record;
+
+/// Reads everything; runs before `main`, while there is only one thread.
+extern "C" fn record() {
+    // SAFETY: umask takes no pointer and cannot fail. Nobody else can create a file between the
+    // two calls: there is one thread yet.
+    let umask = unsafe {
+        let umask = libc::umask(0);
+        libc::umask(umask);
+        umask
+    };
+    UMASK.store(umask, Relaxed);
+    let (mut mask, mut ignored) = (0u64, 0u64);
+    // SAFETY: reads the mask into one u64, the size of the kernel's signal set; a null new set
+    // changes nothing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_BLOCK,
+            std::ptr::null::<u64>(),
+            &raw mut mask,
+            size_of::<u64>(),
+        );
+    }
+    for signal in 1..=SIGNAL_MAX {
+        if disposition(signal) == Some(libc::SIG_IGN) {
+            ignored |= 1 << (signal - 1);
+        }
+    }
+    BLOCKED.store(mask, Relaxed);
+    IGNORED.store(ignored, Relaxed);
+    for (resource, recorded) in (0u32..).zip(&LIMITS) {
+        if let Some((soft, hard)) = limit(resource) {
+            recorded.soft.store(soft, Relaxed);
+            recorded.hard.store(hard, Relaxed);
+            recorded.known.store(true, Relaxed);
+        }
+    }
+    RECORDED.store(true, Relaxed);
+}
+
+/// The kernel's `struct sigaction`, whose first word is the handler on every architecture that we
+/// build for (the rest: flags, restorer, mask). libc's own differs, and hides signals 32 and 33.
+pub(super) type KernelAction = [u64; 4];
+
+/// The handler of `signal` in this process, `None` if there is no such signal.
+pub(super) fn disposition(signal: i32) -> Option<libc::sighandler_t> {
+    let mut action: KernelAction = [0; 4];
+    // SAFETY: a null new action changes nothing; the old one fits into `action`.
+    let status = unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            std::ptr::null::<KernelAction>(),
+            action.as_mut_ptr(),
+            size_of::<u64>(),
+        )
+    };
+    (status == 0).then_some(action[0] as libc::sighandler_t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A c_int in musl, a c_uint in glibc.
+    const NOFILE: u32 = libc::RLIMIT_NOFILE as _;
+
+    #[test]
+    fn the_runtime_came_later() {
+        // The test harness, a Rust program, has SIGPIPE ignored by now; its shell had not.
+        assert!(RECORDED.load(Relaxed), "the constructor was dropped by the linker");
+        assert_eq!(disposition(libc::SIGPIPE), Some(libc::SIG_IGN));
+        assert_eq!(ShellState::recorded().limits.len(), RESOURCES);
+    }
+
+    #[test]
+    fn fitting_cuts_to_the_hard_limit_and_says_so() {
+        let (soft, hard) = limit(NOFILE).expect("known to every Linux");
+        let mut shell = ShellState::recorded();
+        assert_eq!(shell.fitted().1, [], "our own limits fit");
+        shell.limits = vec![(NOFILE, hard.saturating_add(1), u64::MAX)];
+        let (fitted, cuts) = shell.fitted();
+        if hard == u64::MAX {
+            assert!(cuts.is_empty());
+        } else {
+            let cut = LimitCut { name: "nofile", wanted: hard + 1, granted: hard };
+            assert_eq!(cuts, [cut]);
+        }
+        assert_eq!(fitted.limits, [(NOFILE, hard, hard)]);
+        shell.limits = vec![(NOFILE, soft.min(64), 64), (999, 1, 1)];
+        let (fitted, cuts) = shell.fitted();
+        assert_eq!(fitted.limits, [(NOFILE, soft.min(64), hard)]);
+        assert!(cuts.is_empty());
+        assert_eq!(fitted.fitted().0, fitted, "fitting twice is fitting once");
+    }
+}

@@ -1,0 +1,711 @@
+//! Starting a rank at the kernel's own price.
+//!
+//! clone(CLONE_VM | CLONE_VFORK | CLONE_FILES) copies neither memory nor descriptor table. The
+//! child then asks for a table of its own that has only the low descriptors
+//! (close_range with CLOSE_RANGE_UNSHARE), so that a rank costs the same under an agent with
+//! thousands of open descriptors. The parent has put the rank's descriptors into low slots before
+//! (see [`reserve_low`](super::descriptors::reserve_low)) and clears them after.
+//!
+//! Until its exec the child runs in the parent's memory, on a stack of its own, with every signal
+//! blocked, while the thread that started it waits. It makes system calls and nothing else: no
+//! allocation, no lock, no panic, no logging. What failed comes back through memory.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+
+use libc::{c_char, c_int, c_void};
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::descriptors;
+pub use super::image::{Image, ImageError};
+use super::reap::{self, Group};
+use super::shell::{KernelAction, SIGNAL_MAX, ShellState, disposition};
+
+/// The descriptor on which a rank finds its PMI socket. 10, because shell scripts use 3 to 9.
+pub const PMI_FD: i32 = 10;
+
+/// The child's stack; it needs a few hundred bytes, more in a build without optimization.
+const STACK_BYTES: usize = 64 * 1024;
+
+/// What a rank finds at 0, 1, 2 and, if it speaks PMI, [`PMI_FD`].
+///
+/// Borrowed for the call: the caller closes its copies, so that end of file is seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors<'a> {
+    /// Becomes 0.
+    pub stdin: BorrowedFd<'a>,
+    /// Becomes 1.
+    pub stdout: BorrowedFd<'a>,
+    /// Becomes 2.
+    pub stderr: BorrowedFd<'a>,
+    /// Becomes [`PMI_FD`].
+    pub pmi: Option<BorrowedFd<'a>>,
+}
+
+/// A started process, the leader of its own process group.
+///
+/// Dropping it does nothing to the process: it ends when [`reap`](super::reap::reap) says so.
+#[derive(Debug)]
+pub struct Child {
+    pid: NonZeroU32,
+}
+
+impl Child {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.pid.get()
+    }
+
+    /// Its process group, to be signalled until its pid has been reaped.
+    pub fn group(&self) -> Group {
+        Group::led_by(self.pid)
+    }
+}
+
+/// Where on the way to a running program something failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpawnStep {
+    /// No process could be made.
+    Clone,
+    /// Its process group or session.
+    Group,
+    /// Its descriptors.
+    Descriptors,
+    /// Its working directory.
+    Directory,
+    /// Its resource limits.
+    Limits,
+    /// The program itself.
+    Exec,
+}
+
+/// A process that did not become the program. Nothing of it is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub struct SpawnError {
+    /// What failed.
+    pub step: SpawnStep,
+    /// How, as the kernel numbers it.
+    pub errno: i32,
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.step {
+            SpawnStep::Clone => "no process could be made",
+            SpawnStep::Group => "no process group could be made",
+            SpawnStep::Descriptors => "the descriptors could not be set up",
+            SpawnStep::Directory => "the working directory could not be entered",
+            SpawnStep::Limits => "the limits of the user's shell could not be set",
+            SpawnStep::Exec => "the program could not be executed",
+        };
+        let why = match Errno::from_raw(self.errno) {
+            Errno::UnknownErrno => "error",
+            error => error.desc(),
+        };
+        write!(f, "{what}: {why} (errno {})", self.errno)?;
+        let hint = match (self.step, self.errno) {
+            (SpawnStep::Clone, libc::EAGAIN) => {
+                "the node or the user has too many processes; see ulimit -u and the cgroup's pids.max"
+            }
+            (SpawnStep::Exec, libc::ENOENT) => {
+                "the interpreter that its first line names, or its dynamic loader, is missing on this node"
+            }
+            (SpawnStep::Exec, libc::ENOEXEC) => "it may have been built for another machine",
+            (SpawnStep::Exec, libc::E2BIG) => "arguments and environment are too long",
+            (SpawnStep::Exec, libc::ETXTBSY) => "somebody still writes to the file",
+            _ => return Ok(()),
+        };
+        write!(f, "; {hint}")
+    }
+}
+
+/// Starts ranks. One per agent, used by one thread.
+#[derive(Debug)]
+pub struct Spawner {
+    shell: ShellState,
+    stack: Stack,
+    null: OwnedFd,
+    /// Low descriptors through which 0, 1, 2 and the PMI socket go.
+    slots: Option<[OwnedFd; 4]>,
+    table: Table,
+    scratch: Scratch,
+}
+
+/// How the child comes to a descriptor table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    /// It shares ours and then takes the low part (Linux 5.9).
+    Unshared,
+    /// The kernel copies all of ours at clone.
+    Copied,
+}
+
+/// What the child becomes the leader of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leader {
+    Group,
+    Session,
+}
+
+impl Spawner {
+    /// A spawner whose children get `shell`, as far as this node can give it.
+    ///
+    /// To be made after [`reserve_low`](super::descriptors::reserve_low); without it everything
+    /// works but may cost more. Sets an ignored SIGCHLD back to its default (else the kernel
+    /// would throw our children's statuses away).
+    pub fn new(shell: ShellState) -> io::Result<Self> {
+        if disposition(libc::SIGCHLD) == Some(libc::SIG_IGN) {
+            set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+        }
+        let slots = [
+            descriptors::claim(None)?,
+            descriptors::claim(None)?,
+            descriptors::claim(None)?,
+            descriptors::claim(Some(PMI_FD))?,
+        ];
+        let table = if close_range_works() { Table::Unshared } else { Table::Copied };
+        let spawner = Self {
+            shell: shell.fitted().0,
+            stack: Stack::new()?,
+            null: descriptors::dev_null_rw()?,
+            slots: Some(slots),
+            table: Table::Unshared,
+            scratch: Scratch::default(),
+        };
+        Ok(match table {
+            Table::Unshared => spawner,
+            Table::Copied => spawner.copying(),
+        })
+    }
+
+    /// The fall-back for kernels without close_range: what our own parent left open must not
+    /// reach the children either.
+    fn copying(mut self) -> Self {
+        if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+            for entry in open.flatten() {
+                if let Some(fd @ 3..) = entry.file_name().to_str().and_then(|n| n.parse().ok()) {
+                    // SAFETY: takes numbers; at worst the descriptor is closed by now.
+                    unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+                }
+            }
+        }
+        self.table = Table::Copied;
+        self
+    }
+
+    /// Starts the program, in a process group of its own, and returns once it runs.
+    ///
+    /// `extra_env` are the rank's own variables, as `NAME=value`; they replace those of the same
+    /// name in the image. The error says why the program does not run. A program may still end at
+    /// once, which [`reap`](super::reap::reap) tells.
+    pub fn spawn(
+        &mut self,
+        image: &Image,
+        extra_env: &[CString],
+        descriptors: Descriptors<'_>,
+    ) -> Result<Child, SpawnError> {
+        self.spawn_as(Leader::Group, image, extra_env, descriptors)
+    }
+
+    pub(super) fn spawn_as(
+        &mut self,
+        leader: Leader,
+        image: &Image,
+        extra_env: &[CString],
+        descriptors: Descriptors<'_>,
+    ) -> Result<Child, SpawnError> {
+        let result = match self.attempt(leader, image, extra_env, descriptors) {
+            // The probe was wrong (a sandbox that knows the call but not the flag).
+            Err(Refusal::Unshare) => {
+                self.table = Table::Copied;
+                self.attempt(leader, image, extra_env, descriptors)
+            }
+            result => result,
+        };
+        result.map_err(|refusal| match refusal {
+            Refusal::Step(error) => error,
+            Refusal::Unshare => SpawnError { step: SpawnStep::Descriptors, errno: libc::ENOSYS },
+        })
+    }
+
+    fn attempt(
+        &mut self,
+        leader: Leader,
+        image: &Image,
+        extra_env: &[CString],
+        descriptors: Descriptors<'_>,
+    ) -> Result<Child, Refusal> {
+        let Some(slots) = &self.slots else {
+            return Err(Refusal::Step(SpawnError { step: SpawnStep::Descriptors, errno: libc::EBADF }));
+        };
+        let filled = Filled::fill(slots, &self.null, descriptors)?;
+        self.scratch.fill(image, extra_env);
+        let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
+        let highest = numbers.into_iter().fold(PMI_FD, i32::max);
+        let order = Order {
+            path: image.path.as_ptr(),
+            argv: self.scratch.argv.as_ptr(),
+            shell_argv: if image.script { self.scratch.shell_argv.as_ptr() } else { ptr::null() },
+            envp: self.scratch.envp.as_ptr(),
+            wdir: image.wdir.as_ref().map_or(ptr::null(), |wdir| wdir.as_ptr()),
+            limits: &self.shell.limits,
+            umask: self.shell.umask,
+            blocked: self.shell.blocked,
+            ignored: self.shell.ignored,
+            slots: [numbers[0], numbers[1], numbers[2]],
+            pmi: descriptors.pmi.map(|_| numbers[3]),
+            highest,
+            table: self.table,
+            leader,
+            outcome: UnsafeCell::new((Progress::Started, 0)),
+        };
+        let cloned = {
+            let _blocked = SignalsBlocked::all();
+            self.stack.clone_child(&order)
+        };
+        drop(filled);
+        self.scratch.clear();
+        let pid = cloned?;
+        // SAFETY: the child has exec'ed or ended (CLONE_VFORK), so nobody writes any more; it
+        // wrote through the pointer that it was given. Volatile, as the compiler cannot know that
+        // clone ran it.
+        let (progress, errno) = unsafe { order.outcome.get().read_volatile() };
+        let refusal = match progress {
+            // It runs, or was killed on its way (then reap tells).
+            Progress::Started => return Ok(Child { pid }),
+            Progress::Unshare => Refusal::Unshare,
+            Progress::Failed(step) => Refusal::Step(SpawnError { step, errno }),
+        };
+        // It has called _exit: this does not wait.
+        reap::reap_one(pid.get());
+        Err(refusal)
+    }
+}
+
+impl Drop for Spawner {
+    fn drop(&mut self) {
+        self.slots.take().into_iter().flatten().for_each(descriptors::keep);
+    }
+}
+
+enum Refusal {
+    /// close_range knows no CLOSE_RANGE_UNSHARE here.
+    Unshare,
+    Step(SpawnError),
+}
+
+/// The slots while they hold a rank's descriptors; emptied on drop, as a pipe that stays open
+/// here would never end.
+struct Filled<'a> {
+    slots: &'a [OwnedFd; 4],
+    null: &'a OwnedFd,
+}
+
+impl<'a> Filled<'a> {
+    fn fill(slots: &'a [OwnedFd; 4], null: &'a OwnedFd, descriptors: Descriptors<'_>) -> Result<Self, Refusal> {
+        let filled = Self { slots, null };
+        let sources = [Some(descriptors.stdin), Some(descriptors.stdout), Some(descriptors.stderr), descriptors.pmi];
+        for (slot, source) in slots.iter().zip(sources) {
+            if let Some(source) = source {
+                descriptors::overwrite(slot.as_fd(), source).map_err(|error| {
+                    let errno = error.raw_os_error().unwrap_or(libc::EBADF);
+                    Refusal::Step(SpawnError { step: SpawnStep::Descriptors, errno })
+                })?;
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Drop for Filled<'_> {
+    fn drop(&mut self) {
+        for slot in self.slots {
+            // Cannot fail: both are open. There would be nobody to tell.
+            let _ = descriptors::overwrite(slot.as_fd(), self.null.as_fd());
+        }
+    }
+}
+
+/// The arrays of pointers that exec reads; kept for their memory, filled only during a spawn.
+#[derive(Debug, Default)]
+struct Scratch {
+    argv: Vec<*const c_char>,
+    shell_argv: Vec<*const c_char>,
+    envp: Vec<*const c_char>,
+}
+
+// SAFETY: between two calls of `attempt` the vectors are empty, so that no pointer goes anywhere.
+unsafe impl Send for Scratch {}
+
+impl Scratch {
+    fn fill(&mut self, image: &Image, extra_env: &[CString]) {
+        self.clear();
+        self.argv.extend(image.argv.iter().map(|argument| argument.as_ptr()));
+        self.argv.push(ptr::null());
+        if image.script {
+            self.shell_argv.extend([c"/bin/sh".as_ptr(), image.path.as_ptr()]);
+            self.shell_argv.extend(image.argv.iter().skip(1).map(|argument| argument.as_ptr()));
+            self.shell_argv.push(ptr::null());
+        }
+        let replaced = |entry: &CString| extra_env.iter().any(|extra| same_name(entry, extra));
+        let kept = image.env.iter().filter(|entry| !replaced(entry));
+        self.envp.extend(kept.map(|entry| entry.as_ptr()));
+        self.envp.extend(extra_env.iter().map(|entry| entry.as_ptr()));
+        self.envp.push(ptr::null());
+    }
+
+    fn clear(&mut self) {
+        self.argv.clear();
+        self.shell_argv.clear();
+        self.envp.clear();
+    }
+}
+
+/// Do two `NAME=value` have the same name?
+fn same_name(one: &CStr, other: &CStr) -> bool {
+    let mut pairs = one.to_bytes().iter().zip(other.to_bytes());
+    loop {
+        match pairs.next() {
+            Some((b'=', b'=')) => return true,
+            Some((a, b)) if a == b => {}
+            _ => return false,
+        }
+    }
+}
+
+/// While it lives, no signal handler runs on this thread, nor in a child that shares our memory.
+struct SignalsBlocked(u64);
+
+impl SignalsBlocked {
+    fn all() -> Self {
+        Self(swap_signal_mask(u64::MAX))
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        swap_signal_mask(self.0);
+    }
+}
+
+/// By system call: libc's own refuses to block the two signals that it uses itself.
+fn swap_signal_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: reads and writes one u64 each, the size of the kernel's signal set.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>());
+    }
+    before
+}
+
+/// To default or ignored, which are mere numbers; a failure (KILL, STOP) is ignored.
+fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
+    let action: KernelAction = [handler as u64, 0, 0, 0];
+    // SAFETY: reads one kernel sigaction with no flags, no restorer and an empty mask. The
+    // handler is SIG_DFL or SIG_IGN: no code of ours will run.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            signal,
+            action.as_ptr(),
+            ptr::null_mut::<KernelAction>(),
+            size_of::<u64>(),
+        );
+    }
+}
+
+/// CLOSE_RANGE_UNSHARE is as old as close_range itself, so that it is enough to ask for the call.
+/// (Asking for the flag would unshare our own table.)
+fn close_range_works() -> bool {
+    // SAFETY: takes numbers; no descriptor has the highest possible one, so nothing is closed.
+    unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) == 0 }
+}
+
+/// Memory for the child to run on, with a page below it that faults.
+#[derive(Debug)]
+struct Stack {
+    base: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and to no thread.
+unsafe impl Send for Stack {}
+
+impl Stack {
+    fn new() -> io::Result<Self> {
+        // SAFETY: sysconf takes a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096);
+        let bytes = STACK_BYTES.next_multiple_of(page) + page;
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
+        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { base, bytes };
+        // SAFETY: the first page of the mapping just made; nothing lies in it.
+        if unsafe { libc::mprotect(base, page, libc::PROT_NONE) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stack)
+    }
+
+    /// Runs [`child`] with `order`, and returns when it has exec'ed or ended.
+    fn clone_child(&mut self, order: &Order<'_>) -> Result<NonZeroU32, Refusal> {
+        let share = match order.table {
+            Table::Unshared => libc::CLONE_FILES,
+            Table::Copied => 0,
+        };
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | share | libc::SIGCHLD;
+        // SAFETY: one past the end of the mapping, page-aligned: where a stack that grows down
+        // begins. `child` has the wanted signature; `order` and all that it points to outlive the
+        // call, as CLONE_VFORK suspends us until the child no longer uses our memory. Our stack
+        // is not the child's, and signals are blocked, so nothing else of ours runs in it. The
+        // child writes only to `outcome`, an UnsafeCell, and to errno, which it shares with this
+        // suspended thread.
+        let pid = unsafe {
+            let top = self.base.byte_add(self.bytes);
+            libc::clone(child, top, flags, ptr::from_ref(order).cast_mut().cast())
+        };
+        match u32::try_from(pid).ok().and_then(NonZeroU32::new) {
+            Some(pid) => Ok(pid),
+            None => {
+                let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+                Err(Refusal::Step(SpawnError { step: SpawnStep::Clone, errno }))
+            }
+        }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, on which no child runs any more.
+        unsafe { libc::munmap(self.base, self.bytes) };
+    }
+}
+
+/// All that the child needs; pointers into memory that outlives it.
+struct Order<'a> {
+    path: *const c_char,
+    argv: *const *const c_char,
+    /// Null: no script.
+    shell_argv: *const *const c_char,
+    envp: *const *const c_char,
+    /// Null: stay here.
+    wdir: *const c_char,
+    limits: &'a [(u32, u64, u64)],
+    umask: u32,
+    blocked: u64,
+    ignored: u64,
+    slots: [c_int; 3],
+    pmi: Option<c_int>,
+    /// The highest descriptor that matters: no slot is above.
+    highest: c_int,
+    table: Table,
+    leader: Leader,
+    outcome: UnsafeCell<(Progress, c_int)>,
+}
+
+#[derive(Clone, Copy)]
+enum Progress {
+    /// Nothing has failed yet.
+    Started,
+    Unshare,
+    Failed(SpawnStep),
+}
+
+/// The child's whole life, from clone to exec, in the parent's memory.
+extern "C" fn child(order: *mut c_void) -> c_int {
+    // SAFETY: `clone_child` passed a pointer to an Order, which is only read, but for its cell.
+    let order = unsafe { &*order.cast::<Order<'_>>() };
+    let failed = become_program(order);
+    let errno = last_errno();
+    // SAFETY: the parent reads the cell only after our end; nobody else knows it.
+    unsafe { order.outcome.get().write_volatile((failed, errno)) };
+    // SAFETY: ends this process at once, without the exit handlers of the parent's memory.
+    unsafe { libc::_exit(127) }
+}
+
+/// Returns only if something fails; errno then says how. System calls only.
+fn become_program(order: &Order<'_>) -> Progress {
+    // SAFETY: of all blocks below: system calls with numbers, or with pointers from the order,
+    // to NUL-terminated strings and null-terminated arrays that outlive us.
+    let lead = unsafe {
+        match order.leader {
+            Leader::Group => libc::setpgid(0, 0),
+            Leader::Session => libc::setsid(),
+        }
+    };
+    if lead < 0 {
+        return Progress::Failed(SpawnStep::Group);
+    }
+    if let Err(progress) = arrange_descriptors(order) {
+        return progress;
+    }
+    // SAFETY: as above.
+    if !order.wdir.is_null() && unsafe { libc::chdir(order.wdir) } < 0 {
+        return Progress::Failed(SpawnStep::Directory);
+    }
+    // SAFETY: as above.
+    unsafe { libc::umask(order.umask as libc::mode_t) };
+    for (resource, soft, hard) in order.limits {
+        let new = [*soft, *hard];
+        // SAFETY: reads one struct rlimit64, which is two u64; a null old limit is not written.
+        let set =
+            unsafe { libc::syscall(libc::SYS_prlimit64, 0, *resource, new.as_ptr(), ptr::null_mut::<[u64; 2]>()) };
+        if set < 0 {
+            return Progress::Failed(SpawnStep::Limits);
+        }
+    }
+    // Our table of handlers is a copy. They must be gone before the mask is: exec would reset
+    // them too, but only after a signal had run one in the parent's memory.
+    for signal in 1..=SIGNAL_MAX {
+        let ignored = order.ignored >> (signal - 1) & 1 == 1;
+        set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+    }
+    swap_signal_mask(order.blocked);
+    // SAFETY: as above.
+    unsafe { libc::execve(order.path, order.argv, order.envp) };
+    let errno = last_errno();
+    if errno == libc::ENOEXEC && !order.shell_argv.is_null() {
+        // As execvp does with a script that has no #! line.
+        // SAFETY: as above; the first argument is the shell itself.
+        unsafe { libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp) };
+        set_errno(errno);
+    }
+    Progress::Failed(SpawnStep::Exec)
+}
+
+/// 0, 1, 2, the PMI socket, and nothing else.
+fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
+    const FAILED: Progress = Progress::Failed(SpawnStep::Descriptors);
+    if order.table == Table::Unshared {
+        let above = order.highest as libc::c_uint + 1;
+        if !close_range(above, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) {
+            return Err(Progress::Unshare);
+        }
+    }
+    // From here on the table is ours.
+    for (fd, slot) in (0..).zip(order.slots) {
+        // SAFETY: numbers only.
+        if unsafe { libc::dup3(slot, fd, 0) } < 0 {
+            return Err(FAILED);
+        }
+    }
+    let kept = match order.pmi {
+        // dup3 onto itself is an error; the slot is the place: only its flag goes.
+        // SAFETY: numbers only.
+        Some(PMI_FD) => unsafe { libc::fcntl(PMI_FD, libc::F_SETFD, 0) },
+        // SAFETY: numbers only.
+        Some(slot) => unsafe { libc::dup3(slot, PMI_FD, 0) },
+        None => 0,
+    };
+    if kept < 0 {
+        return Err(FAILED);
+    }
+    let pmi = PMI_FD as libc::c_uint;
+    let highest = order.highest as libc::c_uint;
+    if order.table == Table::Unshared {
+        let middle = if order.pmi.is_some() { pmi - 1 } else { pmi };
+        let closed = close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
+        return if closed { Ok(()) } else { Err(FAILED) };
+    }
+    for fd in 3..=order.highest {
+        if fd != PMI_FD || order.pmi.is_none() {
+            // SAFETY: numbers only; a closed one is no error here. Above, all is close-on-exec.
+            unsafe { libc::close(fd) };
+        }
+    }
+    Ok(())
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> bool {
+    // SAFETY: numbers only; the caller knows whose descriptors it closes.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+}
+
+fn last_errno() -> c_int {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::OFlag;
+    use nix::unistd::pipe2;
+    use std::io::Read;
+
+    /// What a spawned shell says.
+    fn said(spawner: &mut Spawner, text: &str) -> String {
+        let argv = ["sh", "-c", text].map(|argument| argument.as_bytes().to_vec());
+        let image = Image::prepare(b"sh", &argv, &[], b"/").expect("there is a shell");
+        let null = descriptors::dev_null_rw().expect("descriptors are left");
+        let (stdout, output) = pipe2(OFlag::O_CLOEXEC).expect("descriptors are left");
+        let (_ours, theirs) = descriptors::socket_pair().expect("descriptors are left");
+        let child = spawner.spawn(
+            &image,
+            &[],
+            Descriptors {
+                stdin: null.as_fd(),
+                stdout: output.as_fd(),
+                stderr: null.as_fd(),
+                pmi: Some(theirs.as_fd()),
+            },
+        );
+        drop(output);
+        let mut text = String::new();
+        std::fs::File::from(stdout).read_to_string(&mut text).expect("it ends");
+        // Not reap(): other tests have children, too.
+        assert_eq!(reap::reap_one(child.expect("it runs").pid()), Some(reap::Ended::Exited(0)));
+        text
+    }
+
+    #[test]
+    fn without_close_range_ranks_see_the_same() {
+        let _alone = descriptors::SLOTS_IN_TEST.lock();
+        let stranger = nix::unistd::dup(io::stderr()).expect("descriptors are left");
+        let mut spawner = Spawner::new(ShellState::recorded()).expect("descriptors are left");
+        let show = "fd=0; while [ $fd -lt 64 ]; do
+            if [ -e /proc/$$/fd/$fd ]; then echo $fd; fi; fd=$((fd + 1)); done";
+        assert_eq!(spawner.table, Table::Unshared, "tests want Linux 5.9 or later");
+        assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
+        let mut spawner = spawner.copying();
+        assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
+        drop(stranger);
+    }
+
+    #[test]
+    fn names_end_at_the_equals_sign() {
+        for (one, other, same) in [
+            (c"A=1", c"A=2", true),
+            (c"A=", c"A=x", true),
+            (c"A=1", c"AB=1", false),
+            (c"AB=1", c"A=1", false),
+            (c"A", c"A", false),
+            (c"", c"=", false),
+        ] {
+            assert_eq!(same_name(one, other), same, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn spawners_and_images_can_move_between_threads() {
+        fn movable<T: Send>() {}
+        movable::<Spawner>();
+        movable::<Image>();
+    }
+}

@@ -1,0 +1,372 @@
+//! The hello: how two ends of a link prove to each other that they belong to one session.
+//!
+//! The child connects and sends a preamble in clear (magic, protocol version, the product's
+//! version, the session's public name), and the first message of a Noise handshake, NNpsk0 with
+//! the session's key. The parent answers with its own preamble, one byte of verdict and, if that is
+//! good, the second message. The child's preamble is the handshake's prologue, so nobody on the way
+//! can change it. Then both can seal records; the child's first one is its [`Hello`], and only when
+//! that opens does the parent know that the child lives and is not a replay: nothing that a
+//! stranger sends is parsed before. The Noise protocol is snow's; nothing here is our own
+//! cryptography.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use snow::{Builder, HandshakeState};
+use thiserror::Error;
+
+use super::record::{Opener, Sealer};
+use crate::core::AgentId;
+use crate::core::limits::HELLOS_REMEMBERED;
+
+/// The protocol's version: two programs speak only if it is the same.
+pub const VERSION: u16 = 1;
+const MAGIC: &[u8; 8] = b"ScELA\r\n\0";
+const PRODUCT_BYTES: usize = 16;
+/// Bytes of a preamble: magic, version, product, session.
+pub const PREAMBLE_BYTES: usize = 8 + 2 + PRODUCT_BYTES + 8;
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Bytes of either handshake message: an ephemeral key and a tag.
+const HANDSHAKE_BYTES: usize = 48;
+
+const GOOD: u8 = 0;
+const OTHER_VERSION: u8 = 1;
+const OTHER_SESSION: u8 = 2;
+const WRONG_KEY: u8 = 3;
+const REPLAYED: u8 = 4;
+
+/// The public name of a session: tells sessions apart, proves nothing.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
+
+/// The secret of a session, 256 random bits. Never in argv, environment, log or readable file.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct SessionKey(pub [u8; 32]);
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// The first message of a child, sealed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Hello {
+    /// Who it is.
+    pub agent: AgentId,
+}
+
+/// The parent's answer, sealed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The session's time when it was sent.
+    pub now: Duration,
+}
+
+/// Why a hello is refused.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum HelloError {
+    /// The other end is no ScELA.
+    #[error("the other end does not speak ScELA's protocol")]
+    NotScela,
+    /// The other end is another version.
+    #[error("the other end is ScELA {product} (protocol {version}), this is {} (protocol {VERSION})", env!("CARGO_PKG_VERSION"))]
+    Version {
+        /// Its protocol version.
+        version: u16,
+        /// Its own name for itself.
+        product: String,
+    },
+    /// The other end belongs to another session.
+    #[error("the other end belongs to another session")]
+    Session,
+    /// The other end does not know the session's key.
+    #[error("the other end does not know this session's key")]
+    Key,
+    /// The handshake was sent before, by whoever recorded it.
+    #[error("the first message of this handshake was seen before: it was replayed")]
+    Replayed,
+    /// The other end stopped in the middle.
+    #[error("the connection ended in the middle of the hello")]
+    Truncated,
+    /// Too many handshakes were seen in this session.
+    #[error("more handshakes than a session can have")]
+    TooMany,
+    /// What opened is not what was to come.
+    #[error("the other end proved itself but then said something unexpected")]
+    Unexpected,
+}
+
+/// A link's two directions, once the handshake is done.
+#[derive(Debug)]
+pub struct Established {
+    /// For what goes out.
+    pub sealer: Sealer,
+    /// For what comes in.
+    pub opener: Opener,
+}
+
+impl Established {
+    fn new(state: HandshakeState) -> Result<Self, HelloError> {
+        let transport = Arc::new(state.into_stateless_transport_mode().map_err(|_| HelloError::Key)?);
+        Ok(Self { sealer: Sealer::new(Arc::clone(&transport)), opener: Opener::new(transport) })
+    }
+}
+
+fn preamble(session: SessionId) -> [u8; PREAMBLE_BYTES] {
+    let mut bytes = [0; PREAMBLE_BYTES];
+    let product = env!("CARGO_PKG_VERSION").as_bytes();
+    let product = &product[..product.len().min(PRODUCT_BYTES)];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..10].copy_from_slice(&VERSION.to_be_bytes());
+    bytes[10..10 + product.len()].copy_from_slice(product);
+    bytes[10 + PRODUCT_BYTES..].copy_from_slice(&session.0.to_be_bytes());
+    bytes
+}
+
+/// What the preamble of a peer says against it, if anything.
+fn judge(theirs: &[u8; PREAMBLE_BYTES], session: SessionId) -> Result<(), HelloError> {
+    if &theirs[..8] != MAGIC {
+        return Err(HelloError::NotScela);
+    }
+    let version = u16::from_be_bytes([theirs[8], theirs[9]]);
+    if version != VERSION {
+        let product = theirs[10..10 + PRODUCT_BYTES].iter().take_while(|byte| byte.is_ascii_graphic());
+        return Err(HelloError::Version { version, product: product.map(|byte| char::from(*byte)).collect() });
+    }
+    if theirs[10 + PRODUCT_BYTES..] != session.0.to_be_bytes() {
+        return Err(HelloError::Session);
+    }
+    Ok(())
+}
+
+fn builder<'a>(key: &'a SessionKey, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
+    Builder::new(NOISE.parse()?).psk(0, &key.0)?.prologue(prologue)
+}
+
+/// The child's side.
+pub struct Initiator {
+    state: HandshakeState,
+    session: SessionId,
+}
+
+impl Initiator {
+    /// Bytes that the parent answers when it accepts: preamble, verdict, handshake.
+    pub const ANSWER_BYTES: usize = PREAMBLE_BYTES + 1 + HANDSHAKE_BYTES;
+    /// Bytes that a parent answers at least: preamble and verdict.
+    pub const VERDICT_BYTES: usize = PREAMBLE_BYTES + 1;
+
+    /// Starts a hello: the initiator and the bytes to send.
+    pub fn new(session: SessionId, key: &SessionKey) -> Result<(Self, Vec<u8>), HelloError> {
+        let mut out = preamble(session).to_vec();
+        let mut state = builder(key, &out.clone()).and_then(Builder::build_initiator).map_err(|_| HelloError::Key)?;
+        let mut message = [0; HANDSHAKE_BYTES];
+        state.write_message(&[], &mut message).map_err(|_| HelloError::Key)?;
+        out.extend_from_slice(&message);
+        Ok((Self { state, session }, out))
+    }
+
+    /// Reads preamble and verdict, the first [`Initiator::VERDICT_BYTES`] of the answer. Ok when
+    /// the rest is to follow.
+    pub fn verdict(&self, answer: &[u8; Self::VERDICT_BYTES]) -> Result<(), HelloError> {
+        let (theirs, verdict) = answer.split_at(PREAMBLE_BYTES);
+        let theirs = theirs.first_chunk().ok_or(HelloError::Truncated)?;
+        match (judge(theirs, self.session), verdict.first()) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(&GOOD)) => Ok(()),
+            (Ok(()), Some(&REPLAYED)) => Err(HelloError::Replayed),
+            (Ok(()), Some(&OTHER_SESSION)) => Err(HelloError::Session),
+            (Ok(()), _) => Err(HelloError::Key),
+        }
+    }
+
+    /// Reads the parent's handshake message.
+    pub fn finish(mut self, message: &[u8]) -> Result<Established, HelloError> {
+        self.state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
+        Established::new(self.state)
+    }
+}
+
+/// First handshake messages that a session has seen. A message seen twice was replayed.
+#[derive(Debug, Default)]
+pub struct Seen(HashSet<[u8; 32]>);
+
+/// The parent's side.
+pub struct Responder;
+
+impl Responder {
+    /// Bytes that a child sends first: preamble and handshake.
+    pub const REQUEST_BYTES: usize = PREAMBLE_BYTES + HANDSHAKE_BYTES;
+
+    /// Judges a child's first bytes. The second value is to be sent to it in any case; after an
+    /// error the connection is to be closed. The child is not proved to live before a record of it
+    /// has opened.
+    pub fn answer(
+        request: &[u8; Self::REQUEST_BYTES],
+        session: SessionId,
+        key: &SessionKey,
+        seen: &mut Seen,
+    ) -> (Result<Established, HelloError>, Vec<u8>) {
+        let mut out = preamble(session).to_vec();
+        let (theirs, message) = request.split_at(PREAMBLE_BYTES);
+        let result = theirs
+            .first_chunk()
+            .ok_or(HelloError::Truncated)
+            .and_then(|theirs| judge(theirs, session))
+            .and_then(|()| Self::respond(theirs, message, key, seen));
+        let verdict = match &result {
+            Ok(_) => GOOD,
+            Err(HelloError::NotScela | HelloError::Version { .. }) => OTHER_VERSION,
+            Err(HelloError::Session) => OTHER_SESSION,
+            Err(HelloError::Replayed) => REPLAYED,
+            Err(_) => WRONG_KEY,
+        };
+        out.push(verdict);
+        match result {
+            Ok((established, message)) => {
+                out.extend_from_slice(&message);
+                (Ok(established), out)
+            }
+            Err(error) => (Err(error), out),
+        }
+    }
+
+    fn respond(
+        theirs: &[u8],
+        message: &[u8],
+        key: &SessionKey,
+        seen: &mut Seen,
+    ) -> Result<(Established, [u8; HANDSHAKE_BYTES]), HelloError> {
+        let mut state = builder(key, theirs).and_then(Builder::build_responder).map_err(|_| HelloError::Key)?;
+        state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
+        // Remembered only now: who does not know the key cannot fill the memory.
+        let ephemeral = *message.first_chunk::<32>().ok_or(HelloError::Truncated)?;
+        if seen.0.len() >= HELLOS_REMEMBERED {
+            return Err(HelloError::TooMany);
+        }
+        if !seen.0.insert(ephemeral) {
+            return Err(HelloError::Replayed);
+        }
+        let mut answer = [0; HANDSHAKE_BYTES];
+        state.write_message(&[], &mut answer).map_err(|_| HelloError::Key)?;
+        Ok((Established::new(state)?, answer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::Content;
+    use super::super::{Lane, RecordError};
+    use super::*;
+
+    const SESSION: SessionId = SessionId(0x5ce1a);
+
+    fn key(byte: u8) -> SessionKey {
+        SessionKey([byte; 32])
+    }
+
+    fn request(session: SessionId, key: &SessionKey) -> (Initiator, [u8; Responder::REQUEST_BYTES]) {
+        let (initiator, out) = Initiator::new(session, key).unwrap();
+        (initiator, out.try_into().unwrap())
+    }
+
+    fn refusal(answer: &[u8], initiator: &Initiator) -> HelloError {
+        assert_eq!(answer.len(), Initiator::VERDICT_BYTES);
+        initiator.verdict(answer.try_into().unwrap()).unwrap_err()
+    }
+
+    fn pair() -> (Established, Established) {
+        let (initiator, request) = request(SESSION, &key(1));
+        let (parent, answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        assert_eq!(answer.len(), Initiator::ANSWER_BYTES);
+        initiator.verdict(answer[..Initiator::VERDICT_BYTES].try_into().unwrap()).unwrap();
+        (initiator.finish(&answer[Initiator::VERDICT_BYTES..]).unwrap(), parent.unwrap())
+    }
+
+    #[test]
+    fn both_ends_can_talk_after_it() {
+        let (mut child, mut parent) = pair();
+        let mut wire = Vec::new();
+        child.sealer.seal(&Content::Piece(Lane::Board, b"put key=value"), &mut wire);
+        child.sealer.seal(&Content::Grant(Lane::Stdout, 77), &mut wire);
+        assert!(!wire.windows(3).any(|window| window == b"key"), "nothing is in clear");
+        let (content, first) = parent.opener.open(&wire).unwrap().unwrap();
+        assert_eq!(content, Content::Piece(Lane::Board, b"put key=value"));
+        let (content, rest) = parent.opener.open(&wire[first..]).unwrap().unwrap();
+        assert_eq!((content, first + rest), (Content::Grant(Lane::Stdout, 77), wire.len()));
+    }
+
+    #[test]
+    fn a_wrong_key_is_told_by_both_ends() {
+        let (initiator, request) = request(SESSION, &key(1));
+        let (result, answer) = Responder::answer(&request, SESSION, &key(2), &mut Seen::default());
+        assert_eq!(result.unwrap_err(), HelloError::Key);
+        assert_eq!(refusal(&answer, &initiator), HelloError::Key);
+    }
+
+    #[test]
+    fn a_replayed_first_message_is_refused() {
+        let mut seen = Seen::default();
+        let (initiator, request) = request(SESSION, &key(1));
+        assert!(Responder::answer(&request, SESSION, &key(1), &mut seen).0.is_ok());
+        let (result, answer) = Responder::answer(&request, SESSION, &key(1), &mut seen);
+        assert_eq!(result.unwrap_err(), HelloError::Replayed);
+        assert_eq!(refusal(&answer, &initiator), HelloError::Replayed);
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let (initiator, mut request) = request(SESSION, &key(1));
+        request[8..10].copy_from_slice(&7u16.to_be_bytes());
+        request[10..15].copy_from_slice(b"9.9.9");
+        let (result, mut answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        assert_eq!(
+            result.unwrap_err().to_string(),
+            format!("the other end is ScELA 9.9.9 (protocol 7), this is {} (protocol 1)", env!("CARGO_PKG_VERSION"))
+        );
+        answer[8..10].copy_from_slice(&7u16.to_be_bytes());
+        assert!(matches!(refusal(&answer, &initiator), HelloError::Version { version: 7, .. }));
+    }
+
+    #[test]
+    fn a_changed_preamble_breaks_the_handshake() {
+        let (_, mut request) = request(SESSION, &key(1));
+        request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name: judged by nobody
+        assert_eq!(Responder::answer(&request, SESSION, &key(1), &mut Seen::default()).0.unwrap_err(), HelloError::Key);
+    }
+
+    #[test]
+    fn other_sessions_and_other_programs_are_told_apart() {
+        let (initiator, request) = request(SessionId(1), &key(1));
+        let (result, answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        assert_eq!(result.unwrap_err(), HelloError::Session);
+        assert_eq!(refusal(&answer, &initiator), HelloError::Session);
+        let (result, _) = Responder::answer(&[b'G'; Responder::REQUEST_BYTES], SESSION, &key(1), &mut Seen::default());
+        assert_eq!(result.unwrap_err(), HelloError::NotScela);
+    }
+
+    #[test]
+    fn damaged_moved_and_cut_records_do_not_open() {
+        let (mut child, mut parent) = pair();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        child.sealer.seal(&Content::Alive, &mut first);
+        child.sealer.seal(&Content::Alive, &mut second);
+        assert_eq!(parent.opener.open(&second), Err(RecordError::Sealed), "out of order");
+        let mut damaged = first.clone();
+        damaged[5] ^= 1;
+        assert_eq!(parent.opener.open(&damaged), Err(RecordError::Sealed));
+        assert_eq!(parent.opener.open(&first[..first.len() - 1]), Ok(None), "cut: more is needed");
+        assert_eq!(parent.opener.open(&[0xff, 0xff]), Err(RecordError::TooLong(0xffff)));
+        assert!(parent.opener.open(&first).is_ok());
+        assert_eq!(parent.opener.open(&first), Err(RecordError::Sealed), "replayed");
+    }
+}

@@ -1,0 +1,140 @@
+//! Lanes: what shares a link without waiting for each other.
+
+use bytes::{Buf, Bytes, BytesMut};
+use thiserror::Error;
+
+use crate::core::limits::{BOARD_BYTES_MAX, CONTROL_BYTES_MAX, STREAM_BYTES_MAX};
+
+/// The lanes, the most urgent first.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Lane {
+    /// Launches, signals, exits, failures: short and urgent.
+    Control = 0,
+    /// Fences and their entries.
+    Board = 1,
+    /// Downward: standard input.
+    Stdin = 2,
+    /// Upward: standard error.
+    Stderr = 3,
+    /// Upward: standard output.
+    Stdout = 4,
+}
+
+impl Lane {
+    /// All of them, the most urgent first.
+    pub const ALL: [Self; 5] = [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout];
+
+    /// The lane with this number on the wire.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its index, below `Lane::ALL.len()`.
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether the receiver grants what may be sent.
+    pub fn has_window(self) -> bool {
+        matches!(self, Self::Stdin | Self::Stderr | Self::Stdout)
+    }
+
+    /// The longest message that it carries, in bytes.
+    pub fn message_bytes_max(self) -> usize {
+        match self {
+            Self::Control => CONTROL_BYTES_MAX,
+            Self::Board => BOARD_BYTES_MAX,
+            Self::Stdin | Self::Stderr | Self::Stdout => STREAM_BYTES_MAX,
+        }
+    }
+}
+
+/// A message is longer than its lane allows.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("a message of {bytes} bytes in a lane that carries at most {max}")]
+pub struct TooLong {
+    bytes: usize,
+    max: usize,
+}
+
+/// Bytes of a message's length in front of it.
+pub(super) const LENGTH_BYTES: usize = 4;
+
+/// Puts the messages of one lane together again from the pieces that records carry.
+#[derive(Debug)]
+pub struct Assembler {
+    lane: Lane,
+    buffer: BytesMut,
+}
+
+impl Assembler {
+    /// For `lane`, with nothing buffered.
+    pub fn new(lane: Lane) -> Self {
+        Self { lane, buffer: BytesMut::new() }
+    }
+
+    /// Adds what a record carried. Memory is taken as bytes arrive, never for what is announced.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next whole message, if there is one.
+    pub fn next_message(&mut self) -> Result<Option<Bytes>, TooLong> {
+        let Some(length) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+        let bytes = u32::from_le_bytes(*length) as usize;
+        let max = self.lane.message_bytes_max();
+        if bytes > max {
+            return Err(TooLong { bytes, max });
+        }
+        if self.buffer.len() < LENGTH_BYTES + bytes {
+            return Ok(None);
+        }
+        self.buffer.advance(LENGTH_BYTES);
+        Ok(Some(self.buffer.split_to(bytes).freeze()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        [&(message.len() as u32).to_le_bytes(), message].concat()
+    }
+
+    #[test]
+    fn messages_survive_any_split() {
+        let stream: Vec<u8> =
+            [&b"one"[..], b"", b"three", &[7; 300]].iter().flat_map(|message| framed(message)).collect();
+        for step in 1..stream.len() {
+            let mut assembler = Assembler::new(Lane::Control);
+            let mut seen = Vec::new();
+            for piece in stream.chunks(step) {
+                assembler.push(piece);
+                while let Some(message) = assembler.next_message().unwrap() {
+                    seen.push(message);
+                }
+            }
+            assert_eq!(seen, [&b"one"[..], b"", b"three", &[7; 300]]);
+        }
+    }
+
+    #[test]
+    fn a_message_beyond_the_bound_is_refused_by_its_length_alone() {
+        let mut assembler = Assembler::new(Lane::Stdout);
+        assembler.push(&(STREAM_BYTES_MAX as u32).to_le_bytes());
+        assert_eq!(assembler.next_message(), Ok(None));
+        let mut assembler = Assembler::new(Lane::Stdout);
+        assembler.push(&(STREAM_BYTES_MAX as u32 + 1).to_le_bytes());
+        assert!(assembler.next_message().is_err());
+    }
+
+    #[test]
+    fn numbers_name_lanes() {
+        for lane in Lane::ALL {
+            assert_eq!(Lane::from_number(lane as u8), Some(lane));
+        }
+        assert_eq!(Lane::from_number(5), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Records: the encrypted units of a link.
+//!
+//! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport
+//! message. Inside, the first byte says what it is: a piece of a lane, a grant of window, or a
+//! sign of life.
+
+use std::sync::Arc;
+
+use snow::StatelessTransportState;
+use thiserror::Error;
+
+use super::lane::Lane;
+use crate::core::limits::RECORD_BYTES_MAX;
+
+/// Bytes that encryption adds.
+const TAG_BYTES: usize = 16;
+/// The longest ciphertext that is accepted; Noise itself ends at 65,535.
+const CIPHERTEXT_BYTES_MAX: usize = RECORD_BYTES_MAX + 1 + TAG_BYTES;
+const GRANT: u8 = 0x10;
+const ALIVE: u8 = 0x11;
+
+/// Why a record is refused. None of these heals: the link is closed.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum RecordError {
+    /// The length is beyond the bound.
+    #[error("a record of {0} bytes, longer than any that ScELA sends")]
+    TooLong(usize),
+    /// It was not sealed by the peer that said hello, or was altered, cut or moved on its way.
+    #[error("a record that does not open: it was damaged, or is not from the peer that said hello")]
+    Sealed,
+    /// It opens, but holds nothing known.
+    #[error("a record of unknown kind {0:#04x}")]
+    Kind(u8),
+    /// It opens, but is empty or cut.
+    #[error("a record with its content cut short")]
+    Short,
+}
+
+/// What a record holds.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// The next bytes of a lane.
+    Piece(Lane, &'a [u8]),
+    /// The receiver of a lane allows so many bytes more.
+    Grant(Lane, u32),
+    /// Nothing but a sign of life.
+    Alive,
+}
+
+/// Seals records. One per direction and link; records must be sent in the order of sealing.
+#[derive(Debug)]
+pub struct Sealer {
+    transport: Arc<StatelessTransportState>,
+    nonce: u64,
+    plain: Vec<u8>,
+}
+
+impl Sealer {
+    pub(super) fn new(transport: Arc<StatelessTransportState>) -> Self {
+        Self { transport, nonce: 0, plain: Vec::with_capacity(256) }
+    }
+
+    /// Appends a record with `content` to `out`. A piece is at most [`RECORD_BYTES_MAX`] long.
+    pub fn seal(&mut self, content: &Content<'_>, out: &mut Vec<u8>) {
+        self.plain.clear();
+        match content {
+            Content::Piece(lane, bytes) => {
+                debug_assert!(bytes.len() <= RECORD_BYTES_MAX);
+                self.plain.push(*lane as u8);
+                self.plain.extend_from_slice(bytes);
+            }
+            Content::Grant(lane, bytes) => {
+                self.plain.extend_from_slice(&[GRANT, *lane as u8]);
+                self.plain.extend_from_slice(&bytes.to_le_bytes());
+            }
+            Content::Alive => self.plain.push(ALIVE),
+        }
+        let length = self.plain.len() + TAG_BYTES;
+        out.extend_from_slice(&(length as u16).to_be_bytes());
+        let start = out.len();
+        out.resize(start + length, 0);
+        let written = self.transport.write_message(self.nonce, &self.plain, &mut out[start..]);
+        debug_assert_eq!(written.ok(), Some(length), "sealing fails only beyond Noise's own bounds");
+        self.nonce += 1;
+    }
+}
+
+/// Opens records, in the order in which they were sealed.
+#[derive(Debug)]
+pub struct Opener {
+    transport: Arc<StatelessTransportState>,
+    nonce: u64,
+    plain: Vec<u8>,
+}
+
+impl Opener {
+    pub(super) fn new(transport: Arc<StatelessTransportState>) -> Self {
+        Self { transport, nonce: 0, plain: vec![0; 256] }
+    }
+
+    /// Opens the record at the front of `bytes`: its content and its length on the wire. `None`
+    /// when more bytes are needed.
+    pub fn open(&mut self, bytes: &[u8]) -> Result<Option<(Content<'_>, usize)>, RecordError> {
+        let Some(length) = bytes.first_chunk::<2>() else { return Ok(None) };
+        let length = usize::from(u16::from_be_bytes(*length));
+        if length > CIPHERTEXT_BYTES_MAX {
+            return Err(RecordError::TooLong(length));
+        }
+        let Some(sealed) = bytes.get(2..2 + length) else { return Ok(None) };
+        if self.plain.len() < length {
+            self.plain.resize(length, 0);
+        }
+        let plain =
+            self.transport.read_message(self.nonce, sealed, &mut self.plain).map_err(|_| RecordError::Sealed)?;
+        self.nonce += 1;
+        let content = match self.plain[..plain].split_first() {
+            Some((&GRANT, &[lane, a, b, c, d])) => {
+                let lane = Lane::from_number(lane).ok_or(RecordError::Kind(lane))?;
+                Content::Grant(lane, u32::from_le_bytes([a, b, c, d]))
+            }
+            Some((&ALIVE, &[])) => Content::Alive,
+            Some((&GRANT | &ALIVE, _)) | None => return Err(RecordError::Short),
+            Some((&kind, piece)) => Content::Piece(Lane::from_number(kind).ok_or(RecordError::Kind(kind))?, piece),
+        };
+        Ok(Some((content, 2 + length)))
+    }
+}

@@ -1,0 +1,163 @@
+//! A tiny harness for cases that start and reap processes.
+//!
+//! Waiting for children is a matter of the whole process, so each case runs in a process of its
+//! own: this test binary, started again with `--case`. `--role` makes it a rank, an agent, ... of
+//! a case. A case ends by its deadline, and whatever it leaves behind is a failure.
+#![allow(dead_code, reason = "each test binary uses its part of it")]
+
+use std::io::Read;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine; only failures take it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(crate) type Case = (&'static str, fn());
+pub(crate) type Role = (&'static str, fn(&[String]));
+
+/// The `main` of a test binary.
+pub(crate) fn run(cases: &[Case], roles: &[Role]) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("--role") => {
+            let name = &args[1];
+            let (_, role) = roles.iter().find(|(known, _)| known == name).expect("a known role");
+            role(&args[2..]);
+            return ExitCode::SUCCESS;
+        }
+        Some("--case") => {
+            let name = &args[1];
+            let (_, case) = cases.iter().find(|(known, _)| known == name).expect("a known case");
+            case();
+            return ExitCode::SUCCESS;
+        }
+        _ => {}
+    }
+    let exact = args.iter().any(|arg| arg == "--exact");
+    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |name: &str| {
+        let fits = |filter: &&String| {
+            if exact { name == **filter } else { name.contains(*filter) }
+        };
+        filters.is_empty() || filters.iter().any(fits)
+    };
+    // No case is ignored, for tools that ask.
+    let ignored = args.iter().any(|arg| arg == "--ignored");
+    let chosen: Vec<_> = cases.iter().filter(|(name, _)| !ignored && wanted(name)).collect();
+    if args.iter().any(|arg| arg == "--list") {
+        chosen.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    nla::sys::become_subreaper().expect("Linux has it");
+    let mut failed = 0;
+    for (name, _) in &chosen {
+        match run_case(name) {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(why) => {
+                failed += 1;
+                println!("test {name} ... FAILED\n{why}");
+            }
+        }
+    }
+    println!("\ntest result: {} passed; {failed} failed\n", chosen.len() - failed);
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run_case(name: &str) -> Result<(), String> {
+    let log = tempfile::tempfile().expect("a place for the log");
+    let copy = || Stdio::from(log.try_clone().expect("descriptors are left"));
+    let mut case = myself(&["--case", name]);
+    let mut case =
+        case.stdin(Stdio::null()).stdout(copy()).stderr(copy()).spawn().expect("this program can be started");
+    let mut status = None;
+    let in_time = holds(2 * PATIENCE, || {
+        status = case.try_wait().expect("it is our child");
+        status.is_some()
+    });
+    let mut why = String::new();
+    match status {
+        Some(status) if status.success() => {}
+        Some(status) => why = format!("it ended with {status}"),
+        None => why = "it did not end in time".to_owned(),
+    }
+    if nla::sys::has_children() {
+        if in_time {
+            why += "; it left processes behind";
+        }
+        end_all_children();
+    }
+    if why.is_empty() {
+        return Ok(());
+    }
+    let mut text = String::new();
+    let mut log = log;
+    std::io::Seek::rewind(&mut log).expect("a file can be rewound");
+    let _ = log.read_to_string(&mut text);
+    Err(format!("{why}\n--- its output\n{text}---"))
+}
+
+/// Kills and reaps every child, as agents do.
+pub(crate) fn end_all_children() {
+    until("the children to end", || {
+        nla::sys::kill_children(9);
+        while nla::sys::reap().is_some() {}
+        !nla::sys::has_children()
+    });
+}
+
+/// This program again.
+pub(crate) fn myself(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
+    command.args(args);
+    command
+}
+
+/// Waits for a condition; panics if it does not come true.
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    assert!(holds(PATIENCE, condition), "waited in vain for {what}");
+}
+
+/// Does the condition come true in time?
+pub(crate) fn holds(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if condition() {
+            return true;
+        }
+        if start.elapsed() > patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Is there a process of this number that has not ended? (A zombie has.)
+pub(crate) fn is_running(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return false;
+    };
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    !state.is_some_and(|state| state.starts_with(['Z', 'X']))
+}
+
+/// A process that does nothing, for a bounded time.
+pub(crate) fn sleeper(_: &[String]) {
+    std::thread::sleep(2 * PATIENCE);
+}
+
+/// Starts a sleeper in a session of its own, tells its pid to standard output, and ends: the
+/// double fork of a daemon.
+pub(crate) fn daemon(args: &[String]) {
+    match args.first() {
+        None => {
+            let mut again = myself(&["--role", "daemon", "inner"]);
+            again.spawn().expect("this program can be started").wait().expect("it is our child");
+        }
+        Some(_) => {
+            nla::sys::new_session().expect("we lead no group");
+            let mut sleeper = myself(&["--role", "sleeper"]);
+            let sleeper = sleeper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            println!("daemon {}", sleeper.spawn().expect("this program can be started").id());
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! [`Epoch`]: what one fence made visible, as one immutable, indexed blob.
+//!
+//! The root encodes and indexes it once; the same bytes travel down and are looked up in, and may
+//! later lie in shared memory. All numbers are little endian and all positions relative to the
+//! blob's start. An epoch of nothing is no bytes at all; else:
+//!
+//! ```text
+//! magic u32 | entries u32 | slots u32 | bytes of entries u32
+//! slots × [ tag u32 | offset u32 ]       offset 0: free
+//! entries × [ key length u16 | value length u32 | key | value ]
+//! ```
+//!
+//! The slots are an open-addressed hash table with linear probing. Their number is a power of two,
+//! at least 3/2 of the entries, so that there is always a free one to end a probe at. The low bits
+//! of a key's hash are its first slot, the high 32 bits the tag.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use thiserror::Error;
+
+use super::hash::hash;
+use super::index::Index;
+use super::puts::{Put, Puts, PutsError};
+use crate::Rank;
+
+/// "SEP" and the format's version.
+const MAGIC: u32 = u32::from_le_bytes(*b"SEP1");
+const HEADER_BYTES: usize = 16;
+const SLOT_BYTES: usize = 8;
+const ENTRY_HEADER_BYTES: usize = 2 + 4;
+
+/// The entries of one epoch: each key once. Cheap to clone.
+///
+/// Every value of this type has been checked: look-ups cannot leave the bytes.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Epoch {
+    bytes: Bytes,
+    entries: u32,
+    slots: u32,
+}
+
+/// Bytes are not an epoch.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum EpochError {
+    /// They do not begin as an epoch of this version does.
+    #[error("bytes are not an epoch of this version")]
+    Magic,
+    /// They are shorter or longer than their header says.
+    #[error("epoch's length contradicts its header")]
+    Length,
+    /// The table has a wrong size, no free slot, or another number of entries than the header says.
+    #[error("epoch's table contradicts its header")]
+    Table,
+    /// The entry at this offset ends outside, or there is none.
+    #[error("epoch has no entry at byte {0}")]
+    Entry(usize),
+}
+
+impl Epoch {
+    /// One winner per key: the put of the highest rank, and of several by that rank its last.
+    ///
+    /// The result, down to its bytes, does not depend on the order in which batches were appended,
+    /// as long as each rank's own puts kept theirs.
+    pub fn merge(puts: &Puts) -> Result<Self, PutsError> {
+        let mut index = Index::for_entries(puts.validate()?);
+        let mut winners: Vec<Winner> = Vec::new();
+        let mut offset = 0;
+        while let Some((Put { rank, key, .. }, next)) = puts.put_at(offset) {
+            let winner = Winner { rank, offset, hash: hash(key) };
+            let same = |at: usize| puts.put_at(winners[at].offset).is_some_and(|(put, _)| put.key == key);
+            match index.find_or_insert(winner.hash, same, winners.len()) {
+                None => winners.push(winner),
+                Some(at) if winners[at].rank <= rank => winners[at] = winner,
+                Some(_) => {}
+            }
+            offset = next;
+        }
+        drop(index);
+        // A rank's own puts are in their order wherever they lie. Batches come as runs of ascending
+        // ranks, which the stable sort joins in about linear time.
+        winners.sort_by_key(|winner| (winner.rank, winner.offset));
+        let entries = winners.iter().filter_map(|winner| {
+            let (Put { key, value, .. }, _) = puts.put_at(winner.offset)?;
+            Some(Entry { hash: winner.hash, key, value })
+        });
+        Self::encode(entries).ok_or(PutsError::TooLarge)
+    }
+
+    /// From entries that no rank put, such as what a parent gives its children to read; of several
+    /// with one key the last wins.
+    ///
+    /// Entries that the format cannot hold (a key beyond 65,535 bytes, 4 GiB in all) are left out;
+    /// callers bound theirs far below.
+    pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let all: Vec<(&[u8], &[u8])> = entries.into_iter().collect();
+        let mut index = Index::for_entries(all.len());
+        let mut kept: Vec<Entry<'a>> = Vec::with_capacity(all.len());
+        let mut bytes_left = u32::MAX as usize - HEADER_BYTES - 2 * SLOT_BYTES;
+        for (key, value) in all {
+            let entry = Entry { hash: hash(key), key, value };
+            // At worst there are three slots for an entry, and two more.
+            let cost = entry.bytes_len() + 3 * SLOT_BYTES;
+            if key.len() > usize::from(u16::MAX) || cost > bytes_left {
+                continue;
+            }
+            bytes_left -= cost;
+            let same = |at: usize| kept[at].key == key;
+            match index.find_or_insert(entry.hash, same, kept.len()) {
+                None => kept.push(entry),
+                Some(at) => kept[at] = entry,
+            }
+        }
+        Self::encode(kept.iter().copied()).expect("entries were kept within 4 GiB")
+    }
+
+    /// Checks bytes that came from elsewhere, all of them, once.
+    ///
+    /// What passes behaves as if it had been encoded here: each entry is found under its key, and
+    /// no look-up leaves the bytes or runs for ever.
+    pub fn from_bytes(bytes: Bytes) -> Result<Self, EpochError> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        let word = |at: usize| read_u32(&bytes, at).ok_or(EpochError::Length);
+        if word(0)? != MAGIC {
+            return Err(EpochError::Magic);
+        }
+        let (entries, slots, entries_bytes) = (word(4)?, word(8)?, word(12)?);
+        let table_bytes = u64::from(slots) * SLOT_BYTES as u64;
+        let length = HEADER_BYTES as u64 + table_bytes + u64::from(entries_bytes);
+        if bytes.len() as u64 != length || length > u64::from(u32::MAX) {
+            return Err(EpochError::Length);
+        }
+        if entries == 0 || !slots.is_power_of_two() || slots <= entries {
+            return Err(EpochError::Table);
+        }
+        let epoch = Self { bytes, entries, slots };
+        let taken = (0..slots).filter(|&slot| epoch.slot(slot).1 != 0).count();
+        if taken != entries as usize {
+            return Err(EpochError::Table);
+        }
+        // Every entry has a slot of its own and there are as many as entries: no slot points
+        // anywhere else.
+        let mut offset = epoch.first_entry();
+        for _ in 0..entries {
+            let (key, _, next) = epoch.entry_at(offset).ok_or(EpochError::Entry(offset))?;
+            let hash = hash(key);
+            if epoch.probe(hash).all(|slot| slot != (tag_of(hash), offset as u32)) {
+                return Err(EpochError::Table);
+            }
+            offset = next;
+        }
+        if offset == epoch.bytes.len() { Ok(epoch) } else { Err(EpochError::Length) }
+    }
+
+    /// The encoded epoch, to be sent or looked up in elsewhere.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The value of a key. Does not allocate.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        self.get_hashed(hash(key), key)
+    }
+
+    /// [`Epoch::get`] for a key hashed already.
+    pub(super) fn get_hashed(&self, hash: u64, key: &[u8]) -> Option<&[u8]> {
+        self.probe(hash).find_map(|(tag, offset)| {
+            if tag != tag_of(hash) {
+                return None;
+            }
+            let (found, value, _) = self.entry_at(offset as usize)?;
+            (found == key).then_some(value)
+        })
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.entries as usize
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    /// Keys and values, in order of the ranks that put them, or as given to
+    /// [`Epoch::from_entries`].
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let mut offset = self.first_entry();
+        (0..self.entries).map_while(move |_| {
+            let (key, value, next) = self.entry_at(offset)?;
+            offset = next;
+            Some((key, value))
+        })
+    }
+
+    /// Writes distinct keys down; `None` when they exceed 4 GiB.
+    fn encode<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Self> {
+        let (count, entries_bytes) =
+            entries.clone().fold((0_usize, 0_usize), |(count, bytes), entry| (count + 1, bytes + entry.bytes_len()));
+        if count == 0 {
+            return Some(Self::default());
+        }
+        let slots = (count + count / 2 + 1).next_power_of_two();
+        let length = HEADER_BYTES + slots * SLOT_BYTES + entries_bytes;
+        u32::try_from(length).ok()?;
+        let count = u32::try_from(count).ok()?;
+        let mut bytes = Vec::with_capacity(length);
+        for word in [MAGIC, count, slots as u32, entries_bytes as u32] {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+        bytes.resize(HEADER_BYTES + slots * SLOT_BYTES, 0);
+        for Entry { hash, key, value } in entries {
+            let offset = bytes.len() as u32;
+            let mut slot = hash as usize & (slots - 1);
+            while read_u32(&bytes, HEADER_BYTES + slot * SLOT_BYTES + 4) != Some(0) {
+                slot = (slot + 1) & (slots - 1);
+            }
+            let at = HEADER_BYTES + slot * SLOT_BYTES;
+            bytes[at..at + 4].copy_from_slice(&tag_of(hash).to_le_bytes());
+            bytes[at + 4..at + 8].copy_from_slice(&offset.to_le_bytes());
+            bytes.extend_from_slice(&u16::try_from(key.len()).ok()?.to_le_bytes());
+            bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(key);
+            bytes.extend_from_slice(value);
+        }
+        Some(Self { bytes: bytes.into(), entries: count, slots: slots as u32 })
+    }
+
+    /// The taken slots (tag, offset) that a hash leads to, up to the first free one.
+    fn probe(&self, hash: u64) -> impl Iterator<Item = (u32, u32)> {
+        let mask = self.slots.wrapping_sub(1);
+        let mut slot = hash as u32 & mask;
+        // An epoch of nothing has no slots at all.
+        (0..self.slots).map_while(move |_| {
+            let taken = self.slot(slot);
+            slot = slot.wrapping_add(1) & mask;
+            (taken.1 != 0).then_some(taken)
+        })
+    }
+
+    fn slot(&self, slot: u32) -> (u32, u32) {
+        let at = HEADER_BYTES + slot as usize * SLOT_BYTES;
+        let word = |at| read_u32(&self.bytes, at).unwrap_or(0);
+        (word(at), word(at + 4))
+    }
+
+    fn first_entry(&self) -> usize {
+        HEADER_BYTES + self.slots as usize * SLOT_BYTES
+    }
+
+    /// Key and value of the entry at `offset`, and where the next one begins.
+    fn entry_at(&self, offset: usize) -> Option<(&[u8], &[u8], usize)> {
+        let (key_bytes, rest) = self.bytes.get(offset..)?.split_first_chunk::<2>()?;
+        let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
+        let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_bytes).into())?;
+        let value_bytes = usize::try_from(u32::from_le_bytes(*value_bytes)).ok()?;
+        let (value, rest) = rest.split_at_checked(value_bytes)?;
+        Some((key, value, self.bytes.len() - rest.len()))
+    }
+}
+
+/// What a put has to say to win a key.
+#[derive(Copy, Clone)]
+struct Winner {
+    rank: Rank,
+    offset: usize,
+    hash: u64,
+}
+
+#[derive(Copy, Clone)]
+struct Entry<'a> {
+    hash: u64,
+    key: &'a [u8],
+    value: &'a [u8],
+}
+
+impl Entry<'_> {
+    fn bytes_len(&self) -> usize {
+        ENTRY_HEADER_BYTES + self.key.len() + self.value.len()
+    }
+}
+
+fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
+}
+
+impl fmt::Debug for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Epoch({} entries, {} bytes)", self.entries, self.bytes.len())
+    }
+}
+
+impl Serialize for Epoch {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.bytes)
+    }
+}
+
+impl<'de> Deserialize<'de> for Epoch {
+    /// Checks as [`Epoch::from_bytes`] does.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_bytes(Bytes::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! [`Puts`]: a batch of puts on its way up the tree.
+//!
+//! Append-only bytes, so that an agent joins its children's batches by copying: per put
+//! `[rank u32][key length u16][value length u32][key][value]`, little endian. Decoding a message
+//! does not look inside; whoever reads ([`Puts::iter`], [`Puts::validate`], `Epoch::merge`) is told
+//! where the bytes make no sense.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Rank;
+use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+const HEADER_BYTES: usize = 4 + 2 + 4;
+
+/// A batch of puts; the puts of one rank are in the order in which it made them.
+#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Puts(#[serde(with = "serde_bytes")] Vec<u8>);
+
+/// One put, borrowed from its batch.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Put<'a> {
+    /// Who put it.
+    pub rank: Rank,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value; may be empty.
+    pub value: &'a [u8],
+}
+
+/// A batch cannot be read or merged.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum PutsError {
+    /// The bytes end inside the put that begins at this offset.
+    #[error("batch of puts ends inside the put at byte {0}")]
+    Truncated(usize),
+    /// The winners do not fit one epoch, whose offsets are 32 bits.
+    #[error("entries of one epoch exceed 4 GiB")]
+    TooLarge,
+}
+
+/// Why a put is refused, for every interface the same.
+///
+/// The text holds no blank: it is also what PMI-1 sends as `msg=`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum PutRefusal {
+    /// The key is empty.
+    #[error("key_empty")]
+    KeyEmpty,
+    /// The key is longer than [`KEY_BYTES_MAX`].
+    #[error("key_longer_than_{KEY_BYTES_MAX}_bytes")]
+    KeyTooLong,
+    /// The key begins with `PMI_`, which is kept for what the agent itself provides.
+    #[error("key_reserved")]
+    KeyReserved,
+    /// The key holds a blank, which the wire protocol could not ask for.
+    #[error("key_has_blank")]
+    KeyHasBlank,
+    /// The value is longer than [`VALUE_BYTES_MAX`].
+    #[error("value_longer_than_{VALUE_BYTES_MAX}_bytes")]
+    ValueTooLong,
+}
+
+/// Checks what a rank wants to put, whatever interface it speaks.
+pub fn check_put(key: &[u8], value: &[u8]) -> Result<(), PutRefusal> {
+    if key.is_empty() {
+        Err(PutRefusal::KeyEmpty)
+    } else if key.len() > KEY_BYTES_MAX {
+        Err(PutRefusal::KeyTooLong)
+    } else if key.starts_with(b"PMI_") {
+        Err(PutRefusal::KeyReserved)
+    } else if key.contains(&b' ') {
+        Err(PutRefusal::KeyHasBlank)
+    } else if value.len() > VALUE_BYTES_MAX {
+        Err(PutRefusal::ValueTooLong)
+    } else {
+        Ok(())
+    }
+}
+
+impl Puts {
+    /// A batch of nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends one put.
+    ///
+    /// # Panics
+    ///
+    /// When `key` is longer than 65,535 bytes or `value` than 4 GiB. Front-ends refuse far shorter
+    /// ones with [`check_put`]; a key that got here was let through by a bug of ours.
+    pub fn push(&mut self, rank: Rank, key: &[u8], value: &[u8]) {
+        let key_bytes = u16::try_from(key.len()).expect("front-ends bound keys");
+        let value_bytes = u32::try_from(value.len()).expect("front-ends bound values");
+        self.0.reserve(Self::cost(key, value));
+        self.0.extend_from_slice(&rank.0.to_le_bytes());
+        self.0.extend_from_slice(&key_bytes.to_le_bytes());
+        self.0.extend_from_slice(&value_bytes.to_le_bytes());
+        self.0.extend_from_slice(key);
+        self.0.extend_from_slice(value);
+    }
+
+    /// Appends another batch behind this one.
+    pub fn append(&mut self, other: &Self) {
+        self.0.extend_from_slice(&other.0);
+    }
+
+    /// Whether there is no put.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The size of the encoded batch, in bytes.
+    pub fn bytes_len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The puts in order; ends after the first error.
+    pub fn iter(&self) -> impl Iterator<Item = Result<Put<'_>, PutsError>> {
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            if offset >= self.0.len() {
+                return None;
+            }
+            match self.put_at(offset) {
+                Some((put, next)) => {
+                    offset = next;
+                    Some(Ok(put))
+                }
+                None => {
+                    let error = PutsError::Truncated(offset);
+                    offset = self.0.len();
+                    Some(Err(error))
+                }
+            }
+        })
+    }
+
+    /// Checks the whole batch and counts its puts.
+    pub fn validate(&self) -> Result<usize, PutsError> {
+        self.iter().try_fold(0, |count, put| put.map(|_| count + 1))
+    }
+
+    /// The value of the last put of `key`, whoever made it. Reads the whole batch.
+    pub fn last_value_of(&self, key: &[u8]) -> Option<&[u8]> {
+        let puts = self.iter().map_while(Result::ok);
+        puts.filter(|put| put.key == key).last().map(|put| put.value)
+    }
+
+    /// How many bytes a put takes in a batch.
+    pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
+        HEADER_BYTES + key.len() + value.len()
+    }
+
+    /// The put that begins at byte `offset`, and where the next one does. `None` when the bytes end
+    /// before it does.
+    pub(crate) fn put_at(&self, offset: usize) -> Option<(Put<'_>, usize)> {
+        let (rank, rest) = self.0.get(offset..)?.split_first_chunk::<4>()?;
+        let (key_bytes, rest) = rest.split_first_chunk::<2>()?;
+        let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
+        let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_bytes).into())?;
+        let value_bytes = usize::try_from(u32::from_le_bytes(*value_bytes)).ok()?;
+        let (value, rest) = rest.split_at_checked(value_bytes)?;
+        let put = Put { rank: Rank(u32::from_le_bytes(*rank)), key, value };
+        Some((put, self.0.len() - rest.len()))
+    }
+}
+
+impl fmt::Debug for Puts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Puts({} bytes)", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn puts(list: &[(u32, &str, &str)]) -> Puts {
+        let mut puts = Puts::new();
+        for (rank, key, value) in list {
+            puts.push(Rank(*rank), key.as_bytes(), value.as_bytes());
+        }
+        puts
+    }
+
+    #[test]
+    fn the_bytes_are_as_documented() {
+        let bytes = rmp_serde::to_vec(&puts(&[(258, "k", "vw")])).unwrap();
+        assert_eq!(bytes[2..], *b"\x02\x01\0\0\x01\0\x02\0\0\0kvw");
+        assert_eq!(rmp_serde::from_slice::<Puts>(&bytes).unwrap(), puts(&[(258, "k", "vw")]));
+    }
+
+    #[test]
+    fn appending_keeps_the_order() {
+        let mut all = puts(&[(1, "a", "1")]);
+        all.append(&puts(&[(0, "a", "2"), (0, "b", "")]));
+        assert_eq!(all, puts(&[(1, "a", "1"), (0, "a", "2"), (0, "b", "")]));
+        assert_eq!(all.validate(), Ok(3));
+        assert_eq!(all.last_value_of(b"a"), Some(&b"2"[..]));
+        assert_eq!(all.last_value_of(b"b"), Some(&b""[..]));
+        assert_eq!(all.last_value_of(b"c"), None);
+        assert!(!all.is_empty());
+    }
+
+    #[test]
+    fn a_cut_batch_says_where() {
+        let whole = puts(&[(1, "a", "1"), (2, "b", "2")]);
+        let cut = Puts(whole.0[..whole.0.len() - 1].to_vec());
+        assert_eq!(cut.validate(), Err(PutsError::Truncated(12)));
+        assert_eq!(cut.iter().count(), 2);
+        assert_eq!(cut.last_value_of(b"a"), Some(&b"1"[..]));
+        assert_eq!(PutsError::Truncated(12).to_string(), "batch of puts ends inside the put at byte 12");
+    }
+
+    #[test]
+    fn puts_are_refused_one_byte_beyond_the_bound() {
+        let check = |key: usize, value: usize| check_put(&vec![b'k'; key], &vec![b' '; value]);
+        assert_eq!(check(KEY_BYTES_MAX, VALUE_BYTES_MAX), Ok(()));
+        assert_eq!(check(1, 0), Ok(()));
+        assert_eq!(check(0, 0), Err(PutRefusal::KeyEmpty));
+        assert_eq!(check(KEY_BYTES_MAX + 1, 0), Err(PutRefusal::KeyTooLong));
+        assert_eq!(check(1, VALUE_BYTES_MAX + 1), Err(PutRefusal::ValueTooLong));
+        assert_eq!(check_put(b"PMI_x", b""), Err(PutRefusal::KeyReserved));
+        assert_eq!(check_put(b"pmi_x", b""), Ok(()));
+        assert_eq!(check_put(b"a b", b""), Err(PutRefusal::KeyHasBlank));
+    }
+
+    mod properties {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::super::*;
+
+        proptest! {
+            #[test]
+            fn reading_gives_what_was_pushed(
+                list in vec((any::<u32>(), vec(any::<u8>(), 0..9), vec(any::<u8>(), 0..9)), 0..9)
+            ) {
+                let mut puts = Puts::new();
+                for (rank, key, value) in &list {
+                    puts.push(Rank(*rank), key, value);
+                }
+                let read: Vec<_> = puts.iter().map(Result::unwrap).collect();
+                let expected: Vec<_> = list
+                    .iter()
+                    .map(|(rank, key, value)| Put { rank: Rank(*rank), key, value })
+                    .collect();
+                prop_assert_eq!(read, expected);
+            }
+
+            #[test]
+            fn no_bytes_panic(bytes in vec(prop_oneof![0_u8..4, any::<u8>()], 0..60)) {
+                let puts = Puts(bytes);
+                prop_assert_eq!(puts.validate().is_ok(), puts.iter().all(|put| put.is_ok()));
+                let merged = crate::board::Epoch::merge(&puts);
+                prop_assert_eq!(merged.is_ok(), puts.validate().is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! [`Mapping`]: which rank lives on which node, as PMI's blocks.
+//!
+//! A block says: `count` nodes from `start`, `ppn` consecutive ranks on each. Ranks are dealt
+//! through the blocks in order. Ours always cover every rank exactly: when ranks are left over,
+//! legacy clients wrap around by rules of their own (to the first block that starts at node 0).
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::Rank;
+use crate::limits::{MAPPING_BLOCKS_MAX, MAPPING_BYTES_MAX};
+
+/// `ppn` consecutive ranks on each of `count` nodes from `start`.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct Block {
+    /// The first node.
+    pub start: u32,
+    /// How many nodes, at least 1.
+    pub count: u32,
+    /// Ranks on each, at least 1.
+    pub ppn: u32,
+}
+
+/// Where each rank of a namespace lives.
+///
+/// Two ranks on one node share its kernel, `/dev/shm` and process ids; MPI libraries build shared
+/// memory on it, so that a mapping that is not true breaks jobs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Block>", into = "Vec<Block>")]
+pub struct Mapping {
+    blocks: Vec<Block>,
+    /// The first rank of each block, and one more: the size.
+    firsts: Vec<u32>,
+    node_count: u32,
+}
+
+/// Blocks from a peer are not a mapping.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum MappingError {
+    /// More blocks than [`MAPPING_BLOCKS_MAX`].
+    #[error("mapping has more than {MAPPING_BLOCKS_MAX} blocks")]
+    TooMany,
+    /// A block has no node or no rank.
+    #[error("block {0} of the mapping is empty")]
+    EmptyBlock(usize),
+    /// Node numbers or ranks go beyond 32 bits.
+    #[error("block {0} of the mapping goes beyond 32 bits")]
+    Overflow(usize),
+}
+
+impl Mapping {
+    /// From the node of rank 0, of rank 1, ...: run-length compressed, numbers kept as given.
+    ///
+    /// The caller numbers nodes densely from 0 in order of first appearance; old clients were only
+    /// seen to work with that.
+    ///
+    /// # Panics
+    ///
+    /// With 2^32 ranks or more, which no plan has.
+    pub fn from_nodes(nodes: impl IntoIterator<Item = u32>) -> Self {
+        let mut blocks: Vec<Block> = Vec::new();
+        let mut run: Option<Block> = None;
+        for node in nodes {
+            match &mut run {
+                Some(block) if block.start == node => block.ppn += 1,
+                _ => {
+                    if let Some(done) = run.replace(Block { start: node, count: 1, ppn: 1 }) {
+                        push_run(&mut blocks, done);
+                    }
+                }
+            }
+        }
+        if let Some(done) = run {
+            push_run(&mut blocks, done);
+        }
+        Self::indexed(blocks).expect("a plan has fewer than 2^32 ranks")
+    }
+
+    /// All of `size` ranks on node 0; empty when there are none.
+    pub fn single_node(size: u32) -> Self {
+        if size == 0 {
+            return Self::default();
+        }
+        let blocks = vec![Block { start: 0, count: 1, ppn: size }];
+        Self { blocks, firsts: vec![0, size], node_count: 1 }
+    }
+
+    /// The blocks in order of their ranks.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// How many ranks are mapped.
+    pub fn size(&self) -> u32 {
+        self.firsts.last().copied().unwrap_or(0)
+    }
+
+    /// The node on which a rank lives; `None` for a rank beyond the size. O(log blocks).
+    pub fn node_of(&self, rank: Rank) -> Option<u32> {
+        let (at, offset) = self.locate(rank)?;
+        let block = self.blocks[at];
+        Some(block.start + offset / block.ppn)
+    }
+
+    /// How many lower ranks live on the same node; `None` for a rank beyond the size. O(blocks).
+    pub fn local_rank(&self, rank: Rank) -> Option<u32> {
+        let (at, offset) = self.locate(rank)?;
+        let block = self.blocks[at];
+        let node = block.start + offset / block.ppn;
+        let before: u32 = self.blocks[..at].iter().map(|earlier| earlier.ranks_on(node)).sum();
+        Some(before + offset % block.ppn)
+    }
+
+    /// How many ranks live on a node; 0 for a node without any. O(blocks).
+    pub fn local_size(&self, node: u32) -> u32 {
+        self.blocks.iter().map(|block| block.ranks_on(node)).sum()
+    }
+
+    /// How many different nodes have ranks.
+    pub fn node_count(&self) -> u32 {
+        self.node_count
+    }
+
+    /// `PMI_process_mapping`: `(vector,(0,1,8))`, without blanks, in the old syntax only (what
+    /// MPICH >= 4.1 understands beyond it kills older clients).
+    ///
+    /// `None` for an empty mapping, and when it is longer than legacy clients read (865 bytes): a
+    /// mapping is never shortened to something untrue. Clients then compare host names.
+    pub fn wire_value(&self) -> Option<String> {
+        if self.blocks.is_empty() {
+            return None;
+        }
+        let mut text = String::from("(vector");
+        for Block { start, count, ppn } in &self.blocks {
+            write!(text, ",({start},{count},{ppn})").ok()?;
+            if text.len() >= MAPPING_BYTES_MAX {
+                return None;
+            }
+        }
+        text.push(')');
+        Some(text)
+    }
+
+    /// `blocks`, each of at least one node and rank, with what look-ups need beside them.
+    fn indexed(blocks: Vec<Block>) -> Result<Self, MappingError> {
+        let mut firsts = Vec::with_capacity(blocks.len() + 1);
+        let mut intervals = Vec::with_capacity(blocks.len());
+        let mut size = 0_u32;
+        firsts.push(size);
+        for (at, block) in blocks.iter().enumerate() {
+            let ranks = block.count.checked_mul(block.ppn);
+            let sum = ranks.and_then(|ranks| size.checked_add(ranks));
+            size = sum.ok_or(MappingError::Overflow(at))?;
+            firsts.push(size);
+            // The last node's number must fit, the one behind it need not.
+            block.start.checked_add(block.count - 1).ok_or(MappingError::Overflow(at))?;
+            let start = u64::from(block.start);
+            intervals.push((start, start + u64::from(block.count)));
+        }
+        intervals.sort_unstable();
+        let (mut node_count, mut counted_to) = (0_u64, 0_u64);
+        for (start, end) in intervals {
+            node_count += end.saturating_sub(start.max(counted_to));
+            counted_to = counted_to.max(end);
+        }
+        // Every node has a rank, so there are no more nodes than ranks.
+        let node_count = u32::try_from(node_count).unwrap_or(size);
+        Ok(Self { blocks, firsts, node_count })
+    }
+
+    /// The block of a rank, and the rank's place in it.
+    fn locate(&self, rank: Rank) -> Option<(usize, u32)> {
+        if rank.0 >= self.size() {
+            return None;
+        }
+        let at = self.firsts.partition_point(|&first| first <= rank.0) - 1;
+        Some((at, rank.0 - self.firsts[at]))
+    }
+}
+
+impl Block {
+    /// How many of this block's ranks live on `node`.
+    fn ranks_on(self, node: u32) -> u32 {
+        let held = node >= self.start && node - self.start < self.count;
+        if held { self.ppn } else { 0 }
+    }
+}
+
+/// Appends a run of ranks on one node, or lengthens the last block by it.
+fn push_run(blocks: &mut Vec<Block>, run: Block) {
+    match blocks.last_mut() {
+        Some(last) if last.ppn == run.ppn && last.start.checked_add(last.count) == Some(run.start) => {
+            last.count += 1;
+        }
+        _ => blocks.push(run),
+    }
+}
+
+impl Default for Mapping {
+    /// Of nobody.
+    fn default() -> Self {
+        Self { blocks: Vec::new(), firsts: vec![0], node_count: 0 }
+    }
+}
+
+impl TryFrom<Vec<Block>> for Mapping {
+    type Error = MappingError;
+
+    fn try_from(blocks: Vec<Block>) -> Result<Self, MappingError> {
+        if blocks.len() > MAPPING_BLOCKS_MAX {
+            return Err(MappingError::TooMany);
+        }
+        if let Some(at) = blocks.iter().position(|block| block.count == 0 || block.ppn == 0) {
+            return Err(MappingError::EmptyBlock(at));
+        }
+        Self::indexed(blocks)
+    }
+}
+
+impl From<Mapping> for Vec<Block> {
+    fn from(mapping: Mapping) -> Self {
+        mapping.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(nodes: &[u32], expected: &str) {
+        let mapping = Mapping::from_nodes(nodes.iter().copied());
+        assert_eq!(mapping.wire_value().as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn layouts_compress() {
+        check(&[0; 8], "(vector,(0,1,8))");
+        check(&[0, 0, 1, 1], "(vector,(0,2,2))");
+        check(&[0, 1, 2, 3], "(vector,(0,4,1))");
+        check(&[0, 1, 1, 1], "(vector,(0,1,1),(1,1,3))");
+        check(&[0, 1, 0, 1], "(vector,(0,2,1),(0,2,1))");
+        check(&[5, 5, 7, 7], "(vector,(5,1,2),(7,1,2))");
+        check(&[1, 2, 0], "(vector,(1,2,1),(0,1,1))");
+        assert_eq!(Mapping::single_node(8), Mapping::from_nodes([0; 8]));
+    }
+
+    #[test]
+    fn no_ranks_have_no_mapping() {
+        // An empty value makes MPICH 4.0.2 abort.
+        for mapping in [Mapping::from_nodes([]), Mapping::single_node(0), Mapping::default()] {
+            assert_eq!(mapping, Mapping::default());
+            assert_eq!((mapping.size(), mapping.node_count()), (0, 0));
+            assert_eq!(mapping.wire_value(), None);
+            assert_eq!(mapping.node_of(Rank(0)), None);
+        }
+    }
+
+    #[test]
+    fn a_value_too_long_for_legacy_clients_is_none() {
+        let exact = Mapping::from_nodes(exactly(MAPPING_BYTES_MAX));
+        assert_eq!(exact.wire_value().map(|value| value.len()), Some(MAPPING_BYTES_MAX));
+        assert_eq!(Mapping::from_nodes(exactly(MAPPING_BYTES_MAX + 1)).wire_value(), None);
+    }
+
+    /// Nodes of a mapping whose wire value has `bytes` bytes: 8, and 8 or 9 per block.
+    fn exactly(bytes: usize) -> Vec<u32> {
+        let (blocks, long) = ((bytes - 8) / 8, (bytes - 8) % 8);
+        let mut nodes = Vec::new();
+        for block in 0..blocks {
+            let ppn = if block < long { 10 } else { 1 + block % 2 };
+            nodes.extend(std::iter::repeat_n(if block % 2 == 0 { 0 } else { 2 }, ppn));
+        }
+        nodes
+    }
+
+    #[test]
+    fn nodes_are_counted_once() {
+        assert_eq!(Mapping::from_nodes([0, 1, 0, 1]).node_count(), 2);
+        assert_eq!(Mapping::from_nodes([5, 5, 7, 7]).node_count(), 2);
+        assert_eq!(Mapping::from_nodes([1, 2, 0]).node_count(), 3);
+        assert_eq!(Mapping::from_nodes([u32::MAX, 0]).node_count(), 2);
+    }
+
+    #[test]
+    fn a_million_ranks_cost_a_few_bytes() {
+        let mapping = Mapping::from_nodes((0..1_000_000).map(|rank| rank / 125));
+        assert_eq!(mapping.blocks(), [Block { start: 0, count: 8000, ppn: 125 }]);
+        assert_eq!(mapping.node_of(Rank(999_999)), Some(7999));
+        assert_eq!(mapping.local_rank(Rank(999_999)), Some(124));
+        assert_eq!(mapping.node_of(Rank(1_000_000)), None);
+    }
+
+    #[test]
+    fn blocks_from_a_peer_are_checked() {
+        let decode = |blocks: &[(u32, u32, u32)]| rmp_serde::from_slice::<Mapping>(&rmp_serde::to_vec(blocks).unwrap());
+        assert_eq!(decode(&[(0, 2, 2)]).unwrap(), Mapping::from_nodes([0, 0, 1, 1]));
+        let many = u32::MAX;
+        for (blocks, words) in [
+            (vec![(0, 0, 1)], "block 0 of the mapping is empty"),
+            (vec![(0, 1, 1), (0, 1, 0)], "block 1 of the mapping is empty"),
+            (vec![(0, many, 2)], "block 0 of the mapping goes beyond 32 bits"),
+            (vec![(0, 1, many), (0, 1, 1)], "block 1 of the mapping goes beyond 32 bits"),
+            (vec![(many, 2, 1)], "block 0 of the mapping goes beyond 32 bits"),
+        ] {
+            let error = decode(&blocks).unwrap_err().to_string();
+            assert!(error.contains(words), "{blocks:?}: {error}");
+        }
+        assert!(decode(&[(many, 1, 1)]).is_ok());
+        let block = Block { start: 0, count: 1, ppn: 1 };
+        assert!(Mapping::try_from(vec![block; MAPPING_BLOCKS_MAX]).is_ok());
+        let error = Mapping::try_from(vec![block; MAPPING_BLOCKS_MAX + 1]).unwrap_err();
+        assert_eq!(error, MappingError::TooMany);
+    }
+
+    mod properties {
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::super::*;
+
+        proptest! {
+            #[test]
+            fn says_what_it_was_made_of(nodes in vec(0_u32..5, 0..40)) {
+                let mapping = Mapping::from_nodes(nodes.iter().copied());
+                prop_assert_eq!(mapping.size() as usize, nodes.len());
+                for (rank, &node) in nodes.iter().enumerate() {
+                    let local = nodes[..rank].iter().filter(|&&other| other == node).count();
+                    let rank = Rank(rank as u32);
+                    prop_assert_eq!(mapping.node_of(rank), Some(node));
+                    prop_assert_eq!(mapping.local_rank(rank), Some(local as u32));
+                }
+                for node in 0..6 {
+                    let all = nodes.iter().filter(|&&other| other == node).count();
+                    prop_assert_eq!(mapping.local_size(node) as usize, all);
+                }
+                let distinct = (0..6).filter(|node| nodes.contains(node)).count();
+                prop_assert_eq!(mapping.node_count() as usize, distinct);
+                let bytes = rmp_serde::to_vec(&mapping).unwrap();
+                prop_assert_eq!(&rmp_serde::from_slice::<Mapping>(&bytes).unwrap(), &mapping);
+                // As a legacy client reads it, with every rank covered before it would wrap around.
+                if let Some(value) = mapping.wire_value() {
+                    prop_assert_eq!(dealt(&value), nodes);
+                }
+            }
+
+            #[test]
+            fn no_blocks_panic(blocks in vec((any::<u32>(), any::<u32>(), any::<u32>()), 0..6), rank in any::<u32>()) {
+                let blocks = blocks.into_iter().map(|(start, count, ppn)| Block { start, count, ppn });
+                if let Ok(mapping) = Mapping::try_from(blocks.collect::<Vec<_>>()) {
+                    let node = mapping.node_of(Rank(rank));
+                    prop_assert_eq!(node.is_some(), rank < mapping.size());
+                    mapping.local_rank(Rank(rank));
+                    mapping.local_size(node.unwrap_or(0));
+                }
+            }
+        }
+
+        /// The node of each rank, by the grammar of the reference.
+        fn dealt(value: &str) -> Vec<u32> {
+            let blocks = value.strip_prefix("(vector,(").unwrap().strip_suffix("))").unwrap();
+            let mut nodes = Vec::new();
+            for block in blocks.split("),(") {
+                let mut numbers = block.split(',').map(|number| number.parse::<u32>().unwrap());
+                let [start, count, ppn] = std::array::from_fn(|_| numbers.next().unwrap());
+                for node in start..start + count {
+                    nodes.extend((0..ppn).map(|_| node));
+                }
+            }
+            nodes
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What a rank asks of its agent, whatever interface it speaks, and what it is answered.
+//!
+//! A protocol engine ([`crate::v1`], later v2 and libpmi's segment) answers on its own what it can
+//! answer from its facts and the node's board. What is left becomes a [`Request`]; those for which
+//! [`Request::wants_answer`] holds are owed exactly one [`Answer`] of the same kind.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::board::Puts;
+use crate::limits::{
+    SPAWN_ARGS_MAX, SPAWN_BYTES_MAX, SPAWN_COMMANDS_MAX, SPAWN_INFO_MAX, SPAWN_PREPUTS_MAX, SPAWN_RANKS_MAX,
+};
+
+/// One command of a spawn: `nprocs` ranks of one program.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnCommand {
+    /// The program as the parent wrote it; never empty in an order that passed [`SpawnOrder::check`].
+    #[serde(with = "serde_bytes")]
+    pub program: Vec<u8>,
+    /// Its arguments without the program's name; an argument may be empty.
+    #[serde(with = "crate::wire::byte_strings")]
+    pub args: Vec<Vec<u8>>,
+    /// How many ranks, at least 1.
+    pub nprocs: u32,
+    /// MPI_Info pairs (`wdir`, `host`, ...) in the parent's order; unknown keys are to be ignored.
+    #[serde(with = "crate::wire::byte_pairs")]
+    pub info: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// One `MPI_Comm_spawn` or `MPI_Comm_spawn_multiple`: commands in order of their application number.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SpawnOrder {
+    /// At least one command.
+    pub commands: Vec<SpawnCommand>,
+    /// Entries that the children find on their board before their first fence; keys are distinct.
+    #[serde(with = "crate::wire::byte_pairs")]
+    pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Why a [`SpawnOrder`] is refused before anybody is asked to start anything.
+///
+/// The text holds no blank: it is also what PMI-1 sends as `msg=`.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum SpawnOrderError {
+    /// No command at all, or more than [`SPAWN_COMMANDS_MAX`].
+    #[error("number_of_commands_not_in_1..{SPAWN_COMMANDS_MAX}")]
+    Commands,
+    /// A command without a program.
+    #[error("program_missing")]
+    Program,
+    /// A command for no rank, or commands for more than [`SPAWN_RANKS_MAX`] ranks together.
+    #[error("number_of_processes_not_in_1..{SPAWN_RANKS_MAX}")]
+    Ranks,
+    /// More than [`SPAWN_ARGS_MAX`] arguments for one command.
+    #[error("more_than_{SPAWN_ARGS_MAX}_arguments")]
+    Args,
+    /// More than [`SPAWN_INFO_MAX`] info pairs for one command.
+    #[error("more_than_{SPAWN_INFO_MAX}_infos")]
+    Info,
+    /// More than [`SPAWN_PREPUTS_MAX`] preputs.
+    #[error("more_than_{SPAWN_PREPUTS_MAX}_preputs")]
+    Preputs,
+    /// A preput that could not be put: its key or value is empty, too long or reserved.
+    #[error("preput_{0}")]
+    Preput(crate::board::PutRefusal),
+    /// More than [`SPAWN_BYTES_MAX`] bytes in all.
+    #[error("order_longer_than_{SPAWN_BYTES_MAX}_bytes")]
+    Bytes,
+}
+
+impl SpawnOrder {
+    /// Checks the order against the bounds of [`crate::limits`].
+    ///
+    /// Every engine calls this before it hands an order on; an agent that receives one from a peer
+    /// should too.
+    pub fn check(&self) -> Result<(), SpawnOrderError> {
+        if self.commands.is_empty() || self.commands.len() > SPAWN_COMMANDS_MAX {
+            return Err(SpawnOrderError::Commands);
+        }
+        let mut ranks = 0_u64;
+        for command in &self.commands {
+            if command.program.is_empty() {
+                return Err(SpawnOrderError::Program);
+            }
+            if command.nprocs == 0 {
+                return Err(SpawnOrderError::Ranks);
+            }
+            ranks += u64::from(command.nprocs);
+            if command.args.len() > SPAWN_ARGS_MAX {
+                return Err(SpawnOrderError::Args);
+            }
+            if command.info.len() > SPAWN_INFO_MAX {
+                return Err(SpawnOrderError::Info);
+            }
+        }
+        if ranks > u64::from(SPAWN_RANKS_MAX) {
+            return Err(SpawnOrderError::Ranks);
+        }
+        if self.preputs.len() > SPAWN_PREPUTS_MAX {
+            return Err(SpawnOrderError::Preputs);
+        }
+        for (key, value) in &self.preputs {
+            crate::board::check_put(key, value).map_err(SpawnOrderError::Preput)?;
+        }
+        if self.bytes_len() > SPAWN_BYTES_MAX {
+            return Err(SpawnOrderError::Bytes);
+        }
+        Ok(())
+    }
+
+    /// How many ranks the order asks for, all commands together.
+    pub fn ranks(&self) -> u64 {
+        self.commands.iter().map(|command| u64::from(command.nprocs)).sum()
+    }
+
+    fn bytes_len(&self) -> usize {
+        let pairs =
+            |pairs: &[(Vec<u8>, Vec<u8>)]| -> usize { pairs.iter().map(|(key, value)| key.len() + value.len()).sum() };
+        let commands = self.commands.iter().map(|command| {
+            let args: usize = command.args.iter().map(Vec::len).sum();
+            command.program.len() + args + pairs(&command.info)
+        });
+        commands.sum::<usize>() + pairs(&self.preputs)
+    }
+}
+
+/// What a rank asks of its agent.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request {
+    /// The rank has initialised PMI, for the first time or again after it had finalised. No answer.
+    Joined,
+    /// The rank has arrived at the namespace's fence and brings what it put since the last one.
+    /// Answered by [`Answer::Released`], once all entries of the epoch can be looked up.
+    Fence {
+        /// The rank's puts since its last fence, in its own order; may be empty.
+        puts: Puts,
+    },
+    /// `MPI_Publish_name`. Answered by [`Answer::Published`].
+    Publish {
+        /// The name, not empty; may hold blanks.
+        service: Vec<u8>,
+        /// The port, not empty, without blanks.
+        port: Vec<u8>,
+    },
+    /// `MPI_Lookup_name`. Answered by [`Answer::Found`], without waiting for anybody to publish.
+    Lookup {
+        /// The name, not empty; may hold blanks.
+        service: Vec<u8>,
+    },
+    /// `MPI_Unpublish_name`. Answered by [`Answer::Unpublished`].
+    Unpublish {
+        /// The name, not empty; may hold blanks.
+        service: Vec<u8>,
+    },
+    /// `MPI_Comm_spawn`. Passed [`SpawnOrder::check`]. Answered by [`Answer::Spawned`].
+    Spawn(SpawnOrder),
+    /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed,
+    /// or has gone already.
+    Abort {
+        /// The code as the rank gave it: any number, also beyond 8 bits (MPICH's own errors).
+        code: i32,
+        /// The rank's words for the report; may be empty; holds no control characters.
+        message: String,
+    },
+    /// The rank has finalised PMI (the acknowledgement is already in `out`). It may live on for
+    /// hours, and may join again. No answer.
+    Finalized,
+    /// The rank broke the protocol beyond repair and is to be failed. Nothing more is read from it.
+    Broken {
+        /// Fits "rank 3 broke the PMI protocol: {why}".
+        why: String,
+    },
+}
+
+impl Request {
+    /// Whether the rank now waits for an [`Answer`].
+    pub fn wants_answer(&self) -> bool {
+        match self {
+            Self::Fence { .. }
+            | Self::Publish { .. }
+            | Self::Lookup { .. }
+            | Self::Unpublish { .. }
+            | Self::Spawn(_) => true,
+            Self::Joined | Self::Abort { .. } | Self::Finalized | Self::Broken { .. } => false,
+        }
+    }
+}
+
+/// What a rank is answered.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    /// The fence is complete: every entry of its epoch can be looked up on this node.
+    Released,
+    /// The outcome of [`Request::Publish`].
+    Published(Result<(), NameError>),
+    /// The outcome of [`Request::Lookup`]: the port.
+    Found(Result<Vec<u8>, NameError>),
+    /// The outcome of [`Request::Unpublish`].
+    Unpublished(Result<(), NameError>),
+    /// The outcome of [`Request::Spawn`], once the children were launched: one error code per rank
+    /// (0: started), or why nothing was.
+    Spawned(Result<Vec<i32>, String>),
+}
+
+/// Why a published name was refused or not found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
+pub enum NameError {
+    /// Somebody has published this name already.
+    #[error("name is already published")]
+    Taken,
+    /// Nobody has published this name.
+    #[error("name is not published")]
+    Unknown,
+    /// The session holds as many names as it may.
+    #[error("too many names are published")]
+    Full,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::PutRefusal;
+
+    fn order() -> SpawnOrder {
+        let command = SpawnCommand {
+            program: b"child".to_vec(),
+            args: vec![b"two words".to_vec(), vec![0xff]],
+            nprocs: 2,
+            info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
+        };
+        SpawnOrder { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] }
+    }
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut SpawnOrder), expected: Result<(), SpawnOrderError>) {
+        let mut order = order();
+        change(&mut order);
+        assert_eq!(order.check(), expected);
+    }
+
+    #[test]
+    fn orders_are_held_to_their_bounds() {
+        let nothing = || (Vec::new(), Vec::new());
+        check(|_| {}, Ok(()));
+        check(|order| order.commands.clear(), Err(SpawnOrderError::Commands));
+        check(|order| order.commands[0].program.clear(), Err(SpawnOrderError::Program));
+        check(|order| order.commands[0].nprocs = 0, Err(SpawnOrderError::Ranks));
+        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX, Ok(()));
+        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX + 1, Err(SpawnOrderError::Ranks));
+        let infos = |count| {
+            move |order: &mut SpawnOrder| {
+                order.commands[0].info = vec![nothing(); count];
+            }
+        };
+        check(infos(SPAWN_INFO_MAX), Ok(()));
+        check(infos(SPAWN_INFO_MAX + 1), Err(SpawnOrderError::Info));
+        let args = |count| {
+            move |order: &mut SpawnOrder| {
+                order.commands[0].args = vec![Vec::new(); count];
+            }
+        };
+        check(args(SPAWN_ARGS_MAX), Ok(()));
+        check(args(SPAWN_ARGS_MAX + 1), Err(SpawnOrderError::Args));
+        check(|order| order.preputs.push((Vec::new(), Vec::new())), Err(SpawnOrderError::Preput(PutRefusal::KeyEmpty)));
+        // Two commands of the most ranks each are too many together.
+        check(
+            |order| {
+                order.commands[0].nprocs = SPAWN_RANKS_MAX;
+                order.commands.push(order.commands[0].clone());
+            },
+            Err(SpawnOrderError::Ranks),
+        );
+    }
+
+    #[test]
+    fn orders_travel_as_byte_strings() {
+        let bytes = rmp_serde::to_vec(&order()).unwrap();
+        assert_eq!(rmp_serde::from_slice::<SpawnOrder>(&bytes).unwrap(), order());
+        // A byte of 0xff would take two as a number.
+        assert!(bytes.windows(3).any(|window| window == [0xc4, 1, 0xff]));
+    }
+
+    #[test]
+    fn reasons_for_the_wire_have_no_blanks() {
+        for error in [
+            SpawnOrderError::Commands,
+            SpawnOrderError::Program,
+            SpawnOrderError::Ranks,
+            SpawnOrderError::Args,
+            SpawnOrderError::Info,
+            SpawnOrderError::Preputs,
+            SpawnOrderError::Preput(PutRefusal::ValueTooLong),
+            SpawnOrderError::Bytes,
+        ] {
+            assert!(!error.to_string().contains(' '), "{error}");
+        }
+        assert_eq!(NameError::Taken.to_string(), "name is already published");
+    }
+}

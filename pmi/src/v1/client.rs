@@ -1,0 +1,298 @@
+//! [`Client`]: the rank's side of PMI-1 over any stream, for demonstration and test programs.
+//!
+//! One request, one reply, blocking as the stream blocks. It opens nothing: the caller brings the
+//! connected stream (`PMI_FD`, or one end of a pair).
+
+use std::io::{self, Read, Write};
+
+use thiserror::Error;
+
+use super::command::Command;
+use super::reply::ReplyLine;
+use super::spawn::write_spawn;
+use crate::Rank;
+use crate::limits::LINE_BYTES_MAX;
+use crate::request::SpawnOrder;
+use crate::wire::{LineBuffer, LineTooLong};
+
+/// Why a call failed.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The stream failed.
+    #[error("connection to the PMI server failed")]
+    Io(#[from] io::Error),
+    /// The server has closed the connection.
+    #[error("PMI server closed the connection")]
+    Closed,
+    /// The server sent a line without end.
+    #[error("PMI server broke the protocol")]
+    Line(#[from] LineTooLong),
+    /// The server answered something else than what was asked.
+    #[error("PMI server answered {got:?} where {expected} was due")]
+    Unexpected {
+        /// The name of the reply that was due.
+        expected: &'static str,
+        /// The line that came.
+        got: String,
+    },
+    /// The server refused the request.
+    #[error("{reply}: refused with rc={rc}: {reason}")]
+    Refused {
+        /// The name of the reply.
+        reply: &'static str,
+        /// Its return code, not 0.
+        rc: i32,
+        /// Its words.
+        reason: String,
+    },
+    /// An argument cannot be written as one line; nothing was sent.
+    #[error("{0} holds a blank or a newline, or is empty")]
+    Unsendable(&'static str),
+}
+
+/// The maxima that a server advertises: sizes of C buffers, terminating NUL included.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Maxes {
+    /// Of a key-value space's name.
+    pub kvsname: usize,
+    /// Of a key.
+    pub key: usize,
+    /// Of a value.
+    pub value: usize,
+}
+
+/// A rank's connection to its PMI server, initialised.
+#[derive(Debug)]
+pub struct Client<S> {
+    stream: S,
+    lines: LineBuffer,
+    /// Written together, as one request.
+    request: Vec<u8>,
+    /// Asked for when first needed.
+    kvsname: Option<String>,
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Initialises PMI over a connected stream.
+    pub fn init(stream: S) -> Result<Self, ClientError> {
+        let mut client = Self::unjoined(stream);
+        client.join()?;
+        Ok(client)
+    }
+
+    /// Presents itself as `rank` on a connection to a port, then initialises PMI. Returns the
+    /// namespace's size and this process's rank as well, which have no other source then.
+    pub fn init_on_port(stream: S, rank: Rank) -> Result<(Self, u32, Rank), ClientError> {
+        let mut client = Self::unjoined(stream);
+        client.send(Command::Initack { rank: rank.0 })?;
+        client.reply("initack", |_| Some(()))?;
+        let number =
+            |field: &'static str| move |reply: ReplyLine<'_>| crate::wire::fields::number::<u32>(reply.word(field)?);
+        let size = client.reply("set", number("size"))?;
+        let rank = Rank(client.reply("set", number("rank"))?);
+        client.reply("set", number("debug"))?;
+        client.join()?;
+        Ok((client, size, rank))
+    }
+
+    /// Initialises PMI again on the same connection, after [`Client::finalize`].
+    pub fn join(&mut self) -> Result<(), ClientError> {
+        self.ask(Command::Init { version: 1, subversion: 1 }, "response_to_init", |_| Some(()))
+    }
+
+    /// Puts a value under a key; others see it after the next barrier.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
+        let key = word("key", key)?;
+        let value = line("value", value)?;
+        let kvsname = self.kvsname()?;
+        let put = Command::Put { kvsname: kvsname.as_bytes(), key, value };
+        self.ask(put, "put_result", |_| Some(()))
+    }
+
+    /// The value of a key, `None` when nobody put it. Never waits for anybody.
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
+        let key = word("key", key)?;
+        let kvsname = self.kvsname()?;
+        let get = Command::Get { kvsname: kvsname.as_bytes(), key };
+        or_none(self.ask(get, "get_result", |reply| reply.last("value").map(<[u8]>::to_vec)))
+    }
+
+    /// Waits until all ranks of the namespace are here; what they put can then be got.
+    pub fn barrier(&mut self) -> Result<(), ClientError> {
+        self.ask(Command::BarrierIn { group: None }, "barrier_out", |_| Some(()))
+    }
+
+    /// The name of the key-value space. Asks once.
+    pub fn kvsname(&mut self) -> Result<String, ClientError> {
+        if let Some(kvsname) = &self.kvsname {
+            return Ok(kvsname.clone());
+        }
+        let kvsname = self.ask(Command::Kvsname, "my_kvsname", |reply| {
+            Some(String::from_utf8_lossy(reply.word("kvsname")?).into_owned())
+        })?;
+        self.kvsname = Some(kvsname.clone());
+        Ok(kvsname)
+    }
+
+    /// The advertised maxima.
+    pub fn maxes(&mut self) -> Result<Maxes, ClientError> {
+        self.ask(Command::Maxes, "maxes", |reply| {
+            let size = |field| crate::wire::fields::number(reply.word(field)?);
+            Some(Maxes { kvsname: size("kvsname_max")?, key: size("keylen_max")?, value: size("vallen_max")? })
+        })
+    }
+
+    /// The universe's size; negative when unknown.
+    pub fn universe_size(&mut self) -> Result<i32, ClientError> {
+        self.ask(Command::UniverseSize, "universe_size", |reply| crate::wire::fields::number(reply.word("size")?))
+    }
+
+    /// The number of the command that this rank belongs to.
+    pub fn appnum(&mut self) -> Result<i32, ClientError> {
+        self.ask(Command::Appnum, "appnum", |reply| crate::wire::fields::number(reply.word("appnum")?))
+    }
+
+    /// Publishes a port under a name.
+    pub fn publish(&mut self, service: &[u8], port: &[u8]) -> Result<(), ClientError> {
+        let publish = Command::Publish { service: line("service", service)?, port: line("port", port)? };
+        self.ask(publish, "publish_result", |_| Some(()))
+    }
+
+    /// The port published under a name, `None` when the server refuses, most likely since there is
+    /// none.
+    pub fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
+        let lookup = Command::Lookup { service: line("service", service)? };
+        // Hydra has fields behind the port, so it is read as one word.
+        or_none(self.ask(lookup, "lookup_result", |reply| reply.word("port").map(<[u8]>::to_vec)))
+    }
+
+    /// Withdraws a published name.
+    pub fn unpublish(&mut self, service: &[u8]) -> Result<(), ClientError> {
+        let unpublish = Command::Unpublish { service: line("service", service)? };
+        self.ask(unpublish, "unpublish_result", |_| Some(()))
+    }
+
+    /// Starts further ranks, in a namespace of their own.
+    pub fn spawn(&mut self, order: &SpawnOrder) -> Result<(), ClientError> {
+        for command in &order.commands {
+            line("program", &command.program)?;
+            command.args.iter().try_for_each(|arg| line("argument", arg).map(drop))?;
+            for (key, value) in &command.info {
+                line("info key", key)?;
+                line("info value", value)?;
+            }
+        }
+        for (key, value) in &order.preputs {
+            line("preput key", key)?;
+            line("preput value", value)?;
+        }
+        self.request.clear();
+        write_spawn(order, &mut self.request);
+        self.flush_request()?;
+        self.reply("spawn_result", |_| Some(()))
+    }
+
+    /// Ends the namespace with a code. There is no reply: the caller exits, or waits to be killed.
+    pub fn abort(&mut self, code: i32) -> Result<(), ClientError> {
+        self.send(Command::Abort { code: Some(code), message: b"" })
+    }
+
+    /// Finalises PMI. The connection stays open; [`Client::join`] begins anew.
+    pub fn finalize(&mut self) -> Result<(), ClientError> {
+        self.ask(Command::Finalize, "finalize_ack", |_| Some(()))
+    }
+
+    /// The stream, for waiting on it or for sending something that no client should.
+    pub fn stream_mut(&mut self) -> &mut S {
+        &mut self.stream
+    }
+
+    /// Gives the stream back; what was read and not asked for is lost.
+    pub fn into_stream(self) -> S {
+        self.stream
+    }
+
+    fn unjoined(stream: S) -> Self {
+        Self { stream, lines: LineBuffer::new(LINE_BYTES_MAX), request: Vec::new(), kvsname: None }
+    }
+
+    fn ask<T>(
+        &mut self,
+        command: Command<'_>,
+        expected: &'static str,
+        read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        self.send(command)?;
+        self.reply(expected, read)
+    }
+
+    fn send(&mut self, command: Command<'_>) -> Result<(), ClientError> {
+        self.request.clear();
+        command.write(&mut self.request);
+        self.flush_request()
+    }
+
+    fn flush_request(&mut self) -> Result<(), ClientError> {
+        self.stream.write_all(&self.request)?;
+        Ok(self.stream.flush()?)
+    }
+
+    /// Waits for a reply, and takes out of it what was asked for.
+    fn reply<T>(
+        &mut self,
+        expected: &'static str,
+        read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        let mut chunk = [0; 4096];
+        loop {
+            if let Some(line) = self.lines.next_line()? {
+                return read_reply(line, expected, read);
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return Err(ClientError::Closed),
+                Ok(read) => self.lines.extend_from_slice(&chunk[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn read_reply<T>(
+    line: &[u8],
+    expected: &'static str,
+    read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
+) -> Result<T, ClientError> {
+    let unexpected = || ClientError::Unexpected { expected, got: String::from_utf8_lossy(line).into_owned() };
+    let reply = ReplyLine::parse(line).ok_or_else(unexpected)?;
+    if reply.name != expected.as_bytes() {
+        return Err(unexpected());
+    }
+    if reply.rc != 0 {
+        return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
+    }
+    read(reply).ok_or_else(unexpected)
+}
+
+/// A refusal as "there is none".
+fn or_none<T>(result: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(ClientError::Refused { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `bytes`, if they can stand at the end of a line.
+fn line<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
+    if bytes.contains(&b'\n') { Err(ClientError::Unsendable(what)) } else { Ok(bytes) }
+}
+
+/// `bytes`, if they can stand inside a line.
+fn word<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
+    let is_word = !bytes.is_empty() && !bytes.contains(&b' ');
+    if is_word { line(what, bytes) } else { Err(ClientError::Unsendable(what)) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,11 @@
+//! Framing and tokens that the protocol versions share.
+//!
+//! Nothing here knows a command: [`LineBuffer`] turns reads into lines, [`fields`] finds `name=value`
+//! in a line.
+
+pub(crate) mod byte_pairs;
+pub(crate) mod byte_strings;
+pub mod fields;
+mod line;
+
+pub use line::{LineBuffer, LineTooLong};
