@@ -71,6 +71,8 @@ struct Session {
     host: String,
     size: u32,
     children: BTreeMap<AgentId, ChildLink>,
+    /// Children whose links have ended.
+    gone: BTreeSet<AgentId>,
     suspended: Rc<Cell<bool>>,
     stream_ends: Rc<Notify>,
     out: Writer,
@@ -147,6 +149,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         host,
         size: settings.first.size,
         children: BTreeMap::new(),
+        gone: BTreeSet::new(),
         suspended: Rc::new(Cell::new(false)),
         stream_ends: Rc::new(Notify::new()),
         out,
@@ -368,6 +371,7 @@ impl Session {
             },
             LinkEvent::Lost(why) => {
                 self.drop_child(peer);
+                self.gone.insert(peer);
                 self.handle(RootInput::ChildLost(peer, why));
             }
         }
@@ -443,7 +447,7 @@ impl Session {
         for child in self.children.values() {
             child.link.close();
         }
-        let mut left: BTreeSet<_> = self.children.keys().copied().collect();
+        let mut left: BTreeSet<_> = self.children.keys().copied().filter(|child| !self.gone.contains(child)).collect();
         let farewells = async {
             while !left.is_empty() {
                 match events.recv().await {
@@ -453,7 +457,6 @@ impl Session {
                 }
             }
         };
-        // Those that were lost before say nothing any more; the guardians are what counts.
         let _ = tokio::join!(timeout(FLUSH_TIME, farewells), async {
             let late = guardians.wait(LEAVE_TIME).await;
             if late > 0 {

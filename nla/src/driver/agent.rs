@@ -32,6 +32,8 @@ use crate::wire::{BootOrder, BootReport, Lane, ParentAddress, decode, encode};
 
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
+/// How long the last words to parent and children may take.
+const FAREWELL_TIME: Duration = Duration::from_secs(2);
 /// Bound of the queues between tasks; who meets a full one waits.
 const QUEUE: usize = 1024;
 /// While descendants are being killed, how often is looked for new ones.
@@ -192,6 +194,7 @@ struct Driver {
     actions: Vec<Action>,
     leaving: Option<u8>,
     parent_id: AgentId,
+    parent_gone: bool,
     stream_ends: Rc<tokio::sync::Notify>,
 }
 
@@ -256,6 +259,7 @@ impl Driver {
             actions: Vec::new(),
             leaving: None,
             parent_id,
+            parent_gone: false,
             stream_ends: Rc::new(tokio::sync::Notify::new()),
         })
     }
@@ -335,17 +339,17 @@ impl Driver {
 
     /// The last words to parent and children are written before the process ends.
     async fn await_farewells(&mut self) {
-        let mut left = self.children.len() + 1;
         let wait = async {
-            while left > 0 {
+            while !(self.parent_gone && self.children.is_empty()) {
                 match self.link_incoming.recv().await {
-                    Some((_, LinkEvent::Lost(_))) => left -= 1,
+                    Some((peer, LinkEvent::Lost(_))) if peer == self.parent_id => self.parent_gone = true,
+                    Some((peer, LinkEvent::Lost(_))) => drop(self.children.remove(&peer)),
                     Some(_) => {}
                     None => return,
                 }
             }
         };
-        let _ = timeout(Duration::from_secs(2), wait).await;
+        let _ = timeout(FAREWELL_TIME, wait).await;
     }
 
     fn handle(&mut self, input: Input) {
@@ -473,6 +477,7 @@ impl Driver {
             },
             LinkEvent::Lost(why) if peer == self.parent_id => {
                 tracing::debug!(%why, "the parent is gone");
+                self.parent_gone = true;
                 self.handle(Input::ParentLost { why });
             }
             LinkEvent::Message(bytes) => match decode::<Up>(&bytes) {
