@@ -15,5 +15,6 @@ pub mod session;
 
 mod bootstrap;
 mod input;
+mod library;
 mod output;
 mod pattern;

@@ -37,7 +37,7 @@ pub(crate) enum Stream {
 #[derive(Debug)]
 pub(crate) enum OutputEvent {
     /// All that was sent before [`Writer::end`] has been written.
-    Done(Stream),
+    Done,
     /// Nobody takes what is written any more; why, unless the reader has just gone.
     Closed(Stream, Option<String>),
     /// A file could not be written; what it was to get is lost.
@@ -88,7 +88,7 @@ impl Writer {
                 gathered: Vec::new(),
             };
             page.run(&incoming);
-            let _ = page.events.send(OutputEvent::Done(stream));
+            let _ = page.events.send(OutputEvent::Done);
         })?;
         Ok(Self { orders })
     }

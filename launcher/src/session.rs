@@ -25,6 +25,7 @@ use crate::bootstrap::{BootFailure, Bootstrap, Guardians};
 use crate::demo::Phases;
 use crate::exit;
 use crate::input::Reader;
+use crate::library::explain_silence;
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
 use crate::report::{Reporter, Verbosity, epilogue, step_text};
@@ -83,6 +84,7 @@ struct Session {
     plan_input: Option<crate::input::Source>,
     stdin_ranks: pmi::Ranks,
     first: nla::core::NamespacePlan,
+    session: nla::core::SessionPlan,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
     wake_at: Option<Instant>,
     actions: Vec<RootAction>,
@@ -160,6 +162,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         plan_input: input,
         stdin_ranks: settings.first.stdin.clone(),
         first: settings.first.clone(),
+        session: settings.session.clone(),
         link_events,
         wake_at: None,
         actions: Vec::new(),
@@ -404,7 +407,7 @@ impl Session {
                 self.handle(RootInput::OutputClosed);
             }
             OutputEvent::Closed(Stream::Err, _) => {}
-            OutputEvent::Done(_) => {
+            OutputEvent::Done => {
                 self.writers_done += 1;
                 if self.writers_done == 2 {
                     self.handle(RootInput::OutputDone);
@@ -474,6 +477,14 @@ impl Session {
             self.reporter.error(&text);
         }
         let silent = self.size > 1 && self.root.is_silent();
+        if silent
+            && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.session, command))
+        {
+            self.reporter.note(&format!(
+                "warning: no rank has spoken PMI: if these were MPI ranks, they ran as {} copies of rank 0 of 1\n  {why}",
+                self.size
+            ));
+        }
         let code = exit::code(outcome);
         self.reporter
             .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));

@@ -56,6 +56,7 @@ pub fn run_agent() -> ExitCode {
 }
 
 fn begin() -> io::Result<u8> {
+    sys::set_process_name("scela-agent")?;
     let guardian = GuardianLink::inherited()?;
     sys::reserve_low()?;
     let descriptors = sys::raise_limit()?;

@@ -65,12 +65,7 @@ pub fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// A connected pair of stream sockets: (ours, nonblocking; the rank's, blocking).
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = socketpair(
-        AddressFamily::Unix,
-        SockType::Stream,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     set_nonblocking(ours.as_fd())?;
     Ok((ours, theirs))
 }
@@ -86,11 +81,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// /dev/null, for writing or else for reading.
 pub fn dev_null(write: bool) -> io::Result<OwnedFd> {
-    let access = if write {
-        OFlag::O_WRONLY
-    } else {
-        OFlag::O_RDONLY
-    };
+    let access = if write { OFlag::O_WRONLY } else { OFlag::O_RDONLY };
     Ok(open("/dev/null", access | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
@@ -112,11 +103,7 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
 
 /// /dev/null for both directions.
 pub(super) fn dev_null_rw() -> io::Result<OwnedFd> {
-    Ok(open(
-        "/dev/null",
-        OFlag::O_RDWR | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?)
+    Ok(open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
 /// A second descriptor of the same file, numbered `lowest` or above, close-on-exec.
@@ -184,10 +171,7 @@ pub(super) fn overwrite(slot: BorrowedFd<'_>, source: BorrowedFd<'_>) -> io::Res
 }
 
 fn bit(fd: RawFd) -> u32 {
-    u32::try_from(fd)
-        .ok()
-        .and_then(|fd| 1u32.checked_shl(fd))
-        .unwrap_or(0)
+    u32::try_from(fd).ok().and_then(|fd| 1u32.checked_shl(fd)).unwrap_or(0)
 }
 
 /// Tests that count on particular slots take turns.
@@ -213,14 +197,9 @@ mod tests {
         let (read, write) = pipe().expect("descriptors are left");
         let (input, feed) = input_pipe().expect("descriptors are left");
         let (ours, theirs) = socket_pair().expect("descriptors are left");
-        for (fd, expected) in [
-            (&read, true),
-            (&write, false),
-            (&input, false),
-            (&feed, true),
-            (&ours, true),
-            (&theirs, false),
-        ] {
+        for (fd, expected) in
+            [(&read, true), (&write, false), (&input, false), (&feed, true), (&ours, true), (&theirs, false)]
+        {
             assert_eq!(nonblocking(fd.as_fd()), expected);
             assert!(close_on_exec(fd.as_fd()));
             assert!(!is_terminal(fd.as_fd()));
@@ -231,14 +210,10 @@ mod tests {
     fn unread_bytes_are_counted() {
         let (read, write) = pipe().expect("descriptors are left");
         assert_eq!(unread_bytes(read.as_fd()).expect("a pipe can be asked"), 0);
-        std::fs::File::from(write)
-            .write_all(b"abc")
-            .expect("it fits");
+        std::fs::File::from(write).write_all(b"abc").expect("it fits");
         assert_eq!(unread_bytes(read.as_fd()).expect("a pipe can be asked"), 3);
         let mut text = String::new();
-        std::fs::File::from(read)
-            .read_to_string(&mut text)
-            .expect("end of file follows");
+        std::fs::File::from(read).read_to_string(&mut text).expect("end of file follows");
         assert_eq!(text, "abc");
     }
 

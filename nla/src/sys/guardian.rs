@@ -102,7 +102,7 @@ impl Guardian {
         let _ = identity::new_session();
         identity::become_subreaper()?;
         identity::forbid_dump()?;
-        let _ = identity::set_process_name("scela-guardian");
+        let _ = identity::set_process_name("scela-guard");
         let shell = ShellState::recorded();
         let signals = take_signals(&shell)?;
         let (ours, theirs) = UnixStream::pair()?;
@@ -128,12 +128,7 @@ impl Guardian {
         let null = descriptors::dev_null_rw()?;
         descriptors::overwrite(stdin.as_fd(), null.as_fd())?;
         descriptors::overwrite(stdout.as_fd(), null.as_fd())?;
-        Ok(Self {
-            agent,
-            link: Some(ours),
-            signals,
-            dead_time,
-        })
+        Ok(Self { agent, link: Some(ours), signals, dead_time })
     }
 
     /// Until there is a reason to end, and then to the end; returns the exit code.
@@ -147,9 +142,7 @@ impl Guardian {
         };
         match cause {
             Cause::AgentEnded(_) => {}
-            Cause::AgentStopped => {
-                say("the agent was stopped by a signal; it and its ranks were killed")
-            }
+            Cause::AgentStopped => say("the agent was stopped by a signal; it and its ranks were killed"),
             Cause::AgentSilent => say(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
                 self.dead_time.as_secs_f32()
@@ -170,33 +163,21 @@ impl Guardian {
         let (mut silent, mut stopped) = (Duration::ZERO, Duration::ZERO);
         let mut is_stopped = false;
         loop {
-            let tick = if is_stopped {
-                tick.min(TICK_CLOSE)
-            } else {
-                tick
-            };
+            let tick = if is_stopped { tick.min(TICK_CLOSE) } else { tick };
             let before = Instant::now();
             self.wait(tick);
             let lived = before.elapsed().min(tick);
             if let Some(signal) = self.told() {
                 return Cause::Told(signal);
             }
-            silent = if self.heard() {
-                Duration::ZERO
-            } else {
-                silent + lived
-            };
+            silent = if self.heard() { Duration::ZERO } else { silent + lived };
             // The agent, and orphans that were ours before it was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent.pid() {
                     return Cause::AgentEnded(ended);
                 }
             }
-            stopped = if is_stopped {
-                stopped + lived
-            } else {
-                Duration::ZERO
-            };
+            stopped = if is_stopped { stopped + lived } else { Duration::ZERO };
             is_stopped = reap::is_stopped(self.agent.pid());
             if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
                 return Cause::AgentStopped;
@@ -240,10 +221,7 @@ impl Guardian {
         let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         let _ = match &self.link {
-            Some(link) => poll(
-                &mut [signals, PollFd::new(link.as_fd(), PollFlags::POLLIN)],
-                timeout,
-            ),
+            Some(link) => poll(&mut [signals, PollFd::new(link.as_fd(), PollFlags::POLLIN)], timeout),
             None => poll(&mut [signals], timeout),
         };
     }
@@ -280,22 +258,14 @@ impl Guardian {
 /// shell has ignored (nohup) stay without effect.
 fn take_signals(shell: &ShellState) -> io::Result<SignalFd> {
     let mut set = SigSet::empty();
-    for signal in [
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGQUIT,
-    ] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         if shell.ignored >> (signal as i32 - 1) & 1 == 0 {
             set.add(signal);
         }
     }
     set.add(Signal::SIGCHLD);
     set.thread_block()?;
-    Ok(SignalFd::with_flags(
-        &set,
-        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
-    )?)
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
 /// Our environment, with the link in place of any that we were told about ourselves.
@@ -339,12 +309,7 @@ impl GuardianLink {
         if TAKEN.swap(true, SeqCst) {
             return Ok(None);
         }
-        let wrong = |what| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("{LINK_VARIABLE} {what}"),
-            )
-        };
+        let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{LINK_VARIABLE} {what}"));
         let parsed = std::str::from_utf8(told.as_bytes())
             .ok()
             .and_then(|told| told.split_once(':'))
@@ -367,10 +332,7 @@ impl GuardianLink {
         // SAFETY: the guardian gave us this descriptor to own, as its pid on it proves, and only
         // the first call comes here.
         let owned = unsafe { OwnedFd::from_raw_fd(lent.as_raw_fd()) };
-        nix::fcntl::fcntl(
-            &owned,
-            nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC),
-        )?;
+        nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
         Ok(Some(Self(descriptors::move_up(owned)?)))
     }
 

@@ -35,11 +35,7 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: PR_SET_NAME reads at most 16 bytes of a string that ends with a NUL.
     let status = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    if status < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Sets the calling thread's nice value, -20 to 19, if the kernel lets us.
@@ -56,21 +52,11 @@ pub fn cores() -> usize {
     // 65,536 cores; the kernel refuses a set smaller than its own with EINVAL.
     let mut set = vec![0u64; 1024];
     // SAFETY: the kernel writes at most the given number of bytes, which is the vector's size.
-    let bytes = unsafe {
-        libc::syscall(
-            libc::SYS_sched_getaffinity,
-            0,
-            size_of_val(set.as_slice()),
-            set.as_mut_ptr(),
-        )
-    };
+    let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(set.as_slice()), set.as_mut_ptr()) };
     if bytes <= 0 {
         return 1;
     }
-    set.iter()
-        .map(|word| word.count_ones() as usize)
-        .sum::<usize>()
-        .max(1)
+    set.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 
 /// The user at the other end of a loopback connection that we accepted; `None` if the kernel does
@@ -123,18 +109,13 @@ fn is_address(text: &str, address: SocketAddr) -> bool {
     }
     let mut bytes = Vec::with_capacity(16);
     for word in host.as_bytes().chunks(8) {
-        let word = std::str::from_utf8(word)
-            .ok()
-            .and_then(|w| u32::from_str_radix(w, 16).ok());
+        let word = std::str::from_utf8(word).ok().and_then(|w| u32::from_str_radix(w, 16).ok());
         let Some(word) = word else {
             return false;
         };
         bytes.extend_from_slice(&word.to_ne_bytes());
     }
-    let listed = match (
-        <[u8; 4]>::try_from(&bytes[..]),
-        <[u8; 16]>::try_from(&bytes[..]),
-    ) {
+    let listed = match (<[u8; 4]>::try_from(&bytes[..]), <[u8; 16]>::try_from(&bytes[..])) {
         (Ok(v4), _) => IpAddr::from(v4),
         (_, Ok(v6)) => IpAddr::from(v6),
         _ => return false,
@@ -146,11 +127,7 @@ fn is_address(text: &str, address: SocketAddr) -> bool {
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     // SAFETY: both callers' options take one number and no pointer.
     let status = unsafe { libc::prctl(option, value) };
-    if status < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -177,14 +154,8 @@ mod tests {
         // A closed socket has no owner, least of all root. Not at once: a process that another
         // test is just starting may hold it until its exec.
         let start = std::time::Instant::now();
-        while uid_of_tcp_peer(port, peer)
-            .expect("/proc is readable")
-            .is_some()
-        {
-            assert!(
-                start.elapsed().as_secs() < 30,
-                "a closed socket still has an owner"
-            );
+        while uid_of_tcp_peer(port, peer).expect("/proc is readable").is_some() {
+            assert!(start.elapsed().as_secs() < 30, "a closed socket still has an owner");
         }
     }
 
@@ -209,9 +180,6 @@ mod tests {
         assert_eq!(owner_in_table(&line("01", "77"), far, near), None);
         assert_eq!(owner_in_table(&line("06", "77"), near, far), None);
         assert_eq!(owner_in_table(&line("01", "0"), near, far), None);
-        assert_eq!(
-            owner_in_table("header\n garbage : 01\n1 é:é é:é 01\n", near, far),
-            None
-        );
+        assert_eq!(owner_in_table("header\n garbage : 01\n1 é:é é:é 01\n", near, far), None);
     }
 }

@@ -118,44 +118,25 @@ impl Image {
         wdir: &[u8],
     ) -> Result<Self, ImageError> {
         let text = |bytes: &[u8], what| CString::new(bytes).map_err(|_| ImageError::Nul { what });
-        let wdir = text(
-            if wdir.is_empty() { b"." } else { wdir },
-            "working directory",
-        )?;
+        let wdir = text(if wdir.is_empty() { b"." } else { wdir }, "working directory")?;
         let at = enter(&wdir)?;
         let search = env.iter().find(|(name, _)| name == b"PATH");
         let search = search.map_or(PATH_DEFAULT, |(_, value)| value);
         let path = find(&at, program, search, &wdir)?;
         let script = reads_like_text(&at, &path);
-        let mut argv: Vec<CString> = argv
-            .iter()
-            .map(|argument| text(argument, "command line"))
-            .collect::<Result<_, _>>()?;
+        let mut argv: Vec<CString> =
+            argv.iter().map(|argument| text(argument, "command line")).collect::<Result<_, _>>()?;
         if argv.is_empty() {
             argv.push(text(program, "program's name")?);
         }
-        let entry = |(name, value): &(Vec<u8>, Vec<u8>)| {
-            text(&[name.as_slice(), b"=", value].concat(), "environment")
-        };
+        let entry = |(name, value): &(Vec<u8>, Vec<u8>)| text(&[name.as_slice(), b"=", value].concat(), "environment");
         let env = env.iter().map(entry).collect::<Result<_, _>>()?;
-        Ok(Self {
-            path,
-            argv,
-            env,
-            wdir: Some(wdir),
-            script,
-        })
+        Ok(Self { path, argv, env, wdir: Some(wdir), script })
     }
 
     /// A program of ours, taken as it is, started in the directory where we are.
     pub(super) fn exact(path: CString, argv: Vec<CString>, env: Vec<CString>) -> Self {
-        Self {
-            path,
-            argv,
-            env,
-            wdir: None,
-            script: false,
-        }
+        Self { path, argv, env, wdir: None, script: false }
     }
 
     /// The file that will be executed, as exec will be given it: relative to the working
@@ -176,10 +157,7 @@ fn enter(wdir: &CStr) -> Result<OwnedFd, ImageError> {
         match error {
             Errno::ENOENT => ImageError::WdirMissing { wdir },
             Errno::ENOTDIR => ImageError::WdirNotDirectory { wdir },
-            error => ImageError::WdirRefused {
-                wdir,
-                errno: error as i32,
-            },
+            error => ImageError::WdirRefused { wdir, errno: error as i32 },
         }
     };
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
@@ -190,27 +168,17 @@ fn enter(wdir: &CStr) -> Result<OwnedFd, ImageError> {
 
 /// The path for exec, found as execvp does.
 fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CString, ImageError> {
-    let text = |bytes: Vec<u8>| {
-        CString::new(bytes).map_err(|_| ImageError::Nul {
-            what: "program's name or PATH",
-        })
-    };
+    let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| ImageError::Nul { what: "program's name or PATH" });
     let name = || shown(program);
     let in_wdir = || format!("from working directory '{}'", shown(wdir.to_bytes()));
     if program.is_empty() {
-        return Err(ImageError::NotFound {
-            program: name(),
-            place: in_wdir(),
-        });
+        return Err(ImageError::NotFound { program: name(), place: in_wdir() });
     }
     if program.contains(&b'/') {
         let path = text(program.to_vec())?;
         return match look(at, &path) {
             Ok(()) => Ok(path),
-            Err(Obstacle::Absent) => Err(ImageError::NotFound {
-                program: name(),
-                place: in_wdir(),
-            }),
+            Err(Obstacle::Absent) => Err(ImageError::NotFound { program: name(), place: in_wdir() }),
             Err(obstacle) => Err(obstacle.blame(name())),
         };
     }
@@ -227,10 +195,7 @@ fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CStr
     }
     match worst {
         Some(obstacle) => Err(obstacle.blame(name())),
-        None => Err(ImageError::NotFound {
-            program: name(),
-            place: format!("in PATH ({})", shown(search)),
-        }),
+        None => Err(ImageError::NotFound { program: name(), place: format!("in PATH ({})", shown(search)) }),
     }
 }
 
@@ -245,16 +210,10 @@ enum Obstacle {
 impl Obstacle {
     fn blame(self, program: String) -> ImageError {
         match self {
-            Self::Absent => ImageError::Unreadable {
-                program,
-                errno: libc::ENOENT,
-            },
+            Self::Absent => ImageError::Unreadable { program, errno: libc::ENOENT },
             Self::Directory => ImageError::IsDirectory { program },
             Self::Permission => ImageError::NotExecutable { program },
-            Self::Other(error) => ImageError::Unreadable {
-                program,
-                errno: error as i32,
-            },
+            Self::Other(error) => ImageError::Unreadable { program, errno: error as i32 },
         }
     }
 }
@@ -282,10 +241,7 @@ fn reads_like_text(at: &OwnedFd, path: &CStr) -> bool {
         return false;
     };
     let mut start = Vec::new();
-    match std::fs::File::from(file)
-        .take(SNIFF_BYTES)
-        .read_to_end(&mut start)
-    {
+    match std::fs::File::from(file).take(SNIFF_BYTES).read_to_end(&mut start) {
         Ok(_) => !start.contains(&0),
         Err(_) => false,
     }

@@ -11,17 +11,9 @@ use nix::sys::socket::{getsockopt, sockopt};
 /// it.
 pub fn pmi_socket() -> io::Result<UnixStream> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    let missing = || {
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            "PMI_FD names no socket; was this started by scela-run?",
-        )
-    };
-    let fd: RawFd = std::env::var("PMI_FD")
-        .ok()
-        .and_then(|fd| fd.parse().ok())
-        .filter(|fd| *fd > 2)
-        .ok_or_else(missing)?;
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "PMI_FD names no socket; was this started by scela-run?");
+    let fd: RawFd =
+        std::env::var("PMI_FD").ok().and_then(|fd| fd.parse().ok()).filter(|fd| *fd > 2).ok_or_else(missing)?;
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Err(missing());
     }

@@ -28,13 +28,12 @@ pub mod shell;
 pub mod spawn;
 
 pub use descriptors::{
-    LOW_MAX, dev_null, input_pipe, is_terminal, pipe, raise_limit, reserve_low, set_nonblocking,
-    socket_pair, unread_bytes,
+    LOW_MAX, dev_null, input_pipe, is_terminal, pipe, raise_limit, reserve_low, set_nonblocking, socket_pair,
+    unread_bytes,
 };
 pub use guardian::GuardianLink;
 pub use identity::{
-    become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
-    set_thread_nice, uid_of_tcp_peer,
+    become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name, set_thread_nice, uid_of_tcp_peer,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;

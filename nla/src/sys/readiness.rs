@@ -12,7 +12,5 @@ pub type Watched = AsyncFd<OwnedFd>;
 pub fn watch(fd: OwnedFd) -> io::Result<Watched> {
     // SAFETY: an OwnedFd is open, names one file description for all its life, and always returns
     // the same number.
-    unsafe { AsyncFd::register(fd) }
-        .map_err(AsyncFdRegisterError::into_parts)
-        .map_err(|(_, error)| error)
+    unsafe { AsyncFd::register(fd) }.map_err(AsyncFdRegisterError::into_parts).map_err(|(_, error)| error)
 }

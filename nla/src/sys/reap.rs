@@ -42,11 +42,7 @@ impl fmt::Display for Ended {
             Self::Exited(status) => write!(f, "exited with {status}"),
             Self::Killed { signal, core } => {
                 write!(f, "killed by signal {signal} ({})", signal_name(signal))?;
-                if core {
-                    f.write_str(", core dumped")
-                } else {
-                    Ok(())
-                }
+                if core { f.write_str(", core dumped") } else { Ok(()) }
             }
         }
     }
@@ -81,19 +77,12 @@ impl Group {
 ///
 /// To be called until `None` after each SIGCHLD, of which many may have become one.
 pub fn reap() -> Option<(u32, Ended)> {
-    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG)
-        .ok()
-        .flatten()
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG).ok().flatten()
 }
 
 /// Is there any child, running or ended?
 pub fn has_children() -> bool {
-    wait(
-        libc::P_ALL,
-        0,
-        libc::WEXITED | libc::WNOHANG | libc::WNOWAIT,
-    )
-    .is_ok()
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_ok()
 }
 
 /// Is this child stopped by a signal right now?
@@ -130,10 +119,7 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
         };
         let ended = match info.si_code {
             libc::CLD_EXITED => Ended::Exited(status),
-            code => Ended::Killed {
-                signal: status,
-                core: code == libc::CLD_DUMPED,
-            },
+            code => Ended::Killed { signal: status, core: code == libc::CLD_DUMPED },
         };
         return Ok(Some((pid, ended)));
     }
@@ -147,16 +133,12 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
 /// means that they belong to another user (setuid), or that /proc is not ours.
 pub fn kill_children(signal: i32) -> usize {
     // A /proc of another pid namespace would name strangers.
-    let ours =
-        fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
+    let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
     if !ours {
         return 0;
     }
     let children = listed_children().unwrap_or_else(scanned_children);
-    children
-        .into_iter()
-        .filter(|&pid| pid > 1 && kill(pid, signal).is_ok())
-        .count()
+    children.into_iter().filter(|&pid| pid > 1 && kill(pid, signal).is_ok()).count()
 }
 
 /// As the kernel lists them; `None` where it was built without CONFIG_PROC_CHILDREN.
@@ -183,26 +165,18 @@ fn scanned_children() -> Vec<i32> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         // "pid (name) state ppid": the name may contain anything, so from its last parenthesis.
         let end = stat.iter().rposition(|&byte| byte == b')')?;
-        std::str::from_utf8(&stat[end + 1..])
-            .ok()?
-            .split_ascii_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
+        std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     };
     let entries = entries.flatten();
-    entries
-        .filter_map(|entry| pid_of(&entry))
-        .filter(|&pid| parent_of(pid) == Some(own_pid()))
-        .collect()
+    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(own_pid())).collect()
 }
 
 /// The short name of a signal: "KILL", "SEGV", "RTMIN+3"; the number where it has none.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
-        "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
-        "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
+        "WINCH", "IO", "PWR", "SYS",
     ];
     let first = libc::SIGRTMIN();
     if signal == first {
@@ -228,9 +202,7 @@ pub fn out_of_memory_kills() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let counted = counter_files(&mounts, &groups)
-        .into_iter()
-        .find_map(|file| counter(&read(&file)?, "oom_kill"));
+    let counted = counter_files(&mounts, &groups).into_iter().find_map(|file| counter(&read(&file)?, "oom_kill"));
     counted.or_else(|| counter(&read(Path::new("/proc/vmstat"))?, "oom_kill"))
 }
 
@@ -240,20 +212,14 @@ fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
+        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
         };
         let v2 = id == "0" && controllers.is_empty();
         if !v2 && !controllers.split(',').any(|name| name == "memory") {
             continue;
         }
-        let file = if v2 {
-            "memory.events"
-        } else {
-            "memory.oom_control"
-        };
+        let file = if v2 { "memory.events" } else { "memory.oom_control" };
         let Some((root, mount)) = mounts.lines().find_map(|mount| cgroup_mount(mount, v2)) else {
             continue;
         };
@@ -281,9 +247,7 @@ fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
 
 /// The number after `name` at the start of a line.
 fn counter(text: &str, name: &str) -> Option<u64> {
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.trim().parse().ok()
 }
 
@@ -293,11 +257,7 @@ fn own_pid() -> u32 {
 
 fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two numbers.
-    if unsafe { libc::kill(pid, signal) } < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -306,33 +266,10 @@ mod tests {
 
     #[test]
     fn signals_have_names() {
-        let names = [
-            1,
-            9,
-            11,
-            15,
-            31,
-            libc::SIGRTMIN(),
-            libc::SIGRTMIN() + 3,
-            0,
-            -1,
-            99,
-        ]
-        .map(signal_name);
-        assert_eq!(
-            names,
-            [
-                "HUP", "KILL", "SEGV", "TERM", "SYS", "RTMIN", "RTMIN+3", "0", "-1", "99"
-            ]
-        );
-        let killed = Ended::Killed {
-            signal: 11,
-            core: true,
-        };
-        assert_eq!(
-            killed.to_string(),
-            "killed by signal 11 (SEGV), core dumped"
-        );
+        let names = [1, 9, 11, 15, 31, libc::SIGRTMIN(), libc::SIGRTMIN() + 3, 0, -1, 99].map(signal_name);
+        assert_eq!(names, ["HUP", "KILL", "SEGV", "TERM", "SYS", "RTMIN", "RTMIN+3", "0", "-1", "99"]);
+        let killed = Ended::Killed { signal: 11, core: true };
+        assert_eq!(killed.to_string(), "killed by signal 11 (SEGV), core dumped");
         assert_eq!((killed.code(), Ended::Exited(3).code()), (139, 3));
     }
 
@@ -341,12 +278,8 @@ mod tests {
         let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
         assert_eq!(
             counter_files(v2, "0::/job/step\n"),
-            [
-                "/sys/fs/cgroup/job/step",
-                "/sys/fs/cgroup/job",
-                "/sys/fs/cgroup"
-            ]
-            .map(|folder| Path::new(folder).join("memory.events"))
+            ["/sys/fs/cgroup/job/step", "/sys/fs/cgroup/job", "/sys/fs/cgroup"]
+                .map(|folder| Path::new(folder).join("memory.events"))
         );
         let v1 = "30 23 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
         assert_eq!(
@@ -355,19 +288,13 @@ mod tests {
                 .map(|folder| Path::new(folder).join("memory.oom_control"))
         );
         assert_eq!(counter_files("", "0::/\n"), [] as [PathBuf; 0]);
-        assert_eq!(
-            counter("oom 1\noom_kill 7\noom_group_kill 2\n", "oom_kill"),
-            Some(7)
-        );
+        assert_eq!(counter("oom 1\noom_kill 7\noom_group_kill 2\n", "oom_kill"), Some(7));
         assert_eq!(counter("oom_kill x\n", "oom_kill"), None);
     }
 
     #[test]
     fn both_ways_to_find_children_agree() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .expect("sleep exists");
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep exists");
         let pid = i32::try_from(child.id()).expect("a pid");
         assert!(scanned_children().contains(&pid));
         if let Some(listed) = listed_children() {

@@ -53,12 +53,7 @@ impl ShellState {
             .filter(|(_, limit)| limit.known.load(Relaxed))
             .map(|(resource, limit)| (resource, limit.soft.load(Relaxed), limit.hard.load(Relaxed)))
             .collect();
-        Self {
-            umask: UMASK.load(Relaxed),
-            limits,
-            blocked: BLOCKED.load(Relaxed),
-            ignored: IGNORED.load(Relaxed),
-        }
+        Self { umask: UMASK.load(Relaxed), limits, blocked: BLOCKED.load(Relaxed), ignored: IGNORED.load(Relaxed) }
     }
 
     /// What a rank on this node gets, and where that is less than the shell had.
@@ -76,21 +71,11 @@ impl ShellState {
             let granted = wanted.min(hard);
             if granted < wanted {
                 let name = limit_name(resource);
-                cuts.push(LimitCut {
-                    name,
-                    wanted,
-                    granted,
-                });
+                cuts.push(LimitCut { name, wanted, granted });
             }
             limits.push((resource, granted, hard));
         }
-        (
-            Self {
-                limits,
-                ..self.clone()
-            },
-            cuts,
-        )
+        (Self { limits, ..self.clone() }, cuts)
     }
 }
 
@@ -99,15 +84,8 @@ pub(super) fn limit(resource: u32) -> Option<(u64, u64)> {
     let mut now = [0u64; 2];
     // SAFETY: prlimit64 of ourselves writes one struct rlimit64, which is two u64, and reads
     // nothing (the new limit is null).
-    let status = unsafe {
-        libc::syscall(
-            libc::SYS_prlimit64,
-            0,
-            resource,
-            std::ptr::null::<[u64; 2]>(),
-            now.as_mut_ptr(),
-        )
-    };
+    let status =
+        unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::null::<[u64; 2]>(), now.as_mut_ptr()) };
     (status == 0).then_some((now[0], now[1]))
 }
 
@@ -130,11 +108,7 @@ fn limit_name(resource: u32) -> &'static str {
         "rtprio",
         "rttime",
     ];
-    usize::try_from(resource)
-        .ok()
-        .and_then(|n| NAMES.get(n))
-        .copied()
-        .unwrap_or("unknown")
+    usize::try_from(resource).ok().and_then(|n| NAMES.get(n)).copied().unwrap_or("unknown")
 }
 
 struct Recorded {
@@ -147,13 +121,8 @@ static RECORDED: AtomicBool = AtomicBool::new(false);
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static IGNORED: AtomicU64 = AtomicU64::new(0);
-static LIMITS: [Recorded; RESOURCES] = [const {
-    Recorded {
-        known: AtomicBool::new(false),
-        soft: AtomicU64::new(0),
-        hard: AtomicU64::new(0),
-    }
-}; RESOURCES];
+static LIMITS: [Recorded; RESOURCES] =
+    [const { Recorded { known: AtomicBool::new(false), soft: AtomicU64::new(0), hard: AtomicU64::new(0) } }; RESOURCES];
 
 // SAFETY (of the section): .init_array holds pointers to functions that the C start-up code calls
 // before main, after libc is ready (glibc passes argc, argv, envp, musl nothing: an extern "C"
@@ -231,10 +200,7 @@ mod tests {
     #[test]
     fn the_runtime_came_later() {
         // The test harness, a Rust program, has SIGPIPE ignored by now; its shell had not.
-        assert!(
-            RECORDED.load(Relaxed),
-            "the constructor was dropped by the linker"
-        );
+        assert!(RECORDED.load(Relaxed), "the constructor was dropped by the linker");
         assert_eq!(disposition(libc::SIGPIPE), Some(libc::SIG_IGN));
         assert_eq!(ShellState::recorded().limits.len(), RESOURCES);
     }
@@ -249,11 +215,7 @@ mod tests {
         if hard == u64::MAX {
             assert!(cuts.is_empty());
         } else {
-            let cut = LimitCut {
-                name: "nofile",
-                wanted: hard + 1,
-                granted: hard,
-            };
+            let cut = LimitCut { name: "nofile", wanted: hard + 1, granted: hard };
             assert_eq!(cuts, [cut]);
         }
         assert_eq!(fitted.limits, [(NOFILE, hard, hard)]);

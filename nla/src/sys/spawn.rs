@@ -169,11 +169,7 @@ impl Spawner {
             descriptors::claim(None)?,
             descriptors::claim(Some(PMI_FD))?,
         ];
-        let table = if close_range_works() {
-            Table::Unshared
-        } else {
-            Table::Copied
-        };
+        let table = if close_range_works() { Table::Unshared } else { Table::Copied };
         let spawner = Self {
             shell: shell.fitted().0,
             stack: Stack::new()?,
@@ -234,10 +230,7 @@ impl Spawner {
         };
         result.map_err(|refusal| match refusal {
             Refusal::Step(error) => error,
-            Refusal::Unshare => SpawnError {
-                step: SpawnStep::Descriptors,
-                errno: libc::ENOSYS,
-            },
+            Refusal::Unshare => SpawnError { step: SpawnStep::Descriptors, errno: libc::ENOSYS },
         })
     }
 
@@ -249,10 +242,7 @@ impl Spawner {
         descriptors: Descriptors<'_>,
     ) -> Result<Child, Refusal> {
         let Some(slots) = &self.slots else {
-            return Err(Refusal::Step(SpawnError {
-                step: SpawnStep::Descriptors,
-                errno: libc::EBADF,
-            }));
+            return Err(Refusal::Step(SpawnError { step: SpawnStep::Descriptors, errno: libc::EBADF }));
         };
         let filled = Filled::fill(slots, &self.null, descriptors)?;
         self.scratch.fill(image, extra_env);
@@ -261,16 +251,9 @@ impl Spawner {
         let order = Order {
             path: image.path.as_ptr(),
             argv: self.scratch.argv.as_ptr(),
-            shell_argv: if image.script {
-                self.scratch.shell_argv.as_ptr()
-            } else {
-                ptr::null()
-            },
+            shell_argv: if image.script { self.scratch.shell_argv.as_ptr() } else { ptr::null() },
             envp: self.scratch.envp.as_ptr(),
-            wdir: image
-                .wdir
-                .as_ref()
-                .map_or(ptr::null(), |wdir| wdir.as_ptr()),
+            wdir: image.wdir.as_ref().map_or(ptr::null(), |wdir| wdir.as_ptr()),
             limits: &self.shell.limits,
             umask: self.shell.umask,
             blocked: self.shell.blocked,
@@ -307,11 +290,7 @@ impl Spawner {
 
 impl Drop for Spawner {
     fn drop(&mut self) {
-        self.slots
-            .take()
-            .into_iter()
-            .flatten()
-            .for_each(descriptors::keep);
+        self.slots.take().into_iter().flatten().for_each(descriptors::keep);
     }
 }
 
@@ -329,26 +308,14 @@ struct Filled<'a> {
 }
 
 impl<'a> Filled<'a> {
-    fn fill(
-        slots: &'a [OwnedFd; 4],
-        null: &'a OwnedFd,
-        descriptors: Descriptors<'_>,
-    ) -> Result<Self, Refusal> {
+    fn fill(slots: &'a [OwnedFd; 4], null: &'a OwnedFd, descriptors: Descriptors<'_>) -> Result<Self, Refusal> {
         let filled = Self { slots, null };
-        let sources = [
-            Some(descriptors.stdin),
-            Some(descriptors.stdout),
-            Some(descriptors.stderr),
-            descriptors.pmi,
-        ];
+        let sources = [Some(descriptors.stdin), Some(descriptors.stdout), Some(descriptors.stderr), descriptors.pmi];
         for (slot, source) in slots.iter().zip(sources) {
             if let Some(source) = source {
                 descriptors::overwrite(slot.as_fd(), source).map_err(|error| {
                     let errno = error.raw_os_error().unwrap_or(libc::EBADF);
-                    Refusal::Step(SpawnError {
-                        step: SpawnStep::Descriptors,
-                        errno,
-                    })
+                    Refusal::Step(SpawnError { step: SpawnStep::Descriptors, errno })
                 })?;
             }
         }
@@ -379,21 +346,17 @@ unsafe impl Send for Scratch {}
 impl Scratch {
     fn fill(&mut self, image: &Image, extra_env: &[CString]) {
         self.clear();
-        self.argv
-            .extend(image.argv.iter().map(|argument| argument.as_ptr()));
+        self.argv.extend(image.argv.iter().map(|argument| argument.as_ptr()));
         self.argv.push(ptr::null());
         if image.script {
-            self.shell_argv
-                .extend([c"/bin/sh".as_ptr(), image.path.as_ptr()]);
-            self.shell_argv
-                .extend(image.argv.iter().skip(1).map(|argument| argument.as_ptr()));
+            self.shell_argv.extend([c"/bin/sh".as_ptr(), image.path.as_ptr()]);
+            self.shell_argv.extend(image.argv.iter().skip(1).map(|argument| argument.as_ptr()));
             self.shell_argv.push(ptr::null());
         }
         let replaced = |entry: &CString| extra_env.iter().any(|extra| same_name(entry, extra));
         let kept = image.env.iter().filter(|entry| !replaced(entry));
         self.envp.extend(kept.map(|entry| entry.as_ptr()));
-        self.envp
-            .extend(extra_env.iter().map(|entry| entry.as_ptr()));
+        self.envp.extend(extra_env.iter().map(|entry| entry.as_ptr()));
         self.envp.push(ptr::null());
     }
 
@@ -436,13 +399,7 @@ fn swap_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: reads and writes one u64 each, the size of the kernel's signal set.
     unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const mask,
-            &raw mut before,
-            size_of::<u64>(),
-        );
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size_of::<u64>());
     }
     before
 }
@@ -486,10 +443,8 @@ impl Stack {
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(4096);
         let bytes = STACK_BYTES.next_multiple_of(page) + page;
-        let (access, flags) = (
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK,
-        );
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
         // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
         let base = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
         if base == libc::MAP_FAILED {
@@ -523,13 +478,8 @@ impl Stack {
         match u32::try_from(pid).ok().and_then(NonZeroU32::new) {
             Some(pid) => Ok(pid),
             None => {
-                let errno = io::Error::last_os_error()
-                    .raw_os_error()
-                    .unwrap_or(libc::EAGAIN);
-                Err(Refusal::Step(SpawnError {
-                    step: SpawnStep::Clone,
-                    errno,
-                }))
+                let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+                Err(Refusal::Step(SpawnError { step: SpawnStep::Clone, errno }))
             }
         }
     }
@@ -609,15 +559,8 @@ fn become_program(order: &Order<'_>) -> Progress {
     for (resource, soft, hard) in order.limits {
         let new = [*soft, *hard];
         // SAFETY: reads one struct rlimit64, which is two u64; a null old limit is not written.
-        let set = unsafe {
-            libc::syscall(
-                libc::SYS_prlimit64,
-                0,
-                *resource,
-                new.as_ptr(),
-                ptr::null_mut::<[u64; 2]>(),
-            )
-        };
+        let set =
+            unsafe { libc::syscall(libc::SYS_prlimit64, 0, *resource, new.as_ptr(), ptr::null_mut::<[u64; 2]>()) };
         if set < 0 {
             return Progress::Failed(SpawnStep::Limits);
         }
@@ -626,14 +569,7 @@ fn become_program(order: &Order<'_>) -> Progress {
     // them too, but only after a signal had run one in the parent's memory.
     for signal in 1..=SIGNAL_MAX {
         let ignored = order.ignored >> (signal - 1) & 1 == 1;
-        set_disposition(
-            signal,
-            if ignored {
-                libc::SIG_IGN
-            } else {
-                libc::SIG_DFL
-            },
-        );
+        set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
     }
     swap_signal_mask(order.blocked);
     // SAFETY: as above.
@@ -679,8 +615,7 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
     let highest = order.highest as libc::c_uint;
     if order.table == Table::Unshared {
         let middle = if order.pmi.is_some() { pmi - 1 } else { pmi };
-        let closed =
-            close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
+        let closed = close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
         return if closed { Ok(()) } else { Err(FAILED) };
     }
     for fd in 3..=order.highest {
@@ -746,10 +681,7 @@ mod tests {
             }
         }
         // Not reap(): other tests have children, too.
-        assert_eq!(
-            reap::reap_one(child.expect("it runs").pid()),
-            Some(reap::Ended::Exited(0))
-        );
+        assert_eq!(reap::reap_one(child.expect("it runs").pid()), Some(reap::Ended::Exited(0)));
         String::from_utf8(text).expect("ASCII")
     }
 
@@ -760,11 +692,7 @@ mod tests {
         let mut spawner = Spawner::new(ShellState::recorded()).expect("descriptors are left");
         let show = "fd=0; while [ $fd -lt 64 ]; do
             if [ -e /proc/$$/fd/$fd ]; then echo $fd; fi; fd=$((fd + 1)); done";
-        assert_eq!(
-            spawner.table,
-            Table::Unshared,
-            "tests want Linux 5.9 or later"
-        );
+        assert_eq!(spawner.table, Table::Unshared, "tests want Linux 5.9 or later");
         assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
         let mut spawner = spawner.copying();
         assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
