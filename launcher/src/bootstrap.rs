@@ -91,8 +91,6 @@ impl Bootstrap {
             .args([&self.host, &order.label, &order.dead_time.as_millis().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // A Ctrl-C on the terminal is for the launcher alone.
-            .process_group(0)
             .spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;

@@ -26,7 +26,7 @@ pub fn code(outcome: &Outcome) -> u8 {
             Cause::Lost { .. } => LOST,
             Cause::Signal { signal, .. } => by_signal(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
-            Cause::Broken { .. } | Cause::Left => 1,
+            Cause::Broken { .. } | Cause::Left { .. } => 1,
         },
     }
 }
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!(failed(Cause::Abort { code: 68_770_831, message: String::new() }), 15);
         assert_eq!(failed(Cause::Abort { code: 0, message: String::new() }), 1);
         assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
-        assert_eq!(failed(Cause::Left), 1);
+        assert_eq!(failed(Cause::Left { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
         assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
         assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);

@@ -104,7 +104,10 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         Cause::Abort { code, message } => format!("{who} on {host} called MPI_Abort({code}): {message}"),
         Cause::Code(code) => format!("{who} on {host} exited with code {code}"),
         Cause::Broken { why } => format!("{who} on {host} broke the PMI protocol and was killed: {why}"),
-        Cause::Left => format!("{who} on {host} ended without MPI_Finalize while others wait for it in a fence"),
+        Cause::Left { in_fence: true } => {
+            format!("{who} on {host} ended without MPI_Finalize while others wait for it in a fence")
+        }
+        Cause::Left { in_fence: false } => format!("{who} on {host} ended without MPI_Finalize while others still run"),
     }
 }
 
@@ -121,7 +124,9 @@ fn hint(failure: &Failure) -> Option<String> {
             "was the program's MPI library built for another process manager? SCELA_LOG=trace shows its words"
                 .to_owned()
         }
-        Cause::Left => "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned(),
+        Cause::Left { .. } => {
+            "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
+        }
         Cause::Lost { .. } => "if nobody killed it, run again with SCELA_LOG=debug and report what it says".to_owned(),
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,
     })

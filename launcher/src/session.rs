@@ -14,7 +14,7 @@ use nla::core::limits::{DEAD_TIME, STRANGERS_MAX};
 use nla::core::{AgentId, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree};
 use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Receipt, StreamSink, accept};
 use nla::sys;
-use nla::wire::{BootOrder, Lane, SessionId, SessionKey, decode, encode};
+use nla::wire::{BootOrder, DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -88,6 +88,7 @@ struct Session {
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
     wake_at: Option<Instant>,
     actions: Vec<RootAction>,
+    encoder: DownEncoder,
     outcome: Option<Outcome>,
     phases: Phases,
     flushes: Vec<oneshot::Receiver<()>>,
@@ -166,6 +167,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         link_events,
         wake_at: None,
         actions: Vec::new(),
+        encoder: DownEncoder::default(),
         outcome: None,
         phases: Phases::default(),
         flushes: Vec::new(),
@@ -303,7 +305,7 @@ impl Session {
                     } else {
                         Receipt::default()
                     };
-                    child.link.send(lane, encode(&message).into(), receipt);
+                    child.link.send(lane, self.encoder.encode(&message), receipt);
                 }
             }
             RootAction::CloseChild(child, why) => {

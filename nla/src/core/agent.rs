@@ -356,9 +356,9 @@ impl Agent {
                     actions.extend(ns.tell_waiting(number).map(Action::ToParent));
                 }
             }
-            Up::Exited { namespace, fences, ranks } => {
+            Up::Exited { namespace, fences, unfinished, ranks } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exit(now, fences, &ranks);
+                    ns.note_exit(now, fences, unfinished, &ranks);
                 }
             }
             Up::Failed(failure) => self.fail(failure, actions),
@@ -424,12 +424,13 @@ impl Agent {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let question = match request {
             Request::Joined => {
+                ns.set_active(rank, true);
                 if ns.on_contact() {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
                 }
                 return;
             }
-            Request::Finalized => return,
+            Request::Finalized => return ns.set_active(rank, false),
             Request::Fence { puts } => return self.on_fence(now, namespace, rank, &puts, actions),
             Request::Abort { code, message } => {
                 let cause = Cause::Abort { code, message: bounded(message) };
@@ -466,12 +467,12 @@ impl Agent {
 
     fn on_rank_ended(&mut self, now: Time, namespace: NamespaceId, rank: Rank, exit: Exit, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let Some(fences) = ns.end(rank) else { return };
+        let Some((fences, unfinished)) = ns.end(rank) else { return };
         if ns.undone || !matches!(self.phase, Phase::Serving) {
             return;
         }
         match exit {
-            Exit::Code(0) => ns.note_exit(now, fences, &std::iter::once(rank).collect()),
+            Exit::Code(0) => ns.note_exit(now, fences, unfinished, &std::iter::once(rank).collect()),
             Exit::Code(code) => self.fail_rank(now, namespace, rank, Cause::Code(code), actions),
             Exit::Signal { signal, core, out_of_memory } => {
                 self.fail_rank(now, namespace, rank, Cause::Signal { signal, core, out_of_memory }, actions);

@@ -194,7 +194,10 @@ fn ends_with_0_travel_together() {
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0))), [Action::WakeAt(at(20))]);
     assert_eq!(world.after(at(1), Input::RankEnded(NS, Rank(0), Exit::Code(0))), []);
     let actions = world.after(at(2), Input::RankEnded(NS, Rank(2), Exit::Code(0)));
-    assert_eq!(actions, [Action::ToParent(Up::Exited { namespace: NS, fences: 0, ranks: ranks("0-2") })]);
+    assert_eq!(
+        actions,
+        [Action::ToParent(Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("0-2") })]
+    );
 }
 
 #[test]

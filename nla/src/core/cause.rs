@@ -44,8 +44,12 @@ pub enum Cause {
         /// What was wrong.
         why: String,
     },
-    /// A rank ended, with 0, while others wait for it in a fence.
-    Left,
+    /// A rank ended, with 0, where it should not have.
+    Left {
+        /// Others wait for it in a fence; else it had spoken PMI, never finalized, and the others
+        /// went on without it for [`LEFT_TIME`](super::limits::LEFT_TIME).
+        in_fence: bool,
+    },
 }
 
 impl Cause {
@@ -57,7 +61,7 @@ impl Cause {
             Self::Signal { .. } => 2,
             Self::Abort { .. } => 3,
             Self::Code(_) | Self::Broken { .. } => 4,
-            Self::Left => 5,
+            Self::Left { .. } => 5,
         }
     }
 }
@@ -152,7 +156,7 @@ mod tests {
         let signal = failure(30, Cause::Signal { signal: 11, core: false, out_of_memory: false });
         let failures = [
             failure(10, Cause::Code(1)),
-            failure(5, Cause::Left),
+            failure(5, Cause::Left { in_fence: true }),
             signal.clone(),
             failure(1, Cause::Abort { code: 1, message: String::new() }),
         ];

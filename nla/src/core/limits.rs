@@ -25,6 +25,9 @@ pub const GATHER_WINDOW: Duration = Duration::from_millis(100);
 pub const EXIT_BATCH: Duration = Duration::from_millis(20);
 /// A fence open for longer is made known to the root, so that it can tell who is missing.
 pub const FENCE_SLOW: Duration = Duration::from_millis(250);
+/// A rank that spoke PMI and ended with 0 without finalizing fails the job if others still run so
+/// long after: they may be waiting for it inside of MPI, where nobody can see them.
+pub const LEFT_TIME: Duration = Duration::from_secs(2);
 /// How long after KILL a subtree may take to be over before it counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
 /// A link on which nothing was heard for so long is lost.

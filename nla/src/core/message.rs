@@ -53,6 +53,8 @@ pub enum Up {
         namespace: NamespaceId,
         /// At how many fences they had arrived.
         fences: u32,
+        /// They had spoken PMI and not finalized.
+        unfinished: bool,
         /// Who.
         ranks: Ranks,
     },

@@ -32,6 +32,8 @@ struct Local {
     waiting: bool,
     /// Its failure was reported; how its process ends is no news.
     failed: bool,
+    /// It has spoken PMI and not finalized.
+    active: bool,
 }
 
 /// See the module.
@@ -51,7 +53,8 @@ pub(super) struct Namespace {
     contacted: bool,
     waiting_told: Option<u32>,
     gathered_told: Option<u32>,
-    exits: BTreeMap<u32, Ranks>,
+    /// By the number of fences, and whether they were unfinished.
+    exits: BTreeMap<(u32, bool), Ranks>,
     exits_since: Option<Time>,
 }
 
@@ -71,7 +74,9 @@ impl Namespace {
             .collect();
         let locals: BTreeMap<_, _> = own
             .iter()
-            .map(|rank| (rank, Local { stage: Stage::Starting, fences: 0, waiting: false, failed: false }))
+            .map(|rank| {
+                (rank, Local { stage: Stage::Starting, fences: 0, waiting: false, failed: false, active: false })
+            })
             .collect();
         Self {
             id: plan.id,
@@ -130,19 +135,26 @@ impl Namespace {
         }
     }
 
-    /// An own rank's process is gone: at how many fences it had arrived. None if it is not one of
-    /// ours or had ended before.
-    pub(super) fn end(&mut self, rank: Rank) -> Option<u32> {
+    /// An own rank's process is gone: at how many fences it had arrived, and whether it had spoken
+    /// PMI and not finalized. None if it is not one of ours or had ended before.
+    pub(super) fn end(&mut self, rank: Rank) -> Option<(u32, bool)> {
         let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
         local.stage = Stage::Ended;
         local.waiting = false;
         self.live -= 1;
-        Some(local.fences)
+        Some((local.fences, local.active))
     }
 
     /// A failure of an own rank is about to be reported. False if one was before.
     pub(super) fn note_failure(&mut self, rank: Rank) -> bool {
         self.locals.get_mut(&rank).is_none_or(|local| !std::mem::replace(&mut local.failed, true))
+    }
+
+    /// An own rank has begun, or ended, to speak PMI.
+    pub(super) fn set_active(&mut self, rank: Rank, active: bool) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.active = active;
+        }
     }
 
     /// First contact: true once per namespace.
@@ -183,8 +195,8 @@ impl Namespace {
     }
 
     /// An own rank ended with 0; the parent hears of it together with others.
-    pub(super) fn note_exit(&mut self, now: Time, fences: u32, ranks: &Ranks) {
-        self.exits.entry(fences).or_default().union_with(ranks);
+    pub(super) fn note_exit(&mut self, now: Time, fences: u32, unfinished: bool, ranks: &Ranks) {
+        self.exits.entry((fences, unfinished)).or_default().union_with(ranks);
         self.exits_since.get_or_insert(now);
     }
 
@@ -204,8 +216,8 @@ impl Namespace {
         let mut messages = Vec::new();
         if self.exits_since.is_some_and(|since| all || now >= since + EXIT_BATCH) {
             self.exits_since = None;
-            for (fences, ranks) in std::mem::take(&mut self.exits) {
-                messages.push(Up::Exited { namespace: self.id, fences, ranks });
+            for ((fences, unfinished), ranks) in std::mem::take(&mut self.exits) {
+                messages.push(Up::Exited { namespace: self.id, fences, unfinished, ranks });
             }
         }
         if self.fence.since().is_some_and(|since| now >= since + FENCE_SLOW) && !self.fence.is_complete() {

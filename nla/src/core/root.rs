@@ -13,7 +13,7 @@ use pmi::{Epoch, NameError, Rank, Ranks, SpawnOrder};
 use super::cause::{Cause, Failure, Outcome, elect};
 use super::fence::Fence;
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, JOIN_TIME, NAMES_MAX, NAMESPACES_MAX};
+use super::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, JOIN_TIME, LEFT_TIME, NAMES_MAX, NAMESPACES_MAX};
 use super::message::{Down, Question, Reply, Up};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::spawning::{self, Surroundings};
@@ -122,6 +122,9 @@ struct Namespace {
     /// Ranks that ended with 0, by the number of fences at which they had arrived.
     gone: BTreeMap<u32, Ranks>,
     gone_count: u64,
+    /// Those of them that had spoken PMI and not finalized, and when the first was heard of.
+    unfinished: Ranks,
+    unfinished_since: Option<Time>,
     /// A fence in which somebody waits although it is not complete below.
     waiting: Option<u32>,
     /// The rank that spawned it and has not been answered yet.
@@ -132,6 +135,20 @@ struct Namespace {
 impl Namespace {
     fn is_over(&self) -> bool {
         self.undone || self.gone_count >= u64::from(self.plan.size)
+    }
+
+    /// Ranks that have ended where they should not have, and whether others wait for them in a
+    /// fence.
+    fn left(&self, now: Time) -> Option<(Ranks, bool)> {
+        if self.is_over() {
+            return None;
+        }
+        let missed = self.missed();
+        if !missed.is_empty() {
+            return Some((missed, true));
+        }
+        let late = self.unfinished_since.is_some_and(|since| now >= since + LEFT_TIME);
+        late.then(|| (self.unfinished.clone(), false))
     }
 
     /// Ranks that have ended and for which others wait in the open fence.
@@ -269,8 +286,12 @@ impl Root {
                     ns.waiting = Some(number);
                 }
             }
-            Up::Exited { namespace, fences, ranks } => {
+            Up::Exited { namespace, fences, unfinished, ranks } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
+                    if unfinished {
+                        ns.unfinished.union_with(&ranks);
+                        ns.unfinished_since.get_or_insert(now);
+                    }
                     let gone = ns.gone.entry(fences).or_default();
                     let before = gone.len();
                     gone.union_with(&ranks);
@@ -305,6 +326,8 @@ impl Root {
             contacted: false,
             gone: BTreeMap::new(),
             gone_count: 0,
+            unfinished: Ranks::new(),
+            unfinished_since: None,
             waiting: None,
             asker,
             undone: false,
@@ -402,6 +425,7 @@ impl Root {
         if !matches!(self.phase, Phase::Running) {
             return Err("the_session_is_ending".to_owned());
         }
+        order.check().map_err(|error| error.to_string())?;
         let next = self.namespaces.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         if next >= NAMESPACES_MAX {
             return Err("too_many_namespaces".to_owned());
@@ -491,7 +515,12 @@ impl Root {
             }
             return;
         }
-        let outcome = if self.failures.is_empty() { Outcome::Interrupted { signal } } else { self.elected() };
+        // Before the launch, agents that failed may just have heard the same Ctrl-C.
+        let outcome = if self.failures.is_empty() || self.first.is_some() {
+            Outcome::Interrupted { signal }
+        } else {
+            self.elected()
+        };
         self.end(now, outcome, signal, actions);
         if let Phase::Ending { interrupted, .. } = &mut self.phase {
             *interrupted = true;
@@ -580,11 +609,12 @@ impl Root {
             self.launch(plan, None, actions);
         }
         if matches!(self.phase, Phase::Running) {
-            let stuck: Vec<_> =
-                self.namespaces.values().filter(|ns| !ns.is_over()).map(|ns| (ns.plan.id, ns.missed())).collect();
-            for (namespace, ranks) in stuck.into_iter().filter(|(_, ranks)| !ranks.is_empty()) {
+            let left: Vec<_> =
+                self.namespaces.values().filter_map(|ns| ns.left(now).map(|left| (ns.plan.id, left))).collect();
+            for (namespace, (ranks, in_fence)) in left {
                 let agent = self.agent_of(namespace, ranks.first());
-                self.on_failure(now, Failure { at: now, agent, namespace, ranks, cause: Cause::Left }, actions);
+                let cause = Cause::Left { in_fence };
+                self.on_failure(now, Failure { at: now, agent, namespace, ranks, cause }, actions);
             }
         }
         if matches!(self.phase, Phase::Running)
@@ -621,7 +651,15 @@ impl Root {
     fn set_timer(&mut self, actions: &mut Vec<RootAction>) {
         let next = match &self.phase {
             Phase::Joining { until } | Phase::Gathering { until } | Phase::Ending { until, .. } => *until,
-            Phase::Running | Phase::Flushing { .. } | Phase::Over => return,
+            Phase::Running => {
+                let unfinished =
+                    self.namespaces.values().filter(|ns| !ns.is_over()).filter_map(|ns| ns.unfinished_since);
+                match unfinished.min() {
+                    Some(since) => since + LEFT_TIME,
+                    None => return,
+                }
+            }
+            Phase::Flushing { .. } | Phase::Over => return,
         };
         if self.wake_at.is_none_or(|before| next < before) {
             self.wake_at = Some(next);

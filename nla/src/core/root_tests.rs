@@ -91,7 +91,7 @@ impl World {
     }
 
     fn exited(&mut self, child: u32, fences: u32, set: &str) -> Vec<RootAction> {
-        self.up(at(50), child, Up::Exited { namespace: NS, fences, ranks: ranks(set) })
+        self.up(at(50), child, Up::Exited { namespace: NS, fences, unfinished: false, ranks: ranks(set) })
     }
 
     fn fails(&mut self, now: Time, child: u32, rank: u32, cause: Cause) -> Vec<RootAction> {
@@ -195,7 +195,10 @@ fn a_rank_that_left_while_others_wait_is_named_whichever_news_comes_first() {
             _ => None,
         });
         let failure = notice.unwrap_or_else(|| panic!("{actions:?}"));
-        assert_eq!((&failure.ranks, &failure.cause, failure.agent), (&ranks("0"), &Cause::Left, AgentId(1)));
+        assert_eq!(
+            (&failure.ranks, &failure.cause, failure.agent),
+            (&ranks("0"), &Cause::Left { in_fence: true }, AgentId(1))
+        );
     }
 }
 
@@ -205,6 +208,27 @@ fn waiting_deep_in_a_subtree_counts_too() {
     world.exited(1, 0, "0");
     let actions = world.up(T, 2, Up::Waiting { namespace: NS, number: 0 });
     assert!(actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
+}
+
+#[test]
+fn a_rank_that_never_finalized_is_missed_if_others_go_on() {
+    let mut world = World::running();
+    let left = Up::Exited { namespace: NS, fences: 3, unfinished: true, ranks: ranks("1") };
+    let actions = world.up(at(50), 1, left);
+    assert_eq!(actions, [RootAction::WakeAt(at(2050))], "it may be that all do so");
+    let actions = world.after(at(2050), RootInput::Timeout);
+    let RootAction::Notice(Notice::Failure(failure)) = &actions[0] else { panic!("{actions:?}") };
+    assert_eq!((&failure.ranks, &failure.cause), (&ranks("1"), &Cause::Left { in_fence: false }));
+}
+
+#[test]
+fn ranks_that_all_end_without_finalizing_are_no_failure() {
+    let mut world = World::running();
+    for (child, set) in [(1, "0-1"), (2, "2-3")] {
+        world.up(at(50), child, Up::Exited { namespace: NS, fences: 0, unfinished: true, ranks: ranks(set) });
+    }
+    let actions = world.after(at(5000), RootInput::Timeout);
+    assert!(!actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
 }
 
 #[test]
@@ -306,7 +330,7 @@ fn a_spawn_is_answered_when_all_its_ranks_run() {
     // The session lasts as long as its last namespace.
     world.exited(1, 0, "0-1");
     assert_eq!(sent(&world.exited(2, 0, "2-3"), 1), [] as [&Down; 0]);
-    let all = Up::Exited { namespace: NamespaceId(1), fences: 0, ranks: ranks("0-4") };
+    let all = Up::Exited { namespace: NamespaceId(1), fences: 0, unfinished: false, ranks: ranks("0-4") };
     assert!(matches!(sent(&world.up(T, 1, all), 1)[..], [Down::End { .. }]));
 }
 

@@ -28,7 +28,7 @@ use super::table::{Key, RankTable};
 use crate::core::limits::{BOOT_BYTES_MAX, JOIN_TIME, STRANGERS_MAX};
 use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{BootOrder, BootReport, Lane, ParentAddress, decode, encode};
+use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, encode};
 
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
@@ -193,6 +193,7 @@ struct Driver {
     sweep: Sweep,
     wake_at: Option<Instant>,
     actions: Vec<Action>,
+    encoder: DownEncoder,
     leaving: Option<u8>,
     parent_id: AgentId,
     parent_gone: bool,
@@ -258,6 +259,7 @@ impl Driver {
             sweep: Sweep::No,
             wake_at: None,
             actions: Vec::new(),
+            encoder: DownEncoder::default(),
             leaving: None,
             parent_id,
             parent_gone: false,
@@ -335,6 +337,9 @@ impl Driver {
                 () = tokio::time::sleep(SWEEP_PAUSE), if matches!(self.sweep, Sweep::Killing { .. }) => {}
             }
             self.go_on_sweeping();
+            if let Some(startup) = &self.startup {
+                startup.pump().set_pmi_waits(!self.waiting.is_empty());
+            }
         }
     }
 
@@ -376,7 +381,7 @@ impl Driver {
             Action::ToChild(child, message) => {
                 if let Some(child) = self.children.get(&child) {
                     let lane = if message.is_board() { Lane::Board } else { Lane::Control };
-                    child.link.send(lane, encode(&message).into(), Receipt::default());
+                    child.link.send(lane, self.encoder.encode(&message), Receipt::default());
                 }
             }
             Action::CloseChild(child, why) => {

@@ -3,7 +3,9 @@
 //! All of an agent's pipes are read by one thread of their own, with a lower priority than the one
 //! that serves PMI: a flood of output costs the job's fences nothing but the processor time that is
 //! left over. A pipe is read only when the stream lane to the parent has room, so what cannot be
-//! passed on stays in the pipe and stops who writes it.
+//! passed on stays in the pipe and stops who writes it. And while ranks wait in PMI, for a fence
+//! above all, output is read in small helpings with pauses between them: each read wakes a writer
+//! that would compete with the ranks on their way to the fence.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,13 +13,15 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi::Rank;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::link::{Link, Receipt};
 use crate::core::NamespaceId;
@@ -29,6 +33,10 @@ use crate::wire::Lane;
 pub const STREAM_HEADER_BYTES: usize = 8;
 /// Bytes read from a pipe at a time.
 const READ_BYTES: usize = 32 * 1024;
+/// Bytes that are read between two pauses while ranks wait in PMI.
+const HELPING_BYTES: usize = 64 * 1024;
+/// The pause: with the helping, it bounds what output gets at worst, 32 MB/s per agent.
+const HELPING_PAUSE: Duration = Duration::from_millis(2);
 
 /// The namespace, rank and data of an upward stream message; `None` if it is shorter than its
 /// header.
@@ -53,6 +61,7 @@ enum Command {
 /// The thread that reads the ranks' output.
 pub(super) struct OutputPump {
     commands: mpsc::UnboundedSender<Command>,
+    pmi_waits: Arc<AtomicBool>,
 }
 
 impl OutputPump {
@@ -60,15 +69,22 @@ impl OutputPump {
     pub(super) fn start(parent: Link, hold_lines: bool) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
+        let pmi_waits = Arc::new(AtomicBool::new(false));
+        let waits = Arc::clone(&pmi_waits);
         std::thread::Builder::new().name("output".to_owned()).stack_size(256 * 1024).spawn(move || {
             sys::set_thread_nice(5);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
             match runtime {
-                Ok(runtime) => LocalSet::new().block_on(&runtime, run(incoming, parent, hold_lines)),
+                Ok(runtime) => LocalSet::new().block_on(&runtime, run(incoming, parent, hold_lines, waits)),
                 Err(error) => tracing::error!(%error, "no output can be read"),
             }
         })?;
-        Ok(Self { commands })
+        Ok(Self { commands, pmi_waits })
+    }
+
+    /// Whether ranks wait for answers: then output steps back.
+    pub(super) fn set_pmi_waits(&self, waits: bool) {
+        self.pmi_waits.store(waits, Ordering::Relaxed);
     }
 
     /// Reads `pipe`, the rank's standard output or error, from now on.
@@ -105,9 +121,38 @@ struct Shared {
     changed: Notify,
     finishing: Cell<bool>,
     finish: Notify,
+    pmi_waits: Arc<AtomicBool>,
+    /// What is left of the helping.
+    helping: Cell<usize>,
+    next_helping: Cell<Instant>,
 }
 
-async fn run(mut incoming: mpsc::UnboundedReceiver<Command>, parent: Link, hold_lines: bool) {
+impl Shared {
+    /// Waits while it is PMI's turn.
+    async fn turn(&self) {
+        while self.pmi_waits.load(Ordering::Relaxed) {
+            let left = self.helping.get();
+            if left > 0 {
+                self.helping.set(left.saturating_sub(READ_BYTES));
+                return;
+            }
+            let next = self.next_helping.get();
+            tokio::time::sleep_until(next).await;
+            // Many wake at this time; the first serves out, the others find what is left.
+            if self.next_helping.get() == next {
+                self.helping.set(HELPING_BYTES);
+                self.next_helping.set(Instant::now() + HELPING_PAUSE);
+            }
+        }
+    }
+}
+
+async fn run(
+    mut incoming: mpsc::UnboundedReceiver<Command>,
+    parent: Link,
+    hold_lines: bool,
+    pmi_waits: Arc<AtomicBool>,
+) {
     let room =
         [Lane::Stdout, Lane::Stderr].map(|lane| (lane, Arc::new(Semaphore::new(STREAM_WINDOW_BYTES as usize)))).into();
     let shared = Rc::new(Shared {
@@ -121,6 +166,9 @@ async fn run(mut incoming: mpsc::UnboundedReceiver<Command>, parent: Link, hold_
         changed: Notify::new(),
         finishing: Cell::new(false),
         finish: Notify::new(),
+        pmi_waits,
+        helping: Cell::new(HELPING_BYTES),
+        next_helping: Cell::new(Instant::now()),
     });
     let mut ends: HashMap<(NamespaceId, Rank), Rc<Notify>> = HashMap::new();
     while let Some(command) = incoming.recv().await {
@@ -194,6 +242,7 @@ impl Stream {
                 }
                 }
             }
+            self.shared.turn().await;
             let Some(receipt) = self.room().await else { break };
             match self.read(&pipe, receipt) {
                 Ok(0) => break,

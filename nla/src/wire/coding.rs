@@ -1,8 +1,11 @@
 //! Messages as bytes: rmp-serde, with the sender's and the receiver's bounds checked.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+
+use crate::core::{Down, NamespaceId};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -39,10 +42,32 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
+/// Encodes messages for children. A release goes to all of them with the same entries, maybe a
+/// great many: it is encoded once.
+#[derive(Default)]
+pub struct DownEncoder {
+    release: Option<(NamespaceId, u32, Bytes)>,
+}
+
+impl DownEncoder {
+    /// The bytes of `message`.
+    pub fn encode(&mut self, message: &Down) -> Bytes {
+        let Down::Release { namespace, number, .. } = message else { return encode(message).into() };
+        match &self.release {
+            Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
+            _ => {
+                let bytes = Bytes::from(encode(message));
+                self.release = Some((*namespace, *number, bytes.clone()));
+                bytes
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::{Down, NamespaceId, Up};
+    use crate::core::Up;
 
     #[test]
     fn what_is_encoded_can_be_read_and_nothing_else() {
@@ -67,7 +92,7 @@ mod tests {
 
             #[test]
             fn nor_do_damaged_messages(at in 0usize..20, value in any::<u8>()) {
-                let mut bytes = encode(&Up::Exited { namespace: NamespaceId(1), fences: 2, ranks: "0-5,9".parse().unwrap() });
+                let mut bytes = encode(&Up::Exited { namespace: NamespaceId(1), fences: 2, unfinished: false, ranks: "0-5,9".parse().unwrap() });
                 let at = at % bytes.len();
                 bytes[at] = value;
                 let _ = decode::<Up>(&bytes);
