@@ -4,6 +4,8 @@ use nla::core::{Cause, Outcome};
 
 /// All ranks ended with 0.
 pub const SUCCESS: u8 = 0;
+/// Standard output could not be written.
+pub const OUTPUT_LOST: u8 = 1;
 /// The command line could not be understood.
 pub const USAGE: u8 = 2;
 /// `--timeout` ran out.
@@ -20,6 +22,7 @@ pub fn code(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Success => SUCCESS,
         Outcome::TimedOut { .. } => TIMED_OUT,
+        Outcome::OutputLost => OUTPUT_LOST,
         Outcome::Interrupted { signal } => by_signal(*signal),
         Outcome::Failed { first, .. } => match &first.cause {
             Cause::NotStarted { .. } => NOT_LAUNCHED,
@@ -65,6 +68,7 @@ mod tests {
         assert_eq!(code(&Outcome::Success), 0);
         assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }), 124);
         assert_eq!(code(&Outcome::Interrupted { signal: 2 }), 130);
+        assert_eq!(code(&Outcome::OutputLost), 1);
         assert_eq!(failed(Cause::Code(3)), 3);
         assert_eq!(failed(Cause::Code(512)), 1, "256 times anything is still a failure");
         assert_eq!(failed(Cause::Abort { code: 7, message: String::new() }), 7);

@@ -1,6 +1,6 @@
 //! The one program of ScELA: launcher, agent and guardian.
 //!
-//! Which of them a process is, its argv[0] says: `scela-agent` and `scela-guard` are started by the
+//! Which of them a process is, the name that it was called by says: `scela-agent` and `scela-guard` are started by the
 //! launcher only; under any other name it is `scela-run`.
 
 #![forbid(unsafe_code)]
@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -37,7 +38,10 @@ fn main() -> ExitCode {
         },
         _ => {
             trace();
-            launch(&name, arguments)
+            // A panic has said where it came from by then.
+            catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {
+                fail("this is a bug of ScELA; please report it with what is written above", exit::BUG)
+            })
         }
     }
 }
@@ -134,7 +138,7 @@ fn fail(text: &str, code: u8) -> ExitCode {
 }
 
 fn trace() {
-    let Some(filter) = std::env::var_os("SCELA_LOG") else { return };
+    let filter = std::env::var_os("SCELA_LOG").unwrap_or_else(|| "warn".into());
     let filter = tracing_subscriber::EnvFilter::new(filter.to_string_lossy());
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).without_time();

@@ -138,6 +138,15 @@ pub fn plan(request: Request, machine: &Machine) -> Result<Plan, PlanError> {
             (placement, mapping)
         }
     };
+    if let Some(ppn) = options.ppn {
+        let nodes = if options.agents_as_nodes { agents } else { 1 };
+        let room = u64::from(ppn) * u64::from(nodes);
+        if ranks > room {
+            remarks.push(format!(
+                "{ranks} ranks are more than -ppn {ppn} on {nodes} node(s) makes; they are started all the same"
+            ));
+        }
+    }
     let (stdin, input) = stdin(&options, size, machine)?;
     let name = format!("{:08x}", machine.session & 0xffff_ffff);
     let settings = RootSettings {
@@ -220,7 +229,7 @@ fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Opti
             }
             ranks
         }
-        Some(StdinTo::File(path)) => return Ok((Ranks::range(0..1), Some(Source::File(machine.wdir.join(path))))),
+        Some(StdinTo::File(path)) => return Ok((Ranks::range(0..size), Some(Source::File(machine.wdir.join(path))))),
         // Who is started in the background of a terminal must not steal what is typed there.
         None if machine.stdin_in_background => Ranks::new(),
         None => Ranks::range(0..1),

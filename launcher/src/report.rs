@@ -68,10 +68,17 @@ pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<S
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
-        Notice::Leftovers(count) => {
-            format!("{} that outlived their ranks were ended", counted(*count, "process", "processes"))
-        }
+        Notice::Leftovers(_) => return None,
     })
+}
+
+/// What is said of processes that outlived their ranks.
+pub fn leftovers_text(count: u64) -> String {
+    format!(
+        "{} that the ranks had left running {} ended",
+        counted(count, "process", "processes"),
+        if count == 1 { "was" } else { "were" }
+    )
 }
 
 fn of(namespace: NamespaceId) -> String {
@@ -121,7 +128,7 @@ fn hint(failure: &Failure) -> Option<String> {
             "for a core dump, say 'ulimit -c unlimited' before scela-run".to_owned()
         }
         Cause::Broken { .. } => {
-            "was the program's MPI library built for another process manager? SCELA_LOG=trace shows its words"
+            "was the program's MPI library built for another process manager? SCELA_LOG=trace shows what it says"
                 .to_owned()
         }
         Cause::Left { .. } => {
@@ -136,7 +143,7 @@ fn hint(failure: &Failure) -> Option<String> {
 /// of the first namespace.
 pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String) -> Option<String> {
     match outcome {
-        Outcome::Success | Outcome::Interrupted { .. } => None,
+        Outcome::Success | Outcome::Interrupted { .. } | Outcome::OutputLost => None,
         Outcome::TimedOut { limit } => {
             Some(format!("the job ran longer than {} s (--timeout) and was ended", limit.as_secs_f64()))
         }

@@ -28,7 +28,7 @@ use crate::input::Reader;
 use crate::library::explain_silence;
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
-use crate::report::{Reporter, Verbosity, epilogue, step_text};
+use crate::report::{Reporter, Verbosity, epilogue, leftovers_text, step_text};
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
@@ -291,6 +291,7 @@ impl Session {
             tracing::debug!(?action, "out");
             self.act(action);
         }
+        self.encoder.forget();
     }
 
     fn act(&mut self, action: RootAction) {
@@ -328,7 +329,7 @@ impl Session {
         match notice {
             Notice::Joined => self.start_input(),
             Notice::Leftovers(count) => {
-                self.reporter.note(&format!("{count} processes that the ranks had left running were ended"));
+                self.reporter.note(&leftovers_text(*count));
             }
             _ => {}
         }
@@ -403,10 +404,13 @@ impl Session {
     fn on_output(&mut self, event: OutputEvent) {
         match event {
             OutputEvent::Closed(Stream::Out, why) => {
-                if let Some(why) = why {
-                    self.reporter.error(&format!("standard output cannot be written: {why}"));
-                }
-                self.handle(RootInput::OutputClosed);
+                self.handle(match why {
+                    None => RootInput::OutputClosed,
+                    Some(why) => {
+                        self.reporter.error(&format!("standard output cannot be written: {why}"));
+                        RootInput::OutputLost
+                    }
+                });
             }
             OutputEvent::Closed(Stream::Err, _) => {}
             OutputEvent::Done => {

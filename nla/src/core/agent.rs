@@ -209,7 +209,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), actions);
                 actions.push(Action::Configure(Box::new(plan)));
             }
-            Down::Launch(plan) => self.on_launch(plan, actions),
+            Down::Launch(plan) => self.on_launch(now, plan, actions),
             Down::Undo { namespace } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
                     ns.undone = true;
@@ -261,9 +261,14 @@ impl Agent {
         }
     }
 
-    fn on_launch(&mut self, plan: NamespacePlan, actions: &mut Vec<Action>) {
-        if !self.is_serving() || !plan.is_consistent() || self.namespaces.contains_key(&plan.id) {
+    fn on_launch(&mut self, now: Time, plan: NamespacePlan, actions: &mut Vec<Action>) {
+        if !self.is_serving() {
             return;
+        }
+        if !plan.is_consistent() || self.namespaces.contains_key(&plan.id) {
+            let cause = Cause::NotStarted { why: "its plan contradicts itself; that is a bug of ScELA".to_owned() };
+            let failure = Failure { at: now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
+            return self.fail(failure, actions);
         }
         for child in self.here.children() {
             if let Some(share) = plan.share_of(child) {

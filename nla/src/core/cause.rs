@@ -114,6 +114,8 @@ pub enum Outcome {
         /// The limit.
         limit: Duration,
     },
+    /// The launcher's standard output could not be written.
+    OutputLost,
     /// The launcher was asked to end by a signal (or lost its standard output, which counts as
     /// SIGPIPE).
     Interrupted {

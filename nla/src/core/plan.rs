@@ -1,5 +1,6 @@
 //! What is to be started, where: the values that the launcher makes and agents get their share of.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,9 +14,10 @@ use super::topology::Subtree;
 pub type Variable = (Vec<u8>, Vec<u8>);
 
 /// What is the same for all ranks of a session; each agent gets it once.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionPlan {
     /// The launcher's environment, without what must not reach ranks.
+    #[serde(with = "pmi::wire::byte_pairs")]
     pub environment: Vec<Variable>,
     /// The shell's limits, umask and signal state as `sys` encodes them; opaque here.
     pub shell: Bytes,
@@ -27,6 +29,18 @@ pub struct SessionPlan {
     pub kill_grace: Duration,
 }
 
+/// Environments hold secrets; a log shows how many variables there are.
+impl fmt::Debug for SessionPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionPlan")
+            .field("variables", &self.environment.len())
+            .field("hold_lines", &self.hold_lines)
+            .field("pmi_port", &self.pmi_port)
+            .field("kill_grace", &self.kill_grace)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Which part of [`SessionPlan::environment`] a command's ranks inherit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Inherit {
@@ -35,24 +49,40 @@ pub enum Inherit {
     /// Nothing of it.
     Nothing,
     /// These names.
-    Names(Vec<Vec<u8>>),
+    Names(#[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
 }
 
 /// One program of a namespace and the ranks that run it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandPlan {
     /// How many ranks run it. Ranks are numbered through the commands in order.
     pub nprocs: u32,
     /// The program as the user named it: a path, or a name to be found in the rank's PATH.
+    #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
     /// The arguments after the program's name.
+    #[serde(with = "pmi::wire::byte_strings")]
     pub args: Vec<Vec<u8>>,
     /// What it inherits from the session's environment.
     pub inherit: Inherit,
     /// What is set on top of that; later ones win.
+    #[serde(with = "pmi::wire::byte_pairs")]
     pub set: Vec<Variable>,
     /// The working directory.
+    #[serde(with = "serde_bytes")]
     pub wdir: Vec<u8>,
+}
+
+/// As for [`SessionPlan`]; arguments may be secret too.
+impl fmt::Debug for CommandPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandPlan")
+            .field("nprocs", &self.nprocs)
+            .field("program", &String::from_utf8_lossy(&self.program))
+            .field("arguments", &self.args.len())
+            .field("set", &self.set.len())
+            .finish_non_exhaustive()
+    }
 }
 
 /// A namespace, or the share of it that concerns a subtree.
@@ -75,6 +105,7 @@ pub struct NamespacePlan {
     /// Which agents start which ranks, by agent.
     pub placement: Vec<(AgentId, Ranks)>,
     /// Entries that are on the board from the beginning.
+    #[serde(with = "pmi::wire::byte_pairs")]
     pub preputs: Vec<Variable>,
     /// The ranks that get the launcher's standard input.
     pub stdin: Ranks,

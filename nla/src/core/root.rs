@@ -41,6 +41,8 @@ pub enum RootInput {
     TimeLimit(Duration),
     /// Nobody reads the launcher's standard output any more.
     OutputClosed,
+    /// The launcher's standard output cannot be written: a full disk, for example.
+    OutputLost,
     /// All output of all ranks has been written: nothing more will come.
     OutputDone,
     /// The time of the last [`RootAction::WakeAt`] has come. Harmless when it is stale.
@@ -231,6 +233,7 @@ impl Root {
             RootInput::Suspend(false) => self.to_children(&Down::Resume, actions),
             RootInput::TimeLimit(limit) => self.end(now, Outcome::TimedOut { limit }, SIGTERM, actions),
             RootInput::OutputDone => self.output_done = true,
+            RootInput::OutputLost => self.end(now, Outcome::OutputLost, SIGTERM, actions),
             RootInput::OutputClosed => self.end(now, Outcome::Interrupted { signal: 13 }, SIGTERM, actions),
             RootInput::Timeout => self.wake_at = None,
         }

@@ -25,7 +25,7 @@ use super::output::OutputPump;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::core::limits::{BOOT_BYTES_MAX, JOIN_TIME, STRANGERS_MAX};
+use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, STRANGERS_MAX};
 use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
 use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, encode};
@@ -57,12 +57,17 @@ pub fn run_agent() -> ExitCode {
 
 fn begin() -> io::Result<u8> {
     sys::set_process_name("scela-agent")?;
+    // First of all: only with the order's marker can anything be reported.
+    let order: BootOrder = read_frame(&mut io::stdin().lock())?;
+    io::stdout().write_all(&order.marker)?;
+    if order.agents > AGENTS_MAX {
+        return Err(io::Error::other(format!("{} agents are more than a session can have", order.agents)));
+    }
     let guardian = GuardianLink::inherited()?;
     sys::reserve_low()?;
     let descriptors = sys::raise_limit()?;
     sys::forbid_dump()?;
     sys::become_subreaper()?;
-    let order: BootOrder = read_frame(&mut io::stdin().lock())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = LocalSet::new().block_on(&runtime, live(order, guardian, descriptors));
     // Nothing that still runs is worth waiting for.
@@ -104,7 +109,6 @@ async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
 
     let mut stdout = io::stdout();
-    stdout.write_all(&order.marker)?;
     report(&mut stdout, &BootReport::Listening { address, host: sys::host_name(), descriptors })?;
     // The launcher answers at once if it is the parent, else when the parent listens. If it goes
     // away the channel ends, and so does this.
@@ -366,6 +370,7 @@ impl Driver {
             tracing::debug!(?action, "out");
             self.act(action);
         }
+        self.encoder.forget();
         // Acting hands in inputs of its own now and then; their actions are done by then.
         if self.actions.is_empty() {
             self.actions = actions;

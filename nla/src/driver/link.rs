@@ -64,6 +64,8 @@ struct Queues {
     sent: [usize; LANES],
     window: [u32; LANES],
     grants: [u32; LANES],
+    /// Bytes received that were not granted again yet: never more than the window.
+    held: [u32; LANES],
     unwindowed_bytes: usize,
     overflow: bool,
     closing: bool,
@@ -78,6 +80,15 @@ impl Shared {
     fn queues(&self) -> MutexGuard<'_, Queues> {
         // Nothing in here panics between two steps that belong together.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Notes that bytes have come in. False if the peer had no window for them.
+    fn take_in(&self, lane: Lane, bytes: usize) -> bool {
+        let held = &mut self.queues().held[lane.index()];
+        *held = held.saturating_add(bytes as u32);
+        *held <= STREAM_WINDOW_BYTES
     }
 }
 
@@ -191,6 +202,9 @@ impl Reader {
                         used += length;
                         match content {
                             Content::Piece(lane, bytes) => {
+                                if lane.has_window() && !self.shared.take_in(lane, bytes.len()) {
+                                    return "it broke the protocol: it sent more than it was granted".to_owned();
+                                }
                                 let assembler = &mut assemblers[lane.index()];
                                 assembler.push(bytes);
                                 loop {
@@ -302,7 +316,8 @@ impl Writer {
             let granted = &mut queues.grants[lane.index()];
             if *granted >= GRANT_BYTES {
                 self.sealer.seal(&Content::Grant(lane, *granted), out);
-                *granted = 0;
+                let held = &mut queues.held[lane.index()];
+                *held = held.saturating_sub(std::mem::take(granted));
             }
         }
         let mut piece = Vec::new();

@@ -277,7 +277,7 @@ impl Stream {
         } else {
             self.hold(fresh);
             let crowded = self.shared.held.get() > LINES_HELD_BYTES_MAX;
-            if self.held.len() > LINE_HELD_BYTES_MAX - READ_BYTES || crowded {
+            if self.held.len() >= LINE_HELD_BYTES_MAX || crowded {
                 let message = self.take_held();
                 self.shared.parent.send(self.lane, message, receipt);
             }

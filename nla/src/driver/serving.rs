@@ -130,6 +130,9 @@ impl Serving {
     fn advance(&mut self, connection: &Connection) -> Option<Request> {
         let mut scratch = self.scratch.borrow_mut();
         let request = self.conversation.advance(&self.board.borrow(), &mut scratch.outgoing);
+        if !scratch.outgoing.is_empty() {
+            tracing::trace!(rank = %self.key.1, S = %String::from_utf8_lossy(&scratch.outgoing).trim_end(), "PMI");
+        }
         send(connection, &mut scratch.outgoing);
         request
     }
@@ -137,7 +140,9 @@ impl Serving {
     fn read(&mut self, connection: &Connection) -> Result<usize, Errno> {
         let mut scratch = self.scratch.borrow_mut();
         let count = unistd::read(connection.get_ref(), &mut scratch.incoming)?;
-        self.conversation.receive(&scratch.incoming[..count]);
+        let heard = &scratch.incoming[..count];
+        tracing::trace!(rank = %self.key.1, C = %String::from_utf8_lossy(heard).trim_end(), "PMI");
+        self.conversation.receive(heard);
         Ok(count)
     }
 

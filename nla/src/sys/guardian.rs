@@ -41,7 +41,7 @@ use super::spawn::{Child, Descriptors, Image, Leader, PMI_FD, Spawner};
 /// The variable that tells an agent about its link.
 const LINK_VARIABLE: &str = "SCELA_GUARDIAN";
 
-/// Exit code where the agent cannot be started: "could not launch" (design.md, section 7).
+/// Exit code where the agent cannot be started: "could not launch" (ARCHITECTURE.md, section 7).
 const EXIT_NOT_STARTED: i32 = 251;
 
 /// How long the guardian waits between two looks at the clock, at most.

@@ -50,6 +50,11 @@ pub struct DownEncoder {
 }
 
 impl DownEncoder {
+    /// Lets go of what was encoded last; to be called when all children have been sent it.
+    pub fn forget(&mut self) {
+        self.release = None;
+    }
+
     /// The bytes of `message`.
     pub fn encode(&mut self, message: &Down) -> Bytes {
         let Down::Release { namespace, number, .. } = message else { return encode(message).into() };

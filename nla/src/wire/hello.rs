@@ -37,6 +37,7 @@ const OTHER_VERSION: u8 = 1;
 const OTHER_SESSION: u8 = 2;
 const WRONG_KEY: u8 = 3;
 const REPLAYED: u8 = 4;
+const TOO_MANY: u8 = 5;
 
 /// The public name of a session: tells sessions apart, proves nothing.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
@@ -184,6 +185,7 @@ impl Initiator {
             (Err(error), _) => Err(error),
             (Ok(()), Some(&GOOD)) => Ok(()),
             (Ok(()), Some(&REPLAYED)) => Err(HelloError::Replayed),
+            (Ok(()), Some(&TOO_MANY)) => Err(HelloError::TooMany),
             (Ok(()), Some(&OTHER_SESSION)) => Err(HelloError::Session),
             (Ok(()), _) => Err(HelloError::Key),
         }
@@ -228,6 +230,7 @@ impl Responder {
             Err(HelloError::NotScela | HelloError::Version { .. }) => OTHER_VERSION,
             Err(HelloError::Session) => OTHER_SESSION,
             Err(HelloError::Replayed) => REPLAYED,
+            Err(HelloError::TooMany) => TOO_MANY,
             Err(_) => WRONG_KEY,
         };
         out.push(verdict);

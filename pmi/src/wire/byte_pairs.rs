@@ -6,7 +6,8 @@ use serde_bytes::{ByteBuf, Bytes};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
+/// For `#[serde(with)]`.
+pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
     let mut seq = serializer.serialize_seq(Some(list.len()))?;
     for (key, value) in list {
         seq.serialize_element(&(Bytes::new(key), Bytes::new(value)))?;
@@ -14,7 +15,8 @@ pub(crate) fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S
     seq.end()
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
+/// For `#[serde(with)]`.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
     let list = Vec::<(ByteBuf, ByteBuf)>::deserialize(deserializer)?;
     Ok(list.into_iter().map(|(key, value)| (key.into_vec(), value.into_vec())).collect())
 }

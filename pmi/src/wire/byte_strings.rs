@@ -4,7 +4,8 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
-pub(crate) fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+/// For `#[serde(with)]`.
+pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
     let mut seq = serializer.serialize_seq(Some(list.len()))?;
     for item in list {
         seq.serialize_element(Bytes::new(item))?;
@@ -12,7 +13,8 @@ pub(crate) fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Resul
     seq.end()
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
+/// For `#[serde(with)]`.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
     let list = Vec::<ByteBuf>::deserialize(deserializer)?;
     Ok(list.into_iter().map(ByteBuf::into_vec).collect())
 }

@@ -3,8 +3,8 @@
 //! Nothing here knows a command: [`LineBuffer`] turns reads into lines, [`fields`] finds `name=value`
 //! in a line.
 
-pub(crate) mod byte_pairs;
-pub(crate) mod byte_strings;
+pub mod byte_pairs;
+pub mod byte_strings;
 pub mod fields;
 mod line;
 
