@@ -1,1 +1,81 @@
+//! The words that a user reads, in full.
 
+use super::*;
+use nla::core::AgentId;
+
+fn failure(ranks: &str, cause: Cause) -> Failure {
+    Failure {
+        at: Duration::from_millis(14_200),
+        agent: AgentId(2),
+        namespace: NamespaceId::FIRST,
+        ranks: if ranks.is_empty() { Ranks::new() } else { ranks.parse().unwrap() },
+        cause,
+    }
+}
+
+fn told(size: u32, others: u64, first: Failure) -> String {
+    epilogue(&Outcome::Failed { first, others }, size, |_| "n0427".to_owned()).unwrap()
+}
+
+#[test]
+fn a_killed_rank() {
+    let killed = failure("12", Cause::Signal { signal: 9, core: false, out_of_memory: false });
+    assert_eq!(
+        told(64, 0, killed),
+        "rank 12 on n0427 was killed by signal 9 (KILL)\n  \
+         the job's 63 other ranks were ended; first failure at 14.200 s"
+    );
+}
+
+#[test]
+fn a_crash_with_others_beside_it() {
+    let crash = failure("0", Cause::Signal { signal: 11, core: true, out_of_memory: false });
+    assert_eq!(
+        told(2, 1, crash),
+        "rank 0 on n0427 was killed by signal 11 (SEGV, core dumped)\n  \
+         the job's 1 other rank was ended; first failure at 14.200 s\n  1 failure was reported beside it"
+    );
+}
+
+#[test]
+fn out_of_memory() {
+    let killed = failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: true });
+    assert_eq!(
+        told(1, 0, killed),
+        "rank 3 on n0427 was killed by signal 9 (KILL); the kernel ended it because memory ran out\n  \
+         the job was ended; first failure at 14.200 s\n  \
+         hint: give the job more memory, or start fewer ranks on the node"
+    );
+}
+
+#[test]
+fn an_abort_and_a_code() {
+    let abort = Cause::Abort { code: 7, message: "no input".into() };
+    assert!(told(4, 0, failure("1", abort)).starts_with("rank 1 on n0427 called MPI_Abort(7): no input\n"));
+    assert!(told(4, 0, failure("1", Cause::Code(3))).starts_with("rank 1 on n0427 exited with code 3\n"));
+}
+
+#[test]
+fn ranks_that_left() {
+    let left = failure("3,5-7", Cause::Left { in_fence: true });
+    assert!(told(8, 0, left).starts_with(
+        "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
+    ));
+}
+
+#[test]
+fn an_agent_that_was_lost_and_a_launch_that_failed() {
+    let lost = failure("", Cause::Lost { why: "it closed the connection".into() });
+    assert!(told(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended"));
+    let failed = failure("0-3", Cause::NotStarted { why: "program 'x' was not found".into() });
+    assert_eq!(
+        told(4, 0, failed),
+        "ranks 0-3 on n0427 could not be started: program 'x' was not found\n  no rank was left running"
+    );
+}
+
+#[test]
+fn leftovers_are_counted_in_words() {
+    assert_eq!(leftovers_text(1), "1 process that the ranks had left running was ended");
+    assert_eq!(leftovers_text(2), "2 processes that the ranks had left running were ended");
+}
