@@ -419,7 +419,10 @@ impl Session {
                     self.handle(RootInput::OutputDone);
                 }
             }
-            OutputEvent::FileFailed(text) => self.reporter.error(&text),
+            OutputEvent::FileFailed(text) => {
+                self.reporter.error(&text);
+                self.handle(RootInput::OutputLost);
+            }
         }
     }
 

@@ -62,8 +62,15 @@ fn agent(args: &[String]) {
     until("the daemon to be ours", || sys::reap().is_some_and(|(pid, _)| pid == daemon));
     match mode {
         "serve" => {}
-        "mute" => std::mem::forget(link.take()),
-        "hang-up" => drop(link.take()),
+        // A guardian is patient until the first word.
+        "mute" => {
+            link.as_ref().unwrap().alive().unwrap();
+            std::mem::forget(link.take());
+        }
+        "hang-up" => {
+            link.as_ref().unwrap().alive().unwrap();
+            drop(link.take());
+        }
         "quiet" => {
             println!("ready");
             nix::unistd::dup2_stdout(sys::dev_null(true).unwrap()).unwrap();

@@ -89,7 +89,7 @@ pub enum Action {
     Sweep,
     /// Hand in [`Input::Timeout`] at this time. A later one replaces it.
     WakeAt(Time),
-    /// The end: close everything and leave with this code.
+    /// The end: close everything and leave with this code. Of several the first counts.
     Leave(u8),
 }
 
@@ -312,10 +312,13 @@ impl Agent {
 
     fn on_parent_lost(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.parent_lost = true;
-        if self.phase != Phase::Over {
-            self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
-            self.end(now, SIGKILL, Duration::ZERO, actions);
+        if self.phase == Phase::Over {
+            // All is told and done; who would have said Leave is gone.
+            actions.push(Action::Leave(252));
+            return;
         }
+        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
+        self.end(now, SIGKILL, Duration::ZERO, actions);
     }
 
     // ---- from below ----

@@ -280,6 +280,15 @@ fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
 }
 
 #[test]
+fn a_parent_lost_after_the_last_word_is_not_waited_for() {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    assert_eq!(world.after(T, Input::Swept { leftovers: 0 }), [Action::ToParent(Up::Ended { leftovers: 0 })]);
+    assert_eq!(world.after(T, Input::ParentLost { why: "cut".into() }), [Action::Leave(252)]);
+}
+
+#[test]
 fn a_lost_child_is_reported_once_and_not_waited_for() {
     let mut world = World::joined(1, 2, 1);
     let actions = world.after(at(9), Input::ChildLost(AgentId(2), "cut".into()));

@@ -41,7 +41,8 @@ pub enum RootInput {
     TimeLimit(Duration),
     /// Nobody reads the launcher's standard output any more.
     OutputClosed,
-    /// The launcher's standard output cannot be written: a full disk, for example.
+    /// The launcher's standard output, or a file in its place, cannot be written: a full disk, for
+    /// example.
     OutputLost,
     /// All output of all ranks has been written: nothing more will come.
     OutputDone,

@@ -443,7 +443,7 @@ impl Driver {
             Action::Suspended(suspended) => self.suspended.set(suspended),
             Action::Sweep => self.sweep = Sweep::Killing { since: Instant::now(), leftovers: 0 },
             Action::WakeAt(at) => self.wake_at = Some(self.clock.instant(at)),
-            Action::Leave(code) => self.leaving = Some(code),
+            Action::Leave(code) => drop(self.leaving.get_or_insert(code)),
         }
     }
 

@@ -194,7 +194,7 @@ impl Startup {
         let child = self
             .spawner
             .spawn(image, &own_variables(&job.plan, rank, job.port.is_some()), descriptors)
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| format!("program '{}': {error}", image.path().display()))?;
         let key = (job.namespace, rank);
         let (ended, on_end) = oneshot::channel();
         table.insert(key, child.pid(), child.group(), ended);

@@ -101,6 +101,19 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
+/// Closes every descriptor from `first` on. Only for a process that has opened none of them itself.
+pub(super) fn close_from(first: RawFd) {
+    // SAFETY: numbers only. What is closed was inherited and has no owner in this process: the
+    // caller has opened nothing yet.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
+    if closed < 0 {
+        for fd in first..1024 {
+            // SAFETY: as above.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
 /// /dev/null for both directions.
 pub(super) fn dev_null_rw() -> io::Result<OwnedFd> {
     Ok(open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?)

@@ -51,6 +51,10 @@ const TICK_MIN: Duration = Duration::from_millis(10);
 /// ... and while the agent is stopped, or dying processes are waited for.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
+/// How long an agent may take to its first heartbeat, beyond the dead-time: it waits for its parent
+/// to be there, which has a deadline of its own.
+const FIRST_WORD_MAX: Duration = Duration::from_secs(90);
+
 /// How long an agent may stay stopped. Not none: a batch system that resumes a suspended job
 /// wakes the guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
@@ -100,6 +104,8 @@ impl Guardian {
         // EPERM: we lead a group or a session already, which is as good unless a terminal is
         // near; then its INT and HUP end the job, as they would have done anyway.
         let _ = identity::new_session();
+        // What the launcher had open, a pipe of the user's maybe, is not for us to hold.
+        descriptors::close_from(3);
         identity::become_subreaper()?;
         identity::forbid_dump()?;
         let _ = identity::set_process_name("scela-guard");
@@ -161,6 +167,8 @@ impl Guardian {
     fn wait_for_cause(&mut self) -> Cause {
         let tick = (self.dead_time / 4).clamp(TICK_MIN, TICK_MAX);
         let (mut silent, mut stopped) = (Duration::ZERO, Duration::ZERO);
+        // Until it is part of the tree the agent waits for others and says nothing here.
+        let mut patience = self.dead_time.saturating_add(FIRST_WORD_MAX);
         let mut is_stopped = false;
         loop {
             let tick = if is_stopped { tick.min(TICK_CLOSE) } else { tick };
@@ -170,7 +178,12 @@ impl Guardian {
             if let Some(signal) = self.told() {
                 return Cause::Told(signal);
             }
-            silent = if self.heard() { Duration::ZERO } else { silent + lived };
+            if self.heard() {
+                patience = self.dead_time;
+                silent = Duration::ZERO;
+            } else {
+                silent += lived;
+            }
             // The agent, and orphans that were ours before it was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent.pid() {
@@ -182,7 +195,7 @@ impl Guardian {
             if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
                 return Cause::AgentStopped;
             }
-            if silent >= self.dead_time {
+            if silent >= patience {
                 return Cause::AgentSilent;
             }
         }
