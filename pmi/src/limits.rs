@@ -77,11 +77,11 @@ pub const ECHO_BYTES_MAX: usize = 64;
 
 // What libraries were seen to die of when it does not hold; see `KVSNAME_MAX`.
 const _: () = {
-    assert!(VALLEN_MAX % 2 == 0 && VALLEN_MAX <= 1024);
-    assert!((KVSNAME_MAX + KEYLEN_MAX) % 2 == 0);
+    assert!(VALLEN_MAX.is_multiple_of(2) && VALLEN_MAX <= 1024);
+    assert!((KVSNAME_MAX + KEYLEN_MAX).is_multiple_of(2));
     // What MPICH <= 4.0 makes of the advertised maxima.
     let clipped = 1024 - KVSNAME_MAX - KEYLEN_MAX - 30;
-    assert!(clipped % 2 == 0 && clipped > 256);
+    assert!(clipped.is_multiple_of(2) && clipped > 256);
     assert!(MAPPING_BYTES_MAX == clipped - 1);
     assert!(KEY_BYTES_MAX <= ECHO_BYTES_MAX);
 };

@@ -17,6 +17,7 @@
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
+mod child;
 pub mod descriptors;
 pub mod guardian;
 pub mod identity;

@@ -18,20 +18,21 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 
-use libc::{c_char, c_int, c_void};
+use libc::{c_char, c_int};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::child::{Order, Progress, Stack};
 use super::descriptors;
 pub use super::image::{Image, ImageError};
 use super::reap::{self, Group};
-use super::shell::{KernelAction, SIGNAL_MAX, ShellState, disposition};
+use super::shell::{KernelAction, ShellState, disposition};
 
 /// The descriptor on which a rank finds its PMI socket. 10, because shell scripts use 3 to 9.
 pub const PMI_FD: i32 = 10;
 
 /// The child's stack; it needs a few hundred bytes, more in a build without optimization.
-const STACK_BYTES: usize = 64 * 1024;
+pub(super) const STACK_BYTES: usize = 64 * 1024;
 
 /// What a rank finds at 0, 1, 2 and, if it speaks PMI, [`PMI_FD`].
 ///
@@ -139,7 +140,7 @@ pub struct Spawner {
 
 /// How the child comes to a descriptor table of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Table {
+pub(super) enum Table {
     /// It shares ours and then takes the low part (Linux 5.9).
     Unshared,
     /// The kernel copies all of ours at clone.
@@ -294,7 +295,7 @@ impl Drop for Spawner {
     }
 }
 
-enum Refusal {
+pub(super) enum Refusal {
     /// close_range knows no CLOSE_RANGE_UNSHARE here.
     Unshare,
     Step(SpawnError),
@@ -395,7 +396,7 @@ impl Drop for SignalsBlocked {
 }
 
 /// By system call: libc's own refuses to block the two signals that it uses itself.
-fn swap_signal_mask(mask: u64) -> u64 {
+pub(super) fn swap_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: reads and writes one u64 each, the size of the kernel's signal set.
     unsafe {
@@ -405,7 +406,7 @@ fn swap_signal_mask(mask: u64) -> u64 {
 }
 
 /// To default or ignored, which are mere numbers; a failure (KILL, STOP) is ignored.
-fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
+pub(super) fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
     let action: KernelAction = [handler as u64, 0, 0, 0];
     // SAFETY: reads one kernel sigaction with no flags, no restorer and an empty mask. The
     // handler is SIG_DFL or SIG_IGN: no code of ours will run.
@@ -425,221 +426,6 @@ fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
 fn close_range_works() -> bool {
     // SAFETY: takes numbers; no descriptor has the highest possible one, so nothing is closed.
     unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) == 0 }
-}
-
-/// Memory for the child to run on, with a page below it that faults.
-#[derive(Debug)]
-struct Stack {
-    base: *mut c_void,
-    bytes: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone and to no thread.
-unsafe impl Send for Stack {}
-
-impl Stack {
-    fn new() -> io::Result<Self> {
-        // SAFETY: sysconf takes a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).unwrap_or(4096);
-        let bytes = STACK_BYTES.next_multiple_of(page) + page;
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
-        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let stack = Self { base, bytes };
-        // SAFETY: the first page of the mapping just made; nothing lies in it.
-        if unsafe { libc::mprotect(base, page, libc::PROT_NONE) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(stack)
-    }
-
-    /// Runs [`child`] with `order`, and returns when it has exec'ed or ended.
-    fn clone_child(&mut self, order: &Order<'_>) -> Result<NonZeroU32, Refusal> {
-        let share = match order.table {
-            Table::Unshared => libc::CLONE_FILES,
-            Table::Copied => 0,
-        };
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | share | libc::SIGCHLD;
-        // SAFETY: one past the end of the mapping, page-aligned: where a stack that grows down
-        // begins. `child` has the wanted signature; `order` and all that it points to outlive the
-        // call, as CLONE_VFORK suspends us until the child no longer uses our memory. Our stack
-        // is not the child's, and signals are blocked, so nothing else of ours runs in it. The
-        // child writes only to `outcome`, an UnsafeCell, and to errno, which it shares with this
-        // suspended thread.
-        let pid = unsafe {
-            let top = self.base.byte_add(self.bytes);
-            libc::clone(child, top, flags, ptr::from_ref(order).cast_mut().cast())
-        };
-        match u32::try_from(pid).ok().and_then(NonZeroU32::new) {
-            Some(pid) => Ok(pid),
-            None => {
-                let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
-                Err(Refusal::Step(SpawnError { step: SpawnStep::Clone, errno }))
-            }
-        }
-    }
-}
-
-impl Drop for Stack {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping, on which no child runs any more.
-        unsafe { libc::munmap(self.base, self.bytes) };
-    }
-}
-
-/// All that the child needs; pointers into memory that outlives it.
-struct Order<'a> {
-    path: *const c_char,
-    argv: *const *const c_char,
-    /// Null: no script.
-    shell_argv: *const *const c_char,
-    envp: *const *const c_char,
-    /// Null: stay here.
-    wdir: *const c_char,
-    limits: &'a [(u32, u64, u64)],
-    umask: u32,
-    blocked: u64,
-    ignored: u64,
-    slots: [c_int; 3],
-    pmi: Option<c_int>,
-    /// The highest descriptor that matters: no slot is above.
-    highest: c_int,
-    table: Table,
-    leader: Leader,
-    outcome: UnsafeCell<(Progress, c_int)>,
-}
-
-#[derive(Clone, Copy)]
-enum Progress {
-    /// Nothing has failed yet.
-    Started,
-    Unshare,
-    Failed(SpawnStep),
-}
-
-/// The child's whole life, from clone to exec, in the parent's memory.
-extern "C" fn child(order: *mut c_void) -> c_int {
-    // SAFETY: `clone_child` passed a pointer to an Order, which is only read, but for its cell.
-    let order = unsafe { &*order.cast::<Order<'_>>() };
-    let failed = become_program(order);
-    let errno = last_errno();
-    // SAFETY: the parent reads the cell only after our end; nobody else knows it.
-    unsafe { order.outcome.get().write_volatile((failed, errno)) };
-    // SAFETY: ends this process at once, without the exit handlers of the parent's memory.
-    unsafe { libc::_exit(127) }
-}
-
-/// Returns only if something fails; errno then says how. System calls only.
-fn become_program(order: &Order<'_>) -> Progress {
-    // SAFETY: of all blocks below: system calls with numbers, or with pointers from the order,
-    // to NUL-terminated strings and null-terminated arrays that outlive us.
-    let lead = unsafe {
-        match order.leader {
-            Leader::Group => libc::setpgid(0, 0),
-            Leader::Session => libc::setsid(),
-        }
-    };
-    if lead < 0 {
-        return Progress::Failed(SpawnStep::Group);
-    }
-    if let Err(progress) = arrange_descriptors(order) {
-        return progress;
-    }
-    // SAFETY: as above.
-    if !order.wdir.is_null() && unsafe { libc::chdir(order.wdir) } < 0 {
-        return Progress::Failed(SpawnStep::Directory);
-    }
-    // SAFETY: as above.
-    unsafe { libc::umask(order.umask as libc::mode_t) };
-    for (resource, soft, hard) in order.limits {
-        let new = [*soft, *hard];
-        // SAFETY: reads one struct rlimit64, which is two u64; a null old limit is not written.
-        let set =
-            unsafe { libc::syscall(libc::SYS_prlimit64, 0, *resource, new.as_ptr(), ptr::null_mut::<[u64; 2]>()) };
-        if set < 0 {
-            return Progress::Failed(SpawnStep::Limits);
-        }
-    }
-    // Our table of handlers is a copy. They must be gone before the mask is: exec would reset
-    // them too, but only after a signal had run one in the parent's memory.
-    for signal in 1..=SIGNAL_MAX {
-        let ignored = order.ignored >> (signal - 1) & 1 == 1;
-        set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
-    }
-    swap_signal_mask(order.blocked);
-    // SAFETY: as above.
-    unsafe { libc::execve(order.path, order.argv, order.envp) };
-    let errno = last_errno();
-    if errno == libc::ENOEXEC && !order.shell_argv.is_null() {
-        // As execvp does with a script that has no #! line.
-        // SAFETY: as above; the first argument is the shell itself.
-        unsafe { libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp) };
-        set_errno(errno);
-    }
-    Progress::Failed(SpawnStep::Exec)
-}
-
-/// 0, 1, 2, the PMI socket, and nothing else.
-fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
-    const FAILED: Progress = Progress::Failed(SpawnStep::Descriptors);
-    if order.table == Table::Unshared {
-        let above = order.highest as libc::c_uint + 1;
-        if !close_range(above, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) {
-            return Err(Progress::Unshare);
-        }
-    }
-    // From here on the table is ours.
-    for (fd, slot) in (0..).zip(order.slots) {
-        // SAFETY: numbers only.
-        if unsafe { libc::dup3(slot, fd, 0) } < 0 {
-            return Err(FAILED);
-        }
-    }
-    let kept = match order.pmi {
-        // dup3 onto itself is an error; the slot is the place: only its flag goes.
-        // SAFETY: numbers only.
-        Some(PMI_FD) => unsafe { libc::fcntl(PMI_FD, libc::F_SETFD, 0) },
-        // SAFETY: numbers only.
-        Some(slot) => unsafe { libc::dup3(slot, PMI_FD, 0) },
-        None => 0,
-    };
-    if kept < 0 {
-        return Err(FAILED);
-    }
-    let pmi = PMI_FD as libc::c_uint;
-    let highest = order.highest as libc::c_uint;
-    if order.table == Table::Unshared {
-        let middle = if order.pmi.is_some() { pmi - 1 } else { pmi };
-        let closed = close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
-        return if closed { Ok(()) } else { Err(FAILED) };
-    }
-    for fd in 3..=order.highest {
-        if fd != PMI_FD || order.pmi.is_none() {
-            // SAFETY: numbers only; a closed one is no error here. Above, all is close-on-exec.
-            unsafe { libc::close(fd) };
-        }
-    }
-    Ok(())
-}
-
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> bool {
-    // SAFETY: numbers only; the caller knows whose descriptors it closes.
-    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
-}
-
-fn last_errno() -> c_int {
-    // SAFETY: the address of this thread's errno, always valid.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: the address of this thread's errno, always valid.
-    unsafe { *libc::__errno_location() = errno };
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 use super::hello::{SessionId, SessionKey};
 use crate::core::AgentId;
@@ -63,12 +64,17 @@ pub enum BootReport {
     },
 }
 
-/// Where the bytes after `marker` begin in what a channel has said so far. `Err` once it has said
-/// more than any greeting should.
-pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, ()> {
+/// A channel said more than [`GREETING_BYTES_MAX`] bytes, and no marker among them.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("its channel said {GREETING_BYTES_MAX} bytes, none of them from an agent")]
+pub struct NoMarker;
+
+/// Where the bytes after `marker` begin in what a channel has said so far; `None` while it may
+/// still come.
+pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, NoMarker> {
     match said.windows(MARKER).position(|window| window == marker) {
         Some(at) => Ok(Some(at + MARKER)),
-        None if said.len() > GREETING_BYTES_MAX + MARKER => Err(()),
+        None if said.len() > GREETING_BYTES_MAX + MARKER => Err(NoMarker),
         None => Ok(None),
     }
 }
@@ -84,6 +90,6 @@ mod tests {
         assert_eq!(marked(&said, &marker), Ok(None));
         said.extend_from_slice(&marker);
         assert_eq!(marked(&said, &marker), Ok(Some(said.len())));
-        assert_eq!(marked(&vec![b'x'; GREETING_BYTES_MAX + MARKER + 1], &marker), Err(()));
+        assert_eq!(marked(&vec![b'x'; GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
     }
 }

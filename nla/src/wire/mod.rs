@@ -14,7 +14,7 @@ mod hello;
 mod lane;
 mod record;
 
-pub use boot::{BootOrder, BootReport, MARKER, ParentAddress, marked};
+pub use boot::{BootOrder, BootReport, MARKER, NoMarker, ParentAddress, marked};
 pub use coding::{CodingError, DownEncoder, decode, encode};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,

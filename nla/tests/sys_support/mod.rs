@@ -127,7 +127,7 @@ pub(crate) fn holds(patience: Duration, mut condition: impl FnMut() -> bool) -> 
         if start.elapsed() > patience {
             return false;
         }
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn is_running(pid: u32) -> bool {
 
 /// A process that does nothing, for a bounded time.
 pub(crate) fn sleeper(_: &[String]) {
-    std::thread::sleep(2 * PATIENCE);
+    std::thread::park_timeout(2 * PATIENCE);
 }
 
 /// Starts a sleeper in a session of its own, tells its pid to standard output, and ends: the

@@ -151,10 +151,10 @@ impl SpawnReader {
         if so_far != self.blocks_done || *self.total.get_or_insert(total) != total {
             self.fail(SpawnError::OutOfOrder);
         }
-        if self.error.is_none() {
-            if let Err(error) = self.add(block) {
-                self.fail(error);
-            }
+        if self.error.is_none()
+            && let Err(error) = self.add(block)
+        {
+            self.fail(error);
         }
         if so_far < total {
             return None;

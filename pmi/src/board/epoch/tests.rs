@@ -190,11 +190,10 @@ mod properties {
             let mut mixed = Puts::new();
             let turns = turns.into_iter().chain((0..6).flat_map(|queue| [queue; 8]));
             for turn in turns {
-                if let Some((rank, queue)) = queues.get_mut(turn) {
-                    if let Some((key, value)) = queue.next() {
+                if let Some((rank, queue)) = queues.get_mut(turn)
+                    && let Some((key, value)) = queue.next() {
                         mixed.push(Rank(*rank), key, value);
                     }
-                }
             }
             let mixed = Epoch::merge(&mixed).unwrap();
             prop_assert_eq!(mixed.bytes(), merged.bytes());

@@ -1,0 +1,229 @@
+//! The child of a spawn, from clone to exec, in its parent's memory.
+//!
+//! All of this runs between two system calls of a suspended parent: no allocation, no lock, no
+//! logging, nothing but system calls with numbers and with pointers that the parent has prepared.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::num::NonZeroU32;
+use std::{io, ptr};
+
+use super::shell::SIGNAL_MAX;
+use super::spawn::{
+    Leader, PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask,
+};
+
+/// Memory for the child to run on, with a page below it that faults.
+#[derive(Debug)]
+pub(super) struct Stack {
+    base: *mut c_void,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and to no thread.
+unsafe impl Send for Stack {}
+
+impl Stack {
+    pub(super) fn new() -> io::Result<Self> {
+        // SAFETY: sysconf takes a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(4096);
+        let bytes = STACK_BYTES.next_multiple_of(page) + page;
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_STACK);
+        // SAFETY: a new anonymous mapping, at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let stack = Self { base, bytes };
+        // SAFETY: the first page of the mapping just made; nothing lies in it.
+        if unsafe { libc::mprotect(base, page, libc::PROT_NONE) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(stack)
+    }
+
+    /// Runs [`child`] with `order`, and returns when it has exec'ed or ended.
+    pub(super) fn clone_child(&mut self, order: &Order<'_>) -> Result<NonZeroU32, Refusal> {
+        let share = match order.table {
+            Table::Unshared => libc::CLONE_FILES,
+            Table::Copied => 0,
+        };
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | share | libc::SIGCHLD;
+        // SAFETY: one past the end of the mapping, page-aligned: where a stack that grows down
+        // begins. `child` has the wanted signature; `order` and all that it points to outlive the
+        // call, as CLONE_VFORK suspends us until the child no longer uses our memory. Our stack
+        // is not the child's, and signals are blocked, so nothing else of ours runs in it. The
+        // child writes only to `outcome`, an UnsafeCell, and to errno, which it shares with this
+        // suspended thread.
+        let pid = unsafe {
+            let top = self.base.byte_add(self.bytes);
+            libc::clone(child, top, flags, ptr::from_ref(order).cast_mut().cast())
+        };
+        match u32::try_from(pid).ok().and_then(NonZeroU32::new) {
+            Some(pid) => Ok(pid),
+            None => {
+                let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+                Err(Refusal::Step(SpawnError { step: SpawnStep::Clone, errno }))
+            }
+        }
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, on which no child runs any more.
+        unsafe { libc::munmap(self.base, self.bytes) };
+    }
+}
+
+/// All that the child needs; pointers into memory that outlives it.
+pub(super) struct Order<'a> {
+    pub(super) path: *const c_char,
+    pub(super) argv: *const *const c_char,
+    /// Null: no script.
+    pub(super) shell_argv: *const *const c_char,
+    pub(super) envp: *const *const c_char,
+    /// Null: stay here.
+    pub(super) wdir: *const c_char,
+    pub(super) limits: &'a [(u32, u64, u64)],
+    pub(super) umask: u32,
+    pub(super) blocked: u64,
+    pub(super) ignored: u64,
+    pub(super) slots: [c_int; 3],
+    pub(super) pmi: Option<c_int>,
+    /// The highest descriptor that matters: no slot is above.
+    pub(super) highest: c_int,
+    pub(super) table: Table,
+    pub(super) leader: Leader,
+    pub(super) outcome: UnsafeCell<(Progress, c_int)>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Progress {
+    /// Nothing has failed yet.
+    Started,
+    Unshare,
+    Failed(SpawnStep),
+}
+
+/// The child's whole life, from clone to exec, in the parent's memory.
+extern "C" fn child(order: *mut c_void) -> c_int {
+    // SAFETY: `clone_child` passed a pointer to an Order, which is only read, but for its cell.
+    let order = unsafe { &*order.cast::<Order<'_>>() };
+    let failed = become_program(order);
+    let errno = last_errno();
+    // SAFETY: the parent reads the cell only after our end; nobody else knows it.
+    unsafe { order.outcome.get().write_volatile((failed, errno)) };
+    // SAFETY: ends this process at once, without the exit handlers of the parent's memory.
+    unsafe { libc::_exit(127) }
+}
+
+/// Returns only if something fails; errno then says how. System calls only.
+fn become_program(order: &Order<'_>) -> Progress {
+    // SAFETY: of all blocks below: system calls with numbers, or with pointers from the order,
+    // to NUL-terminated strings and null-terminated arrays that outlive us.
+    let lead = unsafe {
+        match order.leader {
+            Leader::Group => libc::setpgid(0, 0),
+            Leader::Session => libc::setsid(),
+        }
+    };
+    if lead < 0 {
+        return Progress::Failed(SpawnStep::Group);
+    }
+    if let Err(progress) = arrange_descriptors(order) {
+        return progress;
+    }
+    // SAFETY: as above.
+    if !order.wdir.is_null() && unsafe { libc::chdir(order.wdir) } < 0 {
+        return Progress::Failed(SpawnStep::Directory);
+    }
+    // SAFETY: as above.
+    unsafe { libc::umask(order.umask as libc::mode_t) };
+    for (resource, soft, hard) in order.limits {
+        let new = [*soft, *hard];
+        // SAFETY: reads one struct rlimit64, which is two u64; a null old limit is not written.
+        let set =
+            unsafe { libc::syscall(libc::SYS_prlimit64, 0, *resource, new.as_ptr(), ptr::null_mut::<[u64; 2]>()) };
+        if set < 0 {
+            return Progress::Failed(SpawnStep::Limits);
+        }
+    }
+    // Our table of handlers is a copy. They must be gone before the mask is: exec would reset
+    // them too, but only after a signal had run one in the parent's memory.
+    for signal in 1..=SIGNAL_MAX {
+        let ignored = order.ignored >> (signal - 1) & 1 == 1;
+        set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+    }
+    swap_signal_mask(order.blocked);
+    // SAFETY: as above.
+    unsafe { libc::execve(order.path, order.argv, order.envp) };
+    let errno = last_errno();
+    if errno == libc::ENOEXEC && !order.shell_argv.is_null() {
+        // As execvp does with a script that has no #! line.
+        // SAFETY: as above; the first argument is the shell itself.
+        unsafe { libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp) };
+        set_errno(errno);
+    }
+    Progress::Failed(SpawnStep::Exec)
+}
+
+/// 0, 1, 2, the PMI socket, and nothing else.
+fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
+    const FAILED: Progress = Progress::Failed(SpawnStep::Descriptors);
+    if order.table == Table::Unshared {
+        let above = order.highest as libc::c_uint + 1;
+        if !close_range(above, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE) {
+            return Err(Progress::Unshare);
+        }
+    }
+    // From here on the table is ours.
+    for (fd, slot) in (0..).zip(order.slots) {
+        // SAFETY: numbers only.
+        if unsafe { libc::dup3(slot, fd, 0) } < 0 {
+            return Err(FAILED);
+        }
+    }
+    let kept = match order.pmi {
+        // dup3 onto itself is an error; the slot is the place: only its flag goes.
+        // SAFETY: numbers only.
+        Some(PMI_FD) => unsafe { libc::fcntl(PMI_FD, libc::F_SETFD, 0) },
+        // SAFETY: numbers only.
+        Some(slot) => unsafe { libc::dup3(slot, PMI_FD, 0) },
+        None => 0,
+    };
+    if kept < 0 {
+        return Err(FAILED);
+    }
+    let pmi = PMI_FD as libc::c_uint;
+    let highest = order.highest as libc::c_uint;
+    if order.table == Table::Unshared {
+        let middle = if order.pmi.is_some() { pmi - 1 } else { pmi };
+        let closed = close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
+        return if closed { Ok(()) } else { Err(FAILED) };
+    }
+    for fd in 3..=order.highest {
+        if fd != PMI_FD || order.pmi.is_none() {
+            // SAFETY: numbers only; a closed one is no error here. Above, all is close-on-exec.
+            unsafe { libc::close(fd) };
+        }
+    }
+    Ok(())
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> bool {
+    // SAFETY: numbers only; the caller knows whose descriptors it closes.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+}
+
+fn last_errno() -> c_int {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+fn set_errno(errno: c_int) {
+    // SAFETY: the address of this thread's errno, always valid.
+    unsafe { *libc::__errno_location() = errno };
+}
