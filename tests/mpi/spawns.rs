@@ -1,0 +1,88 @@
+//! MPI_Comm_spawn, MPI_Publish_name and what belongs to them, by mpi4py over PyPI's mpich: parents
+//! and children, or servers and clients, meet in one group and add something up.
+
+use std::fmt::Display;
+
+use tests::Outcome;
+
+use crate::library::{script, succeeded, wheel};
+
+/// A line from each of these ranks.
+fn from_each(ranks: std::ops::Range<u32>, who: impl Fn(u32) -> String, what: impl Display) -> Vec<String> {
+    ranks.map(|rank| format!("{}: {what}", who(rank))).collect()
+}
+
+fn parents(size: u32, what: impl Display) -> Vec<String> {
+    from_each(0..size, |rank| format!("parent {rank} of {size}"), what)
+}
+
+fn children(ranks: std::ops::Range<u32>, size: u32, what: impl Display) -> Vec<String> {
+    from_each(ranks, |rank| format!("child {rank} of {size}"), what)
+}
+
+/// A run of a script over three agents; `None` without the library, which is said.
+fn run(ranks: u32, name: &str, what: &str) -> Option<Outcome> {
+    let mpi = wheel()?;
+    Some(mpi.scela().np(ranks).agents(3).program(script(name, &[what])).run())
+}
+
+#[test]
+fn one_command() {
+    let Some(outcome) = run(4, "spawn.py", "one") else { return };
+    let parents = parents(4, "5 children, 9 together, sum 36");
+    let arguments = "app 0, arguments ['a b', '', '=c']";
+    let children = children(0..5, 5, format!("{arguments}, 4 parents, 9 together, sum 36, in / False"));
+    succeeded(&outcome, [parents, children].concat());
+}
+
+#[test]
+fn one_parent() {
+    let Some(outcome) = run(1, "spawn.py", "one") else { return };
+    let arguments = "app 0, arguments ['a b', '', '=c']";
+    let children = children(0..5, 5, format!("{arguments}, 1 parents, 6 together, sum 15, in / False"));
+    succeeded(&outcome, [parents(1, "5 children, 6 together, sum 15"), children].concat());
+}
+
+#[test]
+fn several_commands() {
+    let Some(outcome) = run(4, "spawn.py", "several") else { return };
+    let met = "4 parents, 9 together, sum 36";
+    let first = children(0..2, 5, format!("app 0, arguments ['first'], {met}, in / True"));
+    let second = children(2..5, 5, format!("app 1, arguments ['second'], {met}, in / False"));
+    succeeded(&outcome, [parents(4, "5 children, 9 together, sum 36"), first, second].concat());
+}
+
+/// The caller gets an error, nothing is left of the attempt, and the job goes on: it spawns again.
+#[test]
+fn a_missing_program() {
+    let Some(outcome) = run(3, "spawn.py", "missing") else { return };
+    let refused = parents(3, "refused with class other");
+    let go_on = parents(3, "3 go on");
+    let met = parents(3, "2 children, 5 together, sum 10");
+    let children = children(0..2, 2, "app 0, arguments [], 3 parents, 5 together, sum 10, in / False");
+    outcome.has_code(0).wrote_lines([refused, go_on, met, children].concat());
+}
+
+#[test]
+fn a_child_that_aborts_ends_the_session() {
+    let Some(outcome) = run(3, "spawn.py", "aborting") else { return };
+    // MPICH with a world of one ends by itself instead of asking for it.
+    outcome.has_code(9).says(&format!("error: rank 0 of namespace 1 on {} exited with code 9", nla::sys::host_name()));
+}
+
+#[test]
+fn a_name_between_two_groups() {
+    let Some(outcome) = run(5, "names.py", "groups") else { return };
+    let servers = from_each(0..2, |rank| format!("server {rank}"), "3 met, 5 together, sum 5");
+    let clients = from_each(2..5, |rank| format!("client {rank}"), "2 met, 5 together, sum 5");
+    let unknown = ["server 0: published False", "client 4: published False"].map(str::to_owned).to_vec();
+    succeeded(&outcome, [servers, clients, unknown].concat());
+}
+
+#[test]
+fn a_name_between_two_namespaces() {
+    let Some(outcome) = run(4, "names.py", "namespaces") else { return };
+    let servers = from_each(0..4, |rank| format!("server {rank}"), "3 met, 7 together, sum 7");
+    let clients = from_each(0..3, |rank| format!("client {rank}"), "4 met, 7 together, sum 7");
+    succeeded(&outcome, [servers, clients].concat());
+}

@@ -1,0 +1,118 @@
+//! Who the ranks are, that they can talk, and that all they say arrives.
+
+use crate::library::{ALL, debian, python, succeeded, wheel};
+
+/// A world that one line of `world.c` speaks of.
+struct World {
+    size: u32,
+    /// How many ranks each node has.
+    nodes: Vec<u32>,
+    /// How many ranks each program has, and its argument.
+    programs: Vec<(u32, &'static str)>,
+}
+
+impl World {
+    fn on_one_node(size: u32) -> Self {
+        Self { size, nodes: vec![size], programs: vec![(size, "")] }
+    }
+
+    /// What MPI_UNIVERSE_SIZE says: the ranks that there is room for, these at least.
+    fn universe(&self) -> u32 {
+        self.size.max(u32::try_from(nla::sys::cores()).unwrap_or(1))
+    }
+
+    /// The line of each rank.
+    fn lines(&self) -> Vec<String> {
+        let nodes = self.nodes.iter().flat_map(|&locals| (0..locals).map(move |local| (local, locals)));
+        let apps = self.programs.iter().enumerate();
+        let apps = apps.flat_map(|(app, &(ranks, word))| (0..ranks).map(move |_| (app, word)));
+        let line = |(rank, ((local, locals), (app, word)))| {
+            let comma = if str::is_empty(word) { "" } else { ", " };
+            let (size, universe) = (self.size, self.universe());
+            format!(
+                "rank {rank} of {size}, local {local} of {locals}, universe {universe}, app {app}{comma}{word}: right"
+            )
+        };
+        nodes.zip(apps).enumerate().map(line).collect()
+    }
+}
+
+#[test]
+fn allreduce_and_ring_over_a_tree() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let outcome = mpi.scela().np(16).agents(5).fanout(2).program(mpi.c("world", &[])).run();
+        succeeded(&outcome, World::on_one_node(16).lines());
+    }
+}
+
+#[test]
+fn a_world_of_one() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).run();
+        succeeded(&outcome, World::on_one_node(1).lines());
+    }
+}
+
+#[test]
+fn two_ranks_over_one_to_four_agents() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        for agents in 1..=4 {
+            let outcome = mpi.scela().np(2).agents(agents).fanout(2).program(mpi.c("world", &[])).run();
+            succeeded(&outcome, World::on_one_node(2).lines());
+        }
+    }
+}
+
+/// Between its nodes, MPICH talks over the network instead of shared memory; to believe in several
+/// nodes on one machine does it no harm.
+#[test]
+fn agents_as_nodes() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let run = mpi.scela().np(16).agents(5).arg("--agents-as-nodes").fanout(2);
+        let outcome = run.program(mpi.c("world", &[])).run();
+        let world = World { size: 16, nodes: vec![3, 3, 3, 3, 4], programs: vec![(16, "")] };
+        succeeded(&outcome, world.lines());
+    }
+}
+
+#[test]
+fn several_programs_are_one_world() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let first = mpi.scela().np(1).agents(2).program(mpi.c("world", &["head"]));
+        let outcome = first.and(2, mpi.c("world", &["body"])).and(3, mpi.c("world", &["tail"])).run();
+        let programs = vec![(1, "head"), (2, "body"), (3, "tail")];
+        succeeded(&outcome, World { size: 6, nodes: vec![6], programs }.lines());
+    }
+}
+
+#[test]
+fn port_mode() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let outcome = mpi.scela().np(4).agents(2).arg("--pmi-port").program(mpi.c("world", &[])).run();
+        succeeded(&outcome, World::on_one_node(4).lines());
+    }
+}
+
+/// mpi4py's own hello: each rank says its line in its turn.
+#[test]
+fn helloworld_of_mpi4py() {
+    let Some(mpi) = wheel() else { return };
+    let outcome = mpi.scela().np(16).agents(3).program(python(&["-m", "mpi4py.bench", "helloworld"])).run();
+    let host = nla::sys::host_name();
+    succeeded(&outcome, (0..16).map(|rank| format!("Hello, World! I am process {rank:2} of 16 on {host}.")));
+}
+
+/// MPI_Init makes standard output unbuffered, so that every piece of a line is a write of its own.
+#[test]
+fn lines_written_in_pieces_stay_whole() {
+    let Some(mpi) = debian() else { return };
+    let outcome = mpi.scela().np(8).agents(3).program(mpi.c("pieces", &["200"])).run();
+    let lines = (0..8).flat_map(|rank| (0..200).map(move |line| format!("rank {rank} says line {line} in pieces")));
+    succeeded(&outcome, lines);
+}

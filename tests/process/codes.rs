@@ -1,0 +1,258 @@
+//! How sessions end: the exit code, in words why, and nothing left.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use tests::lines::line;
+use tests::{Outcome, scela, sh};
+
+use crate::{host, rank, script};
+
+/// A run of four ranks over three agents, of which `rank 1` does `what` and the others wait to be
+/// ended.
+fn one_of_four(what: &str) -> Outcome {
+    let script = format!("if [ $PMI_RANK = 1 ]; then {what}; fi; exec sleep 1000");
+    scela().np(4).agents(3).fanout(2).program(sh(&script)).run()
+}
+
+#[test]
+fn all_end_with_0() {
+    let outcome = scela().np(5).agents(3).program(sh("echo rank $PMI_RANK of $PMI_SIZE")).run();
+    outcome.is_quiet_success().wrote_lines((0..5).map(|rank| format!("rank {rank} of 5")));
+}
+
+#[test]
+fn fewer_ranks_than_agents() {
+    let outcome = scela().np(2).agents(5).fanout(2).program(sh("echo rank $PMI_RANK")).run();
+    outcome.is_quiet_success().wrote_lines(["rank 0", "rank 1"]);
+}
+
+#[test]
+fn more_ranks_than_agents() {
+    let outcome = scela().np(61).agents(4).fanout(2).program(rank(["neighbours", "1"])).run();
+    outcome.is_quiet_success();
+}
+
+#[test]
+fn the_code_of_a_rank() {
+    let outcome = one_of_four("exit 3");
+    let at = first_failure_at(&outcome);
+    outcome.has_code(3).says_only(&format!(
+        "scela-run: error: rank 1 on {} exited with code 3\n  the job's 3 other ranks were ended; first failure at {at} s\n",
+        host()
+    ));
+}
+
+/// The time that a report names, which is the one thing in it that no test can know.
+fn first_failure_at(outcome: &Outcome) -> String {
+    let text = outcome.err();
+    let time = text.split("first failure at ").nth(1).and_then(|rest| rest.split(' ').next());
+    time.unwrap_or_else(|| panic!("no time is named\n{outcome}")).to_owned()
+}
+
+#[test]
+fn the_code_after_finalize() {
+    let program = script(["init", "fence", "finalize", "@2", "exit 42"]);
+    let outcome = scela().np(4).agents(2).program(program).run();
+    outcome.has_code(42).says(&format!("rank 2 on {} exited with code 42\n", host()));
+}
+
+#[test]
+fn a_signal() {
+    one_of_four("kill -SEGV $$")
+        .has_code(139)
+        .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
+        .says("the job's 3 other ranks were ended")
+        .says("hint: for a core dump, say 'ulimit -c unlimited' before scela-run");
+    one_of_four("kill -KILL $$")
+        .has_code(137)
+        .says(&format!("error: rank 1 on {} was killed by signal 9 (KILL)\n", host()))
+        .never_says("core");
+}
+
+#[test]
+fn a_signal_with_a_core_dump() {
+    let run = scela().np(1).shell("ulimit -c unlimited").program(sh("kill -ABRT $$"));
+    let directory = run.world().file("");
+    let outcome = run.directory(directory).run();
+    outcome.has_code(134).says("was killed by signal 6 (ABRT, core dumped)\n").never_says("hint");
+}
+
+#[test]
+fn a_signal_goes_before_the_code_that_it_led_to() {
+    let script = r#"
+        if [ $PMI_RANK = 0 ]; then : > "$1"; exit 1; fi
+        until [ -e "$1" ]; do :; done
+        kill -SEGV $$"#;
+    let run = scela().np(2).agents(2);
+    let file = run.world().file("gone");
+    let mut program = sh(script);
+    program.push(file.into());
+    run.program(program)
+        .run()
+        .has_code(139)
+        .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
+        .says("1 failure was reported beside it");
+}
+
+#[test]
+fn the_first_of_many_failures_is_told_and_the_others_counted() {
+    let outcome = scela().np(100).agents(3).program(sh("exit $((PMI_RANK + 1))")).run();
+    let code = outcome.code.unwrap_or_default();
+    assert!((1..=100).contains(&code), "{outcome}");
+    outcome.says(&format!("error: rank {} on {} exited with code {code}\n", code - 1, host()));
+    outcome.says("reported beside it");
+    outcome.check(outcome.err().matches("exited with").count() == 1, "one failure should be told, not all");
+}
+
+#[test]
+fn mpi_abort() {
+    for (given, code) in [("37", 37), ("256", 1), ("512", 1), ("68770831", 15), ("-1", 255), ("0", 1)] {
+        let abort = format!(">cmd=abort exitcode={given}");
+        let outcome = scela().np(4).agents(2).program(script(["init", "@2", &abort, "@*", "<end", "pause"])).run();
+        outcome.has_code(code).says(&format!("error: rank 2 on {} called MPI_Abort({given})\n", host()));
+    }
+}
+
+#[test]
+fn mpi_abort_with_a_message() {
+    let program = script(["init", ">cmd=abort exitcode=9 message=solver_diverged", "pause"]);
+    scela().np(1).program(program).run().has_code(9).says("called MPI_Abort(9): solver_diverged\n");
+}
+
+#[test]
+fn leaving_with_0_while_others_wait() {
+    for steps in [["init", "@1", "exit 0", "@*", "fence"], ["@1", "exit 0", "@*", "init", "fence"]] {
+        let outcome = scela().np(4).agents(2).program(script(steps)).run();
+        outcome
+            .has_code(1)
+            .says(&format!(
+                "error: rank 1 on {} ended without MPI_Finalize while others wait for it in a fence\n",
+                host()
+            ))
+            .says("hint: does each rank call MPI_Init and MPI_Finalize");
+    }
+}
+
+#[test]
+fn leaving_after_finalize_while_others_wait() {
+    let outcome = scela().np(3).agents(3).program(script(["init", "@2", "finalize", "exit 0", "@*", "fence"])).run();
+    outcome.has_code(1).says(&format!("rank 2 on {}", host())).says("while others wait for it in a fence");
+}
+
+#[test]
+fn leaving_without_finalize_when_nobody_waits_is_no_failure() {
+    scela().np(3).agents(2).program(script(["init", "fence", "exit 0"])).run().is_quiet_success();
+}
+
+#[test]
+fn timeout() {
+    let run = scela().np(3).agents(2).args(["--timeout", "0.4"]);
+    let outcome = run.program(sh("echo here; exec sleep 1000")).run();
+    outcome
+        .has_code(124)
+        .says_only("scela-run: error: the job ran longer than 0.4 s (--timeout) and was ended\n")
+        .wrote("here\nhere\nhere\n");
+}
+
+#[test]
+fn who_ignores_term_is_killed_after_the_grace() {
+    let run = scela().np(2).args(["--timeout", "0.2", "--kill-grace", "0.3"]);
+    let outcome = run.program(sh("trap '' TERM; echo here; while :; do sleep 1000; done")).run();
+    outcome.has_code(124).took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn who_heeds_term_may_say_its_last_words() {
+    let run = scela().np(2).agents(2).args(["--timeout", "0.3"]);
+    let outcome = run.program(sh("trap 'echo last words; exit 0' TERM; while :; do sleep 0.01; done")).run();
+    outcome.has_code(124).wrote("last words\nlast words\n");
+}
+
+#[test]
+fn usage() {
+    let usage = |words: &[&str], text: &str, hint: &str| {
+        scela().args(words).run().has_code(2).says(&format!("scela-run: error: {text}")).says(hint).wrote("");
+    };
+    usage(&["--nq", "2", "true"], "there is no option '--nq'", "hint: did you mean '--np'?");
+    usage(&[], "", "hint: ");
+    usage(&["-np", "0", "true"], "", "hint: ");
+    usage(&["-np", "many", "true"], "", "many");
+    usage(&["-np", "2", "-s", "7", "cat"], "standard input is to go to rank 7, but the ranks are 0 to 1", "");
+}
+
+fn not_launched(words: &[&str], why: &str) {
+    let outcome = scela().np(3).agents(2).args(words).run();
+    outcome.has_code(251).says("could not be started: ").says(why).says("no rank was left running").wrote("");
+}
+
+#[test]
+fn a_missing_program() {
+    not_launched(&["/no/such/program"], "program '/no/such/program' was not found from working directory");
+    not_launched(&["no-such-program"], "program 'no-such-program' was not found in PATH");
+    not_launched(&["no-such-program"], "give its path (./name for one in the working directory), or set PATH");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed() {
+    not_launched(&["/etc/passwd"], "program '/etc/passwd' is not executable; try chmod +x");
+    not_launched(&["/etc"], "program '/etc' is");
+}
+
+#[test]
+fn a_missing_interpreter() {
+    let run = scela().np(1);
+    let path = run.world().file("script");
+    std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let outcome = run.arg(&path).run();
+    outcome.has_code(251).says(&path.display().to_string()).says("interpreter that its first line names");
+}
+
+#[test]
+fn a_missing_working_directory() {
+    not_launched(
+        &["-wdir", "/no/such/directory", "true"],
+        "working directory '/no/such/directory' does not exist on this node; give one that does with -wdir",
+    );
+}
+
+#[test]
+fn one_of_two_programs_is_missing() {
+    let outcome = scela().np(2).agents(2).program(sh("exec sleep 1000")).and(1, vec!["/no/such".into()]).run();
+    outcome.has_code(251).says(&format!("rank 2 on {} could not be started: program '/no/such' was not found", host()));
+}
+
+#[test]
+fn grandchildren_with_the_pipes_open_do_not_hold_up_the_end() {
+    for leave in ["sleep 1000 &", "setsid sleep 1000 &", "(setsid sh -c 'sleep 1000 & sleep 1001' &)"] {
+        let run = scela().np(3).agents(2).program(sh(&format!("{leave}\necho done")));
+        let outcome = run.run();
+        outcome.has_code(0).wrote("done\ndone\ndone\n").took_less_than(Duration::from_secs(20));
+        outcome.says("processes that the ranks had left running were ended");
+    }
+}
+
+#[test]
+fn no_output_is_lost_when_a_rank_fails() {
+    let script = r#"
+        "$1" lines 2000 200
+        : > "$2/$PMI_RANK"
+        if [ $PMI_RANK != 0 ]; then exec sleep 1000; fi
+        until [ -e "$2/1" ] && [ -e "$2/2" ] && [ -e "$2/3" ]; do sleep 0.01; done
+        "$1" lines 2000 200
+        exit 5"#;
+    let run = scela().np(4).agents(3).fanout(2);
+    let mut program = sh(script);
+    program.extend([env!("CARGO_BIN_EXE_rank").into(), run.world().file("").into()]);
+    let outcome = run.program(program).run();
+    outcome.has_code(5);
+    let out = outcome.out();
+    for rank in 0..4 {
+        let expected: String = (0..2000).map(|number| line(rank, number, 200)).collect();
+        let expected = if rank == 0 { expected.repeat(2) } else { expected };
+        let label = format!("{rank} ");
+        let got: String = out.split_inclusive('\n').filter(|line| line.starts_with(&label)).collect();
+        assert!(got == expected, "the lines of rank {rank}: {} bytes, not {}", got.len(), expected.len());
+    }
+}

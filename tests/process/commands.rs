@@ -1,0 +1,176 @@
+//! The commands of PMI-1 beside put, get and fence: names, sizes, indexes, port mode.
+
+use nix::sys::signal::Signal;
+use tests::scela;
+
+use crate::script;
+
+#[test]
+fn maxima_and_sizes() {
+    let steps = ["init", "cmd=get_maxes", "cmd=get_universe_size", "cmd=get_appnum", "finalize"];
+    let outcome = scela().np(1000).agents(2).program(script(["@7"].into_iter().chain(steps))).run();
+    outcome.is_quiet_success().wrote_lines([
+        "7: cmd=maxes rc=0 kvsname_max=64 keylen_max=64 vallen_max=1024",
+        "7: cmd=universe_size rc=0 size=1000",
+        "7: cmd=appnum rc=0 appnum=0",
+    ]);
+}
+
+#[test]
+fn the_number_of_the_program() {
+    let program = || script(["init", "cmd=get_appnum", "finalize"]);
+    let outcome = scela().np(2).agents(2).program(program()).and(1, program()).and(2, program()).run();
+    let line = |(rank, number)| format!("{rank}: cmd=appnum rc=0 appnum={number}");
+    outcome.is_quiet_success().wrote_lines([(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)].map(line));
+}
+
+#[test]
+fn the_name_of_the_space_is_one_short_and_unique() {
+    let name = || {
+        let steps = ["init", "cmd=get_my_kvsname", "cmd=get_my_kvsname", "finalize"];
+        let outcome = scela().np(3).agents(3).program(script(steps)).run();
+        let lines = outcome.is_quiet_success().sorted_lines();
+        let names: Vec<_> = lines.iter().filter_map(|line| line.split("kvsname=").nth(1)).collect();
+        assert!(names.len() == 6 && names.iter().all(|name| name == &names[0]), "{outcome}");
+        assert!(names[0].len() <= 32 && !names[0].contains(' '), "{outcome}");
+        names[0].to_owned()
+    };
+    assert_ne!(name(), name());
+}
+
+#[test]
+fn the_mapping_is_the_placement() {
+    let run = scela().np(10).agents(3).arg("--agents-as-nodes");
+    let program = script(["init", "get PMI_process_mapping", "finalize"]);
+    let outcome = run.program(program).run();
+    // Blocks of 3, 3 and 4 ranks.
+    let line = |rank| format!("{rank}: PMI_process_mapping=(vector,(0,2,3),(2,1,4))");
+    outcome.is_quiet_success().wrote_lines((0..10).map(line));
+}
+
+#[test]
+fn the_placement_is_the_mapping() {
+    let run = scela().np(10).agents(3).arg("--agents-as-nodes");
+    let running = run.program(script(["init", "say here", "pause"])).spawn();
+    running.wait_for_times("here", 10);
+    let parents: Vec<i32> = running.world().ranks().iter().map(|(_, rank)| rank.parent).collect();
+    let blocks: Vec<usize> = parents.chunk_by(|one, next| one == next).map(<[i32]>::len).collect();
+    assert_eq!(blocks, [3, 3, 4], "{parents:?}");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn agents_of_one_node_are_one_node() {
+    let outcome = scela().np(10).agents(3).program(script(["@9", "init", "get PMI_process_mapping", "finalize"])).run();
+    outcome.is_quiet_success().wrote("9: PMI_process_mapping=(vector,(0,1,10))\n");
+}
+
+#[test]
+fn entries_by_their_index() {
+    let steps = [
+        "init",
+        "put key-{rank} value-{rank}",
+        "fence",
+        "@1",
+        "cmd=getbyidx kvsname=x idx=0",
+        "cmd=getbyidx kvsname=x idx=1",
+        "cmd=getbyidx kvsname=x idx=2",
+    ];
+    let outcome = scela().np(2).agents(2).program(script(steps)).run();
+    let lines = outcome.is_quiet_success().sorted_lines();
+    let entries: Vec<_> = lines.iter().filter(|line| line.contains("rc=0")).collect();
+    assert_eq!(entries.len(), 2, "{outcome}");
+    for (line, next) in entries.iter().zip([1, 2]) {
+        outcome.check(line.contains(&format!(" nextidx={next} key=key-")), "entries come one after the other");
+        outcome.check(line.contains(" val=value-"), "entries have values");
+    }
+    outcome.wrote_among_others("1: cmd=getbyidx_results rc=-1 reason=no_more_keyvals\n");
+}
+
+#[test]
+fn names_are_published_for_all_agents() {
+    let run = scela().np(3).agents(3).fanout(2);
+    let file = run.world().file("published");
+    let (touch, wait) = (format!("touch {}", file.display()), format!("await {}", file.display()));
+    let steps = [
+        "init",
+        "@0",
+        "cmd=publish_name service=svc one port=tag#0$desc#abc$",
+        "cmd=publish_name service=svc one port=other",
+        &touch,
+        "@1",
+        &wait,
+        "cmd=lookup_name service=svc one",
+        "cmd=lookup_name service=nobody",
+        "@*",
+        "fence",
+        "@2",
+        "cmd=unpublish_name service=svc one",
+        "cmd=unpublish_name service=svc one",
+        "@*",
+        "fence",
+        "@1",
+        "cmd=lookup_name service=svc one",
+        "@*",
+        "finalize",
+    ];
+    let outcome = run.program(script(steps)).run();
+    let lines = outcome.is_quiet_success().out();
+    let of =
+        |rank: u32| lines.lines().filter(|line| line.starts_with(&format!("{rank}: "))).collect::<Vec<_>>().join("\n");
+    outcome.check(of(0).starts_with("0: cmd=publish_result rc=0"), "the first publication holds");
+    outcome.check(of(0).contains("\n0: cmd=publish_result rc=-1 "), "the second is refused");
+    let found: Vec<_> = lines.lines().filter(|line| line.starts_with("1: ")).collect();
+    outcome.check(found[0].contains("rc=0") && found[0].contains("port=tag#0$desc#abc$"), "it is found");
+    outcome.check(found[1].contains("rc=-1"), "what was never published is not");
+    outcome.check(found[2].contains("rc=-1"), "what was withdrawn is not");
+    outcome.check(of(2).contains("unpublish_result rc=0") && of(2).contains("unpublish_result rc=-1"), "once only");
+}
+
+#[test]
+fn a_port_in_place_of_a_socket() {
+    let run = scela().np(5).agents(2).arg("--pmi-port");
+    let steps = ["init", "put card-{rank} {rank}", "fence", "get card-0", "get card-4", "finalize"];
+    let lines = (0..5).flat_map(|rank| [format!("{rank}: card-0=0"), format!("{rank}: card-4=4")]);
+    run.program(script(steps)).run().is_quiet_success().wrote_lines(lines);
+}
+
+#[test]
+fn two_programs_one_after_the_other_over_a_port() {
+    let script = r#"
+        "$1" script init 'put k-{rank} first' fence 'get k-1' finalize &&
+        "$1" script init fence 'get k-0' finalize"#;
+    let mut program = tests::sh(script);
+    program.push(env!("CARGO_BIN_EXE_rank").into());
+    let outcome = scela().np(2).agents(2).arg("--pmi-port").program(program).run();
+    outcome.is_quiet_success().wrote_lines(["0: k-1=first", "1: k-1=first", "0: k-0=first", "1: k-0=first"]);
+}
+
+#[test]
+fn the_lines_of_the_port_handshake() {
+    let steps = ["@1", ">cmd=initack pmiid=1", "<4", "cmd=init pmi_version=1 pmi_subversion=1", "finalize"];
+    let outcome = scela().np(3).arg("--pmi-port").program(script(steps)).run();
+    outcome.is_quiet_success().wrote(
+        "1: cmd=initack rc=0\n1: cmd=set size=3\n1: cmd=set rank=1\n1: cmd=set debug=0\n\
+         1: cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n",
+    );
+}
+
+#[test]
+fn init_again_after_finalize() {
+    let steps = ["init", "put a 1", "fence", "finalize", "init", "put b 2", "fence", "get a", "get b", "finalize"];
+    let lines = (0..3).flat_map(|rank| [format!("{rank}: a=1"), format!("{rank}: b=2")]);
+    scela().np(3).agents(2).program(script(steps)).run().is_quiet_success().wrote_lines(lines);
+}
+
+#[test]
+fn init_twice_without_finalize() {
+    scela().np(2).agents(2).program(script(["init", "init", "fence", "finalize"])).run().is_quiet_success();
+}
+
+#[test]
+fn a_second_version_of_the_protocol_is_refused() {
+    let outcome = scela().np(1).program(script(["cmd=init pmi_version=2 pmi_subversion=0"])).run();
+    outcome.is_quiet_success().wrote_among_others("0: cmd=response_to_init rc=-1");
+}

@@ -1,0 +1,185 @@
+//! What a rank is started with: what the user's shell has, and nothing of the agent's.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use tests::{Outcome, Process, Run, scela, sh};
+
+use crate::script;
+
+/// The variables that two ranks print.
+fn variables(run: Run) -> (Outcome, BTreeMap<String, String>) {
+    let outcome = run.program(vec!["/usr/bin/env".into()]).run();
+    outcome.has_code(0);
+    let pairs = outcome
+        .out()
+        .lines()
+        .filter_map(|line| line.split_once('='))
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .collect();
+    (outcome, pairs)
+}
+
+#[test]
+fn four_descriptors() {
+    // ls opens the directory itself, as the lowest free number.
+    let script = r#"echo fd=$PMI_FD; ls -l /proc/$$/fd | awk '{print $9, $10, $11}'"#;
+    let outcome = scela().np(1).shell("exec 7</dev/null 8</dev/null 9</dev/null").program(sh(script)).run();
+    let out = outcome.is_quiet_success().out();
+    let fd = out.lines().find_map(|line| line.strip_prefix("fd=")).unwrap().to_owned();
+    let mut numbers: Vec<_> =
+        out.lines().filter(|line| line.contains(" -> ")).filter_map(|line| line.split(' ').next()).collect();
+    numbers.sort();
+    let mut expected = vec!["0", "1", "2", &fd];
+    expected.sort();
+    assert_eq!(numbers, expected, "{outcome}");
+    assert!(fd.parse::<u32>().unwrap() >= 10, "scripts use 3 to 9\n{outcome}");
+    outcome.check(out.contains(&format!("{fd} -> socket:[")), "PMI_FD is a socket");
+}
+
+#[test]
+fn a_group_of_its_own() {
+    let running = scela().np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
+    running.wait_for_times("here", 3);
+    for (_, rank) in running.world().ranks() {
+        assert_eq!(rank.group, rank.pid);
+        let children: Vec<_> = Process::all().into_iter().filter(|process| process.parent == rank.pid).collect();
+        assert!(children.iter().all(|child| child.group == rank.pid), "{children:?}");
+    }
+    running.signal(nix::sys::signal::Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn the_limits_of_the_shell() {
+    let script = "ulimit -n; ulimit -Hn; ulimit -c; ulimit -s; ulimit -f";
+    let prelude = "ulimit -Sn 300; ulimit -Hn 700; ulimit -c 0; ulimit -s 4096; ulimit -f 12345";
+    let outcome = scela().np(1).shell(prelude).program(sh(script)).run();
+    outcome.is_quiet_success().wrote("300\n700\n0\n4096\n12345\n");
+}
+
+#[test]
+fn many_ranks_under_a_low_limit() {
+    let run = scela().np(150).shell("ulimit -Sn 64; ulimit -Hn 256");
+    run.program(sh("ulimit -n")).run().is_quiet_success().wrote(&"64\n".repeat(150));
+}
+
+#[test]
+fn umask_and_directory() {
+    let run = scela().np(1).shell("umask 027");
+    let directory = fs::canonicalize(run.world().file("")).unwrap();
+    let outcome = run.directory(&directory).program(sh("umask; pwd -P")).run();
+    outcome.is_quiet_success().wrote(&format!("0027\n{}\n", directory.display()));
+}
+
+#[test]
+fn signals_as_in_the_shell() {
+    let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status";
+    let here = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
+    let expected: Vec<_> = String::from_utf8(here.stdout).unwrap().lines().map(str::to_owned).collect();
+    // What this very test ignores (SIGPIPE, by Rust's runtime) is reset by std when it starts a program.
+    let outcome = scela().np(1).program(vec!["sh".into(), "-c".into(), script.into()]).run();
+    outcome.is_quiet_success();
+    assert_eq!(outcome.out().lines().collect::<Vec<_>>(), expected, "{outcome}");
+    let ignored = |run: Run| run.program(vec!["grep".into(), "SigIgn".into(), "/proc/self/status".into()]).run();
+    let before = u64::from_str_radix(expected[1].split_ascii_whitespace().nth(1).unwrap(), 16).unwrap();
+    ignored(scela().np(1)).is_quiet_success().wrote(&format!("SigIgn:\t{before:016x}\n"));
+    let with_hup = before | 1;
+    ignored(scela().np(1).shell("trap '' HUP")).is_quiet_success().wrote(&format!("SigIgn:\t{with_hup:016x}\n"));
+}
+
+#[test]
+fn the_environment_is_passed_and_changed() {
+    let run = scela().np(1).env("INHERITED", "yes, with blanks").env("CHANGED", "before").env("PASSED", "on").args([
+        "-genv", "GLOBAL", "1", "-x", "SHORT=2", "-x", "PASSED", "-env", "LOCAL", "3=3", "-genv", "CHANGED", "after",
+    ]);
+    let (outcome, variables) = variables(run);
+    outcome.is_quiet_success();
+    let expected = [
+        ("INHERITED", "yes, with blanks"),
+        ("CHANGED", "after"),
+        ("PASSED", "on"),
+        ("GLOBAL", "1"),
+        ("SHORT", "2"),
+        ("LOCAL", "3=3"),
+        ("PMI_RANK", "0"),
+        ("PMI_SIZE", "1"),
+        ("MPI_LOCALRANKID", "0"),
+        ("MPI_LOCALNRANKS", "1"),
+        ("GFORTRAN_UNBUFFERED_PRECONNECTED", "y"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(variables.get(name).map(String::as_str), Some(value), "{name}\n{outcome}");
+    }
+}
+
+#[test]
+fn the_environment_of_one_program_only() {
+    let show = || sh("echo $PMI_RANK ${A-unset} ${B-unset}");
+    let run = scela().np(1).args(["-env", "A", "1"]).program(show());
+    let run = run.program([":", "-np", "1", "-env", "B", "2"].map(Into::into).into()).program(show());
+    run.run().is_quiet_success().wrote_lines(["0 1 unset", "1 unset 2"]);
+}
+
+#[test]
+fn little_or_nothing_of_the_environment() {
+    let run = || scela().np(1).env("WANTED", "1").env("ELSE", "2");
+    let (_, nothing) = variables(run().args(["-envnone", "-env", "SET", "3"]));
+    assert!(!nothing.contains_key("WANTED") && !nothing.contains_key("ELSE") && nothing["SET"] == "3", "{nothing:?}");
+    assert!(nothing.contains_key("PMI_RANK"), "{nothing:?}");
+    let (_, list) = variables(run().args(["-genvlist", "WANTED"]));
+    assert!(list["WANTED"] == "1" && !list.contains_key("ELSE") && list.contains_key("PMI_FD"), "{list:?}");
+}
+
+#[test]
+fn what_an_outer_launcher_left_is_gone() {
+    let foreign = [
+        "PMI_PORT",
+        "PMI_ID",
+        "PMI_SPAWNED",
+        "PMI_VERSION",
+        "PMI_DEBUG",
+        "PMIX_RANK",
+        "PMIX_NAMESPACE",
+        "HYDI_CONTROL_FD",
+        "HYDRA_LAUNCHER",
+        "I_MPI_PMI_LIBRARY",
+        "SLURM_PROCID",
+        "OMPI_COMM_WORLD_RANK",
+        "MPIRUN_RSH_LAUNCH",
+    ];
+    let run =
+        foreign.iter().fold(scela().np(1).env("PMI_RANK", "77").env("PMI_SIZE", "99"), |run, name| run.env(name, "5"));
+    let (outcome, variables) = variables(run);
+    for name in foreign {
+        assert!(!variables.contains_key(name), "{name} is still there\n{outcome}");
+    }
+    assert_eq!((variables["PMI_RANK"].as_str(), variables["PMI_SIZE"].as_str()), ("0", "1"));
+    let own: Vec<_> = variables
+        .keys()
+        .filter(|name| name.contains("SCELA_") && *name != "SCELA_TEST_WORLD" && *name != "SCELA_RUN")
+        .collect();
+    assert!(own.is_empty(), "ScELA's own variables are not for ranks: {own:?}");
+}
+
+#[test]
+fn local_ranks_are_counted_by_node_not_by_agent() {
+    let show = || sh("echo $PMI_RANK: $MPI_LOCALRANKID of $MPI_LOCALNRANKS");
+    let outcome = scela().np(4).agents(2).program(show()).run();
+    outcome.is_quiet_success().wrote_lines(["0: 0 of 4", "1: 1 of 4", "2: 2 of 4", "3: 3 of 4"]);
+    let outcome = scela().np(4).agents(2).arg("--agents-as-nodes").program(show()).run();
+    outcome.is_quiet_success().wrote_lines(["0: 0 of 2", "1: 1 of 2", "2: 0 of 2", "3: 1 of 2"]);
+}
+
+#[test]
+fn ps_tells_agents_and_guardians_apart() {
+    let running = scela().np(2).agents(2).program(script(["init", "say here", "pause"])).spawn();
+    running.wait_for_times("here", 2);
+    let world = running.world();
+    for process in world.agents().iter().chain(&world.guardians()) {
+        assert_eq!(process.argv[1..3], [crate::host(), world.label().to_owned()], "{process:?}");
+    }
+    assert_eq!((world.agents().len(), world.guardians().len()), (2, 2));
+    running.signal(nix::sys::signal::Signal::SIGTERM);
+    running.finish().has_code(143);
+}

@@ -1,0 +1,142 @@
+//! Standard input: all of it, once, to whom it is for.
+
+use std::fs;
+use std::io::Write;
+use std::time::Duration;
+
+use tests::lines::{Sum, noise};
+use tests::{Terminal, scela, sh};
+
+use crate::rank;
+
+const LARGE: usize = 50 << 20;
+
+#[test]
+fn a_large_one_to_rank_0() {
+    let bytes = noise(LARGE);
+    let empty = Sum::default();
+    let expected = [format!("0: {}", Sum::of(&bytes)), format!("1: {empty}"), format!("2: {empty}")];
+    scela().np(3).agents(2).stdin(bytes).program(rank(["sum"])).run().is_quiet_success().wrote_lines(expected);
+}
+
+#[test]
+fn a_large_one_to_all() {
+    let bytes = noise(LARGE / 5);
+    let line = format!("{}", Sum::of(&bytes));
+    let run = scela().np(7).agents(5).fanout(2).args(["-s", "all"]).stdin(bytes);
+    run.program(rank(["sum"])).run().is_quiet_success().wrote_lines((0..7).map(|rank| format!("{rank}: {line}")));
+}
+
+#[test]
+fn to_a_list_of_ranks() {
+    let bytes = noise(1 << 20);
+    let sum = |rank| if [1, 3, 4].contains(&rank) { Sum::of(&bytes) } else { Sum::default() };
+    let expected: Vec<_> = (0..6).map(|rank| format!("{rank}: {}", sum(rank))).collect();
+    let run = scela().np(6).agents(4).fanout(2).args(["-s", "1,3-4"]).stdin(bytes.clone());
+    run.program(rank(["sum"])).run().is_quiet_success().wrote_lines(expected);
+}
+
+#[test]
+fn to_nobody() {
+    let run = scela().np(2).agents(2).args(["-s", "none"]).stdin(noise(1 << 20));
+    let empty = Sum::default();
+    run.program(rank(["sum"])).run().is_quiet_success().wrote_lines([format!("0: {empty}"), format!("1: {empty}")]);
+}
+
+#[test]
+fn a_file_for_all() {
+    let run = scela().np(5).agents(3).fanout(2);
+    let bytes = noise(3 << 20);
+    let path = run.world().file("input");
+    fs::write(&path, &bytes).unwrap();
+    let line = Sum::of(&bytes).to_string();
+    let outcome = run.arg("-s").arg(&path).program(rank(["sum"])).run();
+    outcome.is_quiet_success().wrote_lines((0..5).map(|rank| format!("{rank}: {line}")));
+}
+
+#[test]
+fn a_missing_file_is_told() {
+    let outcome = scela().np(2).args(["-s", "./no-such-file"]).program(rank(["sum"])).run();
+    outcome.says("no-such-file");
+    outcome.check(outcome.code.is_some_and(|code| code != 0), "it is no success");
+}
+
+#[test]
+fn a_slow_reader_gets_all() {
+    let bytes = noise(4 << 20);
+    let expected = [format!("0: {}", Sum::of(&bytes)), format!("1: {}", Sum::default())];
+    scela()
+        .np(2)
+        .agents(2)
+        .stdin(bytes)
+        .program(rank(["sum", "slowly"]))
+        .run()
+        .is_quiet_success()
+        .wrote_lines(expected);
+}
+
+#[test]
+fn a_rank_that_never_reads_is_no_trouble() {
+    let run = scela().np(3).agents(3).fanout(2).args(["-s", "all"]).stdin(noise(8 << 20));
+    let outcome = run.program(sh("[ $PMI_RANK = 2 ] || exit 0; echo done")).run();
+    outcome.is_quiet_success().wrote("done\n").took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn one_rank_that_never_reads_does_not_keep_input_from_the_others_once_it_ends() {
+    let bytes = noise(4 << 20);
+    let expected = [0, 2].map(|rank| format!("{rank}: {}", Sum::of(&bytes)));
+    let mut program = sh(r#"[ $PMI_RANK = 1 ] && exit 0; exec "$1" sum"#);
+    program.push(env!("CARGO_BIN_EXE_rank").into());
+    let run = scela().np(3).agents(2).args(["-s", "all"]).stdin(bytes);
+    run.program(program).run().is_quiet_success().wrote_lines(expected);
+}
+
+#[test]
+fn a_closed_standard_input_is_an_empty_one() {
+    let empty = Sum::default();
+    let outcome = scela().np(2).agents(2).stdin_closed().program(rank(["sum"])).run();
+    outcome.is_quiet_success().wrote_lines([format!("0: {empty}"), format!("1: {empty}")]);
+}
+
+#[test]
+fn what_is_typed_arrives_at_once_and_so_does_the_end() {
+    let mut running = scela().np(2).agents(2).stdin_pipe().program(sh("exec cat")).spawn();
+    let mut stdin = running.stdin.take().unwrap();
+    stdin.write_all(b"first\n").unwrap();
+    running.wait_for("first\n");
+    stdin.write_all(b"second\n").unwrap();
+    running.wait_for("second\n");
+    drop(stdin);
+    running.finish().is_quiet_success().wrote("first\nsecond\n");
+}
+
+#[test]
+fn a_large_file() {
+    let run = scela().np(1);
+    let bytes = noise(LARGE);
+    let path = run.world().file("input");
+    fs::write(&path, &bytes).unwrap();
+    let outcome = run.stdin_file(path).program(rank(["sum"])).run();
+    outcome.is_quiet_success().wrote(&format!("0: {}\n", Sum::of(&bytes)));
+}
+
+#[test]
+fn from_a_terminal() {
+    let mut terminal =
+        Terminal::open(scela().np(2).agents(2).program(sh("while read word; do echo got $word; done; echo end")));
+    terminal.enter("").wait_for("end\r\n");
+    terminal.type_in("hello\n").wait_for("got hello");
+    terminal.type_in("\x04").wait_for_times("end\r\n", 2).wait_for_prompt();
+    assert_eq!(terminal.code(), 0);
+    terminal.close();
+}
+
+#[test]
+fn nobody_reads_in_the_background_of_a_terminal() {
+    let mut terminal = Terminal::open(scela().np(1).program(sh("cat; echo end of input")));
+    terminal.enter(" &").wait_for("end of input");
+    terminal.enter("wait").wait_for_prompt();
+    assert_eq!(terminal.code(), 0);
+    terminal.close();
+}

@@ -1,0 +1,69 @@
+//! How scela-run is called: names, files of programs, defaults, verbosity.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use tests::{scela, scela_run, sh};
+
+use crate::script;
+
+#[test]
+fn under_another_name_it_behaves_as_itself() {
+    for name in ["mpiexec", "mpirun"] {
+        let run = scela().np(3).agents(2).program(sh("exec \"$SCELA\" -n 2 --label \"$LABEL\" echo inner"));
+        let link = run.world().file(name);
+        symlink(scela_run(), &link).unwrap();
+        let label = run.world().label().to_owned();
+        // A launcher inside a launcher as well.
+        let outcome = run.env("SCELA", &link).env("LABEL", label).run();
+        outcome.is_quiet_success().wrote(&"inner\n".repeat(6));
+    }
+}
+
+#[test]
+fn without_np_as_many_as_the_machine_has_cores() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    scela().program(sh("echo x")).run().is_quiet_success().wrote(&"x\n".repeat(cores));
+}
+
+#[test]
+fn a_file_of_programs() {
+    let run = scela();
+    let file = run.world().file("programs");
+    fs::write(&file, "# two programs\n-np 1 echo one 'and two'\n\n-sz 2 echo three # and no more\n").unwrap();
+    run.arg("-configfile").arg(&file).run().is_quiet_success().wrote_lines(["one and two", "three", "three"]);
+}
+
+#[test]
+fn verbose_tells_each_step() {
+    let outcome = scela().np(2).agents(2).arg("-v").program(script(["init", "put a b", "fence", "finalize"])).run();
+    outcome
+        .has_code(0)
+        .says("all agents have joined\n")
+        .says("2 ranks were started\n")
+        .says("the first rank has spoken PMI\n")
+        .says("fence 0: 1 new entries, ")
+        .says("all ranks have ended\n");
+}
+
+#[test]
+fn quiet_tells_errors_only() {
+    let quiet = || scela().np(1).arg("-q");
+    quiet().program(sh("setsid sleep 1000 & exit 0")).run().is_quiet_success();
+    quiet().program(sh("exit 3")).run().has_code(3).says("error: rank 0 on ");
+}
+
+#[test]
+fn the_demo() {
+    let outcome = scela().np(64).arg("--demo").run();
+    outcome.is_quiet_success().wrote_among_others("64 ranks said hello through ");
+}
+
+#[test]
+fn version_and_help_need_nobody() {
+    for (word, text) in [("--version", "scela-run"), ("--help", "Usage:")] {
+        let output = Command::new(scela_run()).arg(word).output().unwrap();
+        assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(text), "{output:?}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Agents, guardians and launchers that die or are stopped: told by name, and nothing left.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::{Outcome, Process, Running, Tree, scela, sh};
+
+use crate::{host, script};
+
+const AGENTS: u32 = 7;
+
+/// A run of one rank for each of seven agents, all of them waiting to be ended.
+fn run_of_seven() -> (Running, Tree) {
+    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
+    running.wait_for_times("here", AGENTS as usize);
+    (running, Tree::new(AGENTS, 2))
+}
+
+fn is_lost(outcome: &Outcome, agent: u32) {
+    outcome
+        .has_code(252)
+        .says(&format!("error: agent {agent} on {} was lost: ", host()))
+        .says("the job was ended; first failure at ")
+        .took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn an_inner_agent_is_killed() {
+    let (running, tree) = run_of_seven();
+    let agent = tree.inner();
+    tree.process(running.world(), agent).signal(Signal::SIGKILL);
+    is_lost(&running.finish(), agent);
+}
+
+#[test]
+fn a_leaf_is_killed() {
+    let (running, tree) = run_of_seven();
+    let agent = tree.leaf();
+    tree.process(running.world(), agent).signal(Signal::SIGKILL);
+    is_lost(&running.finish(), agent);
+}
+
+#[test]
+fn a_guardian_is_killed() {
+    let (running, tree) = run_of_seven();
+    let agent = tree.leaf();
+    let guardian = Process::of(tree.process(running.world(), agent).parent).unwrap();
+    assert_eq!(guardian.name(), "scela-guard");
+    guardian.signal(Signal::SIGKILL);
+    is_lost(&running.finish(), agent);
+}
+
+#[test]
+fn a_stopped_agent_is_killed_by_its_guardian() {
+    let (running, tree) = run_of_seven();
+    let agent = tree.inner();
+    tree.process(running.world(), agent).signal(Signal::SIGSTOP);
+    let outcome = running.finish();
+    is_lost(&outcome, agent);
+    outcome.says("the agent was stopped by a signal; it and its ranks were killed");
+}
+
+#[test]
+fn all_agents_are_killed_at_once() {
+    let (running, _) = run_of_seven();
+    running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));
+    running.finish().has_code(252).says(" was lost: ").says("reported beside it");
+}
+
+#[test]
+fn an_agent_is_killed_while_ranks_wait_in_a_fence() {
+    let program = script(["init", "say here", "@0", "pause", "@*", "fence"]);
+    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(program).spawn();
+    running.wait_for_times("here", AGENTS as usize);
+    let tree = Tree::new(AGENTS, 2);
+    tree.process(running.world(), tree.inner()).signal(Signal::SIGKILL);
+    is_lost(&running.finish(), tree.inner());
+}
+
+#[test]
+fn the_launcher_is_killed() {
+    let (running, _) = run_of_seven();
+    running.signal(Signal::SIGKILL);
+    let outcome = running.finish_killed();
+    outcome.check(outcome.signal == Some(9), "it should have been killed");
+}
+
+#[test]
+fn the_launcher_is_killed_while_ranks_ignore_term() {
+    let script = "trap '' TERM HUP INT; setsid sleep 1000 & echo here; while :; do sleep 1000; done";
+    let running = scela().np(3).agents(3).fanout(2).program(sh(script)).spawn();
+    running.wait_for_times("here", 3).signal(Signal::SIGKILL);
+    running.finish_killed();
+}
+
+#[test]
+fn the_launcher_is_killed_in_the_middle_of_its_start() {
+    let running = scela().np(64).agents(16).fanout(2).program(sh("exec sleep 1000")).spawn();
+    running.wait_until("an agent is there", || (!running.world().agents().is_empty()).then_some(()));
+    running.signal(Signal::SIGKILL);
+    running.finish_killed();
+}

@@ -1,0 +1,51 @@
+//! The process tier: `scela-run` with real agents and small programs that behave, or do not.
+//!
+//! Each test asserts the exit code, what the user reads, and that nothing is left.
+//!
+//! | file | about |
+//! |---|---|
+//! | `codes` | how sessions end, and with which code |
+//! | `losses` | agents, guardians and launchers that die or are stopped |
+//! | `board` | put, get, fence: patterns, shapes of the tree, values |
+//! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
+//! | `spawns` | MPI_Comm_spawn |
+//! | `malformed` | what no client should send |
+//! | `output`, `input` | streams: whole, in order, bounded |
+//! | `signals` | signals and the terminal |
+//! | `environment` | what a rank is started with |
+//! | `invocation` | names, files of programs, defaults, verbosity |
+//! | `tree` | that the tree is one |
+//! | `security` | that links are closed to strangers and unreadable |
+
+#![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
+
+mod board;
+mod codes;
+mod commands;
+mod environment;
+mod input;
+mod invocation;
+mod losses;
+mod malformed;
+mod output;
+mod security;
+mod signals;
+mod spawns;
+mod tree;
+
+use tests::Program;
+
+/// The rank program with its arguments.
+fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
+    std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
+}
+
+/// The rank program with a script.
+fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
+    rank(std::iter::once("script").chain(steps))
+}
+
+/// This host, as reports call it.
+fn host() -> String {
+    nla::sys::host_name()
+}

@@ -1,0 +1,168 @@
+//! What no client should send, and some do. The rank gets the protocol's error, or is failed with
+//! a clear report; its agent goes on.
+
+use nix::sys::signal::Signal;
+use tests::{Outcome, scela};
+
+use crate::{host, script};
+
+/// Runs four ranks over two agents, of which rank 1 takes `steps`, and all then meet in a fence.
+fn and_goes_on(steps: &[&str], replies: &[&str]) {
+    let steps = ["init", "@1"].iter().chain(steps).chain(&["@*", "put k v", "fence", "get k", "finalize"]).copied();
+    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+    let lines = replies.iter().map(|reply| format!("1: {reply}")).chain((0..4).map(|rank| format!("{rank}: k=v")));
+    outcome.is_quiet_success().wrote_lines(lines);
+}
+
+/// The same, where rank 1 is failed for what it did.
+fn is_failed(steps: &[&str], why: &str) -> Outcome {
+    let steps = ["@1"].iter().chain(steps).chain(&["<end", "pause", "@*", "init", "fence"]).copied();
+    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+    outcome
+        .has_code(1)
+        .says(&format!("error: rank 1 on {} broke the PMI protocol and was killed: ", host()))
+        .says(why)
+        .says("the job's 3 other ranks were ended")
+        .says("hint: was the program's MPI library built for another process manager?");
+    outcome
+}
+
+#[test]
+fn lines_byte_by_byte() {
+    and_goes_on(
+        &["~cmd=put kvsname=x key=slow value=a b", "~cmd=get kvsname=x key=slow"],
+        &["cmd=put_result rc=0 msg=success", "cmd=get_result rc=0 value=a b"],
+    );
+}
+
+#[test]
+fn many_lines_at_once() {
+    and_goes_on(
+        &[">cmd=put kvsname=x key=a value=1\ncmd=get kvsname=x key=a\ncmd=get_appnum", "<3"],
+        &["cmd=put_result rc=0 msg=success", "cmd=get_result rc=0 value=1", "cmd=appnum rc=0 appnum=0"],
+    );
+}
+
+#[test]
+fn lines_sent_on_behind_a_barrier() {
+    let steps = ["init", "put k-{rank} v", ">cmd=barrier_in\ncmd=get kvsname=x key=k-1\ncmd=finalize", "<3"];
+    let outcome = scela().np(2).agents(2).program(script(steps)).run();
+    outcome.is_quiet_success();
+    let expected = ["cmd=barrier_out rc=0", "cmd=get_result rc=0 value=v", "cmd=finalize_ack rc=0"];
+    outcome.wrote_lines((0..2).flat_map(|rank| expected.map(|line| format!("{rank}: {line}"))));
+}
+
+#[test]
+fn unknown_commands() {
+    and_goes_on(&["cmd=make_coffee sugar=2"], &["cmd=make_coffee_result rc=-1 msg=unsupported"]);
+    and_goes_on(&["mcmd=make_tea\nendcmd"], &["cmd=make_tea_result rc=-1 msg=unsupported"]);
+}
+
+#[test]
+fn blank_lines() {
+    and_goes_on(&[">", ">   ", "cmd=get_appnum"], &["cmd=appnum rc=0 appnum=0"]);
+}
+
+#[test]
+fn commands_without_their_fields() {
+    let refused = |step: &str, reply: &str| {
+        let outcome = scela().np(2).agents(2).program(script(["init", "@1", step, "@*", "fence", "finalize"])).run();
+        outcome.is_quiet_success().wrote_among_others(&format!("1: cmd={reply} rc=-1 "));
+        let line = outcome.out();
+        let message = line.split(" rc=-1 ").nth(1).unwrap_or_default().trim_end();
+        outcome.check(message.contains('=') && !message.contains(' '), "a refusal is one field without blanks");
+    };
+    refused("cmd=put kvsname=x", "put_result");
+    refused("cmd=put kvsname=x key=k", "put_result");
+    refused("cmd=get kvsname=x", "get_result");
+    refused("cmd=publish_name service=s", "publish_result");
+    refused("cmd=lookup_name", "lookup_result");
+    refused("cmd=getbyidx kvsname=x idx=many", "getbyidx_results");
+}
+
+#[test]
+fn a_lonely_end_of_a_spawn_and_a_spawn_without_sense() {
+    and_goes_on(
+        &[">mcmd=spawn\nnprocs=0\nexecname=x\ntotspawns=1\nspawnssofar=1\nargcnt=0\nendcmd", "<1"],
+        &["cmd=spawn_result rc=-1 msg=number_of_processes_not_in_1..1048576"],
+    );
+}
+
+#[test]
+fn an_endless_line() {
+    is_failed(&["init", "#1048577"], "1048576");
+}
+
+#[test]
+fn an_endless_line_with_a_newline_in_the_end() {
+    is_failed(&["init", ">>cmd=put kvsname=x key=k value=", "#2000000", ">"], "1048576");
+}
+
+#[test]
+fn the_longest_line_is_answered() {
+    let steps = ["init", ">>cmd=put kvsname=x key=k value=", "#1000000", ">", "<1", "finalize"];
+    let outcome = scela().np(1).program(script(steps)).run();
+    outcome.is_quiet_success().wrote_among_others("0: cmd=put_result rc=-1 msg=");
+}
+
+#[test]
+fn bytes_that_are_no_command() {
+    is_failed(&["init", "%00ff80fe0a"], "");
+    is_failed(&["GET / HTTP/1.1"], "");
+    is_failed(&["init", ">put=cmd"], "");
+}
+
+#[test]
+fn a_barrier_before_init() {
+    is_failed(&[">cmd=barrier_in"], "entered a barrier without having initialised");
+}
+
+#[test]
+fn a_barrier_after_finalize() {
+    is_failed(&["init", "finalize", ">cmd=barrier_in"], "entered a barrier without having initialised");
+}
+
+#[test]
+fn other_commands_before_init() {
+    let steps =
+        ["@1", "cmd=get kvsname=x key=k", "cmd=put kvsname=x key=k value=v", "cmd=finalize", "@*", "init", "fence"];
+    let outcome = scela().np(2).agents(2).program(script(steps)).run();
+    outcome.is_quiet_success().wrote(
+        "1: cmd=get_result rc=-1 msg=not_initialized\n1: cmd=put_result rc=-1 msg=not_initialized\n\
+         1: cmd=finalize_ack rc=-1 msg=not_initialized\n",
+    );
+}
+
+#[test]
+fn an_abort_is_never_answered() {
+    let outcome =
+        scela().np(2).agents(2).program(script(["init", "@1", ">cmd=abort exitcode=4", "<end", "pause"])).run();
+    outcome.has_code(4).says("called MPI_Abort(4)");
+    outcome.check(!outcome.out().contains("cmd="), "an abort has no reply");
+}
+
+#[test]
+fn an_abort_before_init_and_without_a_code() {
+    scela().np(2).program(script([">cmd=abort", "pause"])).run().has_code(1).says("called MPI_Abort(1)");
+}
+
+#[test]
+fn groups_in_a_barrier_are_refused() {
+    and_goes_on(&["cmd=barrier_in group=0,1:0"], &["cmd=barrier_out rc=-1 msg=groups_are_unsupported"]);
+}
+
+#[test]
+fn a_closed_connection_alone_is_no_failure() {
+    let close = "eval \"exec $PMI_FD<&-\"; echo closed";
+    // dash takes single digits only; bash takes what PMI_FD is.
+    let program = ["bash", "-c", close].map(Into::into).into();
+    scela().np(2).agents(2).program(program).run().is_quiet_success().wrote("closed\nclosed\n");
+}
+
+#[test]
+fn a_rank_that_sends_and_never_reads_is_in_nobodys_way() {
+    let steps = ["init", "@1", "*20000 cmd=get kvsname=x key=absent", "@*", "put k {rank}", "get k", "pause"];
+    let running = scela().np(3).agents(1).program(script(steps)).spawn();
+    running.wait_for("0: k=0\n").wait_for("2: k=2\n").signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}

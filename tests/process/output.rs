@@ -1,0 +1,209 @@
+//! What ranks write: whole lines, in order, byte by byte, however slow the reader is.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::lines::line;
+use tests::{Outcome, Terminal, World, scela, sh};
+
+use crate::rank;
+
+/// All memory that a session's own processes have for themselves.
+const MEMORY_BYTES_MAX: u64 = 64 << 20;
+
+/// That each of `ranks` wrote `count` lines of up to `bytes_max`, whole and in order.
+fn check_lines(outcome: &Outcome, ranks: u32, count: u64, bytes_max: u64) {
+    let mut next = vec![0; ranks as usize];
+    let mut text = outcome.stdout.as_slice();
+    while !text.is_empty() {
+        let end = text.iter().position(|byte| *byte == b'\n').map_or(text.len(), |end| end + 1);
+        let (got, rest) = text.split_at(end);
+        let got = String::from_utf8_lossy(got);
+        let rank: usize = got.split(' ').next().and_then(|rank| rank.parse().ok()).unwrap_or(usize::MAX);
+        let number = *next.get(rank).unwrap_or_else(|| panic!("a torn line: {got:?}"));
+        assert_eq!(got, line(rank as u32, number, bytes_max), "line {number} of rank {rank}");
+        next[rank] += 1;
+        text = rest;
+    }
+    assert!(next.iter().all(|lines| *lines == count), "lines from each rank: {next:?}");
+}
+
+fn memory_bytes(world: &World) -> u64 {
+    let own = |name: &str| name.ends_with("scela-run") || name.ends_with("scela-run-dev") || name.starts_with("scela-");
+    world.processes().iter().filter(|process| own(process.name())).map(|process| process.anonymous_bytes()).sum()
+}
+
+#[test]
+fn labels() {
+    let outcome = scela().np(3).agents(2).arg("-l").program(sh("echo a; printf 'b\\n\\n'; echo c >&2")).run();
+    outcome
+        .has_code(0)
+        .wrote_lines((0..3).flat_map(|rank| [format!("[{rank}] a"), format!("[{rank}] b"), format!("[{rank}] ")]));
+    let mut errors: Vec<_> = outcome.stderr.lines().map(Result::unwrap).collect();
+    errors.sort();
+    assert_eq!(errors, ["[0] c", "[1] c", "[2] c"], "{outcome}");
+}
+
+#[test]
+fn lines_written_in_pieces_arrive_whole() {
+    let outcome = scela().np(64).agents(4).fanout(2).program(rank(["pieces", "200", "600"])).run();
+    check_lines(outcome.is_quiet_success(), 64, 200, 600);
+}
+
+#[test]
+fn streams_stay_apart() {
+    let script = r#"
+        i=0
+        while [ $i -lt 50 ]; do i=$((i + 1)); echo out $PMI_RANK $i; echo err $PMI_RANK $i >&2; done"#;
+    let outcome = scela().np(8).agents(3).program(sh(script)).run();
+    let (out, err) = (outcome.out(), outcome.err());
+    outcome.check(out.lines().count() == 400 && out.lines().all(|line| line.starts_with("out ")), "stdout is pure");
+    outcome.check(err.lines().count() == 400 && err.lines().all(|line| line.starts_with("err ")), "stderr is pure");
+}
+
+#[test]
+fn a_million_lines_through_a_slow_reader() {
+    let (ranks, lines) = (64, 15_625);
+    let run = scela().np(ranks).agents(3).fanout(2).unread().deadline(Duration::from_secs(120));
+    let file = run.world().file("fenced");
+    let words = ["fences-beside-lines", "100", &file.display().to_string(), &lines.to_string()].map(str::to_owned);
+    let mut running = run.program(rank(words.iter().map(String::as_str))).spawn();
+    // Nobody reads, all pipes fill up: fences go on as if nothing were.
+    running.wait_until("a hundred fences while nobody reads", || file.exists().then_some(()));
+    let stuck = memory_bytes(running.world());
+    let mut reader = BufReader::with_capacity(4096, running.take_output().unwrap());
+    let mut out = Vec::new();
+    let mut most = stuck;
+    loop {
+        let before = out.len();
+        // In small bites.
+        if reader.by_ref().take(64 * 1024).read_to_end(&mut out).unwrap() == 0 {
+            break;
+        }
+        if before >> 23 != out.len() >> 23 {
+            most = most.max(memory_bytes(running.world()));
+        }
+    }
+    let mut outcome = running.finish();
+    outcome.stdout = out;
+    check_lines(outcome.has_code(0), ranks, lines, 80);
+    assert!(most < MEMORY_BYTES_MAX, "the session's own memory rose to {most} bytes");
+}
+
+#[test]
+fn a_closed_standard_output_ends_the_job() {
+    let mut running = scela().np(8).agents(3).unread().program(sh("exec yes")).spawn();
+    let mut first = String::new();
+    BufReader::new(running.take_output().unwrap()).read_line(&mut first).unwrap();
+    assert_eq!(first, "y\n");
+    let outcome = running.finish();
+    outcome.has_code(141).took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn a_closed_standard_error_does_not() {
+    let run = scela().np(4).agents(2).shell("exec 2>&-");
+    run.program(sh("echo err >&2; echo out")).run().has_code(0).wrote("out\nout\nout\nout\n");
+}
+
+#[test]
+fn a_full_disk_is_told() {
+    let run = scela().np(2).shell("exec >/dev/full");
+    run.program(sh("echo text; exec sleep 1000")).run().has_code(1).says("standard output cannot be written: ");
+}
+
+#[test]
+fn files_by_pattern() {
+    let run = scela().np(3).agents(2);
+    let directory = run.world().file("files");
+    let (out, err) = (directory.join("%j/out.%r"), directory.join("%h.err.%r"));
+    let label = run.world().label().to_owned();
+    let run = run.arg("-outfile-pattern").arg(&out).arg("-errfile-pattern").arg(&err);
+    // Looked at before the world is gone with its directory.
+    let script = r#"echo out $PMI_RANK; echo err $PMI_RANK >&2; printf unfinished"#;
+    let running = run.program(sh(script)).spawn();
+    let read = |path: String| fs::read_to_string(directory.join(path)).unwrap_or_default();
+    running.wait_until("all files are there", || {
+        let done = |rank| {
+            read(format!("{label}/out.{rank}")) == format!("out {rank}\nunfinished")
+                && read(format!("{}.err.{rank}", crate::host())) == format!("err {rank}\n")
+        };
+        (0..3).all(done).then_some(())
+    });
+    running.finish().is_quiet_success().wrote("");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told() {
+    let run = scela().np(2).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
+    let outcome = run.program(sh("echo lost")).run();
+    outcome.says("'/proc/no/such/place/0' cannot be written: ");
+    outcome.check(outcome.code != Some(0), "lost output is no success");
+}
+
+#[test]
+fn a_last_line_without_its_end_is_kept_as_it_is() {
+    scela().np(1).program(sh("printf 'a\\nb'")).run().is_quiet_success().wrote("a\nb");
+    let outcome = scela().np(3).agents(2).program(sh("printf '%s' x")).run();
+    outcome.is_quiet_success().wrote("xxx");
+}
+
+#[test]
+fn bytes_of_all_values_pass() {
+    let noise = tests::lines::noise(300_000);
+    let run = scela().np(1);
+    let path = run.world().file("noise");
+    fs::write(&path, &noise).unwrap();
+    let outcome = run.program(vec!["cat".into(), path.into()]).run();
+    outcome.has_code(0);
+    assert!(outcome.stdout == noise, "{} bytes of {}", outcome.stdout.len(), noise.len());
+}
+
+#[test]
+fn a_line_longer_than_any_buffer_passes() {
+    let outcome =
+        scela().np(2).agents(2).program(sh("[ $PMI_RANK = 1 ] || head -c 3000000 /dev/zero | tr '\\0' x; echo")).run();
+    outcome.is_quiet_success();
+    assert_eq!(outcome.out().matches('x').count(), 3_000_000);
+}
+
+#[test]
+fn an_unfinished_line_shows_at_np_1() {
+    let running = scela().np(1).program(sh("printf 'name? '; exec sleep 1000")).spawn();
+    running.wait_for("name? ").signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn an_unfinished_line_is_held_back_without_a_terminal() {
+    let script = r#"[ $PMI_RANK = 0 ] && printf 'left '; echo whole; : > "$1/$PMI_RANK"; exec sleep 1000"#;
+    let run = scela().np(2).agents(2);
+    let directory = run.world().file("");
+    let mut program = sh(script);
+    program.push(directory.clone().into());
+    let running = run.program(program).spawn();
+    running.wait_for_times("whole\n", 2).signal(Signal::SIGTERM);
+    running.finish().has_code(143).wrote_lines(["left whole", "whole"]);
+}
+
+#[test]
+fn an_unfinished_line_shows_on_a_terminal_and_others_start_fresh() {
+    for ranks in [1, 2] {
+        let script = "if [ $PMI_RANK = 0 ]; then printf 'name? '; else until [ -e \"$1\" ]; do sleep 0.01; done; echo other; fi; exec sleep 1000";
+        let run = scela().np(ranks).agents(ranks);
+        let file = run.world().file("asked");
+        let mut program = sh(script);
+        program.push(file.clone().into());
+        let mut terminal = Terminal::open(run.program(program));
+        terminal.enter("").wait_for("name? ");
+        if ranks == 2 {
+            fs::write(&file, "").unwrap();
+            terminal.wait_for("name? \r\nother\r\n");
+        }
+        terminal.type_in("\x03").wait_for_prompt();
+        assert_eq!(terminal.code(), 130);
+        terminal.close();
+    }
+}

@@ -1,0 +1,200 @@
+//! Links are closed to strangers, and unreadable.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddrV4, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, SessionId, SessionKey};
+use tests::{Capture, Process, Running, Tree, eventually, patience, scela, tcp_sockets};
+
+use crate::script;
+
+/// Where `processes` wait for connections.
+fn listeners(processes: &[Process]) -> Vec<SocketAddrV4> {
+    let listening = |process| tcp_sockets(process).into_iter().filter(|socket| socket.listens);
+    processes.iter().flat_map(listening).map(|socket| socket.local).collect()
+}
+
+/// A run of which one agent waits for another, whose guardian was stopped at its birth; where it
+/// waits, and who is to be continued. `None` where that came too late.
+fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
+    let run = scela().np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
+    let running = run.program(script(["init", "say here", "fence", "finalize"])).spawn();
+    let launcher = running.launcher();
+    let tree = Tree::new(3, 2);
+    let (late, waiting) = (tree.leaf() as usize - 1, tree.parent(tree.leaf()) as usize - 1);
+    let deadline = Instant::now() + patience();
+    // Without a pause: what is to be caught takes a few milliseconds. Not before it is a guardian:
+    // until then its parent waits for it, as after a vfork.
+    let guardian = loop {
+        if let Some(guardian) = launcher.children().get(late).filter(|child| child.name() == "scela-guard").cloned() {
+            break guardian;
+        }
+        assert!(Instant::now() < deadline, "no guardian was started");
+    };
+    guardian.signal(Signal::SIGSTOP);
+    let mut stopped = vec![guardian.clone()];
+    stopped.extend(guardian.children());
+    stopped.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    let first = launcher.children()[waiting].clone();
+    let address = eventually(|| {
+        let agents = first.children();
+        let joined = agents.iter().any(|agent| tcp_sockets(agent).iter().any(|socket| socket.established));
+        let address = listeners(&agents).first().copied();
+        (joined && address.is_some() || !running.stdout().text().is_empty()).then_some(address)
+    });
+    match address.flatten() {
+        Some(address) => Some((running, address, stopped)),
+        None => {
+            stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
+            running.finish().has_code(0);
+            None
+        }
+    }
+}
+
+/// Says `bytes` and no more, and hears until the other end closes. `None` where nobody listens any
+/// more.
+fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(patience())).unwrap();
+    // Either may come too late, when the other end has heard enough and is gone.
+    let _ = stream.write_all(bytes);
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{address} neither answers nor closes"),
+        _ => Some(answer),
+    }
+}
+
+/// What an initiator of `session` with a key of its own hears from `address`.
+fn refusal(address: SocketAddrV4, session: SessionId) -> Option<HelloError> {
+    let (stranger, hello) = Initiator::new(session, &SessionKey([7; 32])).unwrap();
+    stranger.verdict(answer(address, &hello)?.first_chunk()?).err()
+}
+
+/// Goes through all that a stranger may try. `None` where nobody listens any more.
+fn try_everything(address: SocketAddrV4) -> Option<()> {
+    assert_eq!(refusal(address, SessionId(1))?, HelloError::Session);
+    let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).unwrap();
+    let mut other = hello.clone();
+    other[8..10].copy_from_slice(&99u16.to_be_bytes());
+    let words = answer(address, &other)?;
+    // The session's public name is at the end of the preamble; it proves nothing.
+    let session = words.get(PREAMBLE_BYTES - 8..PREAMBLE_BYTES)?.try_into().unwrap();
+    assert_eq!(words.len(), PREAMBLE_BYTES + 1, "another version gets a preamble and a verdict");
+    assert_eq!(refusal(address, SessionId(u64::from_be_bytes(session)))?, HelloError::Key);
+    answer(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost, and talks on\r\n\r\n")?;
+    // Not a word is answered to who has not said enough.
+    answer(address, &hello[..PREAMBLE_BYTES + 3])?.is_empty().then_some(())?;
+    TcpStream::connect(address).ok().map(drop)
+}
+
+#[test]
+fn strangers_are_refused_in_words_and_the_job_goes_on() {
+    let caught = (0..20).find_map(|_| caught_while_joining());
+    let (running, address, stopped) = caught.expect("a run can be caught while its agents join");
+    try_everything(address).unwrap_or_else(|| running.fail("the agent does not listen any more"));
+    // Those who say nothing are in nobody's way.
+    let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
+    let outcome = running.finish();
+    drop(silent);
+    outcome.has_code(0).wrote_lines(["0: here", "1: here", "2: here"]);
+    for words in [
+        "the other end belongs to another session",
+        "the other end is ScELA 0.1.0 (protocol 99), this is ",
+        "the other end does not know this session's key",
+        "the other end does not speak ScELA's protocol",
+        "the connection ended in the middle of the hello",
+    ] {
+        outcome.says(words);
+    }
+}
+
+/// Packets on the loopback, recorded while a run lasts.
+struct Recording {
+    tcpdump: std::process::Child,
+    said: Capture,
+    file: std::path::PathBuf,
+}
+
+impl Recording {
+    fn start(file: std::path::PathBuf) -> Self {
+        let mut tcpdump = Command::new("tcpdump")
+            .args(["-i", "lo", "-U", "-s", "0", "-B", "65536", "-Z", "root", "-w"])
+            .arg(&file)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("tcpdump is installed (apt-get install tcpdump)");
+        let said = Capture::of(tcpdump.stderr.take().unwrap());
+        assert!(said.wait(patience(), |said| said.contains("listening on")), "tcpdump: {}", said.text());
+        Self { tcpdump, said, file }
+    }
+
+    fn stop(mut self) -> Vec<u8> {
+        // What was sent so far is in the kernel's buffer; a last packet of our own tells when it is out.
+        let mark = b"the end of the recording";
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        stream.write_all(mark).unwrap();
+        let bytes = tests::eventually(|| fs::read(&self.file).ok().filter(|bytes| contains(bytes, mark)));
+        kill(Pid::from_raw(self.tcpdump.id() as i32), Signal::SIGTERM).unwrap();
+        self.tcpdump.wait().unwrap();
+        let said = self.said.text();
+        assert!(said.contains("0 packets dropped by kernel"), "tcpdump: {said}");
+        bytes.unwrap_or_else(|| panic!("tcpdump never wrote the last packet: {said}"))
+    }
+}
+
+fn contains(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|window| window == word)
+}
+
+#[test]
+fn nothing_passes_in_clear() {
+    let run = scela().np(6).agents(3).fanout(2).env("OUTER_VARIABLE", "secret-inherited").stdin("secret-input\n");
+    let file = run.world().file("capture");
+    let recording = Recording::start(file);
+    let steps = [
+        "init",
+        "put secret-key-{rank} secret-value-{rank}",
+        "fence",
+        "get secret-key-0",
+        "say secret-output",
+        "cmd=publish_name service=secret-service-{rank} port=secret-port",
+        "finalize",
+    ];
+    let outcome = run.args(["-env", "VARIABLE", "secret-variable"]).program(script(steps)).spawn();
+    outcome.wait_for_times("secret-output", 6);
+    let bytes = recording.stop();
+    let outcome = outcome.finish();
+    outcome.is_quiet_success();
+    // It did record what it should have: the preamble is in clear.
+    assert!(contains(&bytes, b"ScELA\r\n"), "nothing of the run was recorded");
+    for word in ["secret-", "OUTER_VARIABLE", "PMI_RANK", "cmd=", "script"] {
+        assert!(!contains(&bytes, word.as_bytes()), "{word:?} passed in clear");
+    }
+}
+
+#[test]
+fn the_key_is_nowhere_to_be_read() {
+    let running = scela().np(3).agents(3).fanout(2).program(script(["init", "say here", "pause"])).spawn();
+    running.wait_for_times("here", 3);
+    for process in running.world().agents().iter().chain(&running.world().guardians()) {
+        // Four words at most: the name, the host, the session, the dead-time; none like a key.
+        assert!(process.argv.len() <= 4 && process.argv.iter().all(|word| word.len() < 64), "{process:?}");
+        let own: Vec<_> = process.environment().into_iter().filter(|(name, _)| name.starts_with("SCELA_")).collect();
+        let known = ["SCELA_GUARDIAN", "SCELA_TEST_WORLD", "SCELA_RUN", "SCELA_LOG"];
+        assert!(own.iter().all(|(name, value)| known.contains(&name.as_str()) && value.len() < 64), "{own:?}");
+        let status = fs::metadata(process.file("mem")).map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata));
+        assert_eq!(status.ok(), Some(0), "not dumpable: its memory belongs to root");
+    }
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143).took_less_than(Duration::from_secs(30));
+}

@@ -1,0 +1,151 @@
+//! Signals to the launcher, from a terminal and from elsewhere.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::{Running, Terminal, scela, sh};
+
+const RANKS: usize = 4;
+/// A shell tells of each child that a signal has ended.
+const QUIET: &str = "exec 2>/dev/null\n";
+
+fn waiting(script: &str) -> Running {
+    let script = format!("{QUIET}{script}\necho here\nwhile :; do sleep 0.02; done");
+    let running = scela().np(RANKS as u32).agents(3).fanout(2).program(sh(&script)).spawn();
+    running.wait_for_times("here", RANKS);
+    running
+}
+
+#[test]
+fn ctrl_c_ends_the_job_and_says_so() {
+    let running = waiting("");
+    running.signal(Signal::SIGINT);
+    running.finish().has_code(130).says_only("scela-run: INT: the job is being ended; Ctrl-C again ends it at once\n");
+}
+
+#[test]
+fn ctrl_c_reaches_the_ranks() {
+    let running = waiting("trap 'echo interrupted; exit 0' INT");
+    running.signal(Signal::SIGINT);
+    let outcome = running.finish();
+    outcome.has_code(130);
+    assert_eq!(outcome.out().matches("interrupted").count(), RANKS, "{outcome}");
+}
+
+#[test]
+fn a_second_ctrl_c_ends_it_at_once() {
+    let script = "trap '' INT TERM\necho here\nwhile :; do sleep 0.02; done";
+    let run = scela().np(3).agents(2).args(["--kill-grace", "3600"]).program(sh(script));
+    let running = run.spawn();
+    running.wait_for_times("here", 3).signal(Signal::SIGINT);
+    running.wait_for_error("Ctrl-C again ends it at once").signal(Signal::SIGINT);
+    running.finish().has_code(130).took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn who_ignores_ctrl_c_is_killed_after_the_grace() {
+    let script = "trap '' INT TERM\necho here\nwhile :; do sleep 0.02; done";
+    let running = scela().np(3).agents(2).args(["--kill-grace", "0.3"]).program(sh(script)).spawn();
+    running.wait_for_times("here", 3).signal(Signal::SIGINT);
+    running.finish().has_code(130).took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn term_and_hup_end_the_job() {
+    for (signal, name, code) in [(Signal::SIGTERM, "TERM", 143), (Signal::SIGHUP, "HUP", 129)] {
+        let running = waiting(&format!("trap 'echo got {name}; exit 0' {name}"));
+        running.signal(signal);
+        let outcome = running.finish();
+        outcome.has_code(code).says_only(&format!("scela-run: {name}: the job is being ended\n"));
+        assert_eq!(outcome.out().matches(&format!("got {name}")).count(), RANKS, "{outcome}");
+    }
+}
+
+#[test]
+fn usr1_and_usr2_are_only_forwarded() {
+    let running = waiting("trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2");
+    running.signal(Signal::SIGUSR1);
+    running.wait_for_times("got 1", RANKS).signal(Signal::SIGUSR2);
+    running.finish().is_quiet_success();
+}
+
+#[test]
+fn under_nohup_hup_is_ignored() {
+    let script = format!("{QUIET}trap 'echo got 1; exit 0' USR1\necho here\nwhile :; do sleep 0.02; done");
+    let running = scela().np(2).agents(2).shell("trap '' HUP").program(sh(&script)).spawn();
+    running.wait_for_times("here", 2).signal(Signal::SIGHUP).signal(Signal::SIGUSR1);
+    running.finish().is_quiet_success();
+}
+
+#[test]
+fn a_rank_killed_from_outside_is_named() {
+    let running = waiting("");
+    let (rank, process) = running.world().ranks().swap_remove(2);
+    assert_eq!(rank, 2);
+    process.signal(Signal::SIGKILL);
+    running.finish().has_code(137).says("error: rank 2 on ").says("was killed by signal 9 (KILL)\n");
+}
+
+fn on_terminal(script: &str, options: &[&str]) -> Terminal {
+    let run = scela().np(3).agents(2).args(options).program(sh(script));
+    let mut terminal = Terminal::open(run);
+    terminal.enter("").wait_for_times("here\r\n", 3);
+    terminal
+}
+
+#[test]
+fn ctrl_c_on_a_terminal() {
+    let mut terminal = on_terminal("echo here; exec sleep 1000", &[]);
+    terminal.type_in("\x03").wait_for("scela-run: INT: the job is being ended; Ctrl-C again ends it at once");
+    terminal.wait_for_prompt();
+    assert_eq!(terminal.code(), 130);
+    terminal.close();
+}
+
+#[test]
+fn ctrl_c_twice_on_a_terminal() {
+    let script = "trap '' INT TERM; echo here; while :; do sleep 0.02; done";
+    let mut terminal = on_terminal(script, &["--kill-grace", "3600"]);
+    terminal.type_in("\x03").wait_for("Ctrl-C again").type_in("\x03").wait_for_prompt();
+    assert_eq!(terminal.code(), 130);
+    terminal.close();
+}
+
+#[test]
+fn ctrl_z_and_fg() {
+    let mut terminal = on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
+    terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
+    let ranks = terminal.world().ranks();
+    assert_eq!(ranks.len(), 3);
+    let states = || ranks.iter().filter_map(|(_, rank)| rank.state_now()).collect::<String>();
+    tests::eventually(|| (states() == "TTT").then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
+    terminal.enter("fg");
+    tests::eventually(|| (!states().contains('T')).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
+    ranks.iter().for_each(|(_, rank)| rank.signal(Signal::SIGUSR1));
+    terminal.wait_for_times("go on\r\n", 3).wait_for_prompt();
+    assert_eq!(terminal.code(), 0);
+    terminal.close();
+}
+
+#[test]
+fn ctrl_z_and_bg() {
+    let mut terminal = on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
+    terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
+    terminal.enter("bg").wait_for_prompt();
+    let ranks = terminal.world().ranks();
+    let states = || ranks.iter().filter_map(|(_, rank)| rank.state_now()).collect::<String>();
+    tests::eventually(|| (!states().contains('T')).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
+    ranks.iter().for_each(|(_, rank)| rank.signal(Signal::SIGUSR1));
+    terminal.wait_for_times("go on\r\n", 3);
+    terminal.enter("wait").wait_for_prompt();
+    terminal.close();
+}
+
+#[test]
+fn a_stopped_job_can_be_ended() {
+    let mut terminal = on_terminal("echo here; exec sleep 1000", &[]);
+    terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
+    terminal.enter("kill %1; fg").wait_for_prompt();
+    assert_eq!(terminal.code(), 143);
+    terminal.close();
+}

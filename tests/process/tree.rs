@@ -1,0 +1,44 @@
+//! That the tree is a tree.
+
+use std::collections::BTreeSet;
+
+use nix::sys::signal::Signal;
+use tests::{Process, Tree, scela, sh, tcp_sockets};
+
+fn links(process: &Process) -> usize {
+    tcp_sockets(process).iter().filter(|socket| socket.established).count()
+}
+
+#[test]
+fn sixty_four_agents_with_fanout_2() {
+    let running = scela().np(64).agents(64).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 64);
+    let world = running.world();
+    let parents: BTreeSet<i32> = world.ranks().iter().map(|(_, rank)| rank.parent).collect();
+    assert_eq!(parents.len(), 64, "each rank has an agent of its own");
+    let agents = world.agents();
+    assert_eq!((agents.len(), world.guardians().len()), (64, 64));
+    let tree = Tree::new(64, 2);
+    assert_eq!((links(&running.launcher()), tree.links(0)), (2, 2), "the launcher has two children");
+    let mut found: Vec<_> = agents.iter().map(links).collect();
+    let mut expected: Vec<_> = (1..=64).map(|agent| tree.links(agent)).collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    assert!(expected.iter().all(|links| *links <= 3));
+    assert_eq!(found, expected, "links of agents");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn agents_of_a_node_are_siblings() {
+    let running = scela().np(8).agents(8).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 8);
+    let launcher = running.launcher().pid;
+    for agent in running.world().agents() {
+        let guardian = Process::of(agent.parent).unwrap();
+        assert_eq!((guardian.name(), guardian.parent), ("scela-guard", launcher), "{agent:?}");
+    }
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}

@@ -1,0 +1,246 @@
+//! What a session is: drawn, told as a command line, and judged.
+
+use std::fmt::{self, Display};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use crate::random::Random;
+use crate::rank;
+
+/// Ranks of a session, at most.
+const RANKS_MAX: u32 = 256;
+/// How long a session may go on after the last Ctrl-C: ranks that do not ignore it end at once, and
+/// for those that do there is a second one. Less than the 5 s that a launcher waits for stragglers.
+const PROMPT: Duration = Duration::from_secs(4);
+/// Agents of a session, at most.
+const AGENTS_MAX: u32 = 16;
+
+/// One session, or two at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Round {
+    /// The sessions, started one right after the other.
+    pub(crate) sessions: Vec<Session>,
+}
+
+/// One run of the launcher.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    label: String,
+    ranks: u32,
+    agents: u32,
+    fanout: u32,
+    /// All of it runs on this core.
+    pinned: Option<u32>,
+    kind: Kind,
+}
+
+/// What happens in a session.
+#[derive(Clone, Debug)]
+enum Kind {
+    /// Puts, fences and gets, then the end.
+    Hello,
+    /// Ranks that never speak PMI.
+    True,
+    /// One rank exits with a code.
+    Code { rank: u32, code: u8, others: Others },
+    /// One rank ends itself by a signal.
+    Killed { rank: u32, signal: i32, others: Others },
+    /// One rank calls MPI_Abort while the others wait for it in a fence.
+    Abort { rank: u32, code: i32 },
+    /// One rank leaves, with 0, while the others wait for it in a fence.
+    Left { rank: u32 },
+    /// SIGINT to the launcher so long after its start; perhaps once more, so much later.
+    Interrupt { after: Duration, again: Option<Duration>, program: Interrupted },
+}
+
+/// What the other ranks do when one fails.
+#[derive(Copy, Clone, Debug)]
+enum Others {
+    Sleep,
+    End,
+}
+
+/// What is running when the signal comes.
+#[derive(Copy, Clone, Debug)]
+enum Interrupted {
+    Hello,
+    Sleep,
+    /// Ranks that ignore TERM and INT.
+    Stubborn,
+}
+
+impl Round {
+    /// Draws what the session of this number is.
+    pub(crate) fn draw(random: &mut Random, number: u64) -> Self {
+        let count = if random.once_in(8) { 2 } else { 1 };
+        let session = |part| Session::draw(random, format!("soak-{}-{number}.{part}", std::process::id()));
+        Self { sessions: (1..=count).map(session).collect() }
+    }
+}
+
+impl Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, session) in self.sessions.iter().enumerate() {
+            let and = if position > 0 { " & " } else { "" };
+            write!(f, "{and}{session}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    fn draw(random: &mut Random, label: String) -> Self {
+        let ranks = random.of_any_size(RANKS_MAX);
+        let agents = random.of_any_size(AGENTS_MAX);
+        let fanout = random.of(2..=4) as u32;
+        let pinned = random.once_in(4).then(|| random.of(0..=i64::from(cores()) - 1) as u32);
+        let rank = random.of(0..=i64::from(ranks) - 1) as u32;
+        let others = if random.once_in(2) { Others::Sleep } else { Others::End };
+        let kind = match random.of(0..=9) {
+            0..=1 => Kind::Hello,
+            2 => Kind::True,
+            3 => Kind::Code { rank, code: random.of(1..=255) as u8, others },
+            4 => Kind::Killed { rank, signal: [1, 6, 9, 11, 15][random.of(0..=4) as usize], others },
+            5 => Kind::Abort { rank, code: random.of(-3..=1030) as i32 },
+            6 if ranks > 1 => Kind::Left { rank },
+            _ => {
+                let again = random.once_in(3).then(|| Duration::from_millis(random.of(0..=100) as u64));
+                let program = match random.of(0..=4) {
+                    0..=1 => Interrupted::Hello,
+                    // Only a second Ctrl-C, or the grace, ends these.
+                    2 if again.is_some() => Interrupted::Stubborn,
+                    _ => Interrupted::Sleep,
+                };
+                Kind::Interrupt { after: Duration::from_millis(random.of(0..=300) as u64), again, program }
+            }
+        };
+        Self { label, ranks, agents, fanout, pinned, kind }
+    }
+
+    /// The signals to send: how long after the start, or after the one before.
+    pub(crate) fn interrupts(&self) -> Vec<Duration> {
+        match &self.kind {
+            Kind::Interrupt { after, again, .. } => std::iter::once(*after).chain(*again).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The command that runs it with this launcher.
+    pub(crate) fn command(&self, launcher: &Path) -> Command {
+        // A launcher that was told to ignore SIGINT (`nohup`, `&` in a script) has its ranks ignore
+        // it, and this test may itself be started that way.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT");
+        if let Some(core) = self.pinned {
+            command.args(["taskset", "-c", &core.to_string()]);
+        }
+        command.arg(launcher);
+        let (ranks, agents, fanout) = (self.ranks.to_string(), self.agents.to_string(), self.fanout.to_string());
+        command.args(["--label", &self.label, "-np", &ranks, "--agents-per-node", &agents, "--fanout", &fanout]);
+        command.args(self.program());
+        command
+    }
+
+    fn program(&self) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let shell = |script: String| vec!["sh".to_owned(), "-c".to_owned(), script];
+        let one = |rank: u32, does: String, others: Others| {
+            let others = match others {
+                Others::Sleep => "exec sleep 600",
+                Others::End => "exit 0",
+            };
+            shell(format!("[ $PMI_RANK = {rank} ] && {does}; {others}"))
+        };
+        let own = |arguments: &[&str]| {
+            let myself = std::env::current_exe().expect("/proc is mounted");
+            let mut all = vec![myself.to_string_lossy().into_owned(), rank::ARGUMENT.to_owned()];
+            all.extend(arguments.iter().map(|word| (*word).to_owned()));
+            all
+        };
+        match &self.kind {
+            Kind::Hello | Kind::Interrupt { program: Interrupted::Hello, .. } => words(&["--demo"]),
+            Kind::True => words(&["true"]),
+            Kind::Code { rank, code, others } => one(*rank, format!("exit {code}"), *others),
+            Kind::Killed { rank, signal, others } => one(*rank, format!("kill -{signal} $$"), *others),
+            Kind::Abort { rank, code } => own(&[rank::ABORT, &rank.to_string(), &code.to_string()]),
+            Kind::Left { rank } => own(&[rank::LEAVE, &rank.to_string()]),
+            Kind::Interrupt { program: Interrupted::Sleep, .. } => words(&["sleep", "600"]),
+            Kind::Interrupt { program: Interrupted::Stubborn, .. } => {
+                shell("trap '' INT TERM; sleep 600; sleep 600".to_owned())
+            }
+        }
+    }
+
+    /// The codes that are right; a launcher ended by signal n itself counts as 128+n.
+    fn codes(&self) -> Vec<i32> {
+        match &self.kind {
+            Kind::Hello | Kind::True => vec![0],
+            Kind::Code { code, .. } => vec![i32::from(*code)],
+            Kind::Killed { signal, .. } => vec![128 + signal],
+            Kind::Abort { code, .. } => vec![(code & 255).max(1)],
+            Kind::Left { .. } => vec![1],
+            // It may have been over before the signal came.
+            Kind::Interrupt { program: Interrupted::Hello, .. } => vec![130, 0],
+            Kind::Interrupt { .. } => vec![130],
+        }
+    }
+
+    /// Is this how it should have ended, and what it should have said?
+    pub(crate) fn judge(&self, status: ExitStatus, took: Duration, stdout: &str, stderr: &str) -> Result<(), String> {
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        let codes = self.codes();
+        if !code.is_some_and(|code| codes.contains(&code)) {
+            return Err(format!("it ended with {status}, not with {codes:?}"));
+        }
+        let signalled = self.interrupts().iter().sum::<Duration>();
+        if matches!(self.kind, Kind::Interrupt { .. }) && took > signalled + PROMPT {
+            return Err(format!("it went on for {:.1} s after the signal", (took - signalled).as_secs_f64()));
+        }
+        // Its ranks are silent, so that all that is said is for the user, and in the launcher's words.
+        if let Some(line) = stderr.lines().find(|line| !line.starts_with("scela-run: ") && !line.starts_with("  ")) {
+            return Err(format!("it said {line:?}"));
+        }
+        let lacks = |what: &str, text: &str| Err(format!("its {what} lacks {text:?}"));
+        let hello = format!("{} rank{} said hello", self.ranks, if self.ranks == 1 { "" } else { "s" });
+        let says_hello = matches!(&self.kind, Kind::Hello | Kind::Interrupt { program: Interrupted::Hello, .. });
+        match &self.kind {
+            _ if code == Some(0) && says_hello && !stdout.contains(&hello) => lacks("standard output", &hello),
+            Kind::Hello | Kind::True if !stderr.is_empty() => Err("it said something on standard error".to_owned()),
+            Kind::Code { rank, .. } | Kind::Killed { rank, .. } | Kind::Abort { rank, .. } | Kind::Left { rank } => {
+                let first = format!("error: rank {rank} on ");
+                if stderr.contains(&first) { Ok(()) } else { lacks("standard error", &first) }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Display for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let command = self.command(Path::new("scela-run"));
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let quoted: Vec<String> = words.map(|word| quote(&word.to_string_lossy())).collect();
+        write!(f, "{}", quoted.join(" "))?;
+        for (position, after) in self.interrupts().iter().enumerate() {
+            let before = if position == 0 { "its start" } else { "that" };
+            write!(f, "  [SIGINT {} ms after {before}]", after.as_millis())?;
+        }
+        Ok(())
+    }
+}
+
+/// A word as one would type it into a shell.
+fn quote(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=+:,@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+fn cores() -> u32 {
+    u32::try_from(nla::sys::cores()).unwrap_or(1).max(1)
+}

@@ -1,0 +1,150 @@
+//! Many sessions in a row, drawn from a seed: does `scela-run` always end, in time, with the right
+//! code, and with nothing left?
+//!
+//! `SCELA_SOAK_SESSIONS` says how many (150 unless told), `SCELA_SOAK_SEED` from which seed (a new
+//! one unless told; it is printed), `SCELA_SOAK_ONLY` runs one session of a seed again. The program
+//! under test is `SCELA_RUN`, or the one that cargo has built beside this test.
+//!
+//! This process is a child subreaper with no other child than the launchers, so that whatever a
+//! session leaves behind becomes its child: "nothing left" is a question to the kernel, asked the
+//! moment that the launcher has ended, and no other process on the machine can disturb the answer.
+//! For the same reason it has no libtest harness.
+
+mod draw;
+mod leftovers;
+mod random;
+mod rank;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use draw::Round;
+use leftovers::Before;
+use random::Random;
+
+/// The name under which libtest would list this test.
+const NAME: &str = "sessions_end_in_time_with_the_right_code_and_leave_nothing";
+/// How many sessions are run unless told otherwise: what fits into a minute.
+const SESSIONS: u64 = 150;
+/// How many failures are told before the test gives up.
+const FAILURES_MAX: usize = 20;
+/// The slowest sessions are named, up to so many.
+const SLOWEST: usize = 5;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|word| word == rank::ARGUMENT) {
+        return rank::run(&arguments[1..]);
+    }
+    if !is_wanted(&arguments) {
+        return ExitCode::SUCCESS;
+    }
+    match soak(&Settings::from_environment()) {
+        Ok(()) => {
+            println!("test {NAME} ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("test {NAME} ... FAILED\n{why}\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads libtest's arguments as far as they say whether this test is to run.
+fn is_wanted(arguments: &[String]) -> bool {
+    let mut filters = Vec::new();
+    let (mut exact, mut list, mut ignored) = (false, false, false);
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--exact" => exact = true,
+            "--list" => list = true,
+            "--ignored" => ignored = true,
+            "--test-threads" | "--skip" | "--color" | "--format" | "--logfile" | "-Z" => drop(words.next()),
+            flag if flag.starts_with('-') => {}
+            filter => filters.push(filter),
+        }
+    }
+    let fits = |filter: &&str| if exact { NAME == *filter } else { NAME.contains(filter) };
+    let wanted = !ignored && (filters.is_empty() || filters.iter().any(fits));
+    if list && wanted {
+        println!("{NAME}: test");
+    }
+    wanted && !list
+}
+
+struct Settings {
+    program: PathBuf,
+    seed: u64,
+    sessions: std::ops::Range<u64>,
+}
+
+impl Settings {
+    fn from_environment() -> Self {
+        let number = |name: &str| {
+            let value = std::env::var(name).ok()?;
+            Some(value.parse::<u64>().unwrap_or_else(|_| panic!("{name}={value} is no number")))
+        };
+        let fresh = || {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            now.as_nanos() as u64 % 1_000_000_000
+        };
+        let sessions = match number("SCELA_SOAK_ONLY") {
+            Some(only) => only..only + 1,
+            None => 0..number("SCELA_SOAK_SESSIONS").unwrap_or(SESSIONS),
+        };
+        Self { program: program(), seed: number("SCELA_SOAK_SEED").unwrap_or_else(fresh), sessions }
+    }
+}
+
+/// The launcher under test.
+fn program() -> PathBuf {
+    if let Some(program) = std::env::var_os("SCELA_RUN") {
+        return PathBuf::from(program);
+    }
+    let own = std::env::current_exe().expect("/proc is mounted");
+    let beside = own.parent().and_then(|deps| deps.parent()).map(|profile| profile.join("scela-run"));
+    beside.filter(|program| program.exists()).expect("no scela-run: build it, or say where it is by SCELA_RUN")
+}
+
+fn soak(settings: &Settings) -> Result<(), String> {
+    let Settings { program, seed, sessions } = settings;
+    println!("soak: seed {seed}, sessions {} to {}, {}", sessions.start, sessions.end, program.display());
+    nla::sys::become_subreaper().expect("Linux has it");
+    let begun = Instant::now();
+    let place = tempfile::Builder::new().prefix("soak-").tempdir().expect("a place for temporary files");
+    let before = Before::look();
+    let mut failures: Vec<String> = Vec::new();
+    let mut times: Vec<(Duration, u64)> = Vec::new();
+    for number in sessions.clone() {
+        let round = Round::draw(&mut Random::of_session(*seed, number), number);
+        let at = Instant::now();
+        if let Err(why) = run::round(program, &round, place.path()) {
+            let failure = format!(
+                "--- session {number} of seed {seed} failed, after {:.1} s\n{why}\n    \
+                 again: SCELA_SOAK_SEED={seed} SCELA_SOAK_ONLY={number} cargo test -p tests --test soak --release\n",
+                at.elapsed().as_secs_f64()
+            );
+            println!("{failure}");
+            failures.push(failure);
+            if failures.len() == FAILURES_MAX {
+                break;
+            }
+        }
+        times.push((at.elapsed(), number));
+    }
+    if let Err(why) = before.compare() {
+        failures.push(format!("--- after all sessions of seed {seed}\n{why}\n"));
+    }
+    let took = begun.elapsed();
+    println!("soak: {} sessions in {:.1} s, {} failures", times.len(), took.as_secs_f64(), failures.len());
+    times.sort_unstable_by(|left, right| right.cmp(left));
+    for (time, number) in times.iter().take(SLOWEST) {
+        let round = Round::draw(&mut Random::of_session(*seed, *number), *number);
+        println!("  {:6.2} s  session {number}: {round}", time.as_secs_f64());
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.concat()) }
+}

@@ -1,0 +1,45 @@
+//! The ranks that misbehave over PMI: this same program, started by the launcher.
+
+use std::process::ExitCode;
+
+use pmi::v1::client::{Client, ClientError};
+
+/// The first argument of a rank.
+pub(crate) const ARGUMENT: &str = "--soak-rank";
+/// `abort RANK CODE`: that rank aborts, the others wait for it in a fence.
+pub(crate) const ABORT: &str = "abort";
+/// `leave RANK`: that rank exits with 0 without finalizing, the others wait for it in a fence.
+pub(crate) const LEAVE: &str = "leave";
+
+/// Runs one rank.
+pub(crate) fn run(words: &[String]) -> ExitCode {
+    match play(words) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The code is one that no drawn session expects.
+        Err(error) => {
+            eprintln!("soak rank: {error}");
+            ExitCode::from(99)
+        }
+    }
+}
+
+fn play(words: &[String]) -> Result<(), ClientError> {
+    let number = |word: Option<&String>| word.and_then(|word| word.parse::<i32>().ok()).unwrap_or_default();
+    let own = number(std::env::var("PMI_RANK").ok().as_ref());
+    let is_the_one = own == number(words.get(1));
+    let mut pmi = Client::init(nla::sys::pmi_socket()?)?;
+    pmi.put(format!("card-{own}").as_bytes(), b"here")?;
+    pmi.barrier()?;
+    match words.first().map(String::as_str) {
+        Some(ABORT) if is_the_one => {
+            pmi.abort(number(words.get(2)))?;
+            // The launcher kills the rank that has aborted; nothing comes any more.
+            pmi.barrier()
+        }
+        Some(LEAVE) if is_the_one => Ok(()),
+        _ => {
+            pmi.barrier()?;
+            pmi.finalize()
+        }
+    }
+}

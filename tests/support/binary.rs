@@ -1,0 +1,28 @@
+//! Where the program under test is.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// The `scela-run` to test: what `SCELA_RUN` names, else the one in the target directory that this
+/// test was built into.
+pub fn scela_run() -> &'static PathBuf {
+    static FOUND: OnceLock<PathBuf> = OnceLock::new();
+    FOUND.get_or_init(|| match std::env::var_os("SCELA_RUN") {
+        Some(path) => std::path::absolute(path).expect("a working directory"),
+        None => beside_this_test(),
+    })
+}
+
+fn beside_this_test() -> PathBuf {
+    // <target directory>/<profile>/deps/<test>
+    let test = std::env::current_exe().expect("a test knows its own program");
+    let target = test.ancestors().nth(3).expect("a test lies in a target directory");
+    let candidates = ["release", "debug"].map(|profile| target.join(profile).join("scela-run"));
+    match candidates.iter().find(|candidate| candidate.is_file()) {
+        Some(found) => found.clone(),
+        None => panic!(
+            "there is no {} to test: run 'cargo build --release' first, or name a program in SCELA_RUN",
+            candidates[0].display()
+        ),
+    }
+}

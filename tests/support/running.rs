@@ -1,0 +1,211 @@
+//! A run that goes on, and what a test may do to it meanwhile.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::capture::Capture;
+use crate::outcome::{Outcome, excerpt};
+use crate::process::Process;
+use crate::run::{Input, Run};
+use crate::waiting::{eventually, patience};
+use crate::world::World;
+
+/// How long streams may stay open after the launcher has ended. They should be closed by then, but
+/// the thread that reads them may have some way to go.
+const STREAMS_TIME: Duration = Duration::from_secs(20);
+/// How often a run is looked at.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// See [`Run::spawn`].
+#[derive(Debug)]
+pub struct Running {
+    world: World,
+    child: Child,
+    /// Standard input, where [`Run::stdin_pipe`] was asked for.
+    pub stdin: Option<ChildStdin>,
+    unread: Option<ChildStdout>,
+    stdout: Capture,
+    stderr: Capture,
+    since: Instant,
+    deadline: Instant,
+    command: String,
+    is_over: bool,
+}
+
+impl Running {
+    #[track_caller]
+    pub(crate) fn start(run: Run) -> Self {
+        let mut command = run.command();
+        // Not the tests' group, so that a signal to a run's group is for it alone.
+        command.process_group(0);
+        let since = Instant::now();
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => panic!("failed to start {command:?}: {error}"),
+        };
+        let Run { world, stdin: input, deadline, is_read, .. } = run;
+        let mut stdin = child.stdin.take();
+        if let Input::Bytes(bytes) = input
+            && let Some(mut stdin) = stdin.take()
+        {
+            // Whoever does not read it to the end closes it, which is no failure here.
+            thread::spawn(move || drop(stdin.write_all(&bytes)));
+        }
+        let mut unread = child.stdout.take();
+        let stdout = match unread.take_if(|_| is_read) {
+            Some(stdout) => Capture::of(stdout),
+            None => Capture::none(),
+        };
+        let stderr = child.stderr.take().map_or_else(Capture::none, Capture::of);
+        let (deadline, command, is_over) = (since + deadline, format!("{command:?}"), false);
+        Self { world, child, stdin, unread, stdout, stderr, since, deadline, command, is_over }
+    }
+
+    /// Where it lives.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// The launcher.
+    #[track_caller]
+    pub fn launcher(&self) -> Process {
+        Process::of(self.child.id() as i32).unwrap_or_else(|| self.fail("the launcher is gone"))
+    }
+
+    /// What it wrote so far.
+    pub fn stdout(&self) -> &Capture {
+        &self.stdout
+    }
+
+    /// What it said so far.
+    pub fn stderr(&self) -> &Capture {
+        &self.stderr
+    }
+
+    /// Begins to read the output of an [`unread`](Run::unread) run.
+    pub fn read_output(&mut self) {
+        if let Some(stdout) = self.unread.take() {
+            self.stdout = Capture::of(stdout);
+        }
+    }
+
+    /// The output of an [`unread`](Run::unread) run, for the test to read, or to close.
+    pub fn take_output(&mut self) -> Option<ChildStdout> {
+        self.unread.take()
+    }
+
+    /// Waits until standard output contains `text`.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) -> &Self {
+        self.wait_for_times(text, 1)
+    }
+
+    /// Waits until standard output contains `text` so many times: once from each rank, say.
+    #[track_caller]
+    pub fn wait_for_times(&self, text: &str, times: usize) -> &Self {
+        if !self.stdout.wait(patience(), |said| said.matches(text).count() >= times) {
+            self.fail(&format!("standard output never contained {text:?} {times} times"));
+        }
+        self
+    }
+
+    /// Waits until standard error contains `text`.
+    #[track_caller]
+    pub fn wait_for_error(&self, text: &str) -> &Self {
+        if !self.stderr.wait(patience(), |said| said.contains(text)) {
+            self.fail(&format!("standard error never contained {text:?}"));
+        }
+        self
+    }
+
+    /// Waits until `condition` yields something.
+    #[track_caller]
+    pub fn wait_until<T>(&self, what: &str, condition: impl FnMut() -> Option<T>) -> T {
+        eventually(condition).unwrap_or_else(|| self.fail(&format!("this never came true: {what}")))
+    }
+
+    /// Sends the launcher a signal.
+    pub fn signal(&self, signal: Signal) -> &Self {
+        // The child has not been waited for, so the number is still its own.
+        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+        self
+    }
+
+    /// Waits for the end. Fails if it does not come in time, or leaves anything behind.
+    #[track_caller]
+    pub fn finish(mut self) -> Outcome {
+        let status = self.wait();
+        let outcome = self.outcome(status);
+        if let Some(left) = self.world.leftovers() {
+            self.world.end_all();
+            self.is_over = true;
+            panic!("something was left behind:\n{left}{outcome}");
+        }
+        self.is_over = true;
+        outcome
+    }
+
+    /// Waits for the end of a launcher that cannot clean up, and then until nothing is left.
+    #[track_caller]
+    pub fn finish_killed(mut self) -> Outcome {
+        let status = self.wait();
+        if eventually(|| self.world.leftovers().is_none().then_some(())).is_none() {
+            self.fail("something was left behind for good");
+        }
+        let outcome = self.outcome(status);
+        self.is_over = true;
+        outcome
+    }
+
+    #[track_caller]
+    fn wait(&mut self) -> ExitStatus {
+        self.stdin = None;
+        self.read_output();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return status,
+                Ok(None) if Instant::now() < self.deadline => thread::sleep(GLANCE),
+                Ok(None) => self.fail(&format!("it did not end in {:?}", self.since.elapsed())),
+                Err(error) => self.fail(&format!("it cannot be waited for: {error}")),
+            }
+        }
+    }
+
+    #[track_caller]
+    fn outcome(&self, status: ExitStatus) -> Outcome {
+        let took = self.since.elapsed();
+        if !self.stdout.wait_end(STREAMS_TIME) || !self.stderr.wait_end(STREAMS_TIME) {
+            self.fail("its output is still held open after its end");
+        }
+        Outcome::new(status, self.stdout.bytes(), self.stderr.bytes(), took, self.command.clone())
+    }
+
+    /// Fails with all that is known.
+    #[track_caller]
+    pub fn fail(&self, what: &str) -> ! {
+        panic!(
+            "{what}\n--- {}\n--- running for {:?}\n--- processes\n{}--- stdout\n{}\n--- stderr\n{}\n",
+            self.command,
+            self.since.elapsed(),
+            self.world.listing(),
+            excerpt(&self.stdout.bytes()),
+            excerpt(&self.stderr.bytes())
+        )
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let _ = self.child.kill();
+            let _: io::Result<ExitStatus> = self.child.wait();
+            self.world.end_all();
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A terminal with a shell in it, and somebody who types.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+
+use nix::pty::openpty;
+
+use crate::capture::Capture;
+use crate::run::Run;
+use crate::waiting::patience;
+use crate::world::World;
+
+/// What the shell says when it waits for a command. Two words here, one on the screen, so that the
+/// echo of setting it is not taken for it.
+const PROMPT: (&str, &str) = ("re", "ady> ");
+
+/// An interactive shell on a terminal of its own.
+#[derive(Debug)]
+pub struct Terminal {
+    world: World,
+    keyboard: File,
+    screen: Capture,
+    shell: Child,
+    seen: usize,
+}
+
+impl Terminal {
+    /// Opens a terminal, in the surroundings of `run`, and types the command of it, without
+    /// pressing Enter.
+    pub fn open(run: Run) -> Self {
+        let pty = openpty(None, None).expect("a pseudo-terminal");
+        let side = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
+        let mut command = Command::new("setsid");
+        command.args(["--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
+        run.furnish(&mut command);
+        command.env("PS1", "").env("TERM", "dumb").env_remove("PROMPT_COMMAND");
+        command.stdin(side(&pty.slave)).stdout(side(&pty.slave)).stderr(pty.slave);
+        let shell = command.spawn().expect("setsid and bash are installed");
+        let words = run.words();
+        let typed: Vec<_> = words.iter().map(|word| quoted(&word.to_string_lossy())).collect();
+        let screen = Capture::of(File::from(side(&pty.master)));
+        let mut terminal = Self { world: run.world, keyboard: File::from(pty.master), screen, shell, seen: 0 };
+        terminal.enter(&format!("stty -echoctl; PS1={}''{}", PROMPT.0, quoted(PROMPT.1)));
+        terminal.wait_for_prompt();
+        terminal.echoed(&typed.join(" "));
+        terminal
+    }
+
+    /// Where it lives.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// What is on the screen.
+    pub fn screen(&self) -> &Capture {
+        &self.screen
+    }
+
+    /// Presses keys.
+    pub fn type_in(&mut self, text: &str) -> &mut Self {
+        self.keyboard.write_all(text.as_bytes()).expect("a terminal takes what is typed");
+        self
+    }
+
+    /// Presses keys, then Enter. What was on the screen before is not waited for any more.
+    #[track_caller]
+    pub fn enter(&mut self, text: &str) -> &mut Self {
+        self.echoed(text).type_in("\n")
+    }
+
+    /// Presses keys and waits until they are on the screen, so that they are not taken for an
+    /// answer to what follows.
+    #[track_caller]
+    fn echoed(&mut self, text: &str) -> &mut Self {
+        self.type_in(text).wait_for(text);
+        self.seen = self.screen.text().len();
+        self
+    }
+
+    /// Waits until `text` has appeared since the last [`Terminal::enter`].
+    #[track_caller]
+    pub fn wait_for(&mut self, text: &str) -> &mut Self {
+        self.wait_for_times(text, 1)
+    }
+
+    /// Waits until `text` has appeared so many times since then.
+    #[track_caller]
+    pub fn wait_for_times(&mut self, text: &str, times: usize) -> &mut Self {
+        let seen = self.seen;
+        let there = |screen: &str| screen.get(seen..).is_some_and(|new| new.matches(text).count() >= times);
+        if !self.screen.wait(patience(), there) {
+            self.fail(&format!("{text:?} never appeared {times} times"));
+        }
+        self
+    }
+
+    /// Waits until the shell waits for a command.
+    #[track_caller]
+    pub fn wait_for_prompt(&mut self) -> &mut Self {
+        self.wait_for(&format!("{}{}", PROMPT.0, PROMPT.1))
+    }
+
+    /// The exit code of the last command.
+    #[track_caller]
+    pub fn code(&mut self) -> i32 {
+        self.enter("echo co''de=$?.");
+        self.wait_for("code=").wait_for_prompt();
+        let screen = self.screen.text();
+        let code = screen.rsplit("code=").next().and_then(|rest| rest.split('.').next());
+        code.and_then(|code| code.parse().ok()).unwrap_or_else(|| self.fail("no code was shown"))
+    }
+
+    /// Leaves the shell and checks that nothing is left.
+    #[track_caller]
+    pub fn close(mut self) -> String {
+        let shell = self.shell.id() as i32;
+        if self.world.processes().iter().any(|process| process.pid != shell) {
+            self.fail("something was left behind");
+        }
+        self.enter("exit");
+        self.screen.text()
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        panic!("{what}\n--- processes\n{}--- screen\n{}\n", self.world.listing(), self.screen.text())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+        self.world.end_all();
+    }
+}
+
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}

@@ -1,0 +1,561 @@
+//! Rules that hold without reviewers. Each failure names file and line, and why the rule is there.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Files that stop being chapters are split.
+const LINES_MAX: usize = 700;
+
+/// A source file, by its path from the root of the repository.
+struct Source {
+    path: String,
+    text: String,
+}
+
+/// A line of code: comments and the contents of strings are blank.
+struct Line<'a> {
+    number: usize,
+    code: String,
+    /// All of it.
+    text: &'a str,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository is there")
+}
+
+/// All files below the root that belong to the repository.
+fn files() -> Vec<PathBuf> {
+    fn below(place: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(place).expect("the repository can be read").flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            if path.is_dir() && name != "target" && name != ".git" {
+                below(&path, found);
+            } else if path.is_file() {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    below(&root(), &mut found);
+    found.sort();
+    found
+}
+
+fn relative(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// All Rust files.
+fn sources() -> Vec<Source> {
+    let rust = files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    rust.map(|path| Source { path: relative(&path), text: read(&path) }).collect()
+}
+
+fn sources_in(places: &[&str]) -> Vec<Source> {
+    sources().into_iter().filter(|source| places.iter().any(|place| source.path.starts_with(place))).collect()
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+impl Source {
+    fn lines(&self) -> Vec<Line<'_>> {
+        let code = blanked(&self.text);
+        let lines = self.text.lines().zip(code.lines()).enumerate();
+        lines.map(|(at, (text, code))| Line { number: at + 1, code: code.to_owned(), text }).collect()
+    }
+
+    /// Is it compiled for tests only?
+    fn is_test(&self) -> bool {
+        let path = &self.path;
+        let named = path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/");
+        named || path.starts_with("tests/")
+    }
+
+    /// The lines in front of the tests at the end of the file.
+    fn product_lines(&self) -> Vec<Line<'_>> {
+        if self.is_test() {
+            return Vec::new();
+        }
+        self.lines().into_iter().take_while(|line| line.text.trim() != "#[cfg(test)]").collect()
+    }
+}
+
+/// The text with comments and what is between quotes replaced by blanks; lines stay where they are.
+fn blanked(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    let blank =
+        |out: &mut Vec<u8>, part: &[u8]| out.extend(part.iter().map(|&byte| if byte == b'\n' { byte } else { b' ' }));
+    while at < bytes.len() {
+        let rest = &bytes[at..];
+        let after_name = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
+        let length = if rest.starts_with(b"//") {
+            rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len())
+        } else if rest.starts_with(b"\"") {
+            string_length(rest)
+        } else if let Some(length) = raw_string_length(rest).filter(|_| !after_name || bytes[at - 1] == b'b') {
+            length
+        } else if let Some(length) = char_length(rest) {
+            length
+        } else {
+            out.push(bytes[at]);
+            at += 1;
+            continue;
+        };
+        blank(&mut out, &rest[..length]);
+        at += length;
+    }
+    String::from_utf8(out).unwrap_or_default()
+}
+
+fn string_length(rest: &[u8]) -> usize {
+    let mut at = 1;
+    while at < rest.len() {
+        match rest[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    rest.len()
+}
+
+fn raw_string_length(rest: &[u8]) -> Option<usize> {
+    let hashes = rest.strip_prefix(b"r")?.iter().take_while(|&&byte| byte == b'#').count();
+    (rest.get(1 + hashes) == Some(&b'"')).then(|| {
+        let end: Vec<u8> = std::iter::once(b'"').chain(std::iter::repeat_n(b'#', hashes)).collect();
+        let body = &rest[hashes + 2..];
+        let found = body.windows(end.len()).position(|window| window == end);
+        found.map_or(rest.len(), |found| hashes + 2 + found + end.len())
+    })
+}
+
+/// A character in quotes, as opposed to a lifetime.
+fn char_length(rest: &[u8]) -> Option<usize> {
+    let body = rest.strip_prefix(b"'")?;
+    if body.first() == Some(&b'\\') {
+        return body.iter().skip(2).position(|&byte| byte == b'\'').map(|end| end + 4);
+    }
+    let text = std::str::from_utf8(&body[..body.len().min(4)]);
+    let valid = match &text {
+        Ok(text) => text,
+        Err(error) => std::str::from_utf8(&body[..error.valid_up_to()]).ok()?,
+    };
+    let first = valid.chars().next()?.len_utf8();
+    (body.get(first) == Some(&b'\'')).then_some(first + 2)
+}
+
+/// What breaks a rule.
+#[derive(Default)]
+struct Offences(String);
+
+impl Offences {
+    fn add(&mut self, path: &str, line: usize, what: impl std::fmt::Display) {
+        let _ = writeln!(self.0, "  {path}:{line}: {what}");
+    }
+
+    #[track_caller]
+    fn none(self, rule: &str) {
+        assert!(self.0.is_empty(), "{rule}\n{}", self.0);
+    }
+}
+
+/// Does `code` contain the path or name `word`, and not only as a part of another name?
+fn mentions(code: &str, word: &str) -> bool {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    code.match_indices(word).any(|(at, _)| {
+        let goes_on = |left: Option<u8>, right: Option<u8>| left.is_some_and(is_name) && right.is_some_and(is_name);
+        let (before, after) = (code[..at].bytes().last(), code[at + word.len()..].bytes().next());
+        !goes_on(before, word.bytes().next()) && !goes_on(word.bytes().last(), after)
+    })
+}
+
+/// No line of these files mentions one of the words.
+#[track_caller]
+fn nobody_mentions(lines: impl Fn(&Source) -> Vec<Line<'_>>, sources: &[Source], words: &[&str], rule: &str) {
+    let mut offences = Offences::default();
+    for source in sources {
+        for line in lines(source) {
+            for word in words.iter().filter(|word| mentions(&line.code, word)) {
+                offences.add(&source.path, line.number, word);
+            }
+        }
+    }
+    offences.none(rule);
+}
+
+#[test]
+fn files_say_what_they_are() {
+    let mut offences = Offences::default();
+    for source in sources() {
+        if !source.text.starts_with("//!") {
+            offences.add(&source.path, 1, source.text.lines().next().unwrap_or("empty"));
+        }
+    }
+    offences.none("each file begins with //! and a sentence about itself");
+}
+
+#[test]
+fn files_are_chapters() {
+    let mut offences = Offences::default();
+    for source in sources() {
+        let lines = source.text.lines().count();
+        if lines > LINES_MAX {
+            offences.add(&source.path, lines, "too long");
+        }
+    }
+    offences.none(&format!("no file has more than {LINES_MAX} lines"));
+}
+
+#[test]
+fn cores_do_nothing_but_decide() {
+    let words = [
+        "tokio",
+        "std::net",
+        "std::process",
+        "std::thread",
+        "std::os",
+        "Instant::now",
+        "SystemTime",
+        "rand::",
+        "std::fs",
+        "std::env",
+    ];
+    nobody_mentions(
+        |source| source.product_lines(),
+        &sources_in(&["pmi/src/", "nla/src/core/"]),
+        &words,
+        "cores have no clock, sockets, threads, processes, files or randomness: what they need is an argument",
+    );
+}
+
+/// The crates that the code of `places` names in paths, apart from those allowed.
+#[track_caller]
+fn only_uses(places: &[&str], allowed: &[&str]) {
+    const CRATES: &[&str] = &[
+        "benches",
+        "bytes",
+        "clap",
+        "launcher",
+        "libc",
+        "nix",
+        "nla",
+        "pmi",
+        "rmp_serde",
+        "serde",
+        "serde_bytes",
+        "snow",
+        "strsim",
+        "tempfile",
+        "tests",
+        "thiserror",
+        "tokio",
+        "tokio_util",
+        "tracing",
+        "tracing_subscriber",
+    ];
+    let words: Vec<String> =
+        CRATES.iter().filter(|known| !allowed.contains(known)).map(|known| format!("{known}::")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut offences = Offences::default();
+    for source in sources_in(places) {
+        for line in source.product_lines() {
+            // A module of the same name is no crate.
+            let code = line.code.replace("crate::", "crate_").replace("self::", "self_").replace("super::", "super_");
+            for word in words.iter().filter(|word| mentions(&code, word)) {
+                offences.add(&source.path, line.number, word);
+            }
+        }
+    }
+    offences.none(&format!("{places:?} may use of crates no more than {allowed:?}"));
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes"]);
+    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes"]);
+    let never = |places: &[&str], words: &[&str]| {
+        let rule = format!("{places:?} must not depend on {words:?}");
+        nobody_mentions(|source| source.product_lines(), &sources_in(places), words, &rule);
+    };
+    never(&["nla/src/core/"], &["crate::driver", "crate::sys", "crate::wire"]);
+    never(&["nla/src/wire/"], &["crate::driver", "crate::sys"]);
+    never(&["nla/src/sys/"], &["crate::driver", "crate::core", "crate::wire"]);
+    never(&["nla/src/"], &["launcher::"]);
+}
+
+/// The names under `[section]` of a manifest.
+fn keys(manifest: &str, section: &str) -> BTreeSet<String> {
+    let text = read(&root().join(manifest));
+    let lines =
+        text.lines().skip_while(|line| line.trim() != section).skip(1).take_while(|line| !line.starts_with('['));
+    let key = |line: &str| Some(line.split(['=', '.']).next()?.trim().to_owned());
+    lines.filter(|line| !line.trim_start().starts_with('#')).filter_map(key).filter(|key| !key.is_empty()).collect()
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// One more needs a sentence of why: in CONTRIBUTING's words, a new crate is named and weighed.
+#[test]
+fn dependencies_are_the_allowed_ones() {
+    let allowed = [
+        "pmi",
+        "nla",
+        "bytes",
+        "clap",
+        "libc",
+        "nix",
+        "object",
+        "proptest",
+        "rmp-serde",
+        "serde",
+        "serde_bytes",
+        "snow",
+        "strsim",
+        "tempfile",
+        "thiserror",
+        "tokio",
+        "tokio-util",
+        "tracing",
+        "tracing-subscriber",
+    ];
+    assert_eq!(keys("Cargo.toml", "[workspace.dependencies]"), set(&allowed));
+    let workspace = set(&["pmi", "nla", "scela-run", "benches", "tests"]);
+    let within = |manifest: &str| -> BTreeSet<String> {
+        keys(manifest, "[dependencies]").intersection(&workspace).cloned().collect()
+    };
+    assert_eq!(within("pmi/Cargo.toml"), set(&[]));
+    assert_eq!(within("nla/Cargo.toml"), set(&["pmi"]));
+    assert_eq!(within("launcher/Cargo.toml"), set(&["nla", "pmi"]));
+}
+
+#[test]
+fn unsafe_code_is_fenced_in() {
+    let allowed = |path: &str| path.starts_with("nla/src/sys/") || path == "benches/src/machine.rs";
+    let mut offences = Offences::default();
+    for source in sources() {
+        let lines = source.lines();
+        for (at, line) in lines.iter().enumerate().filter(|(_, line)| mentions(&line.code, "unsafe")) {
+            if !allowed(&source.path) {
+                offences.add(&source.path, line.number, "unsafe");
+            } else if mentions(&line.code, "unsafe {") || mentions(&line.code, "unsafe impl") {
+                // Comments and attributes between the two are no matter, nor is a statement's head.
+                let above = lines[..=at].iter().rev().take(8);
+                if !above.into_iter().any(|line| line.text.contains("SAFETY:")) {
+                    offences.add(&source.path, line.number, "no SAFETY: above it");
+                }
+            }
+        }
+    }
+    offences.none("unsafe code is in nla/src/sys, and each block says why it is sound");
+}
+
+#[test]
+fn only_the_launchers_mouth_prints() {
+    let may = |path: &str| {
+        let launcher = ["main", "output", "report", "session"].map(|name| format!("launcher/src/{name}.rs"));
+        path.starts_with("tests/") || path.starts_with("benches/") || launcher.iter().any(|file| file == path)
+    };
+    let silent: Vec<Source> = sources().into_iter().filter(|source| !may(&source.path)).collect();
+    let words = ["println!", "print!", "eprintln!", "eprint!"];
+    nobody_mentions(
+        |source| source.product_lines(),
+        &silent,
+        &words,
+        "standard output belongs to the ranks; what the user reads goes through launcher/src/report.rs",
+    );
+}
+
+#[test]
+fn what_grows_says_what_bounds_it() {
+    let mut offences = Offences::default();
+    for source in sources_in(&["nla/src/", "launcher/src/", "pmi/src/"]) {
+        let lines = source.product_lines();
+        for (at, line) in lines.iter().enumerate() {
+            let word = ["tokio::spawn(", "unbounded_channel("].into_iter().find(|word| line.code.contains(word));
+            let Some(word) = word else { continue };
+            let near = &lines[at.saturating_sub(3)..=at];
+            if !near.iter().any(|line| line.text.contains("Bounded by")) {
+                offences.add(&source.path, line.number, word);
+            }
+        }
+    }
+    offences.none("a comment within three lines above says \"Bounded by\" what");
+}
+
+#[test]
+fn nothing_is_left_undone() {
+    let mut offences = Offences::default();
+    // In parts, so that this file does not offend.
+    let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
+    for source in sources() {
+        for line in source.lines() {
+            let code =
+                ["todo!", "dbg!", "unimplemented!", "#[ignore"].into_iter().filter(|word| line.code.contains(word));
+            for word in code.chain(words.iter().map(String::as_str).filter(|word| mentions(line.text, word))) {
+                offences.add(&source.path, line.number, word);
+            }
+        }
+    }
+    offences.none("nothing is marked as undone, and no test is ignored");
+}
+
+/// The one loop that looks at a condition again and again has to pause in between.
+#[test]
+fn tests_wait_for_conditions() {
+    let waits = |source: &Source| source.path == "tests/support/waiting.rs";
+    let tests: Vec<Source> =
+        sources_in(&["tests/", "nla/tests/"]).into_iter().filter(|source| !waits(source)).collect();
+    nobody_mentions(
+        |source| source.lines(),
+        &tests,
+        &["thread::sleep", "time::sleep"],
+        "tests wait for conditions (tests/support/waiting.rs), never for time to pass",
+    );
+}
+
+/// Cargo compiles what a target's root file names, and warns of no file that nobody names.
+#[test]
+fn every_file_is_compiled() {
+    let all: BTreeSet<String> = sources().into_iter().map(|source| source.path).collect();
+    let mut reached: BTreeSet<String> = targets().into_iter().filter(|path| all.contains(path)).collect();
+    let mut new: Vec<String> = reached.iter().cloned().collect();
+    while let Some(path) = new.pop() {
+        for module in modules(&path, reached_as_root(&path)) {
+            if all.contains(&module) && reached.insert(module.clone()) {
+                new.push(module);
+            }
+        }
+    }
+    let mut offences = Offences::default();
+    all.difference(&reached).for_each(|path| offences.add(path, 1, "not reached from any target"));
+    offences.none("each file is a module of some crate");
+}
+
+/// Root files of all crates: those that manifests name, and those that Cargo finds by itself.
+fn targets() -> BTreeSet<String> {
+    let mut roots = BTreeSet::new();
+    for manifest in files().iter().filter(|path| path.ends_with("Cargo.toml")) {
+        let place = manifest.parent().expect("a manifest lies somewhere");
+        let text = read(manifest);
+        let paths = text.lines().filter_map(|line| line.trim().strip_prefix("path = \"")?.strip_suffix('"'));
+        roots.extend(paths.map(|path| relative(&place.join(path))));
+        roots.extend(["src/lib.rs", "src/main.rs", "build.rs"].map(|path| relative(&place.join(path))));
+        for found in ["tests", "benches", "examples", "src/bin"] {
+            let entries = fs::read_dir(place.join(found)).into_iter().flatten().flatten();
+            roots.extend(entries.map(|entry| relative(&entry.path())));
+        }
+    }
+    roots
+}
+
+fn reached_as_root(path: &str) -> bool {
+    targets().contains(path)
+}
+
+/// The files that a file's `mod` declarations may mean.
+fn modules(path: &str, is_root: bool) -> Vec<String> {
+    let source = Source { path: path.to_owned(), text: read(&root().join(path)) };
+    let place = path.rsplit_once('/').map_or("", |(place, _)| place);
+    let name = path.rsplit('/').next().and_then(|file| file.strip_suffix(".rs")).unwrap_or_default();
+    let inside = if is_root || name == "mod" { place.to_owned() } else { format!("{place}/{name}") };
+    let mut found = Vec::new();
+    let lines = source.lines();
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.code.trim();
+        let Some(module) = code.strip_suffix(';').and_then(|code| code.split_once("mod ")).map(|(_, name)| name) else {
+            continue;
+        };
+        let named = lines[..at].iter().rev().take(2).find_map(|line| line.text.trim().strip_prefix("#[path = \""));
+        if let Some(file) = named.and_then(|rest| rest.strip_suffix("\"]")) {
+            found.push(format!("{place}/{file}"));
+        }
+        found.extend([format!("{inside}/{module}.rs"), format!("{inside}/{module}/mod.rs")]);
+    }
+    found
+}
+
+/// The pairs of strings in the table `EXIT_CODES` of the command line.
+fn exit_codes() -> Vec<(String, String)> {
+    let text = read(&root().join("launcher/src/cli/help.rs"));
+    let table = text.split("pub const EXIT_CODES").nth(1).and_then(|rest| rest.split("];").next());
+    let rows = table.expect("help.rs has the table").lines().filter_map(|line| {
+        let row = line.trim().strip_prefix("(\"")?.strip_suffix("\"),")?;
+        row.split_once("\", \"").map(|(code, meaning)| (code.to_owned(), meaning.to_owned()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn the_readme_has_the_exit_codes_of_the_help() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("there is a README.md");
+    let rows: BTreeSet<String> = readme.lines().map(|line| line.replace(['`', '|'], " ")).map(words).collect();
+    let codes = exit_codes();
+    assert!(codes.len() > 5, "the table is read: {codes:?}");
+    for (code, meaning) in codes {
+        let row = words(format!("{code} {meaning}").replace('`', ""));
+        assert!(rows.contains(&row), "README.md lacks a row of the table of exit codes: | {code} | {meaning} |");
+    }
+}
+
+fn words(text: String) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_protocol_page_names_every_bound() {
+    let page = fs::read_to_string(root().join("docs/protocol.md")).expect("there is a docs/protocol.md");
+    let mut offences = Offences::default();
+    for source in sources_in(&["pmi/src/limits.rs", "nla/src/core/limits.rs"]) {
+        for line in source.lines() {
+            let name = line.code.trim().strip_prefix("pub const ").and_then(|rest| rest.split(':').next());
+            if let Some(name) = name.filter(|name| !mentions(&page, name)) {
+                offences.add(&source.path, line.number, name);
+            }
+        }
+    }
+    offences.none("each bound is in docs/protocol.md");
+}
+
+#[test]
+fn no_path_of_somebodys_machine() {
+    let mut offences = Offences::default();
+    // In parts, so that this file does not offend.
+    let places = [["/wo", "rk/"], ["/ro", "ot/"]].map(|parts| parts.concat());
+    for path in files() {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for (at, line) in text.lines().enumerate() {
+            // As the beginning of a path, not inside one.
+            let begins = |place: &String| {
+                line.match_indices(place.as_str()).any(|(at, _)| {
+                    !line[..at].ends_with(|before: char| before.is_alphanumeric() || "_-./}~".contains(before))
+                })
+            };
+            if let Some(place) = places.iter().find(|place| begins(place)) {
+                offences.add(&relative(&path), at + 1, place);
+            }
+        }
+    }
+    offences.none("no path of the machine that something was written on");
+}
+
+#[test]
+fn blanks_for_comments_and_strings() {
+    let check = |text: &str, code: &str| assert_eq!(blanked(text), code, "{text}");
+    check("a // b\nc", "a     \nc");
+    check(r#"a("b // c\"") d"#, "a(          ) d");
+    check("f('\"', '\\'', b'x', &'a str)", "f(   ,     , b   , &'a str)");
+    check("r#\"x\"y\"# z", "          z".get(1..).unwrap_or_default());
+    assert!(mentions("std::thread::sleep(x)", "thread::sleep"));
+    assert!(!mentions("grand::x", "rand::"));
+    assert!(!mentions("print_all!", "print!"));
+}
