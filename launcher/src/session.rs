@@ -32,6 +32,8 @@ use crate::report::{Reporter, Verbosity, epilogue, leftovers_text, step_text};
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
+/// Descriptors for which there is room from the beginning.
+const DESCRIPTORS_AT_ONCE: u64 = 1024;
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
 /// How long agents and guardians may take to leave once the session is over.
@@ -52,6 +54,7 @@ pub struct Secrets {
 /// Runs `plan` to its end; the result is the launcher's exit code.
 pub fn run(plan: Plan, session: u64, secrets: Secrets) -> io::Result<ExitCode> {
     let clock = Clock::start();
+    sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let code = LocalSet::new().block_on(&runtime, live(plan, SessionId(session), secrets, clock));
     runtime.shutdown_background();

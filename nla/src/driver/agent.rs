@@ -25,11 +25,14 @@ use super::output::OutputPump;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, STRANGERS_MAX};
+use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT, STRANGERS_MAX};
 use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
 use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, encode};
 
+/// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
+/// default.
+const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
 /// How long the last words to parent and children may take.
@@ -66,6 +69,7 @@ fn begin() -> io::Result<u8> {
     let guardian = GuardianLink::inherited()?;
     sys::reserve_low()?;
     let descriptors = sys::raise_limit()?;
+    sys::make_room(DESCRIPTORS_AT_ONCE)?;
     sys::forbid_dump()?;
     sys::become_subreaper()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

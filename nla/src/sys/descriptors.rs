@@ -119,6 +119,18 @@ pub(super) fn dev_null_rw() -> io::Result<OwnedFd> {
     Ok(open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
+/// Makes the descriptor table large enough for `count` descriptors, or as many as the limit allows.
+///
+/// To be called before the first thread is started: when the table of a process with threads
+/// grows, the kernel waits for a grace period of RCU (`expand_fdtable`), 8 to 20 ms at each doubling
+/// on a machine that is otherwise idle. A place costs 8 bytes.
+pub fn make_room(count: u64) -> io::Result<()> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let last = RawFd::try_from(count.min(soft).saturating_sub(1)).unwrap_or(RawFd::MAX);
+    // Not the descriptor matters but its number: the table never shrinks.
+    duplicate_above(dev_null(false)?.as_fd(), last).map(drop)
+}
+
 /// A second descriptor of the same file, numbered `lowest` or above, close-on-exec.
 pub(super) fn duplicate_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
     let new = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(lowest))?;

@@ -29,8 +29,8 @@ pub mod shell;
 pub mod spawn;
 
 pub use descriptors::{
-    LOW_MAX, dev_null, input_pipe, is_terminal, pipe, raise_limit, reserve_low, set_nonblocking, socket_pair,
-    unread_bytes,
+    LOW_MAX, dev_null, input_pipe, is_terminal, make_room, pipe, raise_limit, reserve_low, set_nonblocking,
+    socket_pair, unread_bytes,
 };
 pub use guardian::GuardianLink;
 pub use identity::{
