@@ -547,9 +547,8 @@ impl Agent {
     fn on_time(&mut self, now: Time, actions: &mut Vec<Action>) {
         let all = !self.is_serving();
         for ns in self.namespaces.values_mut() {
-            // When nothing is left to come from this subtree there is nothing to wait for.
-            let done = ns.live() == 0 && ns.children.is_empty();
-            actions.extend(ns.due(now, all || done).into_iter().map(Action::ToParent));
+            let all = all || ns.is_exited();
+            actions.extend(ns.due(now, all).into_iter().map(Action::ToParent));
         }
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);

@@ -202,6 +202,20 @@ fn ends_with_0_travel_together() {
 }
 
 #[test]
+fn the_last_end_of_a_subtree_is_told_at_once() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::Started(NS, ranks("0-1")));
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0)));
+    let below = Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("2") };
+    assert_eq!(
+        world.after(T, Input::FromChild(AgentId(2), below)),
+        [Action::ToParent(Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("0-2") })]
+    );
+}
+
+#[test]
 fn a_failure_travels_at_once_and_only_once_per_rank() {
     let mut world = World::leaf(3, "0-2");
     let actions = world.after(at(3), Input::FromRank(NS, Rank(1), Request::Abort { code: 7, message: "oops".into() }));

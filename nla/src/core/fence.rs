@@ -63,6 +63,11 @@ impl Fence {
         &self.arrived
     }
 
+    /// How many ranks it takes.
+    pub fn expected(&self) -> u64 {
+        self.expected.len()
+    }
+
     /// When the first rank arrived at the open fence.
     pub fn since(&self) -> Option<Time> {
         self.since

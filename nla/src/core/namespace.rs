@@ -56,6 +56,8 @@ pub(super) struct Namespace {
     /// By the number of fences, and whether they were unfinished.
     exits: BTreeMap<(u32, bool), Ranks>,
     exits_since: Option<Time>,
+    /// How many ranks of the subtree have ended with 0.
+    exited: u64,
 }
 
 impl Namespace {
@@ -89,6 +91,7 @@ impl Namespace {
             gathered_told: None,
             exits: BTreeMap::new(),
             exits_since: None,
+            exited: 0,
             own,
             children,
             locals,
@@ -198,6 +201,12 @@ impl Namespace {
     pub(super) fn note_exit(&mut self, now: Time, fences: u32, unfinished: bool, ranks: &Ranks) {
         self.exits.entry((fences, unfinished)).or_default().union_with(ranks);
         self.exits_since.get_or_insert(now);
+        self.exited += ranks.len();
+    }
+
+    /// Nothing is left to come from the subtree: there is nothing to wait for.
+    pub(super) fn is_exited(&self) -> bool {
+        self.exited >= self.fence.expected()
     }
 
     /// When [`Namespace::due`] will have something to say.
