@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tests::lines::line;
 use tests::{Outcome, scela, sh};
 
@@ -141,17 +142,37 @@ fn leaving_after_finalize_while_others_wait() {
 }
 
 #[test]
+fn leaving_with_0_while_others_still_run() {
+    // They are out of the server's sight: in a barrier over shared memory, maybe.
+    let outcome = scela().np(4).agents(3).fanout(2).program(script(["init", "fence", "@1", "exit 0", "@*", "pause"]));
+    outcome
+        .run()
+        .has_code(1)
+        .says(&format!("error: rank 1 on {} ended without MPI_Finalize while others still run\n", host()))
+        .says("the job's 3 other ranks were ended")
+        .took_less_than(Duration::from_secs(20));
+}
+
+#[test]
+fn leaving_when_all_is_said_is_no_failure() {
+    // Rank 0 has said that it is done, rank 1 never began: neither is missed, for as long as the others like.
+    let steps = ["@0", "init", "finalize", "exit 0", "@1", "exit 0", "@2", "init", "pause", "@3", "pause"];
+    let outcome = scela().np(4).agents(2).args(["--timeout", "3"]).program(script(steps)).run();
+    outcome.has_code(124).never_says("MPI_Finalize");
+}
+
+#[test]
 fn leaving_without_finalize_when_nobody_waits_is_no_failure() {
     scela().np(3).agents(2).program(script(["init", "fence", "exit 0"])).run().is_quiet_success();
 }
 
 #[test]
 fn timeout() {
-    let run = scela().np(3).agents(2).args(["--timeout", "0.4"]);
+    let run = scela().np(3).agents(2).args(["--timeout", "1.5"]);
     let outcome = run.program(sh("echo here; exec sleep 1000")).run();
     outcome
         .has_code(124)
-        .says_only("scela-run: error: the job ran longer than 0.4 s (--timeout) and was ended\n")
+        .says_only("scela-run: error: the job ran longer than 1.5 s (--timeout) and was ended\n")
         .wrote("here\nhere\nhere\n");
 }
 
@@ -164,9 +185,10 @@ fn who_ignores_term_is_killed_after_the_grace() {
 
 #[test]
 fn who_heeds_term_may_say_its_last_words() {
-    let run = scela().np(2).agents(2).args(["--timeout", "0.3"]);
-    let outcome = run.program(sh("trap 'echo last words; exit 0' TERM; while :; do sleep 0.01; done")).run();
-    outcome.has_code(124).wrote("last words\nlast words\n");
+    let script = "trap 'echo last words; exit 0' TERM; echo here; while :; do sleep 0.01; done";
+    let running = scela().np(2).agents(2).program(sh(script)).spawn();
+    running.wait_for_times("here", 2).signal(Signal::SIGTERM);
+    running.finish().has_code(143).wrote_lines(["here", "here", "last words", "last words"]);
 }
 
 #[test]

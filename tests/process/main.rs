@@ -7,12 +7,14 @@
 //! | `codes` | how sessions end, and with which code |
 //! | `losses` | agents, guardians and launchers that die or are stopped |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
+//! | `silence` | programs that do not speak PMI, and those that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
 //! | `malformed` | what no client should send |
 //! | `output`, `input` | streams: whole, in order, bounded |
 //! | `signals` | signals and the terminal |
 //! | `environment` | what a rank is started with |
+//! | `descriptors` | what the launcher inherits, and who does not |
 //! | `invocation` | names, files of programs, defaults, verbosity |
 //! | `tree` | that the tree is one |
 //! | `security` | that links are closed to strangers and unreadable |
@@ -22,6 +24,7 @@
 mod board;
 mod codes;
 mod commands;
+mod descriptors;
 mod environment;
 mod input;
 mod invocation;
@@ -30,6 +33,7 @@ mod malformed;
 mod output;
 mod security;
 mod signals;
+mod silence;
 mod spawns;
 mod tree;
 

@@ -53,6 +53,15 @@ fn lines_written_in_pieces_arrive_whole() {
 }
 
 #[test]
+fn a_last_line_in_pieces_arrives_whole() {
+    // What a rank has written just before its end is in the pipe when its end is noticed.
+    for _ in 0..6 {
+        let outcome = scela().np(64).agents(4).fanout(2).program(rank(["pieces", "8", "600"])).run();
+        check_lines(outcome.is_quiet_success(), 64, 8, 600);
+    }
+}
+
+#[test]
 fn streams_stay_apart() {
     let script = r#"
         i=0
@@ -135,12 +144,25 @@ fn files_by_pattern() {
     running.finish().is_quiet_success().wrote("");
 }
 
+/// What is said of a file in a place that is not there.
+const WHY: &str = "' cannot be written: No such file or directory";
+
 #[test]
 fn a_file_that_cannot_be_written_is_told() {
-    let run = scela().np(2).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
-    let outcome = run.program(sh("echo lost")).run();
-    outcome.says("'/proc/no/such/place/0' cannot be written: ");
-    outcome.check(outcome.code != Some(0), "lost output is no success");
+    for ranks in [1, 2] {
+        // Whichever is first ends the job.
+        let run = scela().np(ranks).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
+        run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("'/proc/no/such/place/").says(WHY);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_though_all_is_over() {
+    // The ranks are gone before the file is found wanting, mostly.
+    for _ in 0..10 {
+        let run = scela().np(2).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
+        run.program(sh("echo lost")).run().has_code(1).says("'/proc/no/such/place/").says(WHY);
+    }
 }
 
 #[test]

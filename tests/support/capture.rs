@@ -57,8 +57,8 @@ impl Capture {
         self.wait_for(patience, |state| condition(&String::from_utf8_lossy(&state.bytes)))
     }
 
-    /// Waits for the end of the stream.
-    pub(crate) fn wait_end(&self, patience: Duration) -> bool {
+    /// Waits for the end of the stream. False when it did not come in time.
+    pub fn wait_end(&self, patience: Duration) -> bool {
         self.wait_for(patience, |state| state.ended)
     }
 

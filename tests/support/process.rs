@@ -63,11 +63,16 @@ impl Process {
         self.environment().get("PMI_RANK")?.parse().ok()
     }
 
+    /// What its descriptors lead to.
+    pub fn open_files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.file("fd")).into_iter().flatten().flatten();
+        entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+    }
+
     /// Inodes of the sockets that it holds.
     pub fn socket_inodes(&self) -> Vec<u64> {
-        let entries = fs::read_dir(self.file("fd")).into_iter().flatten().flatten();
-        let inode = |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
-        entries.filter_map(|entry| inode(fs::read_link(entry.path()).ok()?)).collect()
+        let inode = |link: &PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+        self.open_files().iter().filter_map(inode).collect()
     }
 
     /// Bytes of memory that it has for itself: anonymous, resident.

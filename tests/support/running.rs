@@ -13,14 +13,12 @@ use crate::capture::Capture;
 use crate::outcome::{Outcome, excerpt};
 use crate::process::Process;
 use crate::run::{Input, Run};
-use crate::waiting::{eventually, patience};
+use crate::waiting::{before, eventually, patience};
 use crate::world::World;
 
 /// How long streams may stay open after the launcher has ended. They should be closed by then, but
 /// the thread that reads them may have some way to go.
 const STREAMS_TIME: Duration = Duration::from_secs(20);
-/// How often a run is looked at.
-const GLANCE: Duration = Duration::from_millis(2);
 
 /// See [`Run::spawn`].
 #[derive(Debug)]
@@ -167,13 +165,11 @@ impl Running {
     fn wait(&mut self) -> ExitStatus {
         self.stdin = None;
         self.read_output();
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return status,
-                Ok(None) if Instant::now() < self.deadline => thread::sleep(GLANCE),
-                Ok(None) => self.fail(&format!("it did not end in {:?}", self.since.elapsed())),
-                Err(error) => self.fail(&format!("it cannot be waited for: {error}")),
-            }
+        let child = &mut self.child;
+        match before(self.deadline, || child.try_wait().transpose()) {
+            Some(Ok(status)) => status,
+            Some(Err(error)) => self.fail(&format!("it cannot be waited for: {error}")),
+            None => self.fail(&format!("it did not end in {:?}", self.since.elapsed())),
         }
     }
 

@@ -13,8 +13,12 @@ pub fn patience() -> Duration {
 }
 
 /// Waits until `condition` yields something, for at most [`patience`]. `None` when it never did.
-pub fn eventually<T>(mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-    let deadline = Instant::now() + patience();
+pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
+    before(Instant::now() + patience(), condition)
+}
+
+/// The same, until `deadline`.
+pub(crate) fn before<T>(deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(value) = condition() {
             return Some(value);

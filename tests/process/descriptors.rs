@@ -1,0 +1,52 @@
+//! What the launcher inherits is its own: who waits for the end of a pipe waits for the launcher
+//! and for nobody else.
+
+use std::fs::File;
+
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tests::{Capture, Running, World, patience, scela, sh};
+
+/// A run that waits to be ended, whose launcher has inherited a pipe; and the pipe's other end.
+fn run_with_a_pipe() -> (Running, Capture) {
+    let run = scela().np(3).agents(3).fanout(2);
+    let path = pipe(run.world());
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let run = run.env("PIPE_PATH", &path).shell("exec 9> \"$PIPE_PATH\"");
+    let running = run.program(sh("sleep 1000 & echo here; wait")).spawn();
+    // Waits until the shell that becomes the launcher has it open.
+    let pipe = Capture::of(File::open(path).unwrap());
+    running.wait_for_times("here", 3);
+    (running, pipe)
+}
+
+fn pipe(world: &World) -> std::path::PathBuf {
+    world.file("pipe")
+}
+
+#[test]
+fn a_pipe_of_the_users_is_the_launchers_alone() {
+    let (running, end) = run_with_a_pipe();
+    let path = pipe(running.world());
+    let (guardians, agents) = (running.world().guardians(), running.world().agents());
+    assert_eq!((guardians.len(), agents.len()), (3, 3));
+    let holders: Vec<_> =
+        running.world().processes().into_iter().filter(|process| process.open_files().contains(&path)).collect();
+    assert_eq!(holders.iter().map(|process| process.pid).collect::<Vec<_>>(), [running.launcher().pid], "{holders:?}");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+    assert!(end.wait_end(patience()), "somebody still holds the pipe");
+}
+
+#[test]
+fn a_pipe_of_the_users_ends_with_a_killed_launcher() {
+    let (running, end) = run_with_a_pipe();
+    let guardians = running.world().guardians();
+    // Stopped, so that nothing but the launcher's own end can be what is seen.
+    guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGSTOP));
+    running.signal(Signal::SIGKILL);
+    assert!(end.wait_end(patience()), "somebody else holds the pipe");
+    guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGCONT));
+    running.finish_killed();
+}

@@ -1,0 +1,79 @@
+//! Programs that do not speak PMI: nothing is said of them, unless they are MPI programs that
+//! look for another kind of launcher and so run as copies of rank 0 of 1.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tests::{Run, World, scela, sh};
+
+/// Builds a program that needs `library`, a library that does nothing.
+fn program_that_needs(library: &str, world: &World) -> PathBuf {
+    let place = world.file("");
+    fs::write(place.join("library.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
+    fs::write(place.join("program.c"), "int MPI_Init(void);\nint main(void) { return MPI_Init(); }\n").unwrap();
+    let soname = format!("-Wl,-soname,{library}");
+    gcc(world, &["-shared", "-fPIC", "library.c", "-o", library, &soname]);
+    gcc(world, &["program.c", &format!("./{library}"), "-o", "program", &format!("-Wl,-rpath,{}", place.display())]);
+    place.join("program")
+}
+
+fn gcc(world: &World, words: &[&str]) {
+    let output = Command::new("gcc").args(words).current_dir(world.file("")).output().expect("gcc is installed");
+    assert!(output.status.success(), "gcc {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// So many ranks of a program that needs `library`.
+fn ranks_that_need(library: &str, ranks: u32) -> Run {
+    let run = scela().np(ranks).agents(ranks.min(2));
+    let program = program_that_needs(library, run.world());
+    run.program(vec![program.into()])
+}
+
+#[test]
+fn open_mpis_programs_are_told_that_they_are_copies() {
+    let run = ranks_that_need("libmpi.so.40", 2);
+    let program = run.world().file("program").display().to_string();
+    run.run()
+        .has_code(0)
+        .says("warning: no rank has spoken PMI: if these were MPI ranks, they ran as 2 copies of rank 0 of 1\n")
+        .says(&format!("'{program}' needs libmpi.so.40, Open MPI's library, which finds its launcher by PMIx; "))
+        .says("start it with Open MPI's mpirun, or build it with MPICH");
+}
+
+#[test]
+fn a_program_found_in_path_or_by_its_place_is_looked_into() {
+    for name in ["program", "./program"] {
+        let run = scela().np(3).agents(2);
+        program_that_needs("libmpi.so.40", run.world());
+        let place = run.world().file("");
+        let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
+        let outcome =
+            run.env("PATH", path).args(["-wdir".as_ref(), place.as_os_str()]).program(vec![name.into()]).run();
+        outcome.has_code(0).says("3 copies of rank 0 of 1").says(&format!("'{name}' needs libmpi.so.40"));
+    }
+}
+
+#[test]
+fn programs_for_slurm_and_pmix_are_told_as_well() {
+    for (library, words) in [
+        ("libpmix.so.2", "needs libpmix.so.2, which finds its launcher by PMIx"),
+        ("libpmi.so.0", "needs libpmi.so.0, a library that speaks to Slurm; start it with srun"),
+        ("libpmi2.so.0", "needs libpmi2.so.0, a library that speaks to Slurm; start it with srun --mpi=pmi2"),
+    ] {
+        ranks_that_need(library, 2).run().has_code(0).says("2 copies of rank 0 of 1").says(words);
+    }
+}
+
+#[test]
+fn a_program_that_is_alone_is_rank_0_of_1() {
+    ranks_that_need("libmpi.so.40", 1).run().is_quiet_success();
+}
+
+#[test]
+fn programs_that_have_nothing_to_do_with_it_are_left_alone() {
+    scela().np(2).program(vec!["true".into()]).run().is_quiet_success();
+    scela().np(2).program(sh("true")).run().is_quiet_success();
+    // MPICH's, which may find nothing to say.
+    ranks_that_need("libmpi.so.12", 2).run().is_quiet_success();
+}
