@@ -234,8 +234,8 @@ impl Root {
             RootInput::Suspend(false) => self.to_children(&Down::Resume, actions),
             RootInput::TimeLimit(limit) => self.end(now, Outcome::TimedOut { limit }, SIGTERM, actions),
             RootInput::OutputDone => self.output_done = true,
-            RootInput::OutputLost => self.end(now, Outcome::OutputLost, SIGTERM, actions),
-            RootInput::OutputClosed => self.end(now, Outcome::Interrupted { signal: 13 }, SIGTERM, actions),
+            RootInput::OutputLost => self.lose_output(now, Outcome::OutputLost, actions),
+            RootInput::OutputClosed => self.lose_output(now, Outcome::Interrupted { signal: 13 }, actions),
             RootInput::Timeout => self.wake_at = None,
         }
         self.on_time(now, actions);
@@ -547,6 +547,16 @@ impl Root {
         }
         self.to_children(&Down::End { signal, grace }, actions);
         self.phase = Phase::Ending { outcome, until: now + grace + END_MARGIN, interrupted: false };
+    }
+
+    /// Nobody has what the ranks wrote: the session ends, and if it is ending well, it is not well.
+    fn lose_output(&mut self, now: Time, lost: Outcome, actions: &mut Vec<RootAction>) {
+        match &mut self.phase {
+            Phase::Ending { outcome, .. } | Phase::Flushing { outcome } if *outcome == Outcome::Success => {
+                *outcome = lost
+            }
+            _ => self.end(now, lost, SIGTERM, actions),
+        }
     }
 
     fn over(&mut self, outcome: Outcome, actions: &mut Vec<RootAction>) {

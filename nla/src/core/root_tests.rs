@@ -161,6 +161,17 @@ fn a_slow_reader_of_output_never_runs_out_of_time() {
 }
 
 #[test]
+fn output_that_is_lost_at_the_end_is_no_success() {
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    world.after(T, RootInput::OutputLost);
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    world.up(T, 2, Up::Ended { leftovers: 0 });
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::OutputLost));
+}
+
+#[test]
 fn the_first_cause_is_elected_after_a_short_wait() {
     let mut world = World::running();
     let actions = world.fails(at(10), 1, 0, Cause::Code(1));

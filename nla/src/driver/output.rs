@@ -10,7 +10,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -216,7 +216,14 @@ struct Stream {
 
 impl Stream {
     async fn run(mut self, pipe: Receiver, ended: Rc<Notify>) {
+        let mut ended = std::pin::pin!(ended.notified());
+        // The rank has ended, but what it left may be in the pipe still.
+        let (mut has_ended, mut last_words) = (false, false);
         loop {
+            if last_words && sys::unread_bytes(pipe.as_fd()).is_ok_and(|bytes| bytes == 0) {
+                last_words = false;
+                self.send_held().await;
+            }
             if self.shared.finishing.get() {
                 // Nobody is left to write, so what is not there will not come.
                 match timeout(DRAIN_TIME, pipe.readable()).await {
@@ -232,8 +239,8 @@ impl Stream {
                 tokio::select! {
                 ready = pipe.readable() => if ready.is_err() { break },
                 () = shared.finish.notified() => continue,
-                () = ended.notified(), if !self.held.is_empty() => {
-                    self.send_held().await;
+                () = &mut ended, if !has_ended => {
+                    (has_ended, last_words) = (true, true);
                     continue;
                 }
                 () = tokio::time::sleep(LINE_QUIET), if !self.shared.hold_lines && !self.held.is_empty() => {
