@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
-use nla::core::limits::{DEAD_TIME, STRANGERS_MAX};
+use nla::core::limits::DEAD_TIME;
 use nla::core::{AgentId, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree};
-use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Receipt, StreamSink, accept};
+use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Receipt, StreamSink, let_in};
 use nla::sys;
 use nla::wire::{BootOrder, DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
@@ -218,24 +218,6 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
     session.leave(&mut link_incoming, &mut guardians).await;
     let code = session.conclude(&outcome, demo, options.timing);
     Ok(code)
-}
-
-/// Lets the root's children in until all have come.
-async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
-    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
-    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS_MAX));
-    while !gatekeeper.borrow().is_done() {
-        let Ok(permit) = std::sync::Arc::clone(&strangers).acquire_owned().await else { return };
-        let Ok((stream, peer)) = listener.accept().await else { continue };
-        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
-        tokio::task::spawn_local(async move {
-            let _permit = permit;
-            match accept(stream, &gatekeeper, || clock.now()).await {
-                Ok(accepted) => drop(joined.send(accepted).await),
-                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
-            }
-        });
-    }
 }
 
 /// What a signal to the launcher means.

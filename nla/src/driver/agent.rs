@@ -13,19 +13,19 @@ use bytes::Bytes;
 use pmi::{Answer, Ranks};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use super::clock::Clock;
-use super::greeting::{Accepted, Gatekeeper, accept, connect};
+use super::greeting::{Accepted, Gatekeeper, connect, let_in};
 use super::input::InputHub;
 use super::link::{Link, LinkEvent, Receipt, StreamSink};
 use super::output::OutputPump;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT, STRANGERS_MAX};
+use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
 use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
 use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, encode};
@@ -148,24 +148,6 @@ async fn read_parent_address() -> io::Result<ParentAddress> {
     match timeout(JOIN_TIME, result).await {
         Ok(Ok(address)) => address,
         _ => Err(io::Error::new(io::ErrorKind::TimedOut, "the launcher did not say where the agent's parent is")),
-    }
-}
-
-/// Lets children in until all have come.
-async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
-    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
-    let strangers = std::sync::Arc::new(Semaphore::new(STRANGERS_MAX));
-    while !gatekeeper.borrow().is_done() {
-        let Ok(permit) = std::sync::Arc::clone(&strangers).acquire_owned().await else { return };
-        let Ok((stream, peer)) = listener.accept().await else { continue };
-        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
-        tokio::task::spawn_local(async move {
-            let _permit = permit;
-            match accept(stream, &gatekeeper, || clock.now()).await {
-                Ok(accepted) => drop(joined.send(accepted).await),
-                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
-            }
-        });
     }
 }
 

@@ -1,16 +1,21 @@
 //! The hello over a real connection: a child that connects, a parent that lets in.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use super::clock::Clock;
 use super::link::tune;
-use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX};
+use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
@@ -141,11 +146,30 @@ impl Gatekeeper {
     }
 }
 
+/// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
+/// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time.
+pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
+    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
+    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    while !gatekeeper.borrow().is_done() {
+        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
+        let Ok((stream, peer)) = listener.accept().await else { continue };
+        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
+        tokio::task::spawn_local(async move {
+            let _permit = permit;
+            match accept(stream, &gatekeeper, || clock.now()).await {
+                Ok(accepted) => drop(joined.send(accepted).await),
+                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
+            }
+        });
+    }
+}
+
 /// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
 /// `gatekeeper` is borrowed only between two waits, so that a silent stranger delays nobody.
 pub async fn accept(
     stream: TcpStream,
-    gatekeeper: &std::cell::RefCell<Gatekeeper>,
+    gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
     timeout(HELLO_TIME, admit(stream, gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
@@ -153,7 +177,7 @@ pub async fn accept(
 
 async fn admit(
     mut stream: TcpStream,
-    gatekeeper: &std::cell::RefCell<Gatekeeper>,
+    gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
     tune(&stream);
