@@ -22,6 +22,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::link::{Link, Receipt};
 use crate::core::NamespaceId;
@@ -119,8 +120,8 @@ struct Shared {
     /// Pipes given up because somebody out of reach holds them open.
     leaked: Cell<usize>,
     changed: Notify,
-    finishing: Cell<bool>,
-    finish: Notify,
+    /// No process is left to write.
+    finishing: CancellationToken,
     pmi_waits: Arc<AtomicBool>,
     /// What is left of the helping.
     helping: Cell<usize>,
@@ -164,17 +165,16 @@ async fn run(
         open: Cell::new(0),
         leaked: Cell::new(0),
         changed: Notify::new(),
-        finishing: Cell::new(false),
-        finish: Notify::new(),
+        finishing: CancellationToken::new(),
         pmi_waits,
         helping: Cell::new(HELPING_BYTES),
         next_helping: Cell::new(Instant::now()),
     });
-    let mut ends: HashMap<(NamespaceId, Rank), Rc<Notify>> = HashMap::new();
+    let mut ends: HashMap<(NamespaceId, Rank), CancellationToken> = HashMap::new();
     while let Some(command) = incoming.recv().await {
         match command {
             Command::Follow { namespace, rank, lane, pipe } => {
-                let ended = Rc::clone(ends.entry((namespace, rank)).or_default());
+                let ended = ends.entry((namespace, rank)).or_default().clone();
                 match Receiver::from_owned_fd_unchecked(pipe) {
                     Ok(pipe) => {
                         shared.open.set(shared.open.get() + 1);
@@ -187,13 +187,11 @@ async fn run(
             }
             Command::Ended { namespace, rank } => {
                 if let Some(ended) = ends.remove(&(namespace, rank)) {
-                    // For a pipe that is at its end, nobody listens any more.
-                    ended.notify_waiters();
+                    ended.cancel();
                 }
             }
             Command::Finish { done } => {
-                shared.finishing.set(true);
-                shared.finish.notify_waiters();
+                shared.finishing.cancel();
                 // Without a deadline: what was written waits for its reader, however slow.
                 while shared.open.get() > 0 {
                     shared.changed.notified().await;
@@ -215,8 +213,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn run(mut self, pipe: Receiver, ended: Rc<Notify>) {
-        let mut ended = std::pin::pin!(ended.notified());
+    async fn run(mut self, pipe: Receiver, ended: CancellationToken) {
         // The rank has ended, but what it left may be in the pipe still.
         let (mut has_ended, mut last_words) = (false, false);
         loop {
@@ -224,7 +221,7 @@ impl Stream {
                 last_words = false;
                 self.send_held().await;
             }
-            if self.shared.finishing.get() {
+            if self.shared.finishing.is_cancelled() {
                 // Nobody is left to write, so what is not there will not come.
                 match timeout(DRAIN_TIME, pipe.readable()).await {
                     Ok(Ok(())) => {}
@@ -238,8 +235,8 @@ impl Stream {
                 let shared = Rc::clone(&self.shared);
                 tokio::select! {
                 ready = pipe.readable() => if ready.is_err() { break },
-                () = shared.finish.notified() => continue,
-                () = &mut ended, if !has_ended => {
+                () = shared.finishing.cancelled() => continue,
+                () = ended.cancelled(), if !has_ended => {
                     (has_ended, last_words) = (true, true);
                     continue;
                 }
