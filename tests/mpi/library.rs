@@ -15,9 +15,9 @@ use tests::{Outcome, Program, Run, scela};
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Set by `tests/run`: what cannot run is a failure.
-const STRICT: &str = "SCELA_TESTS_STRICT";
+const STRICT: &str = "TESTS_STRICT";
 /// Names the virtual environment with PyPI's mpich and mpi4py; `tests/run` makes it and says so.
-const WHEELS: &str = "SCELA_TEST_VENV";
+const WHEELS: &str = "TESTS_VENV";
 
 /// An MPI library with its compiler.
 pub(crate) struct Library {
