@@ -329,6 +329,7 @@ impl Driver {
             self.go_on_sweeping();
             if let Some(startup) = &self.startup {
                 startup.pump().set_pmi_waits(!self.waiting.is_empty());
+                startup.pump().flush();
             }
         }
     }

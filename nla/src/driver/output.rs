@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -35,9 +35,13 @@ pub const STREAM_HEADER_BYTES: usize = 8;
 /// Bytes read from a pipe at a time.
 const READ_BYTES: usize = 32 * 1024;
 /// Bytes that are read between two pauses while ranks wait in PMI.
-const HELPING_BYTES: usize = 64 * 1024;
-/// The pause: with the helping, it bounds what output gets at worst, 32 MB/s per agent.
-const HELPING_PAUSE: Duration = Duration::from_millis(2);
+const HELPING_BYTES: usize = 32 * 1024;
+/// The pause: with the helping, it bounds what output gets at worst, 8 MB/s per agent.
+const HELPING_PAUSE: Duration = Duration::from_millis(4);
+/// Who has waited in PMI for so long is not delayed by output; then it flows freely again.
+const STEP_BACK_TIME: Duration = Duration::from_millis(50);
+/// When nobody waits any more, the next fence may be close: output steps back for so long still.
+const AFTER_TIME: Duration = Duration::from_millis(5);
 
 /// The namespace, rank and data of an upward stream message; `None` if it is shorter than its
 /// header.
@@ -61,8 +65,36 @@ enum Command {
 
 /// The thread that reads the ranks' output.
 pub(super) struct OutputPump {
-    commands: mpsc::UnboundedSender<Command>,
-    pmi_waits: Arc<AtomicBool>,
+    commands: mpsc::UnboundedSender<Vec<Command>>,
+    /// Said, but not yet passed on: waking the thread for each of a thousand ranks costs more than
+    /// what it then does.
+    unsent: RefCell<Vec<Command>>,
+    pmi_waits: Arc<PmiWaits>,
+}
+
+/// Until when output has to step back for PMI, in microseconds after the clock began.
+struct PmiWaits {
+    clock: Instant,
+    waits: AtomicBool,
+    until_us: AtomicU64,
+}
+
+impl PmiWaits {
+    fn new() -> Self {
+        Self { clock: Instant::now(), waits: AtomicBool::new(false), until_us: AtomicU64::new(0) }
+    }
+
+    fn set(&self, waits: bool) {
+        if self.waits.swap(waits, Ordering::Relaxed) != waits {
+            let time = if waits { STEP_BACK_TIME } else { AFTER_TIME };
+            let until = self.clock.elapsed() + time;
+            self.until_us.store(until.as_micros() as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.clock.elapsed() < Duration::from_micros(self.until_us.load(Ordering::Relaxed))
+    }
 }
 
 impl OutputPump {
@@ -70,7 +102,7 @@ impl OutputPump {
     pub(super) fn start(parent: Link, hold_lines: bool) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
-        let pmi_waits = Arc::new(AtomicBool::new(false));
+        let pmi_waits = Arc::new(PmiWaits::new());
         let waits = Arc::clone(&pmi_waits);
         std::thread::Builder::new().name("output".to_owned()).stack_size(256 * 1024).spawn(move || {
             sys::set_thread_nice(5);
@@ -80,29 +112,40 @@ impl OutputPump {
                 Err(error) => tracing::error!(%error, "no output can be read"),
             }
         })?;
-        Ok(Self { commands, pmi_waits })
+        Ok(Self { commands, unsent: RefCell::default(), pmi_waits })
     }
 
     /// Whether ranks wait for answers: then output steps back.
     pub(super) fn set_pmi_waits(&self, waits: bool) {
-        self.pmi_waits.store(waits, Ordering::Relaxed);
+        self.pmi_waits.set(waits);
     }
 
     /// Reads `pipe`, the rank's standard output or error, from now on.
     pub(super) fn follow(&self, namespace: NamespaceId, rank: Rank, lane: Lane, pipe: OwnedFd) {
-        let _ = self.commands.send(Command::Follow { namespace, rank, lane, pipe });
+        self.unsent.borrow_mut().push(Command::Follow { namespace, rank, lane, pipe });
     }
 
     /// The rank's process has ended.
     pub(super) fn on_ended(&self, namespace: NamespaceId, rank: Rank) {
-        let _ = self.commands.send(Command::Ended { namespace, rank });
+        self.unsent.borrow_mut().push(Command::Ended { namespace, rank });
+    }
+
+    /// Passes on what was said since the last time. To be called when the caller has nothing more to
+    /// say for now.
+    pub(super) fn flush(&self) {
+        let unsent = self.unsent.take();
+        if !unsent.is_empty() {
+            // The thread ends only after `finish`.
+            let _ = self.commands.send(unsent);
+        }
     }
 
     /// No process is left: resolves when all that was written is on its way; says how many pipes
     /// somebody out of reach still holds open.
     pub(super) fn finish(&self) -> oneshot::Receiver<usize> {
         let (done, result) = oneshot::channel();
-        let _ = self.commands.send(Command::Finish { done });
+        self.unsent.borrow_mut().push(Command::Finish { done });
+        self.flush();
         result
     }
 }
@@ -122,7 +165,7 @@ struct Shared {
     changed: Notify,
     /// No process is left to write.
     finishing: CancellationToken,
-    pmi_waits: Arc<AtomicBool>,
+    pmi_waits: Arc<PmiWaits>,
     /// What is left of the helping.
     helping: Cell<usize>,
     next_helping: Cell<Instant>,
@@ -131,7 +174,7 @@ struct Shared {
 impl Shared {
     /// Waits while it is PMI's turn.
     async fn turn(&self) {
-        while self.pmi_waits.load(Ordering::Relaxed) {
+        while self.pmi_waits.is_urgent() {
             let left = self.helping.get();
             if left > 0 {
                 self.helping.set(left.saturating_sub(READ_BYTES));
@@ -149,10 +192,10 @@ impl Shared {
 }
 
 async fn run(
-    mut incoming: mpsc::UnboundedReceiver<Command>,
+    mut incoming: mpsc::UnboundedReceiver<Vec<Command>>,
     parent: Link,
     hold_lines: bool,
-    pmi_waits: Arc<AtomicBool>,
+    pmi_waits: Arc<PmiWaits>,
 ) {
     let room =
         [Lane::Stdout, Lane::Stderr].map(|lane| (lane, Arc::new(Semaphore::new(STREAM_WINDOW_BYTES as usize)))).into();
@@ -171,33 +214,35 @@ async fn run(
         next_helping: Cell::new(Instant::now()),
     });
     let mut ends: HashMap<(NamespaceId, Rank), CancellationToken> = HashMap::new();
-    while let Some(command) = incoming.recv().await {
-        match command {
-            Command::Follow { namespace, rank, lane, pipe } => {
-                let ended = ends.entry((namespace, rank)).or_default().clone();
-                match Receiver::from_owned_fd_unchecked(pipe) {
-                    Ok(pipe) => {
-                        shared.open.set(shared.open.get() + 1);
-                        let stream =
-                            Stream { shared: Rc::clone(&shared), namespace, rank, lane, held: BytesMut::new() };
-                        tokio::task::spawn_local(stream.run(pipe, ended));
+    while let Some(commands) = incoming.recv().await {
+        for command in commands {
+            match command {
+                Command::Follow { namespace, rank, lane, pipe } => {
+                    let ended = ends.entry((namespace, rank)).or_default().clone();
+                    match Receiver::from_owned_fd_unchecked(pipe) {
+                        Ok(pipe) => {
+                            shared.open.set(shared.open.get() + 1);
+                            let stream =
+                                Stream { shared: Rc::clone(&shared), namespace, rank, lane, held: BytesMut::new() };
+                            tokio::task::spawn_local(stream.run(pipe, ended));
+                        }
+                        Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
                     }
-                    Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
                 }
-            }
-            Command::Ended { namespace, rank } => {
-                if let Some(ended) = ends.remove(&(namespace, rank)) {
-                    ended.cancel();
+                Command::Ended { namespace, rank } => {
+                    if let Some(ended) = ends.remove(&(namespace, rank)) {
+                        ended.cancel();
+                    }
                 }
-            }
-            Command::Finish { done } => {
-                shared.finishing.cancel();
-                // Without a deadline: what was written waits for its reader, however slow.
-                while shared.open.get() > 0 {
-                    shared.changed.notified().await;
+                Command::Finish { done } => {
+                    shared.finishing.cancel();
+                    // Without a deadline: what was written waits for its reader, however slow.
+                    while shared.open.get() > 0 {
+                        shared.changed.notified().await;
+                    }
+                    let _ = done.send(shared.leaked.get());
+                    return;
                 }
-                let _ = done.send(shared.leaked.get());
-                return;
             }
         }
     }
