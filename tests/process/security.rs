@@ -197,7 +197,11 @@ fn the_key_is_nowhere_to_be_read() {
     for process in running.world().agents().iter().chain(&running.world().guardians()) {
         // Four words at most: the name, the host, the session, the dead-time; none like a key.
         assert!(process.argv.len() <= 4 && process.argv.iter().all(|word| word.len() < 64), "{process:?}");
-        let own: Vec<_> = process.environment().into_iter().filter(|(name, _)| name.starts_with("SCELA_")).collect();
+        let own: Vec<_> = process
+            .environment()
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("SCELA_") && !name.starts_with("SCELA_SOAK_"))
+            .collect();
         let known = ["SCELA_GUARDIAN", "SCELA_TEST_WORLD", "SCELA_RUN", "SCELA_LOG"];
         assert!(own.iter().all(|(name, value)| known.contains(&name.as_str()) && value.len() < 64), "{own:?}");
         let status = fs::metadata(process.file("mem")).map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata));
