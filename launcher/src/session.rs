@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -85,7 +85,6 @@ struct Session {
     writers_done: u8,
     reader: Reader,
     plan_input: Option<crate::input::Source>,
-    stdin_ranks: pmi::Ranks,
     first: nla::core::NamespacePlan,
     session: nla::core::SessionPlan,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -166,7 +165,6 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         writers_done: 0,
         reader: Reader::none(),
         plan_input: input,
-        stdin_ranks: settings.first.stdin.clone(),
         first: settings.first.clone(),
         session: settings.session.clone(),
         link_events,
@@ -324,7 +322,7 @@ impl Session {
 
     fn start_input(&mut self) {
         let Some(source) = self.plan_input.take() else { return };
-        let takes = |child: &Subtree| !self.first.ranks_of(*child).is_disjoint(&self.stdin_ranks);
+        let takes = |child: &Subtree| self.first.takes_input(*child);
         let takers = self.tree.children().filter(takes).filter_map(|child| self.children.get(&child.head()));
         match Reader::start(source.clone(), takers.map(|child| child.link.clone()).collect()) {
             Ok(reader) => self.reader = reader,
@@ -485,7 +483,8 @@ impl Session {
         self.reporter
             .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
         if demo && code == exit::SUCCESS {
-            println!("{}", crate::report::demo_text(self.size, self.tree, &self.phases));
+            // Nobody to tell if nobody reads.
+            let _ = writeln!(io::stdout(), "{}", crate::report::demo_text(self.size, self.tree, &self.phases));
         } else if timing {
             self.reporter.note(&format!("phases:\n{}", self.phases.table()));
         }

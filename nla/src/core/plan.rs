@@ -121,6 +121,11 @@ impl NamespacePlan {
         ranks
     }
 
+    /// Whether ranks of `subtree` take standard input.
+    pub fn takes_input(&self, subtree: Subtree) -> bool {
+        !self.ranks_of(subtree).is_disjoint(&self.stdin)
+    }
+
     /// The share of `subtree`; nothing if no rank is placed there.
     pub fn share_of(&self, subtree: Subtree) -> Option<Self> {
         let placement: Vec<_> = self.placement.iter().filter(|(agent, _)| subtree.contains(*agent)).cloned().collect();

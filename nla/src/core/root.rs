@@ -355,15 +355,13 @@ impl Root {
 
     fn on_agent_failed(&mut self, now: Time, agent: AgentId, why: String, actions: &mut Vec<RootAction>) {
         if let Phase::Joining { .. } = self.phase {
-            let failure = Failure {
-                at: now,
-                agent,
-                namespace: NamespaceId::FIRST,
-                ranks: Ranks::new(),
-                cause: Cause::NotStarted { why },
-            };
-            self.on_failure(now, failure, actions);
+            self.note_not_started(now, agent, why, actions);
         }
+    }
+
+    fn note_not_started(&mut self, now: Time, agent: AgentId, why: String, actions: &mut Vec<RootAction>) {
+        let (namespace, cause) = (NamespaceId::FIRST, Cause::NotStarted { why });
+        self.on_failure(now, Failure { at: now, agent, namespace, ranks: Ranks::new(), cause }, actions);
     }
 
     // ---- fences ----
@@ -591,10 +589,8 @@ impl Root {
                 let late: Vec<_> = self.children.iter().filter(|(_, child)| !child.ready).map(|(id, _)| *id).collect();
                 for agent in late {
                     let why = format!("it, or an agent below it, had not joined after {} s", JOIN_TIME.as_secs());
-                    self.on_agent_failed(now, agent, why, actions);
-                    self.phase = Phase::Joining { until: now };
+                    self.note_not_started(now, agent, why, actions);
                 }
-                self.phase = Phase::Gathering { until: now };
                 let outcome = self.elected();
                 self.end(now, outcome, SIGTERM, actions);
             }

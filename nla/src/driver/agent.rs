@@ -438,7 +438,7 @@ impl Driver {
         if plan.id != NamespaceId::FIRST {
             return;
         }
-        let takes = |child: &Subtree| !plan.ranks_of(*child).is_disjoint(&plan.stdin);
+        let takes = |child: &Subtree| plan.takes_input(*child);
         let children = self.here.children().filter(takes).filter_map(|child| self.children.get(&child.head()));
         self.input.borrow_mut().open(own, children.map(|child| child.link.clone()).collect());
     }
