@@ -9,11 +9,13 @@
 pub mod cli;
 pub mod demo;
 pub mod exit;
+pub mod mpi;
 pub mod plan;
 pub mod report;
 pub mod session;
 
 mod bootstrap;
+mod elf;
 mod input;
 mod library;
 mod output;

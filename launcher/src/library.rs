@@ -2,108 +2,105 @@
 //! PMI. Without that, a program built for another kind of launcher just runs as so many copies of
 //! rank 0 of 1, and nobody says why.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use nla::core::{CommandPlan, SessionPlan};
 
-use nla::core::{CommandPlan, Inherit, SessionPlan};
-use nla::sys::Image;
-use object::Endianness;
-use object::elf::{DT_NEEDED, FileHeader64};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use crate::elf;
+use crate::mpi::{self, OpenMpi};
 
-/// Programs beyond this are not looked at.
-const FILE_BYTES_MAX: u64 = 1 << 30;
+/// What is known about a command, beside the libraries that its program names.
+#[derive(Copy, Clone, Debug, Default)]
+struct Facts {
+    /// The Open MPI that it is linked with.
+    open_mpi: Option<OpenMpi>,
+    /// Its ranks were given a libpmi for Open MPI.
+    given: bool,
+    /// The libpmi.so that it would load is Slurm's.
+    slurms: bool,
+}
 
 /// The library of a program that explains its silence, as a sentence without its end.
 pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> Option<String> {
-    let path = locate(session, command)?;
-    let (library, kind) = needed(&path)?.into_iter().find_map(|name| kind(&name).map(|kind| (name, kind)))?;
+    let needs = elf::needs(&elf::program_of(session, command)?)?;
+    let libpmi = needs.libraries.iter().find(|library| library.starts_with("libpmi.so"));
+    let facts = Facts {
+        open_mpi: mpi::version(session, command),
+        given: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
+        slurms: libpmi.is_some_and(|library| mpi::is_slurms(library, session, command)),
+    };
+    let (library, kind) =
+        needs.libraries.into_iter().find_map(|library| kind(&library, facts).map(|kind| (library, kind)))?;
     Some(format!("'{}' needs {library}, {kind}", String::from_utf8_lossy(&command.program)))
 }
 
 /// What `library` says about who can launch the program. Only libraries that do not speak PMI's
-/// wire protocol.
-fn kind(library: &str) -> Option<&'static str> {
-    const KINDS: [(&str, &str); 7] = [
-        ("libpmix.so", "which finds its launcher by PMIx; this version of scela-run speaks PMI-1"),
-        (
-            "libmpi.so.40",
-            "Open MPI's library, which finds its launcher by PMIx; this version of scela-run speaks PMI-1: start it with Open MPI's mpirun, or build it with MPICH",
-        ),
+/// wire protocol, or did not get to it.
+fn kind(library: &str, facts: Facts) -> Option<&'static str> {
+    const NO_PMIX: &str = "which finds its launcher by PMIx; this version of scela-run does not speak that";
+    if mpi::is_open_mpi(library) {
+        return match (facts.open_mpi?, facts.given) {
+            (OpenMpi::ThroughPmix, _) => Some(
+                "Open MPI 5's library, which finds its launcher by PMIx; this version of scela-run does not speak that: start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
+            ),
+            (OpenMpi::ThroughPmi, false) => {
+                Some("Open MPI's library, which was not told of scela-run: say '--mpi openmpi'")
+            }
+            (OpenMpi::ThroughPmi, true) => Some(
+                "Open MPI's library, which was told of scela-run and did not ask for it: 'ompi_info | grep flux' should name components of pmix and schizo; without them, start it with Open MPI's mpirun, or build it with MPICH",
+            ),
+        };
+    }
+    const KINDS: [(&str, &str); 4] = [
+        ("libpmix.so", NO_PMIX),
         (
             "libmpi.so.20",
-            "an old Open MPI's library, which finds its launcher by PMIx; start it with Open MPI's mpirun, or build it with MPICH",
+            "an old Open MPI's library, which finds its launcher by PMIx; start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
         ),
         (
             "libopen-rte.so",
             "a part of Open MPI, which finds its launcher by PMIx; start it with Open MPI's mpirun, or build it with MPICH",
         ),
-        ("libpmi2.so", "a library that speaks to Slurm; start it with srun --mpi=pmi2"),
-        ("libpmi.so", "a library that speaks to Slurm; start it with srun"),
         ("libcray", "a Cray library, which finds its launcher by PALS or ALPS"),
     ];
-    KINDS.iter().find(|(prefix, _)| library.starts_with(prefix)).map(|(_, kind)| *kind)
-}
-
-fn locate(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
-    let inherited = if command.inherit == Inherit::Nothing { &[][..] } else { &session.environment };
-    let environment: Vec<_> = command.set.iter().rev().chain(inherited).cloned().collect();
-    let image = Image::prepare(&command.program, &[], &environment, &command.wdir).ok()?;
-    let wdir = Path::new(std::ffi::OsStr::new(std::str::from_utf8(&command.wdir).ok()?));
-    Some(wdir.join(image.path()))
-}
-
-/// The libraries that an ELF program names; `None` for anything else, a script for example.
-fn needed(path: &Path) -> Option<Vec<String>> {
-    if fs::metadata(path).ok()?.len() > FILE_BYTES_MAX {
-        return None;
+    if library.starts_with("libpmi.so") && facts.slurms {
+        return Some(
+            "and would load Slurm's, which speaks to srun only; put the directory with ScELA's libpmi.so.0 into LD_LIBRARY_PATH",
+        );
     }
-    let bytes = fs::read(path).ok()?;
-    let header = FileHeader64::<Endianness>::parse(&*bytes).ok()?;
-    let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, &*bytes).ok()?;
-    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, &*bytes).ok().flatten())?;
-    let sections = header.sections(endian, &*bytes).ok()?;
-    let (_, link) = sections.dynamic(endian, &*bytes).ok().flatten()?;
-    let strings = sections.strings(endian, &*bytes, link).ok()?;
-    let names = dynamic.iter().filter(|entry| entry.tag(endian) == DT_NEEDED);
-    Some(
-        names
-            .filter_map(|entry| entry.string(endian, strings).ok())
-            .map(|name| String::from_utf8_lossy(name).into_owned())
-            .collect(),
-    )
+    KINDS.iter().find(|(prefix, _)| library.starts_with(prefix)).map(|(_, kind)| *kind)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_dynamic_program_names_its_libraries() {
-        let libraries = needed(&std::env::current_exe().unwrap()).unwrap();
-        assert!(libraries.iter().any(|name| name.starts_with("libc.")), "{libraries:?}");
-        assert!(libraries.iter().all(|name| kind(name).is_none()));
-    }
-
-    #[test]
-    fn other_files_name_nothing() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for content in [
-            &b""[..],
-            b"#!/bin/sh\nexit 0\n",
-            b"\x7fELF\x02\x01\x01 and then rubbish, rubbish, rubbish, rubbish, rubbish",
-        ] {
-            fs::write(file.path(), content).unwrap();
-            assert_eq!(needed(file.path()), None);
+    #[track_caller]
+    fn check(library: &str, facts: Facts, expected: Option<&str>) {
+        let told = kind(library, facts);
+        match expected {
+            None => assert_eq!(told, None, "{library}"),
+            Some(expected) => assert!(told.is_some_and(|told| told.contains(expected)), "{library}: {told:?}"),
         }
-        assert_eq!(needed(Path::new("/nonexistent")), None);
     }
 
     #[test]
     fn open_mpi_and_mpich_are_told_apart() {
-        assert!(kind("libmpi.so.40").unwrap().contains("Open MPI"));
-        assert_eq!(kind("libmpi.so.12"), None, "the ABI of MPICH, Intel MPI and MVAPICH");
-        assert_eq!(kind("libmpich.so.12"), None);
+        let facts = |open_mpi, given| Facts { open_mpi: Some(open_mpi), given, ..Facts::default() };
+        check("libmpi.so.40", facts(OpenMpi::ThroughPmix, false), Some("does not speak that: start it with"));
+        check("libmpi.so.40", facts(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
+        check("libmpi.so.40", facts(OpenMpi::ThroughPmi, false), Some("say '--mpi openmpi'"));
+        check("libmpi_mpifh.so.40", facts(OpenMpi::ThroughPmi, true), Some("ompi_info"));
+        check("libmpi.so.20", Facts::default(), Some("an old Open MPI's"));
+        // The ABI of MPICH, Intel MPI and MVAPICH.
+        check("libmpi.so.12", Facts::default(), None);
+        check("libmpich.so.12", Facts::default(), None);
+    }
+
+    #[test]
+    fn a_libpmi_is_no_reason_unless_it_is_slurms() {
+        check("libpmi.so.0", Facts::default(), None);
+        check("libpmi.so.0", Facts { slurms: true, ..Facts::default() }, Some("speaks to srun only"));
+        check("libpmi2.so.0", Facts { slurms: true, ..Facts::default() }, None);
+        check("libpmix.so.2", Facts::default(), Some("PMIx"));
+        check("libc.so.6", Facts { slurms: true, ..Facts::default() }, None);
     }
 }

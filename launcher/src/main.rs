@@ -18,7 +18,7 @@ use std::time::Duration;
 use launcher::cli::{self, Typed};
 use launcher::plan::{self, Machine};
 use launcher::session::{self, Secrets};
-use launcher::{demo, exit};
+use launcher::{demo, exit, mpi};
 use nla::sys;
 use nla::wire::SessionKey;
 
@@ -88,19 +88,22 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
     match prepare(request) {
         Ok(code) => code,
         Err(Trouble::Usage(text)) => fail(&text, exit::USAGE),
+        Err(Trouble::Missing(text)) => fail(&text, exit::NOT_LAUNCHED),
         Err(Trouble::Machine(error)) => fail(&format!("the job could not be launched: {error}"), exit::NOT_LAUNCHED),
     }
 }
 
 enum Trouble {
     Usage(String),
+    Missing(String),
     Machine(io::Error),
 }
 
 fn prepare(request: cli::Request) -> Result<ExitCode, Trouble> {
     let random = random().map_err(Trouble::Machine)?;
     let machine = machine(random.session).map_err(Trouble::Machine)?;
-    let plan = plan::plan(request, &machine).map_err(|error| Trouble::Usage(error.to_string()))?;
+    let mut plan = plan::plan(request, &machine).map_err(|error| Trouble::Usage(error.to_string()))?;
+    mpi::provide(&mut plan, &machine).map_err(|error| Trouble::Missing(error.to_string()))?;
     let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
     session::run(plan, random.session, secrets).map_err(Trouble::Machine)
 }

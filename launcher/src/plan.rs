@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use nla::core::limits::{RANKS_MAX, RANKS_PER_AGENT};
 use nla::core::{
-    AgentId, CommandPlan, Inherit, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, Variable, place,
+    AgentId, CommandPlan, Inherit, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, Variable, owners,
+    place,
 };
 use nla::sys::ShellState;
 use pmi::{Mapping, Ranks};
@@ -173,9 +174,10 @@ pub fn plan(request: Request, machine: &Machine) -> Result<Plan, PlanError> {
             kvsname: format!("scela-{:016x}_0", machine.session),
             size,
             universe: i32::try_from(size.max(machine.cores)).unwrap_or(i32::MAX),
-            spawned: false,
+            spawner: None,
             commands,
             mapping,
+            owners: owners(&placement, &nodes),
             placement,
             preputs: Vec::new(),
             stdin,
@@ -278,12 +280,13 @@ fn environment(
 /// What an enclosing launcher, or an enclosing ScELA, left in the environment for its own ranks:
 /// an MPI library that sees it would talk to that one.
 fn is_foreign(name: &[u8]) -> bool {
-    const PREFIXES: [&str; 10] = [
+    const PREFIXES: [&str; 11] = [
         "PMI_",
         "PMIX_",
         "HYDI_",
         "HYDRA_",
         "SCELA_GUARDIAN",
+        "SCELA_SEGMENT",
         "OMPI_COMM_WORLD_",
         "PALS_",
         "ALPS_APP_",

@@ -110,7 +110,10 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         Cause::Abort { code, message } if message.is_empty() => format!("{who} on {host} called MPI_Abort({code})"),
         Cause::Abort { code, message } => format!("{who} on {host} called MPI_Abort({code}): {message}"),
         Cause::Code(code) => format!("{who} on {host} exited with code {code}"),
-        Cause::Broken { why } => format!("{who} on {host} broke the PMI protocol and was killed: {why}"),
+        Cause::Broken { why } => {
+            let were = if failure.ranks.len() == 1 { "was" } else { "were" };
+            format!("{who} on {host} broke the PMI protocol and {were} killed: {why}")
+        }
         Cause::Left { in_fence: true } => {
             format!("{who} on {host} ended without MPI_Finalize while others wait for it in a fence")
         }

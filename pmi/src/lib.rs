@@ -8,22 +8,32 @@
 //! - [`request`]: what a rank asks of its agent, whatever interface it speaks.
 //! - [`board`]: the bulletin board: batches of puts on their way up, epochs on their way down, the
 //!   node's cache.
+//! - [`conversation`]: the server's side for one rank, which speaks either protocol version.
+//! - [`segment`]: how the board lies in shared memory.
 //! - [`wire`]: framing and tokens shared by the protocol versions.
-//! - [`v1`]: PMI-1: commands, replies, the server's engine, a client.
+//! - [`v1`], [`v2`]: PMI-1 and PMI-2: requests, replies, the server's engine, a client.
+//! - [`client`]: what the clients of both share.
 //! - [`limits`]: every bound of this crate, in one place.
 #![forbid(unsafe_code)]
 
 pub mod board;
+pub mod client;
+pub mod conversation;
 pub mod limits;
 pub mod mapping;
+mod member;
 pub mod rank;
 pub mod ranks;
 pub mod request;
+pub mod segment;
 pub mod v1;
+pub mod v2;
 pub mod wire;
 
 pub use board::{Board, Epoch, EpochError, Put, Puts, PutsError};
+pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
+pub use member::Facts;
 pub use rank::Rank;
 pub use ranks::Ranks;
-pub use request::{Answer, NameError, Request, SpawnCommand, SpawnOrder};
+pub use request::{Answer, Launched, NameError, Request, SpawnCommand, SpawnOrder};

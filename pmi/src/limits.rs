@@ -51,6 +51,13 @@ pub const RANKS_INTERVALS_MAX: usize = 1 << 21;
 /// Most bytes of puts that one rank may have waiting for its next fence.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Longest value of an attribute of a node, and of what neighbours in a ring exchange:
+/// `PMI2_MAX_ATTRVALUE` without the terminating NUL.
+pub const ATTRIBUTE_BYTES_MAX: usize = 1023;
+
+/// Longest name of a namespace that a rank may ask about.
+pub const JOB_BYTES_MAX: usize = 255;
+
 /// Longest name given to `MPI_Publish_name`.
 pub const SERVICE_BYTES_MAX: usize = 512;
 /// Longest port given to `MPI_Publish_name`; the `lookup_result` must fit [`LEGACY_LINE_BYTES_MAX`].

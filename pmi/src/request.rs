@@ -1,7 +1,7 @@
 //! What a rank asks of its agent, whatever interface it speaks, and what it is answered.
 //!
-//! A protocol engine ([`crate::v1`], later v2 and libpmi's segment) answers on its own what it can
-//! answer from its facts and the node's board. What is left becomes a [`Request`]; those for which
+//! A protocol engine ([`crate::v1`], [`crate::v2`]) answers on its own what it can answer from its
+//! facts and the node's board. What is left becomes a [`Request`]; those for which
 //! [`Request::wants_answer`] holds are owed exactly one [`Answer`] of the same kind.
 
 use serde::{Deserialize, Serialize};
@@ -135,12 +135,53 @@ pub enum Request {
     Fence {
         /// The rank's puts since its last fence, in its own order; may be empty.
         puts: Puts,
+        /// The rank waits in the segment: it is released there, and wants no answer.
+        in_segment: bool,
     },
+    /// `PMIX_Ring`: a meeting of all ranks, like a fence, at which each learns who is beside it.
+    /// Publishes nothing. Answered by [`Answer::Ring`].
+    Ring {
+        /// What its left neighbour is to learn of it; at most
+        /// [`ATTRIBUTE_BYTES_MAX`](crate::limits::ATTRIBUTE_BYTES_MAX) bytes.
+        to_left: Vec<u8>,
+        /// What its right neighbour is to learn of it.
+        to_right: Vec<u8>,
+    },
+    /// Puts an attribute of the node, for the namespace's ranks on it. Answered by
+    /// [`Answer::NodePut`], once all of them can get it.
+    NodePut {
+        /// The key: one that could be put on the board.
+        key: Vec<u8>,
+        /// The value.
+        value: Vec<u8>,
+    },
+    /// Asks for an attribute of the node. Answered by [`Answer::NodeGot`].
+    NodeGet {
+        /// The key.
+        key: Vec<u8>,
+        /// The answer is withheld until somebody has put it.
+        wait: bool,
+    },
+    /// Asks for an entry on another namespace's board. Answered by [`Answer::Elsewhere`].
+    Elsewhere {
+        /// The other namespace's name.
+        job: Vec<u8>,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// `PMI2_Job_Connect`: asks whether there is a namespace of this name. Answered by
+    /// [`Answer::Connected`].
+    Connect {
+        /// Its name.
+        job: Vec<u8>,
+    },
+    /// Asks for the segment. Answered by [`Answer::Segment`], by who holds the descriptor.
+    Segment,
     /// `MPI_Publish_name`. Answered by [`Answer::Published`].
     Publish {
         /// The name, not empty; may hold blanks.
         service: Vec<u8>,
-        /// The port, not empty, without blanks.
+        /// The port, not empty. With a blank only from PMI-2, and then PMI-1 cannot look it up.
         port: Vec<u8>,
     },
     /// `MPI_Lookup_name`. Answered by [`Answer::Found`], without waiting for anybody to publish.
@@ -177,11 +218,17 @@ impl Request {
     /// Whether the rank now waits for an [`Answer`].
     pub fn wants_answer(&self) -> bool {
         match self {
-            Self::Fence { .. }
-            | Self::Publish { .. }
+            Self::Fence { in_segment, .. } => !in_segment,
+            Self::Publish { .. }
             | Self::Lookup { .. }
             | Self::Unpublish { .. }
-            | Self::Spawn(_) => true,
+            | Self::Spawn(_)
+            | Self::Ring { .. }
+            | Self::NodePut { .. }
+            | Self::NodeGet { .. }
+            | Self::Elsewhere { .. }
+            | Self::Connect { .. }
+            | Self::Segment => true,
             Self::Joined | Self::Abort { .. } | Self::Finalized | Self::Broken { .. } => false,
         }
     }
@@ -198,9 +245,36 @@ pub enum Answer {
     Found(Result<Vec<u8>, NameError>),
     /// The outcome of [`Request::Unpublish`].
     Unpublished(Result<(), NameError>),
-    /// The outcome of [`Request::Spawn`], once the children were launched: one error code per rank
-    /// (0: started), or why nothing was.
-    Spawned(Result<Vec<i32>, String>),
+    /// The outcome of [`Request::Spawn`], once the children were launched.
+    Spawned(Result<Launched, String>),
+    /// The rank's place in the ring, and what its neighbours gave it.
+    Ring {
+        /// Its position, from 0; the ring has as many as the namespace has ranks.
+        position: u32,
+        /// What its left neighbour gave to its right.
+        from_left: Vec<u8>,
+        /// What its right neighbour gave to its left.
+        from_right: Vec<u8>,
+    },
+    /// Whether the node took the attribute: there is a bound on how many it holds.
+    NodePut(bool),
+    /// The attribute's value, if anybody has put it.
+    NodeGot(Option<Vec<u8>>),
+    /// The entry's value; `None` if there is none, or no such namespace.
+    Elsewhere(Option<Vec<u8>>),
+    /// Whether there is a namespace of that name.
+    Connected(bool),
+    /// Whether the descriptor of the segment comes with the reply.
+    Segment(bool),
+}
+
+/// What a spawn has started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Launched {
+    /// The name of the new namespace.
+    pub job: String,
+    /// One code per rank that was asked for; 0: started.
+    pub codes: Vec<i32>,
 }
 
 /// Why a published name was refused or not found.

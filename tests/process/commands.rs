@@ -170,7 +170,7 @@ fn init_twice_without_finalize() {
 }
 
 #[test]
-fn a_second_version_of_the_protocol_is_refused() {
-    let outcome = scela().np(1).program(script(["cmd=init pmi_version=2 pmi_subversion=0"])).run();
+fn a_third_version_of_the_protocol_is_refused() {
+    let outcome = scela().np(1).program(script(["cmd=init pmi_version=3 pmi_subversion=0"])).run();
     outcome.is_quiet_success().wrote_among_others("0: cmd=response_to_init rc=-1");
 }

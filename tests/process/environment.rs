@@ -148,16 +148,21 @@ fn what_an_outer_launcher_left_is_gone() {
         "OMPI_COMM_WORLD_RANK",
         "MPIRUN_RSH_LAUNCH",
     ];
-    let run =
-        foreign.iter().fold(scela().np(1).env("PMI_RANK", "77").env("PMI_SIZE", "99"), |run, name| run.env(name, "5"));
+    let socket_s_own = |value: &str| value.starts_with("1:");
+    let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5")];
+    let run = outer.iter().fold(scela().np(1), |run, (name, value)| run.env(name, value));
+    let run = foreign.iter().fold(run, |run, name| run.env(name, "5"));
     let (outcome, variables) = variables(run);
     for name in foreign {
         assert!(!variables.contains_key(name), "{name} is still there\n{outcome}");
     }
     assert_eq!((variables["PMI_RANK"].as_str(), variables["PMI_SIZE"].as_str()), ("0", "1"));
+    assert!(socket_s_own(&variables["SCELA_SEGMENT"]), "not the outer one's\n{outcome}");
     let own: Vec<_> = variables
         .keys()
         .filter(|name| name.contains("SCELA_") && *name != "SCELA_TEST_WORLD" && *name != "SCELA_RUN")
+        // By this libpmi knows that it may ask for the segment.
+        .filter(|name| *name != "SCELA_SEGMENT")
         // What the soak is told is told to all tests.
         .filter(|name| !name.starts_with("SCELA_SOAK_"))
         .collect();

@@ -183,6 +183,7 @@ fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<()
         }
         Global::GenvNone => options.genv_policy = Some(EnvPolicy::None),
         Global::GenvAll => options.genv_policy = Some(EnvPolicy::All),
+        Global::Mpi => options.mpi = values::mpi(value)?,
         Global::Stdin => options.stdin = Some(values::stdin(value)?),
         Global::PrependRank => options.prepend_rank = true,
         Global::OutfilePattern => options.outfile_pattern = Some(values::non_empty(value)?),

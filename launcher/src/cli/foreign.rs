@@ -63,7 +63,6 @@ const FOREIGN: &[Foreign] = &[
     foreign(&["preload-binary", "preload-files", "bcast"], "copies files to the hosts"),
     foreign(&["mca", "gmca", "omca", "prtemca", "pmixmca", "am", "tune"],
         "sets a parameter of Open MPI"),
-    foreign(&["mpi"], "chooses between PMI-1, PMI-2 and PMIx"),
     foreign(&["allow-run-as-root"], "lets root start ranks, as scela-run always does"),
     foreign(&["profile", "trace", "check_mpi", "gtool", "tv", "xterm", "debug"],
         "starts the program under a tool"),

@@ -21,8 +21,10 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
 ];
 
 /// The environment variables that scela-run reads, and what they do.
-pub const ENVIRONMENT: &[(&str, &str)] =
-    &[("SCELA_LOG", "what to log on stderr: error, warn, info, debug or trace (default: warn)")];
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("SCELA_LOG", "log to stderr: error, warn, info, debug or trace (default: warn)"),
+    ("SCELA_PMI_LIBRARY", "ScELA's libpmi.so, if it is not beside scela-run or in ../lib"),
+];
 
 /// What help shows as examples: what to type, behind the program's name, and what it does.
 pub const EXAMPLES: &[(&str, &str)] = &[
@@ -98,7 +100,7 @@ fn after_help(called: &str) -> String {
     }
     text += "\nEnvironment variables:\n";
     for (name, meaning) in ENVIRONMENT {
-        text += &format!("  {name}  {meaning}\n");
+        text += &format!("  {name:<18} {meaning}\n");
     }
     text.trim_end().to_owned()
 }

@@ -43,6 +43,7 @@ pub(super) enum Global {
     GenvList,
     GenvNone,
     GenvAll,
+    Mpi,
     Stdin,
     PrependRank,
     OutfilePattern,
@@ -166,6 +167,10 @@ pub(super) const OPTIONS: &[Spec] = &[
         "pass none of your environment"),
     spec(Id::Global(Global::GenvAll), &["genvall"], &[], Group::Environment,
         "pass all of your environment (default)"),
+    spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], Group::Environment,
+        "set what this MPI library needs: openmpi (3 and 4),\n\
+         none, or auto, which looks into the program's file\n\
+         (default)"),
 
     spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], Group::Streams,
         "who reads standard input: none, all, ranks (0,3-5),\n\

@@ -100,6 +100,32 @@ pub enum CachePolicy {
     Hcmab,
 }
 
+/// Whose needs the ranks' environment serves, beyond PMI's own variables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mpi {
+    /// Those of the library that a program's file names.
+    #[default]
+    Auto,
+    /// Nobody's.
+    None,
+    /// Open MPI's, 3 and 4.
+    OpenMpi,
+}
+
+impl Mpi {
+    /// All kinds.
+    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::None, Self::OpenMpi];
+
+    /// As it is typed.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+            Self::OpenMpi => "openmpi",
+        }
+    }
+}
+
 /// What is said about the session as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -107,6 +133,8 @@ pub struct Options {
     pub genv: Vec<EnvChange>,
     /// `-genvall`, `-genvnone`, `-genvlist`: what all programs get of the launcher's environment.
     pub genv_policy: Option<EnvPolicy>,
+    /// `--mpi`: for which MPI library the ranks' environment is made.
+    pub mpi: Mpi,
     /// `-ppn`: the most ranks on one node.
     pub ppn: Option<u32>,
     /// `-prepend-rank`: whether each line of output begins with its rank.
@@ -149,6 +177,7 @@ impl Default for Options {
         Self {
             genv: Vec::new(),
             genv_policy: None,
+            mpi: Mpi::default(),
             ppn: None,
             prepend_rank: false,
             outfile_pattern: None,

@@ -148,6 +148,9 @@ fn options_of_the_session() {
     check_options(&["-genvlist A,B", "--genvlist=A,B"], |o| {
         o.genv_policy = Some(EnvPolicy::List(vec!["A".into(), "B".into()]));
     });
+    check_options(&["-mpi openmpi", "--mpi=OpenMPI", "--mpi none --mpi openmpi"], |o| o.mpi = Mpi::OpenMpi);
+    check_options(&["--mpi none"], |o| o.mpi = Mpi::None);
+    check_options(&["--mpi auto"], |_| {});
     check_options(&["-l", "--l", "-prepend-rank", "--prepend-rank", "-tag-output", "--tag-output"], |o| {
         o.prepend_rank = true
     });

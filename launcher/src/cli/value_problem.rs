@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::error::thousands;
 use super::options::RANKS_MAX;
+use super::request::Mpi;
 use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
 
 /// What is wrong with an option's value.
@@ -101,6 +102,14 @@ pub enum ValueProblem {
         /// Whether it looks like a slip of the finger.
         near: bool,
     },
+    /// No MPI library of this name.
+    #[error("there is no kind '{value}' of MPI library here, only auto, none and openmpi")]
+    MpiUnknown {
+        /// As typed.
+        value: String,
+        /// The kind that it looks like.
+        near: Option<Mpi>,
+    },
     /// A label past its bound.
     #[error("the label has {bytes} bytes, the most is {LABEL_BYTES_MAX}")]
     LabelTooLong {
@@ -130,6 +139,10 @@ impl ValueProblem {
                 format!("write ranks as in '{option} 0,3-5'; put ./ before a file's name")
             }
             Self::CacheUnknown { near: true, .. } => "did you mean 'hcmab'?".to_owned(),
+            Self::MpiUnknown { near: Some(near), .. } => format!("did you mean '{}'?", near.name()),
+            Self::MpiUnknown { near: None, .. } => {
+                format!("leave '{option}' out: which PMI a rank speaks is heard from itself")
+            }
             Self::CacheNotYet { .. } | Self::CacheUnknown { .. } => {
                 format!("leave '{option}' out")
             }

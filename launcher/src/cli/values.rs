@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::shown;
 use super::options::{RANKS_MAX, nearest_of};
-use super::request::{CachePolicy, EnvChange, StdinTo};
+use super::request::{CachePolicy, EnvChange, Mpi, StdinTo};
 use super::value_problem::ValueProblem;
 
 /// The longest `--timeout`, a year.
@@ -212,6 +212,19 @@ pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     }
 }
 
+/// An MPI library's name, in either case.
+pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
+    let name = value.to_string_lossy().to_ascii_lowercase();
+    if name.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let named = |name: &str| Mpi::ALL.into_iter().find(|mpi| mpi.name() == name);
+    named(&name).ok_or_else(|| ValueProblem::MpiUnknown {
+        value: shown(value),
+        near: nearest_of(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
+    })
+}
+
 /// A session's name.
 pub(super) fn label(value: &OsStr) -> Parsed<String> {
     let bytes = value.len();
@@ -370,6 +383,19 @@ mod tests {
                 ("hcmab-lru", "the policy 'hcmab-lru' is not in this version, which has hcmab only"),
                 ("hcmba", "there is no policy 'hcmba', this version has hcmab only"),
                 ("lru", "there is no policy 'lru', this version has hcmab only"),
+            ],
+        );
+    }
+
+    #[test]
+    fn mpi_libraries() {
+        check(
+            mpi,
+            &[("auto", Mpi::Auto), ("none", Mpi::None), ("openmpi", Mpi::OpenMpi), ("OpenMPI", Mpi::OpenMpi)],
+            &[
+                ("", "the value is empty"),
+                ("open-mpi", "there is no kind 'open-mpi' of MPI library here, only auto, none and openmpi"),
+                ("pmi2", "there is no kind 'pmi2' of MPI library here, only auto, none and openmpi"),
             ],
         );
     }

@@ -5,15 +5,19 @@
 //! facts. Only when it has lost its parent does it act by itself: it kills its ranks and leaves, so
 //! that no cut of the network leaves a process behind.
 
+mod ending;
+mod inquiries;
+mod meetings;
+mod ranks;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pmi::{Answer, Epoch, Puts, Rank, Ranks, Request};
+use pmi::{Answer, Epoch, Rank, Ranks, Request};
 
 use super::cause::{Cause, Exit, Failure, bounded};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::FAILURES_SINGLE_MAX;
-use super::message::{Down, Question, Reply, Up};
+use super::message::{Asker, Down, Up};
 use super::namespace::{Namespace, Stage};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::topology::Subtree;
@@ -49,6 +53,17 @@ pub enum Input {
     FromRank(NamespaceId, Rank, Request),
     /// A rank's process has ended, and all that it asked before has been handed in.
     RankEnded(NamespaceId, Rank, Exit),
+    /// [`Action::LookUp`] is done.
+    LookedUp {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        key: Vec<u8>,
+        /// Who asked.
+        asker: Asker,
+        /// What the board has.
+        value: Option<Vec<u8>>,
+    },
     /// [`Action::Sweep`] is done: no descendant is left. Output may still be on its way.
     Swept {
         /// Processes that had outlived their ranks.
@@ -80,6 +95,15 @@ pub enum Action {
     Release(NamespaceId, Ranks),
     /// Answer a rank.
     Answer(NamespaceId, Rank, Answer),
+    /// Look up an entry on the namespace's board here, and hand in [`Input::LookedUp`].
+    LookUp {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        key: Vec<u8>,
+        /// Who asked; for the input.
+        asker: Asker,
+    },
     /// Send a signal to the process groups of these ranks.
     Signal(NamespaceId, Ranks, i32),
     /// While suspended, silence of the parent is no sign of loss.
@@ -180,6 +204,9 @@ impl Agent {
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
             Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
             Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(now, namespace, rank, exit, actions),
+            Input::LookedUp { namespace, key, asker, value } => {
+                self.on_looked_up(namespace, &key, asker, value, actions);
+            }
             Input::Swept { leftovers } => {
                 if self.phase == Phase::Sweeping {
                     self.phase = Phase::Swept;
@@ -218,21 +245,9 @@ impl Agent {
                     actions.extend(children.into_iter().map(|child| Action::ToChild(child, Down::Undo { namespace })));
                 }
             }
-            Down::Release { namespace, number, epoch } => self.on_release(now, namespace, number, epoch, actions),
-            Down::Reply { agent, namespace, rank, reply } if agent == self.id() => {
-                let answer = match reply {
-                    Reply::Published(result) => Answer::Published(result),
-                    Reply::Found(result) => Answer::Found(result),
-                    Reply::Unpublished(result) => Answer::Unpublished(result),
-                    Reply::Spawned(result) => Answer::Spawned(result.map(|count| vec![0; count as usize])),
-                };
-                actions.push(Action::Answer(namespace, rank, answer));
-            }
-            Down::Reply { agent, namespace, rank, reply } => {
-                if let Some(child) = self.here.toward(agent) {
-                    actions.push(Action::ToChild(child.head(), Down::Reply { agent, namespace, rank, reply }));
-                }
-            }
+            Down::Release { namespace, number, given } => self.on_release(now, namespace, number, given, actions),
+            Down::Inquire(inquiry) => self.on_inquiry_from_above(inquiry, actions),
+            Down::Reply { asker, reply } => self.on_reply_from_above(asker, reply, actions),
             Down::Signal { signal } => {
                 self.to_children(&Down::Signal { signal }, actions);
                 self.signal_all(signal, actions);
@@ -265,7 +280,7 @@ impl Agent {
         if !self.is_serving() {
             return;
         }
-        if !plan.is_consistent() || self.namespaces.contains_key(&plan.id) {
+        if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
             let cause = Cause::NotStarted { why: "its plan contradicts itself; that is a bug of ScELA".to_owned() };
             let failure = Failure { at: now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
             return self.fail(failure, actions);
@@ -278,36 +293,6 @@ impl Agent {
         let namespace = Namespace::new(&plan, self.here);
         actions.push(Action::Start(Box::new(plan), namespace.own().clone()));
         self.namespaces.insert(namespace.id, namespace);
-    }
-
-    fn on_release(
-        &mut self,
-        now: Time,
-        namespace: NamespaceId,
-        number: u32,
-        epoch: bytes::Bytes,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        // The children first: the farther away, the longer the way.
-        for child in ns.children.keys() {
-            actions.push(Action::ToChild(*child, Down::Release { namespace, number, epoch: epoch.clone() }));
-        }
-        if !epoch.is_empty() {
-            match Epoch::from_bytes(epoch) {
-                Ok(epoch) => actions.push(Action::Publish(namespace, epoch)),
-                Err(error) => {
-                    let cause = Cause::Lost { why: format!("it got an epoch that it cannot read: {error}") };
-                    self.fail(Failure { at: now, agent: self.id(), namespace, ranks: Ranks::new(), cause }, actions);
-                    return;
-                }
-            }
-        }
-        if let Some(released) = ns.release(number)
-            && !released.is_empty()
-        {
-            actions.push(Action::Release(namespace, released));
-        }
     }
 
     fn on_parent_lost(&mut self, now: Time, actions: &mut Vec<Action>) {
@@ -343,21 +328,8 @@ impl Agent {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
                 }
             }
-            Up::Gathered { namespace, number, ranks, puts } => {
-                let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-                let allowed = ns.children.get(&from).cloned().unwrap_or_default();
-                let result = puts
-                    .validate()
-                    .map_err(Into::into)
-                    .and_then(|_| ns.fence.arrive(now, number, &ranks, &allowed, &puts));
-                match result {
-                    Ok(()) => actions.extend(ns.gathered().map(Action::ToParent)),
-                    Err(error) => {
-                        let why = format!("it broke the protocol: fence {number} of namespace {namespace}: {error}");
-                        actions.push(Action::CloseChild(from, why.clone()));
-                        self.on_child_lost(now, from, why, actions);
-                    }
-                }
+            Up::Gathered { namespace, number, ranks, brought } => {
+                self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
             }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
@@ -372,7 +344,16 @@ impl Agent {
             Up::Failed(failure) => self.fail(failure, actions),
             Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
             message @ Up::Ask { .. } => actions.push(Action::ToParent(message)),
+            Up::Inquire(inquiry) => self.on_inquiry_from_below(now, from, inquiry, actions),
+            Up::Reply { asker, reply } => self.on_reply_from_below(now, from, asker, reply, actions),
         }
+    }
+
+    /// A child broke the rules: its link is closed, and with that it is lost.
+    fn cut_off(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
+        let why = format!("it broke the protocol: {why}");
+        actions.push(Action::CloseChild(child, why.clone()));
+        self.on_child_lost(now, child, why, actions);
     }
 
     fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
@@ -385,158 +366,6 @@ impl Agent {
             Failure { at: now, agent: child, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause },
             actions,
         );
-    }
-
-    // ---- own ranks ----
-
-    fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let complete = ns.on_started(ranks);
-        if ns.undone || !matches!(self.phase, Phase::Serving) {
-            // They slipped out between the order to end and the cancelling of the rest.
-            actions.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
-        } else if self.suspended {
-            actions.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
-        }
-        if complete {
-            actions.push(Action::ToParent(Up::Started { namespace }));
-        }
-    }
-
-    fn on_not_started(
-        &mut self,
-        now: Time,
-        namespace: NamespaceId,
-        ranks: Ranks,
-        why: String,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        ns.on_not_started(&ranks);
-        let undone = ns.undone;
-        if self.is_serving() && !undone {
-            let cause = Cause::NotStarted { why: bounded(why) };
-            self.fail(Failure { at: now, agent: self.id(), namespace, ranks, cause }, actions);
-        }
-    }
-
-    fn on_request(
-        &mut self,
-        now: Time,
-        namespace: NamespaceId,
-        rank: Rank,
-        request: Request,
-        actions: &mut Vec<Action>,
-    ) {
-        let agent = self.here.head();
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let question = match request {
-            Request::Joined => {
-                ns.set_active(rank, true);
-                if ns.on_contact() {
-                    actions.push(Action::ToParent(Up::Contact { namespace }));
-                }
-                return;
-            }
-            Request::Finalized => return ns.set_active(rank, false),
-            Request::Fence { puts } => return self.on_fence(now, namespace, rank, &puts, actions),
-            Request::Abort { code, message } => {
-                let cause = Cause::Abort { code, message: bounded(message) };
-                return self.fail_rank(now, namespace, rank, cause, actions);
-            }
-            Request::Broken { why } => {
-                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
-                return self.fail_rank(now, namespace, rank, Cause::Broken { why: bounded(why) }, actions);
-            }
-            Request::Publish { service, port } => Question::Publish { service, port },
-            Request::Lookup { service } => Question::Lookup { service },
-            Request::Unpublish { service } => Question::Unpublish { service },
-            Request::Spawn(order) => Question::Spawn(order),
-        };
-        actions.push(Action::ToParent(Up::Ask { agent, namespace, rank, question }));
-    }
-
-    fn on_fence(&mut self, now: Time, namespace: NamespaceId, rank: Rank, puts: &Puts, actions: &mut Vec<Action>) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let ranks = std::iter::once(rank).collect();
-        let allowed = ns.own().clone();
-        match ns.fence.arrive(now, ns.fence.number(), &ranks, &allowed, puts) {
-            Ok(()) => {
-                ns.on_entered(rank);
-                actions.extend(ns.gathered().map(Action::ToParent));
-            }
-            Err(error) => {
-                actions.push(Action::Signal(namespace, ranks, SIGKILL));
-                let cause = Cause::Broken { why: format!("its fence was refused: {error}") };
-                self.fail_rank(now, namespace, rank, cause, actions);
-            }
-        }
-    }
-
-    fn on_rank_ended(&mut self, now: Time, namespace: NamespaceId, rank: Rank, exit: Exit, actions: &mut Vec<Action>) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let Some((fences, unfinished)) = ns.end(rank) else { return };
-        if ns.undone || !matches!(self.phase, Phase::Serving) {
-            return;
-        }
-        match exit {
-            Exit::Code(0) => ns.note_exit(now, fences, unfinished, &std::iter::once(rank).collect()),
-            Exit::Code(code) => self.fail_rank(now, namespace, rank, Cause::Code(code), actions),
-            Exit::Signal { signal, core, out_of_memory } => {
-                self.fail_rank(now, namespace, rank, Cause::Signal { signal, core, out_of_memory }, actions);
-            }
-        }
-    }
-
-    fn fail_rank(&mut self, at: Time, namespace: NamespaceId, rank: Rank, cause: Cause, actions: &mut Vec<Action>) {
-        let fresh = self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank));
-        if fresh {
-            let agent = self.id();
-            self.fail(Failure { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }, actions);
-        }
-    }
-
-    fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
-        if self.failures_told < FAILURES_SINGLE_MAX {
-            self.failures_told += 1;
-            actions.push(Action::ToParent(Up::Failed(failure)));
-        } else {
-            self.failures_more = self.failures_more.saturating_add(1);
-        }
-    }
-
-    // ---- the end ----
-
-    fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
-        let kill_at = (signal != SIGKILL).then(|| now + grace);
-        match self.phase {
-            Phase::Serving => {
-                actions.push(Action::CancelStarts);
-                self.signal_all(signal, actions);
-                self.phase = Phase::Ending { kill_at };
-            }
-            Phase::Ending { kill_at: Some(before) } => {
-                if kill_at.is_none_or(|at| at < before) {
-                    self.signal_all(signal, actions);
-                    self.phase = Phase::Ending { kill_at };
-                }
-            }
-            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
-        }
-    }
-
-    fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {
-        for ns in self.namespaces.values() {
-            let ranks = ns.at(Stage::Running);
-            if ranks.is_empty() {
-                continue;
-            }
-            actions.push(Action::Signal(ns.id, ranks.clone(), signal));
-            if self.suspended && signal != SIGSTOP && signal != SIGCONT && signal != SIGKILL {
-                // A stopped process acts on a signal only when it goes on.
-                actions.push(Action::Signal(ns.id, ranks, SIGCONT));
-            }
-        }
     }
 
     fn to_children(&self, message: &Down, actions: &mut Vec<Action>) {
@@ -612,5 +441,4 @@ impl Agent {
 }
 
 #[cfg(test)]
-#[path = "agent_tests.rs"]
 mod tests;

@@ -14,6 +14,10 @@ pub const RANKS_PER_AGENT: u32 = 1000;
 pub const FAILURES_SINGLE_MAX: u32 = 64;
 /// Names that MPI_Publish_name may hold in a session.
 pub const NAMES_MAX: usize = 65_536;
+/// Attributes that a node holds for one namespace. MPI libraries put a few for each rank.
+pub const NODE_ATTRIBUTES_MAX: usize = 65_536;
+/// Bytes of these attributes, keys included.
+pub const NODE_ATTRIBUTES_BYTES_MAX: usize = 16 << 20;
 /// Bytes of text that a message carries about a failure; longer text is cut.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes of all puts of one fence of one namespace.

@@ -7,12 +7,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi::limits::{ATTRIBUTE_BYTES_MAX, VALUE_BYTES_MAX};
 use pmi::{NameError, Puts, Rank, Ranks, SpawnOrder};
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 use super::cause::{Cause, Failure};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::plan::{NamespacePlan, SessionPlan};
+use super::ring::{Seat, Stretch};
 
 /// From an agent to its parent, about the agent's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -29,7 +32,7 @@ pub enum Up {
         /// Its namespace.
         namespace: NamespaceId,
     },
-    /// All ranks of the subtree have arrived at a fence.
+    /// All ranks of the subtree have arrived at a fence, or at a ring in its place.
     Gathered {
         /// Their namespace.
         namespace: NamespaceId,
@@ -37,8 +40,8 @@ pub enum Up {
         number: u32,
         /// Who arrived.
         ranks: Ranks,
-        /// What they put since the fence before.
-        puts: Puts,
+        /// What they brought.
+        brought: Brought,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
@@ -67,14 +70,19 @@ pub enum Up {
     },
     /// A rank asks something that only the root can answer; [`Down::Reply`] brings the answer.
     Ask {
-        /// The rank's agent.
-        agent: AgentId,
-        /// The rank's namespace.
-        namespace: NamespaceId,
         /// The rank.
-        rank: Rank,
+        asker: Asker,
         /// What it asks.
         question: Question,
+    },
+    /// A rank asks something of an agent outside the subtree.
+    Inquire(Inquiry),
+    /// What an agent of the subtree answers to a rank outside of it.
+    Reply {
+        /// The rank.
+        asker: Asker,
+        /// The answer.
+        reply: Reply,
     },
     /// All processes of the subtree have ended. Its output may still be on its way: the end of that
     /// is told in the lanes that carry it.
@@ -82,6 +90,110 @@ pub enum Up {
         /// Processes that outlived their ranks and were killed.
         leftovers: u64,
     },
+}
+
+/// A rank that asks, and where it is.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Asker {
+    /// Its agent.
+    pub agent: AgentId,
+    /// Its namespace.
+    pub namespace: NamespaceId,
+    /// The rank.
+    pub rank: Rank,
+}
+
+/// What ranks bring to a meeting. All must bring the same kind.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Brought {
+    /// It is a fence: what they put since the one before.
+    Puts(Puts),
+    /// It is a ring: their part of it.
+    Ring(Stretch),
+}
+
+/// What a meeting gives to a subtree.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Given {
+    /// It was a fence: the epoch's bytes, for all the same; none if nothing was put.
+    Epoch(Bytes),
+    /// It was a ring: where the subtree's part of it sits.
+    Ring(Seat),
+}
+
+/// A question of a rank to an agent, which travels up to where the agent is below, and down to it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Inquiry {
+    /// The agent.
+    pub to: AgentId,
+    /// The rank.
+    pub asker: Asker,
+    /// What it is about.
+    pub matter: Matter,
+}
+
+/// What an agent can be asked.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Matter {
+    /// To put an attribute of the node that it owns.
+    NodePut {
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// The value.
+        #[serde(with = "serde_bytes")]
+        value: Vec<u8>,
+    },
+    /// For an attribute of the node that it owns.
+    NodeGet {
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// Not to answer before it was put.
+        wait: bool,
+    },
+    /// Nothing any more: the rank has ended while it waited for an attribute.
+    NodeForget,
+    /// For an entry on its board of another namespace. Only the root passes this on.
+    LookUp {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+}
+
+impl Matter {
+    /// What is answered where it cannot be granted; nothing where nothing is owed.
+    pub fn refusal(&self) -> Option<Reply> {
+        match self {
+            Self::NodePut { .. } => Some(Reply::NodePut(false)),
+            Self::NodeGet { .. } => Some(Reply::NodeGot(None)),
+            Self::NodeForget => None,
+            Self::LookUp { .. } => Some(Reply::Elsewhere(None)),
+        }
+    }
+
+    /// Whether an agent passes it on for a rank; all else comes from the root.
+    pub fn is_of_rank(&self) -> bool {
+        match self {
+            Self::NodePut { .. } | Self::NodeGet { .. } | Self::NodeForget => true,
+            Self::LookUp { .. } => false,
+        }
+    }
+
+    /// Whether keys and values are such as could be put.
+    pub fn is_bounded(&self) -> bool {
+        let fits =
+            |key: &[u8], value: &[u8]| pmi::board::check_put(key, value).is_ok() && value.len() <= ATTRIBUTE_BYTES_MAX;
+        match self {
+            Self::NodePut { key, value } => fits(key, value),
+            Self::NodeGet { key, .. } => fits(key, b""),
+            Self::NodeForget => true,
+            Self::LookUp { key, .. } => fits(key, b""),
+        }
+    }
 }
 
 /// What only the root can answer.
@@ -110,9 +222,24 @@ pub enum Question {
     },
     /// MPI_Comm_spawn, MPI_Comm_spawn_multiple.
     Spawn(SpawnOrder),
+    /// Whether there is a namespace of this name.
+    Connect {
+        /// The name.
+        #[serde(with = "serde_bytes")]
+        job: Vec<u8>,
+    },
+    /// For an entry on the board of the namespace of this name.
+    Elsewhere {
+        /// The name.
+        #[serde(with = "serde_bytes")]
+        job: Vec<u8>,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
 }
 
-/// The root's answer to a [`Question`].
+/// The root's answer to a [`Question`], or an agent's to an [`Inquiry`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// To `Publish`.
@@ -121,8 +248,28 @@ pub enum Reply {
     Found(Result<Vec<u8>, NameError>),
     /// To `Unpublish`.
     Unpublished(Result<(), NameError>),
-    /// To `Spawn`: how many ranks were started, or why none was.
-    Spawned(Result<u32, String>),
+    /// To `Spawn`: the new namespace's name and how many ranks were started, or why none was.
+    Spawned(Result<(String, u32), String>),
+    /// To `Connect`.
+    Connected(bool),
+    /// To `Elsewhere`, mostly by the agent that was asked to `LookUp`: the value, if there is one.
+    Elsewhere(Option<ByteBuf>),
+    /// To `NodePut`: whether there was room for it.
+    NodePut(bool),
+    /// To `NodeGet`: the value, if there is one.
+    NodeGot(Option<ByteBuf>),
+}
+
+impl Reply {
+    /// Whether it is one that an agent, not the root, gives, and within bounds.
+    pub fn is_of_agent(&self) -> bool {
+        match self {
+            Self::NodePut(_) => true,
+            Self::NodeGot(value) => value.as_ref().is_none_or(|value| value.len() <= ATTRIBUTE_BYTES_MAX),
+            Self::Elsewhere(value) => value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
+            Self::Published(_) | Self::Found(_) | Self::Unpublished(_) | Self::Spawned(_) | Self::Connected(_) => false,
+        }
+    }
 }
 
 /// From an agent to a child, about the child's subtree.
@@ -137,23 +284,22 @@ pub enum Down {
         /// Which.
         namespace: NamespaceId,
     },
-    /// All ranks of the namespace have arrived: publish the epoch, then let the ranks go on.
+    /// All ranks of the namespace have arrived: publish the epoch, if it was a fence, then let the
+    /// ranks go on.
     Release {
         /// Which.
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
-        /// The epoch's bytes; none if nothing was put.
-        epoch: Bytes,
+        /// What they are given.
+        given: Given,
     },
+    /// A rank elsewhere asks something of an agent of the subtree.
+    Inquire(Inquiry),
     /// An answer for a rank.
     Reply {
-        /// The rank's agent.
-        agent: AgentId,
-        /// The rank's namespace.
-        namespace: NamespaceId,
         /// The rank.
-        rank: Rank,
+        asker: Asker,
         /// The answer.
         reply: Reply,
     },
@@ -192,8 +338,8 @@ impl Up {
 }
 
 impl Down {
-    /// See [`Up::is_board`].
+    /// See [`Up::is_board`]. Who looks something up finds what was released before it asked.
     pub fn is_board(&self) -> bool {
-        matches!(self, Self::Release { .. })
+        matches!(self, Self::Release { .. } | Self::Inquire(Inquiry { matter: Matter::LookUp { .. }, .. }))
     }
 }

@@ -14,18 +14,23 @@ mod ids;
 pub mod limits;
 mod message;
 mod namespace;
+mod node;
 mod placement;
 mod plan;
+mod ring;
 mod root;
 mod spawning;
+#[cfg(test)]
+mod tests;
 mod topology;
 
 pub use agent::{Action, Agent, Input};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
-pub use fence::{Fence, FenceError};
+pub use fence::{Fence, FenceError, Part};
 pub use ids::{AgentId, NamespaceId, Time};
-pub use message::{Down, Question, Reply, Up};
-pub use placement::place;
+pub use message::{Asker, Brought, Down, Given, Inquiry, Matter, Question, Reply, Up};
+pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable};
+pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
 pub use topology::Subtree;

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 
 use pmi::{Rank, Ranks};
 
-use super::fence::Fence;
+use super::fence::{Fence, FenceError, Part};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EXIT_BATCH, FENCE_SLOW};
-use super::message::Up;
-use super::plan::NamespacePlan;
+use super::message::{Brought, Inquiry, Matter, Up};
+use super::node::Node;
+use super::plan::{NamespacePlan, Variable};
+use super::ring::Seat;
 use super::topology::Subtree;
 
 /// Where one of the agent's own ranks is in its life.
@@ -34,6 +36,8 @@ struct Local {
     failed: bool,
     /// It has spoken PMI and not finalized.
     active: bool,
+    /// It has asked another agent for an attribute of the node, and waits for it to be put.
+    inquiring: bool,
 }
 
 /// See the module.
@@ -45,6 +49,13 @@ pub(super) struct Namespace {
     pub(super) children: BTreeMap<AgentId, Ranks>,
     /// Its end was ordered: what ranks do is no failure any more.
     pub(super) undone: bool,
+    /// The node's attributes, where this agent owns them.
+    pub(super) node: Node,
+    here: AgentId,
+    size: u32,
+    /// Agents of the subtree that do not own their node's attributes, and who does.
+    owners: BTreeMap<AgentId, AgentId>,
+    preputs: Vec<Variable>,
     own: Ranks,
     locals: BTreeMap<Rank, Local>,
     live: u64,
@@ -77,13 +88,26 @@ impl Namespace {
         let locals: BTreeMap<_, _> = own
             .iter()
             .map(|rank| {
-                (rank, Local { stage: Stage::Starting, fences: 0, waiting: false, failed: false, active: false })
+                let local = Local {
+                    stage: Stage::Starting,
+                    fences: 0,
+                    waiting: false,
+                    failed: false,
+                    active: false,
+                    inquiring: false,
+                };
+                (rank, local)
             })
             .collect();
         Self {
             id: plan.id,
             fence: Fence::new(plan.ranks_of(here)),
             undone: false,
+            node: Node::default(),
+            here: here.head(),
+            size: plan.size,
+            owners: plan.owners.iter().copied().collect(),
+            preputs: plan.preputs.clone(),
             live: locals.len() as u64,
             unstarted: children.len() as u64 + u64::from(!own.is_empty()),
             contacted: false,
@@ -145,6 +169,7 @@ impl Namespace {
         local.stage = Stage::Ended;
         local.waiting = false;
         self.live -= 1;
+        self.node.forget(rank);
         Some((local.fences, local.active))
     }
 
@@ -180,8 +205,27 @@ impl Namespace {
             return None;
         }
         self.gathered_told = Some(number);
-        let (ranks, puts) = (self.fence.arrived().clone(), self.fence.take_puts());
-        Some(Up::Gathered { namespace: self.id, number, ranks, puts })
+        let (ranks, brought) = (self.fence.arrived().clone(), self.fence.take());
+        Some(Up::Gathered { namespace: self.id, number, ranks, brought })
+    }
+
+    /// Ranks of `child` arrive at fence `number`.
+    pub(super) fn arrive(
+        &mut self,
+        now: Time,
+        child: AgentId,
+        number: u32,
+        ranks: &Ranks,
+        brought: Brought,
+    ) -> Result<(), FenceError> {
+        let nobody = Ranks::new();
+        let share = self.children.get(&child).unwrap_or(&nobody);
+        self.fence.arrive(now, child, number, ranks, share, brought)
+    }
+
+    /// The seats of the parts of the open ring here; `whole` is that of the subtree.
+    pub(super) fn seats(&self, number: u32, whole: &Seat) -> Result<Vec<(Part, Seat)>, FenceError> {
+        self.fence.seats(number, whole, self.size)
     }
 
     /// The open fence was released: the own ranks that may go on.
@@ -195,6 +239,42 @@ impl Namespace {
             released.insert(*rank);
         }
         Some(released)
+    }
+
+    // ---- the node's attributes, the board from elsewhere ----
+
+    /// The agent that owns the attributes of the node of `agent`.
+    pub(super) fn owner_of(&self, agent: AgentId) -> AgentId {
+        self.owners.get(&agent).copied().unwrap_or(agent)
+    }
+
+    /// Whether the attributes of the node are this agent's, and `rank` can be one that shares them.
+    pub(super) fn is_owner_for(&self, rank: Rank) -> bool {
+        !self.own.is_empty() && self.owner_of(self.here) == self.here && rank.0 < self.size
+    }
+
+    /// Whether `child` may pass this on: it comes from a rank of its own, to who owns its node.
+    pub(super) fn may_inquire(&self, child: AgentId, inquiry: &Inquiry) -> bool {
+        let asker = inquiry.asker;
+        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(asker.rank));
+        theirs && self.owner_of(asker.agent) == inquiry.to && inquiry.matter.is_of_rank()
+    }
+
+    /// An own rank asks another agent; whether it is to be forgotten there when it ends.
+    pub(super) fn on_inquiry(&mut self, rank: Rank, matter: &Matter) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.inquiring = matches!(matter, Matter::NodeGet { wait: true, .. });
+        }
+    }
+
+    /// An own rank has been answered, or has ended. Whether it was waiting at another agent.
+    pub(super) fn take_inquiring(&mut self, rank: Rank) -> bool {
+        self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
+    }
+
+    /// What is on the board from the beginning.
+    pub(super) fn preput(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        self.preputs.iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
     /// An own rank ended with 0; the parent hears of it together with others.
@@ -253,6 +333,12 @@ impl Namespace {
                 !local.waiting || self.fence.arrived().contains(*rank),
                 "rank {rank} waits outside of the open fence"
             );
+            assert!(!local.inquiring || self.owner_of(self.here) != self.here, "rank {rank} waits here");
+            if local.stage == Stage::Ended {
+                assert!(!local.inquiring && !self.node.is_parked(*rank), "rank {rank} waits and has ended");
+            }
         }
+        self.fence.check_invariants();
+        self.node.check_invariants();
     }
 }

@@ -1,4 +1,6 @@
-//! Which agent starts which ranks.
+//! Which agent starts which ranks, and which owns the attributes of its node.
+
+use std::collections::BTreeMap;
 
 use pmi::Ranks;
 
@@ -17,9 +19,32 @@ pub fn place(size: u32, agents: &[AgentId]) -> Vec<(AgentId, Ranks)> {
         .collect()
 }
 
+/// Who owns the attributes of a node, for each agent that does not: the node's first agent that has
+/// ranks. `nodes` has the node of each agent.
+pub fn owners(placement: &[(AgentId, Ranks)], nodes: &BTreeMap<AgentId, u32>) -> Vec<(AgentId, AgentId)> {
+    let mut first: BTreeMap<u32, AgentId> = BTreeMap::new();
+    let agents = placement.iter().map(|(agent, _)| *agent);
+    agents
+        .filter_map(|agent| {
+            let owner = *first.entry(*nodes.get(&agent)?).or_insert(agent);
+            (owner != agent).then_some((agent, owner))
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_agent_of_a_node_that_has_ranks_owns_it() {
+        let placement: Vec<_> = [2, 3, 4, 6].into_iter().map(|agent| (AgentId(agent), Ranks::range(0..1))).collect();
+        let nodes = |nodes: &[u32]| (1..).map(AgentId).zip(nodes.iter().copied()).collect();
+        let to = |owners: &[(u32, u32)]| -> Vec<_> { owners.iter().map(|(a, o)| (AgentId(*a), AgentId(*o))).collect() };
+        assert_eq!(owners(&placement, &nodes(&[0, 0, 0, 0, 0, 0])), to(&[(3, 2), (4, 2), (6, 2)]));
+        assert_eq!(owners(&placement, &nodes(&[0, 0, 1, 1, 0, 0])), to(&[(4, 3), (6, 2)]));
+        assert_eq!(owners(&placement, &nodes(&[0, 1, 2, 3, 4, 5])), to(&[]));
+    }
 
     #[test]
     fn blocks_are_even_and_cover_all() {

@@ -96,14 +96,17 @@ pub struct NamespacePlan {
     pub size: u32,
     /// What PMI calls the universe size.
     pub universe: i32,
-    /// It was spawned by a rank.
-    pub spawned: bool,
+    /// The name of the namespace whose rank spawned it.
+    pub spawner: Option<String>,
     /// Its programs.
     pub commands: Vec<CommandPlan>,
     /// Which ranks share a node.
     pub mapping: Mapping,
     /// Which agents start which ranks, by agent.
     pub placement: Vec<(AgentId, Ranks)>,
+    /// Agents that do not own the attributes of their node, and who does: the node's first agent
+    /// that has ranks of the namespace. Made by [`owners`](super::owners).
+    pub owners: Vec<(AgentId, AgentId)>,
     /// Entries that are on the board from the beginning.
     #[serde(with = "pmi::wire::byte_pairs")]
     pub preputs: Vec<Variable>,
@@ -121,6 +124,12 @@ impl NamespacePlan {
         ranks
     }
 
+    /// The agent that owns the attributes of the node of `agent`.
+    pub fn owner_of(&self, agent: AgentId) -> AgentId {
+        let at = self.owners.binary_search_by_key(&agent, |(agent, _)| *agent);
+        at.map_or(agent, |at| self.owners[at].1)
+    }
+
     /// Whether ranks of `subtree` take standard input.
     pub fn takes_input(&self, subtree: Subtree) -> bool {
         !self.ranks_of(subtree).is_disjoint(&self.stdin)
@@ -129,7 +138,8 @@ impl NamespacePlan {
     /// The share of `subtree`; nothing if no rank is placed there.
     pub fn share_of(&self, subtree: Subtree) -> Option<Self> {
         let placement: Vec<_> = self.placement.iter().filter(|(agent, _)| subtree.contains(*agent)).cloned().collect();
-        (!placement.is_empty()).then(|| Self { placement, ..self.clone() })
+        let owners = self.owners.iter().filter(|(agent, _)| subtree.contains(*agent)).copied().collect();
+        (!placement.is_empty()).then(|| Self { placement, owners, ..self.clone() })
     }
 
     /// The index of the command that `rank` runs, and the command.
@@ -159,5 +169,81 @@ impl NamespacePlan {
             && self.mapping.size() == self.size
             && seen.last().is_none_or(|last| last.0 < self.size)
             && self.placement.is_sorted_by_key(|(agent, _)| *agent)
+            && self.owners_are_consistent()
+    }
+
+    fn owners_are_consistent(&self) -> bool {
+        let first_rank = |agent: AgentId| {
+            let at = self.placement.binary_search_by_key(&agent, |(agent, _)| *agent).ok()?;
+            self.placement[at].1.first()
+        };
+        let owns_not = |agent: AgentId| self.owners.binary_search_by_key(&agent, |(agent, _)| *agent).is_ok();
+        let one_node = |a: pmi::Rank, b: pmi::Rank| self.mapping.node_of(a) == self.mapping.node_of(b);
+        self.owners.is_sorted_by(|(before, _), (after, _)| before < after)
+            && self.owners.iter().all(|&(agent, owner)| {
+                // The owner may be outside the subtree that a share is of.
+                let ranks = (first_rank(agent), first_rank(owner));
+                owner != AgentId::ROOT
+                    && owner < agent
+                    && !owns_not(owner)
+                    && ranks.0.is_some_and(|rank| ranks.1.is_none_or(|other| one_node(rank, other)))
+            })
+    }
+
+    /// Whether all that it places is in `subtree`: what comes from a parent is checked with this
+    /// too. With it owners, who come before who asks them, are agents of the tree.
+    pub fn is_within(&self, subtree: Subtree) -> bool {
+        let placed = |agent: AgentId| self.placement.binary_search_by_key(&agent, |(agent, _)| *agent).is_ok();
+        self.placement.iter().all(|(agent, _)| subtree.contains(*agent))
+            && self.owners.iter().all(|(_, owner)| !subtree.contains(*owner) || placed(*owner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::plan;
+
+    fn owned(owners: &[(u32, u32)]) -> NamespacePlan {
+        let owners = owners.iter().map(|(agent, owner)| (AgentId(*agent), AgentId(*owner))).collect();
+        NamespacePlan { owners, ..plan(6, &[(1, "0-1"), (2, "2-3"), (4, "4-5")]) }
+    }
+
+    #[test]
+    fn owners_come_first_and_own_what_others_do_not() {
+        assert!(owned(&[]).is_consistent());
+        assert!(owned(&[(2, 1), (4, 1)]).is_consistent());
+        // As in a share: an owner outside of it has no placement there.
+        assert!(owned(&[(4, 3)]).is_consistent());
+        for (owners, why) in [
+            (&[(4, 1), (2, 1)][..], "not in order"),
+            (&[(2, 1), (2, 1)], "told twice"),
+            (&[(3, 1)], "who has no ranks owns nothing, nor does another for it"),
+            (&[(2, 4)], "the first agent owns"),
+            (&[(2, 2)], "who owns is not listed"),
+            (&[(2, 1), (4, 2)], "who owns not cannot own for others"),
+            (&[(2, 0)], "the launcher has no ranks"),
+        ] {
+            assert!(!owned(owners).is_consistent(), "{why}");
+        }
+        let mapping = Mapping::from_nodes([0, 0, 1, 1, 0, 0]);
+        assert!(NamespacePlan { mapping: mapping.clone(), ..owned(&[(4, 1)]) }.is_consistent());
+        assert!(!NamespacePlan { mapping, ..owned(&[(2, 1)]) }.is_consistent(), "on another node");
+    }
+
+    #[test]
+    fn shares_have_their_subtrees_owners() {
+        let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
+        let plan = owned(&[(2, 1), (4, 1)]);
+        assert!(plan.is_within(tree));
+        for (child, owners) in [(1, (2, 1)), (3, (4, 1))] {
+            let below = tree.of(AgentId(child)).unwrap();
+            let share = plan.share_of(below).unwrap();
+            assert_eq!(share.owners, [(AgentId(owners.0), AgentId(owners.1))]);
+            assert!(share.is_consistent() && share.is_within(below));
+            assert!(!plan.is_within(below));
+        }
+        let phantom = owned(&[(4, 3)]);
+        assert!(phantom.is_consistent() && !phantom.is_within(tree), "3 has no ranks");
     }
 }

@@ -4,19 +4,23 @@
 //! fences, answers what needs one answer for the whole session (names, spawns), elects the first
 //! cause of a failure and ends the session.
 
+mod ending;
+mod joining;
+mod meetings;
+mod namespace;
+mod questions;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
-use pmi::{Epoch, NameError, Rank, Ranks, SpawnOrder};
+use pmi::{Rank, Ranks};
 
-use super::cause::{Cause, Failure, Outcome, elect};
-use super::fence::Fence;
+use self::namespace::Namespace;
+use super::cause::{Cause, Failure, Outcome};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, JOIN_TIME, LEFT_TIME, NAMES_MAX, NAMESPACES_MAX};
-use super::message::{Down, Question, Reply, Up};
+use super::limits::{END_MARGIN, JOIN_TIME, LEFT_TIME};
+use super::message::{Down, Up};
 use super::plan::{NamespacePlan, SessionPlan};
-use super::spawning::{self, Surroundings};
 use super::topology::Subtree;
 
 const SIGKILL: i32 = 9;
@@ -74,7 +78,7 @@ pub enum Notice {
     Started(NamespaceId, u32),
     /// A namespace's first rank has spoken PMI.
     Contact(NamespaceId),
-    /// A fence was released.
+    /// A fence was released, or a ring, which has no entries.
     Released {
         /// Of which namespace.
         namespace: NamespaceId,
@@ -115,59 +119,6 @@ struct Child {
 }
 
 #[derive(Debug)]
-struct Namespace {
-    plan: NamespacePlan,
-    fence: Fence,
-    /// Child subtrees that have ranks of it; the shares that these may speak for.
-    children: BTreeMap<AgentId, Ranks>,
-    unstarted: usize,
-    contacted: bool,
-    /// Ranks that ended with 0, by the number of fences at which they had arrived.
-    gone: BTreeMap<u32, Ranks>,
-    gone_count: u64,
-    /// Those of them that had spoken PMI and not finalized, and when the first was heard of.
-    unfinished: Ranks,
-    unfinished_since: Option<Time>,
-    /// A fence in which somebody waits although it is not complete below.
-    waiting: Option<u32>,
-    /// The rank that spawned it and has not been answered yet.
-    asker: Option<(AgentId, NamespaceId, Rank)>,
-    undone: bool,
-}
-
-impl Namespace {
-    fn is_over(&self) -> bool {
-        self.undone || self.gone_count >= u64::from(self.plan.size)
-    }
-
-    /// Ranks that have ended where they should not have, and whether others wait for them in a
-    /// fence.
-    fn left(&self, now: Time) -> Option<(Ranks, bool)> {
-        if self.is_over() {
-            return None;
-        }
-        let missed = self.missed();
-        if !missed.is_empty() {
-            return Some((missed, true));
-        }
-        let late = self.unfinished_since.is_some_and(|since| now >= since + LEFT_TIME);
-        late.then(|| (self.unfinished.clone(), false))
-    }
-
-    /// Ranks that have ended and for which others wait in the open fence.
-    fn missed(&self) -> Ranks {
-        let mut missed = Ranks::new();
-        let open = self.fence.number();
-        if self.fence.since().is_some() || self.waiting == Some(open) {
-            for (_, ranks) in self.gone.range(..=open) {
-                missed.union_with(ranks);
-            }
-        }
-        missed
-    }
-}
-
-#[derive(Debug)]
 enum Phase {
     /// Agents are joining.
     Joining { until: Time },
@@ -192,6 +143,8 @@ pub struct Root {
     phase: Phase,
     children: BTreeMap<AgentId, Child>,
     namespaces: BTreeMap<NamespaceId, Namespace>,
+    /// The namespaces by their names on the PMI wire.
+    jobs: BTreeMap<String, NamespaceId>,
     first: Option<NamespacePlan>,
     names: BTreeMap<Vec<u8>, Vec<u8>>,
     failures: Vec<Failure>,
@@ -212,6 +165,7 @@ impl Root {
             phase: Phase::Joining { until: JOIN_TIME },
             children: tree.children().map(|child| (child.head(), Child::default())).collect(),
             namespaces: BTreeMap::new(),
+            jobs: BTreeMap::new(),
             first: Some(first),
             names: BTreeMap::new(),
             failures: Vec::new(),
@@ -269,21 +223,8 @@ impl Root {
                     actions.push(RootAction::Notice(Notice::Contact(namespace)));
                 }
             }
-            Up::Gathered { namespace, number, ranks, puts } => {
-                let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-                let allowed = ns.children.get(&from).cloned().unwrap_or_default();
-                let result = puts
-                    .validate()
-                    .map_err(Into::into)
-                    .and_then(|_| ns.fence.arrive(now, number, &ranks, &allowed, &puts));
-                match result {
-                    Ok(()) => Self::release(ns, actions),
-                    Err(error) => {
-                        let why = format!("it broke the protocol: fence {number} of namespace {namespace}: {error}");
-                        actions.push(RootAction::CloseChild(from, why.clone()));
-                        self.on_child_lost(now, from, why, actions);
-                    }
-                }
+            Up::Gathered { namespace, number, ranks, brought } => {
+                self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
             }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
@@ -304,279 +245,21 @@ impl Root {
             }
             Up::Failed(failure) => self.on_failure(now, failure, actions),
             Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
-            Up::Ask { agent, namespace, rank, question } => self.on_question(agent, namespace, rank, question, actions),
+            Up::Ask { asker, question } => self.on_question(asker, question, actions),
+            Up::Inquire(inquiry) => self.on_inquiry(now, from, inquiry, actions),
+            Up::Reply { asker, reply } => self.on_reply(now, from, asker, reply, actions),
         }
     }
 
-    // ---- joining and starting ----
-
-    fn launch(
-        &mut self,
-        plan: NamespacePlan,
-        asker: Option<(AgentId, NamespaceId, Rank)>,
-        actions: &mut Vec<RootAction>,
-    ) {
-        let mut children = BTreeMap::new();
-        for child in self.tree.children() {
-            if let Some(share) = plan.share_of(child) {
-                children.insert(child.head(), share.ranks_of(child));
-                actions.push(RootAction::ToChild(child.head(), Down::Launch(share)));
-            }
-        }
-        let namespace = Namespace {
-            fence: Fence::new(Ranks::range(0..plan.size)),
-            unstarted: children.len(),
-            children,
-            contacted: false,
-            gone: BTreeMap::new(),
-            gone_count: 0,
-            unfinished: Ranks::new(),
-            unfinished_since: None,
-            waiting: None,
-            asker,
-            undone: false,
-            plan,
-        };
-        self.namespaces.insert(namespace.plan.id, namespace);
-    }
-
-    fn on_started(&mut self, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        ns.unstarted = ns.unstarted.saturating_sub(1);
-        if ns.unstarted > 0 || ns.undone {
-            return;
-        }
-        actions.push(RootAction::Notice(Notice::Started(namespace, ns.plan.size)));
-        if let Some(asker) = ns.asker.take() {
-            let size = ns.plan.size;
-            self.reply(asker, Reply::Spawned(Ok(size)), actions);
-        }
-    }
-
-    fn on_agent_failed(&mut self, now: Time, agent: AgentId, why: String, actions: &mut Vec<RootAction>) {
-        if let Phase::Joining { .. } = self.phase {
-            self.note_not_started(now, agent, why, actions);
-        }
-    }
-
-    fn note_not_started(&mut self, now: Time, agent: AgentId, why: String, actions: &mut Vec<RootAction>) {
-        let (namespace, cause) = (NamespaceId::FIRST, Cause::NotStarted { why });
-        self.on_failure(now, Failure { at: now, agent, namespace, ranks: Ranks::new(), cause }, actions);
-    }
-
-    // ---- fences ----
-
-    fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
-        if !ns.fence.is_complete() {
-            return;
-        }
-        let (namespace, number) = (ns.plan.id, ns.fence.number());
-        // The puts were validated when they came in, so merging them cannot fail.
-        let epoch = Epoch::merge(&ns.fence.take_puts()).unwrap_or_else(|_| Epoch::from_entries([]));
-        let bytes = if epoch.is_empty() { Bytes::new() } else { epoch.bytes().clone() };
-        for child in ns.children.keys() {
-            actions.push(RootAction::ToChild(*child, Down::Release { namespace, number, epoch: bytes.clone() }));
-        }
-        actions.push(RootAction::Notice(Notice::Released {
-            namespace,
-            number,
-            entries: epoch.len(),
-            bytes: bytes.len(),
-        }));
-        ns.fence.release(number);
-    }
-
-    // ---- questions ----
-
-    fn on_question(
-        &mut self,
-        agent: AgentId,
-        namespace: NamespaceId,
-        rank: Rank,
-        question: Question,
-        actions: &mut Vec<RootAction>,
-    ) {
-        let asker = (agent, namespace, rank);
-        let reply = match question {
-            Question::Publish { service, port } => Reply::Published(if self.names.contains_key(&service) {
-                Err(NameError::Taken)
-            } else if self.names.len() >= NAMES_MAX {
-                Err(NameError::Full)
-            } else {
-                self.names.insert(service, port);
-                Ok(())
-            }),
-            Question::Lookup { service } => Reply::Found(self.names.get(&service).cloned().ok_or(NameError::Unknown)),
-            Question::Unpublish { service } => {
-                Reply::Unpublished(self.names.remove(&service).map(drop).ok_or(NameError::Unknown))
-            }
-            Question::Spawn(order) => match self.spawn(asker, order, actions) {
-                Ok(()) => return,
-                Err(why) => Reply::Spawned(Err(why)),
-            },
-        };
-        self.reply(asker, reply, actions);
-    }
-
-    fn spawn(
-        &mut self,
-        asker: (AgentId, NamespaceId, Rank),
-        order: SpawnOrder,
-        actions: &mut Vec<RootAction>,
-    ) -> Result<(), String> {
-        if !matches!(self.phase, Phase::Running) {
-            return Err("the_session_is_ending".to_owned());
-        }
-        order.check().map_err(|error| error.to_string())?;
-        let next = self.namespaces.last_key_value().map_or(0, |(id, _)| id.0 + 1);
-        if next >= NAMESPACES_MAX {
-            return Err("too_many_namespaces".to_owned());
-        }
-        let parent = &self.namespaces.get(&asker.1).ok_or("unknown_namespace")?.plan;
-        let (_, command) = parent.command_of(asker.2).ok_or("unknown_rank")?;
-        let plan = spawning::plan(NamespaceId(next), order, &Surroundings { parent, command, nodes: &self.nodes })?;
-        self.launch(plan, Some(asker), actions);
-        Ok(())
-    }
-
-    fn reply(
-        &self,
-        (agent, namespace, rank): (AgentId, NamespaceId, Rank),
-        reply: Reply,
-        actions: &mut Vec<RootAction>,
-    ) {
-        if let Some(child) = self.tree.toward(agent) {
-            actions.push(RootAction::ToChild(child.head(), Down::Reply { agent, namespace, rank, reply }));
-        }
-    }
-
-    // ---- failures and the end ----
-
-    fn on_failure(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
-        if let Cause::NotStarted { why } = &failure.cause
-            && let Some(ns) = self.namespaces.get_mut(&failure.namespace)
-            && ns.plan.spawned
-        {
-            // A spawn that fails concerns only who asked for it.
-            if !std::mem::replace(&mut ns.undone, true) {
-                let why = why.clone();
-                let asker = ns.asker.take();
-                let namespace = failure.namespace;
-                for child in ns.children.keys() {
-                    actions.push(RootAction::ToChild(*child, Down::Undo { namespace }));
-                }
-                if let Some(asker) = asker {
-                    self.reply(asker, Reply::Spawned(Err(why)), actions);
-                }
-            }
-            return;
-        }
-        if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
-            return;
-        }
-        actions.push(RootAction::Notice(Notice::Failure(failure.clone())));
-        if self.failures.len() < FAILURES_SINGLE_MAX as usize {
-            self.failures.push(failure);
-        } else {
-            self.failures_more = self.failures_more.saturating_add(1);
-        }
-        if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
-            self.phase = Phase::Gathering { until: now + GATHER_WINDOW };
-        }
-    }
-
-    fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<RootAction>) {
-        let Some(state) = self.children.get_mut(&child) else { return };
-        if std::mem::replace(&mut state.ended, true) {
-            return;
-        }
-        let failure = Failure {
-            at: now,
-            agent: child,
-            namespace: NamespaceId::FIRST,
-            ranks: Ranks::new(),
-            cause: Cause::Lost { why },
-        };
-        self.on_failure(now, failure, actions);
-    }
-
-    fn on_interrupt(&mut self, now: Time, signal: i32, actions: &mut Vec<RootAction>) {
-        if let Phase::Flushing { .. } = self.phase {
-            // Only output is left, and the user does not want it.
-            self.over(Outcome::Interrupted { signal }, actions);
-            return;
-        }
-        if let Phase::Ending { until, interrupted, .. } = &mut self.phase {
-            // Asked twice, or asked while the end is under way already: no more patience.
-            if *interrupted {
-                *until = now + END_MARGIN;
-                self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
-            }
-            if let Phase::Ending { interrupted, .. } = &mut self.phase {
-                *interrupted = true;
-            }
-            return;
-        }
-        // Before the launch, agents that failed may just have heard the same Ctrl-C.
-        let outcome = if self.failures.is_empty() || self.first.is_some() {
-            Outcome::Interrupted { signal }
-        } else {
-            self.elected()
-        };
-        self.end(now, outcome, signal, actions);
-        if let Phase::Ending { interrupted, .. } = &mut self.phase {
-            *interrupted = true;
-        }
-    }
-
-    fn end(&mut self, now: Time, outcome: Outcome, signal: i32, actions: &mut Vec<RootAction>) {
-        if self.is_ending() {
-            return;
-        }
-        let joining = self.first.is_some();
-        let grace = self.session.kill_grace;
-        if outcome != Outcome::Success {
-            actions.push(RootAction::Notice(Notice::Ending(signal, grace)));
-        }
-        if joining {
-            // No rank was started: whoever has joined leaves when its link closes.
-            self.over(outcome, actions);
-            return;
-        }
-        self.to_children(&Down::End { signal, grace }, actions);
-        self.phase = Phase::Ending { outcome, until: now + grace + END_MARGIN, interrupted: false };
-    }
-
-    /// Nobody has what the ranks wrote: the session ends, and if it is ending well, it is not well.
-    fn lose_output(&mut self, now: Time, lost: Outcome, actions: &mut Vec<RootAction>) {
-        match &mut self.phase {
-            Phase::Ending { outcome, .. } | Phase::Flushing { outcome } if *outcome == Outcome::Success => {
-                *outcome = lost
-            }
-            _ => self.end(now, lost, SIGTERM, actions),
-        }
-    }
-
-    fn over(&mut self, outcome: Outcome, actions: &mut Vec<RootAction>) {
-        self.to_children(&Down::Leave, actions);
-        if self.leftovers > 0 {
-            actions.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
-        }
-        self.phase = Phase::Over;
-        actions.push(RootAction::Over(outcome));
+    /// A child broke the rules: its link is closed, and with that it is lost.
+    fn cut_off(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<RootAction>) {
+        let why = format!("it broke the protocol: {why}");
+        actions.push(RootAction::CloseChild(child, why.clone()));
+        self.on_child_lost(now, child, why, actions);
     }
 
     fn to_children(&self, message: &Down, actions: &mut Vec<RootAction>) {
         actions.extend(self.children.keys().map(|child| RootAction::ToChild(*child, message.clone())));
-    }
-
-    fn elected(&self) -> Outcome {
-        match elect(&self.failures) {
-            Some(first) => {
-                Outcome::Failed { first: first.clone(), others: self.failures.len() as u64 - 1 + self.failures_more }
-            }
-            None => Outcome::Success,
-        }
     }
 
     fn on_time(&mut self, now: Time, actions: &mut Vec<RootAction>) {
@@ -652,6 +335,16 @@ impl Root {
         }
     }
 
+    /// What must hold between two inputs; the simulator calls it after each.
+    pub fn check_invariants(&self) {
+        for ns in self.namespaces.values() {
+            ns.fence.check_invariants();
+            assert!(ns.plan.is_consistent() && ns.plan.is_within(self.tree), "namespace {}'s plan", ns.plan.id);
+            assert_eq!(self.jobs.get(&ns.plan.kvsname), Some(&ns.plan.id), "each namespace is found by its name");
+        }
+        assert_eq!(self.jobs.len(), self.namespaces.len(), "names are unique");
+    }
+
     fn agent_of(&self, namespace: NamespaceId, rank: Option<Rank>) -> AgentId {
         let placement = self.namespaces.get(&namespace).map(|ns| ns.plan.placement.as_slice()).unwrap_or_default();
         let holds = |ranks: &Ranks| rank.is_some_and(|rank| ranks.contains(rank));
@@ -679,5 +372,4 @@ impl Root {
 }
 
 #[cfg(test)]
-#[path = "root_tests.rs"]
 mod tests;

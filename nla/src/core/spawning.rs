@@ -6,7 +6,7 @@ use pmi::{Mapping, Ranks, SpawnOrder};
 
 use super::ids::{AgentId, NamespaceId};
 use super::limits::RANKS_MAX;
-use super::placement::place;
+use super::placement::{owners, place};
 use super::plan::{CommandPlan, NamespacePlan};
 
 /// What the root knows about the session when a rank spawns.
@@ -61,9 +61,10 @@ pub(super) fn plan(id: NamespaceId, order: SpawnOrder, around: &Surroundings<'_>
         kvsname: format!("{}_{id}", around.parent.kvsname.split('_').next().unwrap_or_default()),
         size,
         universe: around.parent.universe,
-        spawned: true,
+        spawner: Some(around.parent.kvsname.clone()),
         commands,
         mapping: Mapping::from_nodes(nodes),
+        owners: owners(&placement, around.nodes),
         placement,
         preputs: order.preputs,
         stdin: Ranks::new(),

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{Answer, Ranks};
+use pmi::{Answer, Ranks, Request};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -173,6 +173,8 @@ struct Driver {
     startup: Option<Startup>,
     namespaces: HashMap<NamespaceId, Local>,
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
+    /// How many ranks wait for a release in a segment.
+    waiting_in_segment: usize,
     joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -239,6 +241,7 @@ impl Driver {
             startup: None,
             namespaces: HashMap::new(),
             waiting: HashMap::new(),
+            waiting_in_segment: 0,
             joining,
             joined,
             link_events,
@@ -328,7 +331,7 @@ impl Driver {
             }
             self.go_on_sweeping();
             if let Some(startup) = &self.startup {
-                startup.pump().set_pmi_waits(!self.waiting.is_empty());
+                startup.pump().set_pmi_waits(!self.waiting.is_empty() || self.waiting_in_segment > 0);
                 startup.pump().flush();
             }
         }
@@ -421,11 +424,21 @@ impl Driver {
                 }
             }
             Action::Release(namespace, ranks) => {
+                // One call for all that wait in the segment; the others are answered one by one.
+                if let Some(local) = self.namespaces.get_mut(&namespace) {
+                    local.board.borrow_mut().release();
+                    self.waiting_in_segment -= std::mem::take(&mut local.in_segment);
+                }
                 for rank in ranks.iter() {
                     self.answer((namespace, rank), Answer::Released);
                 }
             }
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
+            Action::LookUp { namespace, key, asker } => {
+                let local = self.namespaces.get(&namespace);
+                let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
+                self.handle(Input::LookedUp { namespace, key, asker, value });
+            }
             Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
             Action::Suspended(suspended) => self.suspended.set(suspended),
             Action::Sweep => self.sweep = Sweep::Killing { since: Instant::now(), leftovers: 0 },
@@ -503,6 +516,12 @@ impl Driver {
             RankEvent::Asked { key, request, answer } => {
                 if let Some(answer) = answer {
                     self.waiting.insert(key, answer);
+                }
+                if let (Request::Fence { in_segment: true, .. }, Some(local)) =
+                    (&request, self.namespaces.get_mut(&key.0))
+                {
+                    local.in_segment += 1;
+                    self.waiting_in_segment += 1;
                 }
                 self.handle(Input::FromRank(key.0, key.1, request));
             }

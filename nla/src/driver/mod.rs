@@ -4,6 +4,7 @@
 //! its own crate and shares the links ([`Link`], [`connect`], [`accept`]).
 
 mod agent;
+mod board;
 mod clock;
 mod greeting;
 mod input;

@@ -14,8 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::unistd::geteuid;
+use pmi::Facts;
 use pmi::Rank;
-use pmi::v1::{Facts, server};
+use pmi::v1::initack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -98,13 +99,13 @@ async fn admit(mut stream: TcpStream, peer: SocketAddr, facts: &Facts, expected:
         line.push(stream.read_u8().await?);
     }
     line.pop();
-    let rank = server::parse_initack(&line).map_err(io::Error::other)?;
+    let rank = initack::parse(&line).map_err(io::Error::other)?;
     let task = expected
         .borrow()
         .get(&rank)
         .cloned()
         .ok_or_else(|| io::Error::other("it speaks for a rank that is not here"))?;
-    stream.write_all(&server::initack_reply(facts, rank)).await?;
+    stream.write_all(&initack::reply(facts, rank)).await?;
     stream.set_nodelay(true)?;
     let stream: OwnedFd = stream.into_std()?.into();
     let _ = task.send(sys::watch(stream)?).await;

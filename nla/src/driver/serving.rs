@@ -8,13 +8,13 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::unistd;
-use pmi::v1::Conversation;
-use pmi::{Answer, Board, Request};
+use pmi::{Answer, Conversation, Request};
 use tokio::sync::{mpsc, oneshot};
 
+use super::board::SharedBoard;
 use super::table::Key;
 use crate::core::Exit;
-use crate::sys::Watched;
+use crate::sys::{self, Watched};
 
 /// Bytes read from a rank at a time.
 const READ_BYTES: usize = 64 * 1024;
@@ -50,7 +50,9 @@ impl Scratch {
 pub(super) struct Serving {
     pub(super) key: Key,
     pub(super) conversation: Conversation,
-    pub(super) board: Rc<RefCell<Board>>,
+    pub(super) board: Rc<RefCell<SharedBoard>>,
+    /// The rank comes over TCP, which passes no descriptors.
+    pub(super) by_port: bool,
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
@@ -91,6 +93,12 @@ impl Serving {
                 if let Err(stop) = self.flush(connection, ended).await {
                     return stop;
                 }
+                if request == Request::Segment {
+                    if let Err(stop) = self.hand_over_segment(connection, ended).await {
+                        return stop;
+                    }
+                    continue;
+                }
                 match self.consult(request, ended).await {
                     Ok(Some(answer)) => {
                         let mut scratch = self.scratch.borrow_mut();
@@ -129,7 +137,7 @@ impl Serving {
     /// connection takes them at once; the rest is left in the scratch buffer.
     fn advance(&mut self, connection: &Connection) -> Option<Request> {
         let mut scratch = self.scratch.borrow_mut();
-        let request = self.conversation.advance(&self.board.borrow(), &mut scratch.outgoing);
+        let request = self.conversation.advance(self.board.borrow().board(), &mut scratch.outgoing);
         if !scratch.outgoing.is_empty() {
             tracing::trace!(rank = %self.key.1, S = %String::from_utf8_lossy(&scratch.outgoing).trim_end(), "PMI");
         }
@@ -150,13 +158,46 @@ impl Serving {
     async fn hear_last_words(&mut self, connection: &Connection) {
         while matches!(self.read(connection), Ok(1..)) {
             while let Some(request) = self.advance(connection) {
-                let _ = self.ask(request, None).await;
+                if request != Request::Segment {
+                    self.ask(request, None).await;
+                }
                 if self.conversation.is_waiting() {
                     return;
                 }
             }
             self.scratch.borrow_mut().outgoing.clear();
         }
+    }
+
+    /// Replies to the request for the segment, with its descriptor if there is one. All replies
+    /// before this one have been sent.
+    async fn hand_over_segment(
+        &mut self,
+        connection: &Connection,
+        ended: &mut oneshot::Receiver<Exit>,
+    ) -> Result<(), Stop> {
+        let descriptor = if self.by_port { None } else { self.board.borrow_mut().open() };
+        let mut reply = Vec::new();
+        self.conversation.answer(Answer::Segment(descriptor.is_some()), &mut reply);
+        if let Some(descriptor) = descriptor {
+            let sent = loop {
+                tokio::select! {
+                    biased;
+                    exit = &mut *ended => return Err(Stop::Ended(exit.ok())),
+                    ready = connection.writable() => {
+                        let Ok(mut guard) = ready else { return Err(Stop::Closed) };
+                        match sys::send_descriptor(connection.get_ref(), &reply, &descriptor) {
+                            Ok(sent) => break sent,
+                            Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
+                            Err(_) => return Err(Stop::Closed),
+                        }
+                    }
+                }
+            };
+            reply.drain(..sent);
+        }
+        self.scratch.borrow_mut().outgoing.extend_from_slice(&reply);
+        self.flush(connection, ended).await
     }
 
     /// Sends what the connection would not take at once.

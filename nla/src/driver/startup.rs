@@ -13,10 +13,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmi::v1::{Conversation, Facts};
-use pmi::{Board, Epoch, Rank, Ranks};
+use pmi::{Conversation, Epoch, Facts, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 
+use super::board::SharedBoard;
 use super::input::InputHub;
 use super::output::OutputPump;
 use super::port::PortServer;
@@ -32,7 +32,9 @@ const BATCH_TIME: Duration = Duration::from_millis(2);
 /// A namespace that has ranks on this agent.
 pub(super) struct Local {
     /// Its board.
-    pub(super) board: Rc<RefCell<Board>>,
+    pub(super) board: Rc<RefCell<SharedBoard>>,
+    /// How many of its ranks wait in the segment.
+    pub(super) in_segment: usize,
     /// Its port, open as long as this lives.
     _port: Option<Rc<PortServer>>,
 }
@@ -43,7 +45,7 @@ struct Job {
     commands: Vec<Result<Image, ImageError>>,
     plan: Box<NamespacePlan>,
     facts: Arc<Facts>,
-    board: Rc<RefCell<Board>>,
+    board: Rc<RefCell<SharedBoard>>,
     port: Option<Rc<PortServer>>,
     left: VecDeque<Rank>,
 }
@@ -118,7 +120,7 @@ impl Startup {
             universe_size: plan.universe,
             mapping: plan.mapping.wire_value(),
             preputs: Epoch::from_entries(preputs),
-            spawned: plan.spawned,
+            spawner: plan.spawner.clone(),
         });
         let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&facts)));
         let port = port
@@ -127,7 +129,7 @@ impl Startup {
         let address = port.as_ref().map(|port| port.address().to_string());
         let commands =
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
-        let board = Rc::new(RefCell::new(Board::new()));
+        let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&facts))));
         let job = Job {
             namespace: plan.id,
             commands,
@@ -138,7 +140,7 @@ impl Startup {
             left: ranks.iter().collect(),
         };
         self.jobs.push_back(job);
-        Local { board, _port: port }
+        Local { board, in_segment: 0, _port: port }
     }
 
     /// Forgets what was not started yet: those ranks.
@@ -191,9 +193,11 @@ impl Startup {
             stderr: err_write.as_fd(),
             pmi: socket.as_ref().map(|(_, theirs)| theirs.as_fd()),
         };
+        let inode = socket.as_ref().map(|(_, theirs)| sys::inode(theirs.as_fd())).transpose().map_err(machine)?;
+        let variables = own_variables(&job.plan, rank, inode);
         let child = self
             .spawner
-            .spawn(image, &own_variables(&job.plan, rank, job.port.is_some()), descriptors)
+            .spawn(image, &variables, descriptors)
             .map_err(|error| format!("program '{}': {error}", image.path().display()))?;
         let key = (job.namespace, rank);
         let (ended, on_end) = oneshot::channel();
@@ -211,6 +215,7 @@ impl Startup {
             key,
             conversation,
             board: Rc::clone(&job.board),
+            by_port: job.port.is_some(),
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };
@@ -252,7 +257,7 @@ fn prepare(
         None => set("PMI_FD", PMI_FD.to_string()),
         Some(address) => set("PMI_PORT", address.to_owned()),
     };
-    if plan.spawned {
+    if plan.spawner.is_some() {
         set("PMI_SPAWNED", "1".to_owned());
     }
     set("MPI_LOCALNRANKS", local_size.to_string());
@@ -267,14 +272,19 @@ fn prepare(
     Image::prepare(&command.program, &argv, &environment, &command.wdir)
 }
 
-const PER_RANK: [&str; 4] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK"];
+const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 
-fn own_variables(plan: &NamespacePlan, rank: Rank, port: bool) -> [CString; 3] {
+/// What is different for each rank. `inode` is its PMI socket's; none in port mode.
+fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>) -> Vec<CString> {
     let local = plan.mapping.local_rank(rank).unwrap_or_default();
-    let variable = |name: &str, value: u32| CString::new(format!("{name}={value}")).unwrap_or_default();
-    [
-        variable(if port { "PMI_ID" } else { "PMI_RANK" }, rank.0),
-        variable("MPI_LOCALRANKID", local),
-        variable("MV2_COMM_WORLD_LOCAL_RANK", local),
-    ]
+    let variable = |name: &str, value: &str| CString::new(format!("{name}={value}")).unwrap_or_default();
+    let (rank, local) = (rank.to_string(), local.to_string());
+    let mut variables = vec![
+        variable(if inode.is_some() { "PMI_RANK" } else { "PMI_ID" }, &rank),
+        variable("MPI_LOCALRANKID", &local),
+        variable("MV2_COMM_WORLD_LOCAL_RANK", &local),
+    ];
+    // A descriptor can be passed over a socket that was inherited, not over TCP.
+    variables.extend(inode.map(|inode| variable(segment::VARIABLE, &segment::announcement(inode))));
+    variables
 }

@@ -2,13 +2,14 @@
 //!
 //! Everything made here is close-on-exec from birth.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::sys::stat::Mode;
 
 /// The highest descriptor that [`reserve_low`] occupies; the agent's own are above.
@@ -99,6 +100,20 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// The inode number of the open file: of two sockets that exist at a time, never the same.
+pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(nix::sys::stat::fstat(fd)?.st_ino)
+}
+
+/// Sends bytes, at least one, over a socket of this machine, and a descriptor with the first of
+/// them. Returns how many bytes went; the descriptor goes with those.
+pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> Result<usize, Errno> {
+    let descriptors = [descriptor.as_fd().as_raw_fd()];
+    let rights = [ControlMessage::ScmRights(&descriptors)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+    sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)
 }
 
 /// Closes every descriptor from `first` on. Only for a process that has opened none of them itself.

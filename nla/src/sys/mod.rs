@@ -25,12 +25,13 @@ pub mod image;
 pub mod inherited;
 pub mod readiness;
 pub mod reap;
+pub mod segment;
 pub mod shell;
 pub mod spawn;
 
 pub use descriptors::{
-    LOW_MAX, dev_null, input_pipe, is_terminal, make_room, pipe, raise_limit, reserve_low, set_nonblocking,
-    socket_pair, unread_bytes,
+    LOW_MAX, dev_null, inode, input_pipe, is_terminal, make_room, pipe, raise_limit, reserve_low, send_descriptor,
+    set_nonblocking, socket_pair, unread_bytes,
 };
 pub use guardian::GuardianLink;
 pub use identity::{
@@ -40,5 +41,6 @@ pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use readiness::{Watched, watch};
 pub use reap::{Ended, Group, has_children, kill_children, out_of_memory_kills, reap, signal_name};
+pub use segment::Segment;
 pub use shell::{LimitCut, ShellState};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};

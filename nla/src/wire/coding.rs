@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use crate::core::{Down, NamespaceId};
+use crate::core::{Down, Given, NamespaceId};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -42,8 +42,8 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
-/// Encodes messages for children. A release goes to all of them with the same entries, maybe a
-/// great many: it is encoded once.
+/// Encodes messages for children. The release of a fence goes to all of them with the same entries,
+/// maybe a great many: it is encoded once. That of a ring is another one for each child.
 #[derive(Default)]
 pub struct DownEncoder {
     release: Option<(NamespaceId, u32, Bytes)>,
@@ -57,7 +57,9 @@ impl DownEncoder {
 
     /// The bytes of `message`.
     pub fn encode(&mut self, message: &Down) -> Bytes {
-        let Down::Release { namespace, number, .. } = message else { return encode(message).into() };
+        let Down::Release { namespace, number, given: Given::Epoch(_) } = message else {
+            return encode(message).into();
+        };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
@@ -72,7 +74,7 @@ impl DownEncoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Up;
+    use crate::core::{Seat, Up};
 
     #[test]
     fn what_is_encoded_can_be_read_and_nothing_else() {
@@ -82,6 +84,20 @@ mod tests {
         assert!(matches!(decode::<Up>(&[bytes.clone(), vec![0]].concat()), Err(CodingError::TooLong(1))));
         assert!(matches!(decode::<Up>(&bytes[..bytes.len() - 1]), Err(CodingError::Unreadable { .. })));
         assert!(decode::<Down>(&[]).is_err());
+    }
+
+    #[test]
+    fn children_get_the_same_epoch_and_seats_of_their_own() {
+        let release = |given| Down::Release { namespace: NamespaceId(0), number: 3, given };
+        let mut encoder = DownEncoder::default();
+        let epoch = release(Given::Epoch(Bytes::from_static(b"entries")));
+        let bytes = encoder.encode(&epoch);
+        assert_eq!(bytes.as_ptr(), encoder.encode(&epoch).as_ptr(), "encoded once");
+        for position in [0, 4] {
+            let seat = Seat { position, from_left: vec![0xff], from_right: Vec::new() };
+            let ring = release(Given::Ring(seat));
+            assert_eq!(decode::<Down>(&encoder.encode(&ring)).unwrap(), ring);
+        }
     }
 
     mod properties {

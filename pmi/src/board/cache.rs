@@ -32,10 +32,36 @@ impl Board {
 
     /// Adds an epoch; its entries replace older ones of the same keys.
     pub fn publish(&mut self, epoch: Epoch) {
+        self.publish_at(epoch, |epoch| epoch);
+    }
+
+    /// [`Board::publish`] for a board that lies in a particular place: `place` moves there what is
+    /// new, be it this epoch or one that it and its neighbours were merged into.
+    pub fn publish_at(&mut self, epoch: Epoch, place: impl FnOnce(Epoch) -> Epoch) {
         if epoch.is_empty() {
             return;
         }
         self.runs.push(epoch);
+        self.merge();
+        // Whatever was merged, only the last run is new.
+        if let Some(newest) = self.runs.last_mut() {
+            *newest = place(std::mem::take(newest));
+        }
+    }
+
+    /// Moves all that is held to a particular place.
+    pub fn move_to(&mut self, mut place: impl FnMut(Epoch) -> Epoch) {
+        for run in &mut self.runs {
+            *run = place(std::mem::take(run));
+        }
+    }
+
+    /// What is looked up in, the oldest first.
+    pub fn runs(&self) -> &[Epoch] {
+        &self.runs
+    }
+
+    fn merge(&mut self) {
         while let Some(at) = self.runs.len().checked_sub(RUNS_MERGED) {
             let oldest = self.runs[at].bytes().len();
             let newer: usize = self.runs[at + 1..].iter().map(|run| run.bytes().len()).sum();

@@ -137,7 +137,7 @@ impl Epoch {
             return Err(EpochError::Table);
         }
         let epoch = Self { bytes, entries, slots };
-        let taken = (0..slots).filter(|&slot| epoch.slot(slot).1 != 0).count();
+        let taken = (0..slots).filter(|&slot| epoch.table().slot(slot).1 != 0).count();
         if taken != entries as usize {
             return Err(EpochError::Table);
         }
@@ -145,14 +145,23 @@ impl Epoch {
         // anywhere else.
         let mut offset = epoch.first_entry();
         for _ in 0..entries {
-            let (key, _, next) = epoch.entry_at(offset).ok_or(EpochError::Entry(offset))?;
+            let (key, _, next) = epoch.table().entry_at(offset).ok_or(EpochError::Entry(offset))?;
             let hash = hash(key);
-            if epoch.probe(hash).all(|slot| slot != (tag_of(hash), offset as u32)) {
+            if epoch.table().probe(hash).all(|slot| slot != (tag_of(hash), offset as u32)) {
                 return Err(EpochError::Table);
             }
             offset = next;
         }
         if offset == epoch.bytes.len() { Ok(epoch) } else { Err(EpochError::Length) }
+    }
+
+    /// The same epoch with its bytes in another place, where `place` has copied them unchanged.
+    #[must_use]
+    pub fn placed(self, place: impl FnOnce(&Bytes) -> Option<Bytes>) -> Self {
+        match place(&self.bytes) {
+            Some(bytes) if bytes.len() == self.bytes.len() => Self { bytes, ..self },
+            _ => self,
+        }
     }
 
     /// The encoded epoch, to be sent or looked up in elsewhere.
@@ -167,13 +176,7 @@ impl Epoch {
 
     /// [`Epoch::get`] for a key hashed already.
     pub(super) fn get_hashed(&self, hash: u64, key: &[u8]) -> Option<&[u8]> {
-        self.probe(hash).find_map(|(tag, offset)| {
-            if tag != tag_of(hash) {
-                return None;
-            }
-            let (found, value, _) = self.entry_at(offset as usize)?;
-            (found == key).then_some(value)
-        })
+        self.table().get(hash, key)
     }
 
     /// How many keys there are.
@@ -189,12 +192,7 @@ impl Epoch {
     /// Keys and values, in order of the ranks that put them, or as given to
     /// [`Epoch::from_entries`].
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let mut offset = self.first_entry();
-        (0..self.entries).map_while(move |_| {
-            let (key, value, next) = self.entry_at(offset)?;
-            offset = next;
-            Some((key, value))
-        })
+        self.table().iter().take(self.len())
     }
 
     /// Writes distinct keys down; `None` when they exceed 4 GiB.
@@ -230,8 +228,57 @@ impl Epoch {
         Some(Self { bytes: bytes.into(), entries: count, slots: slots as u32 })
     }
 
+    fn table(&self) -> Table<'_> {
+        Table { bytes: &self.bytes, slots: self.slots }
+    }
+
+    fn first_entry(&self) -> usize {
+        HEADER_BYTES + self.slots as usize * SLOT_BYTES
+    }
+}
+
+/// An epoch's bytes, to be looked up in wherever they lie.
+#[derive(Copy, Clone)]
+pub(crate) struct Table<'a> {
+    bytes: &'a [u8],
+    /// A power of two, or 0.
+    slots: u32,
+}
+
+impl<'a> Table<'a> {
+    /// Over bytes that [`Epoch::from_bytes`] has accepted elsewhere: only the header is looked at.
+    /// Whatever they are, no look-up leaves them or runs for ever.
+    pub(crate) fn over(bytes: &'a [u8]) -> Option<Self> {
+        let slots = read_u32(bytes, 8)?;
+        (read_u32(bytes, 0)? == MAGIC && slots.is_power_of_two()).then_some(Self { bytes, slots })
+    }
+
+    /// The value of a key.
+    #[inline]
+    pub(crate) fn get(self, hash: u64, key: &[u8]) -> Option<&'a [u8]> {
+        self.probe(hash).find_map(|(tag, offset)| {
+            if tag != tag_of(hash) {
+                return None;
+            }
+            let (found, value, _) = self.entry_at(offset as usize)?;
+            (found == key).then_some(value)
+        })
+    }
+
+    /// All entries, in order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let entries = read_u32(self.bytes, 4).unwrap_or(0);
+        let mut offset = HEADER_BYTES + self.slots as usize * SLOT_BYTES;
+        (0..entries).map_while(move |_| {
+            let (key, value, next) = self.entry_at(offset)?;
+            offset = next;
+            Some((key, value))
+        })
+    }
+
     /// The taken slots (tag, offset) that a hash leads to, up to the first free one.
-    fn probe(&self, hash: u64) -> impl Iterator<Item = (u32, u32)> {
+    #[inline]
+    fn probe(self, hash: u64) -> impl Iterator<Item = (u32, u32)> {
         let mask = self.slots.wrapping_sub(1);
         let mut slot = hash as u32 & mask;
         // An epoch of nothing has no slots at all.
@@ -242,18 +289,16 @@ impl Epoch {
         })
     }
 
-    fn slot(&self, slot: u32) -> (u32, u32) {
+    #[inline]
+    fn slot(self, slot: u32) -> (u32, u32) {
         let at = HEADER_BYTES + slot as usize * SLOT_BYTES;
-        let word = |at| read_u32(&self.bytes, at).unwrap_or(0);
+        let word = |at| read_u32(self.bytes, at).unwrap_or(0);
         (word(at), word(at + 4))
     }
 
-    fn first_entry(&self) -> usize {
-        HEADER_BYTES + self.slots as usize * SLOT_BYTES
-    }
-
     /// Key and value of the entry at `offset`, and where the next one begins.
-    fn entry_at(&self, offset: usize) -> Option<(&[u8], &[u8], usize)> {
+    #[inline]
+    fn entry_at(self, offset: usize) -> Option<(&'a [u8], &'a [u8], usize)> {
         let (key_bytes, rest) = self.bytes.get(offset..)?.split_first_chunk::<2>()?;
         let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
         let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_bytes).into())?;

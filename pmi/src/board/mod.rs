@@ -1,6 +1,7 @@
 //! The bulletin board: what ranks put, on its way up, merged, on its way down, and looked up.
 //!
 //! - [`Puts`]: a batch on its way up the tree, appended to by each agent that it passes.
+//! - [`Pending`]: what a rank put since its last fence, before it becomes such a batch.
 //! - [`Epoch`]: what one fence made visible: one winner per key, encoded and indexed once at the
 //!   root; the same bytes travel down and are looked up in.
 //! - [`Board`]: a node's cache: all epochs released so far, the newest entry of a key wins.
@@ -9,11 +10,14 @@ mod cache;
 mod epoch;
 mod hash;
 mod index;
+mod pending;
 mod puts;
 
 pub use cache::Board;
+pub(crate) use epoch::Table;
 pub use epoch::{Epoch, EpochError};
 #[cfg(test)]
 pub(crate) use hash::colliding_keys;
 pub(crate) use hash::hash as key_hash;
-pub use puts::{Put, PutRefusal, Puts, PutsError, check_put};
+pub use pending::Pending;
+pub use puts::{Put, PutRefusal, Puts, PutsError, RankPutsError, check_put};

@@ -42,6 +42,20 @@ pub enum PutsError {
     TooLarge,
 }
 
+/// A batch that a rank has encoded cannot be taken.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum RankPutsError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Unreadable(#[from] PutsError),
+    /// It speaks for another rank.
+    #[error("a put in the name of rank {0}")]
+    NotItsOwn(Rank),
+    /// One of its puts is refused.
+    #[error(transparent)]
+    Refused(#[from] PutRefusal),
+}
+
 /// Why a put is refused, for every interface the same.
 ///
 /// The text holds no blank: it is also what PMI-1 sends as `msg=`.
@@ -56,9 +70,6 @@ pub enum PutRefusal {
     /// The key begins with `PMI_`, which is kept for what the agent itself provides.
     #[error("key_reserved")]
     KeyReserved,
-    /// The key holds a blank, which the wire protocol could not ask for.
-    #[error("key_has_blank")]
-    KeyHasBlank,
     /// The value is longer than [`VALUE_BYTES_MAX`].
     #[error("value_longer_than_{VALUE_BYTES_MAX}_bytes")]
     ValueTooLong,
@@ -72,8 +83,6 @@ pub fn check_put(key: &[u8], value: &[u8]) -> Result<(), PutRefusal> {
         Err(PutRefusal::KeyTooLong)
     } else if key.starts_with(b"PMI_") {
         Err(PutRefusal::KeyReserved)
-    } else if key.contains(&b' ') {
-        Err(PutRefusal::KeyHasBlank)
     } else if value.len() > VALUE_BYTES_MAX {
         Err(PutRefusal::ValueTooLong)
     } else {
@@ -83,8 +92,26 @@ pub fn check_put(key: &[u8], value: &[u8]) -> Result<(), PutRefusal> {
 
 impl Puts {
     /// A batch of nothing.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// A batch that one rank has encoded itself: only what it may put, in its own name.
+    pub fn of_rank(rank: Rank, bytes: &[u8]) -> Result<Self, RankPutsError> {
+        let puts = Self(bytes.to_vec());
+        for put in puts.iter() {
+            let put = put?;
+            if put.rank != rank {
+                return Err(RankPutsError::NotItsOwn(put.rank));
+            }
+            check_put(put.key, put.value)?;
+        }
+        Ok(puts)
+    }
+
+    /// The encoded batch.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Appends one put.
@@ -152,7 +179,7 @@ impl Puts {
     }
 
     /// How many bytes a put takes in a batch.
-    pub(crate) fn cost(key: &[u8], value: &[u8]) -> usize {
+    pub fn cost(key: &[u8], value: &[u8]) -> usize {
         HEADER_BYTES + key.len() + value.len()
     }
 
@@ -227,7 +254,17 @@ mod tests {
         assert_eq!(check(1, VALUE_BYTES_MAX + 1), Err(PutRefusal::ValueTooLong));
         assert_eq!(check_put(b"PMI_x", b""), Err(PutRefusal::KeyReserved));
         assert_eq!(check_put(b"pmi_x", b""), Ok(()));
-        assert_eq!(check_put(b"a b", b""), Err(PutRefusal::KeyHasBlank));
+        assert_eq!(check_put(b"a b", b""), Ok(()));
+    }
+
+    #[test]
+    fn a_rank_puts_in_its_own_name_and_within_bounds() {
+        let own = puts(&[(1, "a", "1"), (1, "b", "")]);
+        assert_eq!(Puts::of_rank(Rank(1), own.bytes()), Ok(own.clone()));
+        assert_eq!(Puts::of_rank(Rank(2), own.bytes()), Err(RankPutsError::NotItsOwn(Rank(1))));
+        assert_eq!(Puts::of_rank(Rank(1), &own.bytes()[..13]), Err(PutsError::Truncated(12).into()));
+        let reserved = puts(&[(1, "PMI_x", "")]);
+        assert_eq!(Puts::of_rank(Rank(1), reserved.bytes()), Err(PutRefusal::KeyReserved.into()));
     }
 
     mod properties {

@@ -1,54 +1,18 @@
-//! [`Client`]: the rank's side of PMI-1 over any stream, for demonstration and test programs.
+//! [`Client`]: the rank's side of PMI-1 over any stream.
 //!
 //! One request, one reply, blocking as the stream blocks. It opens nothing: the caller brings the
 //! connected stream (`PMI_FD`, or one end of a pair).
 
-use std::io::{self, Read, Write};
-
-use thiserror::Error;
+use std::io::{Read, Write};
 
 use super::command::Command;
 use super::reply::ReplyLine;
 use super::spawn::write_spawn;
 use crate::Rank;
-use crate::limits::LINE_BYTES_MAX;
+pub use crate::client::ClientError;
+use crate::client::{Connection, or_none};
+use crate::limits::PENDING_BYTES_MAX;
 use crate::request::SpawnOrder;
-use crate::wire::{LineBuffer, LineTooLong};
-
-/// Why a call failed.
-#[derive(Debug, Error)]
-pub enum ClientError {
-    /// The stream failed.
-    #[error("connection to the PMI server failed")]
-    Io(#[from] io::Error),
-    /// The server has closed the connection.
-    #[error("PMI server closed the connection")]
-    Closed,
-    /// The server sent a line without end.
-    #[error("PMI server broke the protocol")]
-    Line(#[from] LineTooLong),
-    /// The server answered something else than what was asked.
-    #[error("PMI server answered {got:?} where {expected} was due")]
-    Unexpected {
-        /// The name of the reply that was due.
-        expected: &'static str,
-        /// The line that came.
-        got: String,
-    },
-    /// The server refused the request.
-    #[error("{reply}: refused with rc={rc}: {reason}")]
-    Refused {
-        /// The name of the reply.
-        reply: &'static str,
-        /// Its return code, not 0.
-        rc: i32,
-        /// Its words.
-        reason: String,
-    },
-    /// An argument cannot be written as one line; nothing was sent.
-    #[error("{0} holds a blank or a newline, or is empty")]
-    Unsendable(&'static str),
-}
 
 /// The maxima that a server advertises: sizes of C buffers, terminating NUL included.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -61,13 +25,12 @@ pub struct Maxes {
     pub value: usize,
 }
 
+const INIT: Command<'static> = Command::Init { version: 1, subversion: 1 };
+
 /// A rank's connection to its PMI server, initialised.
 #[derive(Debug)]
 pub struct Client<S> {
-    stream: S,
-    lines: LineBuffer,
-    /// Written together, as one request.
-    request: Vec<u8>,
+    connection: Connection<S>,
     /// Asked for when first needed.
     kvsname: Option<String>,
 }
@@ -78,6 +41,19 @@ impl<S: Read + Write> Client<S> {
         let mut client = Self::unjoined(stream);
         client.join()?;
         Ok(client)
+    }
+
+    /// Initialises PMI and asks for the segment, in one round trip; whether the segment's descriptor
+    /// came with the second reply. Only of a server that announces it
+    /// ([`crate::segment::VARIABLE`]).
+    pub fn init_with_segment(stream: S) -> Result<(Self, bool), ClientError> {
+        let mut client = Self::unjoined(stream);
+        INIT.write(&mut client.connection.request);
+        Command::Segment.write(&mut client.connection.request);
+        client.connection.flush()?;
+        client.reply("response_to_init", |_| Some(()))?;
+        let given = or_none(client.reply("scela_segment_result", |_| Some(Some(()))))?;
+        Ok((client, given.is_some()))
     }
 
     /// Presents itself as `rank` on a connection to a port, then initialises PMI. Returns the
@@ -97,7 +73,7 @@ impl<S: Read + Write> Client<S> {
 
     /// Initialises PMI again on the same connection, after [`Client::finalize`].
     pub fn join(&mut self) -> Result<(), ClientError> {
-        self.ask(Command::Init { version: 1, subversion: 1 }, "response_to_init", |_| Some(()))
+        self.ask(INIT, "response_to_init", |_| Some(()))
     }
 
     /// Puts a value under a key; others see it after the next barrier.
@@ -114,12 +90,23 @@ impl<S: Read + Write> Client<S> {
         let key = word("key", key)?;
         let kvsname = self.kvsname()?;
         let get = Command::Get { kvsname: kvsname.as_bytes(), key };
-        or_none(self.ask(get, "get_result", |reply| reply.last("value").map(<[u8]>::to_vec)))
+        or_none(self.ask(get, "get_result", |reply| Some(Some(reply.last("value")?.to_vec()))))
     }
 
     /// Waits until all ranks of the namespace are here; what they put can then be got.
     pub fn barrier(&mut self) -> Result<(), ClientError> {
         self.ask(Command::BarrierIn { group: None }, "barrier_out", |_| Some(()))
+    }
+
+    /// Arrives at a fence with these encoded puts ([`Puts::bytes`](crate::Puts::bytes)), at most
+    /// [`PENDING_BYTES_MAX`]. There is no reply: the release shows in the segment.
+    pub fn fence_in_segment(&mut self, puts: &[u8]) -> Result<(), ClientError> {
+        if puts.len() > PENDING_BYTES_MAX {
+            return Err(ClientError::TooLong("batch of puts"));
+        }
+        Command::FenceInSegment { puts_bytes: puts.len() }.write(&mut self.connection.request);
+        self.connection.request.extend_from_slice(puts);
+        self.connection.flush()
     }
 
     /// The name of the key-value space. Asks once.
@@ -163,7 +150,7 @@ impl<S: Read + Write> Client<S> {
     pub fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let lookup = Command::Lookup { service: line("service", service)? };
         // Hydra has fields behind the port, so it is read as one word.
-        or_none(self.ask(lookup, "lookup_result", |reply| reply.word("port").map(<[u8]>::to_vec)))
+        or_none(self.ask(lookup, "lookup_result", |reply| Some(Some(reply.word("port")?.to_vec()))))
     }
 
     /// Withdraws a published name.
@@ -186,9 +173,8 @@ impl<S: Read + Write> Client<S> {
             line("preput key", key)?;
             line("preput value", value)?;
         }
-        self.request.clear();
-        write_spawn(order, &mut self.request);
-        self.flush_request()?;
+        write_spawn(order, &mut self.connection.request);
+        self.connection.flush()?;
         self.reply("spawn_result", |_| Some(()))
     }
 
@@ -204,16 +190,16 @@ impl<S: Read + Write> Client<S> {
 
     /// The stream, for waiting on it or for sending something that no client should.
     pub fn stream_mut(&mut self) -> &mut S {
-        &mut self.stream
+        &mut self.connection.stream
     }
 
     /// Gives the stream back; what was read and not asked for is lost.
     pub fn into_stream(self) -> S {
-        self.stream
+        self.connection.stream
     }
 
     fn unjoined(stream: S) -> Self {
-        Self { stream, lines: LineBuffer::new(LINE_BYTES_MAX), request: Vec::new(), kvsname: None }
+        Self { connection: Connection::over(stream), kvsname: None }
     }
 
     fn ask<T>(
@@ -227,14 +213,8 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn send(&mut self, command: Command<'_>) -> Result<(), ClientError> {
-        self.request.clear();
-        command.write(&mut self.request);
-        self.flush_request()
-    }
-
-    fn flush_request(&mut self) -> Result<(), ClientError> {
-        self.stream.write_all(&self.request)?;
-        Ok(self.stream.flush()?)
+        command.write(&mut self.connection.request);
+        self.connection.flush()
     }
 
     /// Waits for a reply, and takes out of it what was asked for.
@@ -243,22 +223,12 @@ impl<S: Read + Write> Client<S> {
         expected: &'static str,
         read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        let mut chunk = [0; 4096];
-        loop {
-            if let Some(line) = self.lines.next_line()? {
-                return read_reply(line, expected, read);
-            }
-            match self.stream.read(&mut chunk) {
-                Ok(0) => return Err(ClientError::Closed),
-                Ok(read) => self.lines.extend_from_slice(&chunk[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+        self.connection.line(|line| read_reply(line, expected, read))?
     }
 }
 
-fn read_reply<T>(
+/// Takes what was asked for out of a reply.
+pub(crate) fn read_reply<T>(
     line: &[u8],
     expected: &'static str,
     read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
@@ -272,15 +242,6 @@ fn read_reply<T>(
         return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
     }
     read(reply).ok_or_else(unexpected)
-}
-
-/// A refusal as "there is none".
-fn or_none<T>(result: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(ClientError::Refused { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// `bytes`, if they can stand at the end of a line.

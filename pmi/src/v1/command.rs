@@ -88,6 +88,13 @@ pub enum Command<'a> {
     },
     /// `finalize`.
     Finalize,
+    /// `scela_segment`, of our own libpmi.
+    Segment,
+    /// `scela_fence`, of our own libpmi: so many bytes of encoded puts follow the line.
+    FenceInSegment {
+        /// `puts`.
+        puts_bytes: usize,
+    },
     /// Anything else; not empty.
     Unknown {
         /// The command's name.
@@ -185,6 +192,14 @@ impl<'a> Command<'a> {
             }
             b"abort" => Self::parse_abort(line),
             b"finalize" => Self::Finalize,
+            b"scela_segment" => Self::Segment,
+            b"scela_fence" => {
+                let puts_bytes = fields::word(line, b"puts").and_then(fields::number);
+                let reply = "scela_fence_result";
+                Self::FenceInSegment {
+                    puts_bytes: puts_bytes.ok_or(ParseError::Field { reply, reason: "puts_missing" })?,
+                }
+            }
             _ => Self::Unknown { name },
         })
     }
@@ -218,6 +233,8 @@ impl<'a> Command<'a> {
             Self::Unpublish { .. } => b"unpublish_name",
             Self::Abort { .. } => b"abort",
             Self::Finalize => b"finalize",
+            Self::Segment => b"scela_segment",
+            Self::FenceInSegment { .. } => b"scela_fence",
             Self::Unknown { name } => name,
         };
         out.extend_from_slice(b"cmd=");
@@ -244,6 +261,7 @@ impl<'a> Command<'a> {
                 field("key", key);
             }
             Self::GetByIndex { index } => field("idx", index.to_string().as_bytes()),
+            Self::FenceInSegment { puts_bytes } => field("puts", puts_bytes.to_string().as_bytes()),
             Self::BarrierIn { group: Some(group) } => field("group", group),
             Self::Publish { service, port } => {
                 field("service", service);
@@ -266,6 +284,7 @@ impl<'a> Command<'a> {
             | Self::DestroyKvs
             | Self::BarrierIn { group: None }
             | Self::Finalize
+            | Self::Segment
             | Self::Unknown { .. } => {}
         }
         out.push(b'\n');

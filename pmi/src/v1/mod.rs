@@ -3,16 +3,16 @@
 //! - [`command`]: a request as a value, and its line.
 //! - [`reply`]: every reply that is ever sent, and what MPI libraries insist on.
 //! - [`spawn`]: the one request of several lines.
-//! - [`server`]: [`Conversation`], the server's side for one rank.
-//! - [`client`]: [`Client`], for demonstration and test programs.
+//! - [`initack`]: what goes before all that on a connection to a port.
+//! - `Engine`: what each line of a rank does.
+//! - [`client`]: [`Client`], the rank's side.
 
 pub mod client;
 pub mod command;
 mod engine;
-mod pending;
+pub mod initack;
 pub mod reply;
-pub mod server;
 pub mod spawn;
 
 pub use client::{Client, ClientError};
-pub use server::{Conversation, Facts};
+pub(crate) use engine::Engine;

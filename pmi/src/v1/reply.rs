@@ -23,11 +23,10 @@ use crate::wire::fields;
 /// A reply to a rank.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// `init` is granted. Always version 1.1: MPICH 5 would take a higher one as leave to use
-    /// groups and threads.
-    Init,
-    /// `init` asked for a version that is not spoken. A client of PMI-2 must be told so: on
-    /// anything else it goes on in frames.
+    /// `init` is granted, for version 1 or 2. Version 1 is always 1.1: MPICH 5 would take a higher
+    /// one as leave to use groups and threads.
+    Init(u32),
+    /// `init` asked for a version that is not spoken.
     InitRefused,
     /// `initack` and the three lines behind it, in the one order that clients read.
     Initack {
@@ -82,6 +81,8 @@ pub enum Reply<'a> {
     Spawned,
     /// Some children were started: one code for each that was asked for, as clients assert.
     SpawnedPartly(&'a [i32]),
+    /// Whether the segment's descriptor comes with this line.
+    Segment(bool),
     /// A request was refused; the reply's name, and why.
     Refused(&'static str, &'a str),
     /// A command that is not known. Hydra kills the job instead.
@@ -104,9 +105,10 @@ impl Reply<'_> {
             }
             Self::Put => out.extend_from_slice(b"cmd=put_result rc=0 msg=success"),
             Self::BarrierOut => out.extend_from_slice(b"cmd=barrier_out rc=0"),
-            Self::Init => out.extend_from_slice(b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"),
+            Self::Init(2) => out.extend_from_slice(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0"),
+            Self::Init(_) => out.extend_from_slice(b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"),
             Self::InitRefused => out.extend_from_slice(
-                b"cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=only_pmi_version_1_is_spoken",
+                b"cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=only_pmi_versions_1_and_2_are_spoken",
             ),
             Self::Initack { size, rank } => {
                 print(out, format_args!("cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0"))
@@ -152,6 +154,8 @@ impl Reply<'_> {
             }
             Self::Spawned => out.extend_from_slice(b"cmd=spawn_result rc=0"),
             Self::SpawnedPartly(codes) => write_spawned_partly(codes, out),
+            Self::Segment(true) => out.extend_from_slice(b"cmd=scela_segment_result rc=0"),
+            Self::Segment(false) => out.extend_from_slice(b"cmd=scela_segment_result rc=-1 msg=no_segment_here"),
             Self::Refused(reply, reason) => {
                 print(out, format_args!("cmd={reply} rc=-1 msg="));
                 write_word(reason.as_bytes(), out);
@@ -264,7 +268,10 @@ mod tests {
         let odd: &[u8] = b" a=b\\c\td\x00\xff\n";
         let codes: &[i32] = &[i32::MIN; 1000];
         vec![
-            Reply::Init,
+            Reply::Init(1),
+            Reply::Init(2),
+            Reply::Segment(true),
+            Reply::Segment(false),
             Reply::InitRefused,
             Reply::Initack { size: u32::MAX, rank: u32::MAX },
             Reply::Maxes,
@@ -324,7 +331,9 @@ mod tests {
 
     #[test]
     fn replies_are_these_words() {
-        check(Reply::Init, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+        check(Reply::Init(1), "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+        check(Reply::Init(2), "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
+        check(Reply::Segment(true), "cmd=scela_segment_result rc=0\n");
         check(Reply::Maxes, "cmd=maxes rc=0 kvsname_max=64 keylen_max=64 vallen_max=1024\n");
         check(Reply::Appnum(-1), "cmd=appnum rc=0 appnum=-1\n");
         check(Reply::Kvsname("kvs_1"), "cmd=my_kvsname rc=0 kvsname=kvs_1\n");

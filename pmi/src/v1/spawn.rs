@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::limits::{SPAWN_ARGS_MAX, SPAWN_BYTES_MAX, SPAWN_INFO_MAX, SPAWN_PREPUTS_MAX};
 use crate::request::{SpawnCommand, SpawnOrder, SpawnOrderError};
 use crate::wire::fields;
+use crate::wire::numbered::{NumberedPairs, into_list};
 
 /// Why a spawn is refused. The text holds no blank: it is what the rank is sent as `msg=`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
@@ -62,17 +63,9 @@ struct Block {
     so_far: Option<u32>,
     args_said: Option<usize>,
     args: BTreeMap<u32, Vec<u8>>,
-    preputs: Pairs,
-    infos: Pairs,
+    preputs: NumberedPairs,
+    infos: NumberedPairs,
     bytes: usize,
-}
-
-/// Numbered keys and values.
-#[derive(Clone, Debug, Default)]
-struct Pairs {
-    said: Option<usize>,
-    keys: BTreeMap<u32, Vec<u8>>,
-    values: BTreeMap<u32, Vec<u8>>,
 }
 
 impl SpawnReader {
@@ -174,7 +167,7 @@ impl SpawnReader {
         }
         let program = block.program.ok_or(SpawnError::Missing("execname"))?;
         let nprocs = block.nprocs.ok_or(SpawnError::Missing("nprocs"))?;
-        let args = numbered(block.args, block.args_said).ok_or(SpawnError::Incomplete("arguments"))?;
+        let args = into_list(block.args, block.args_said).ok_or(SpawnError::Incomplete("arguments"))?;
         let info = block.infos.into_list().ok_or(SpawnError::Incomplete("infos"))?;
         let preputs = block.preputs.into_list().ok_or(SpawnError::Incomplete("preputs"))?;
         let pair_bytes = |(key, value): &(Vec<u8>, Vec<u8>)| key.len() + value.len();
@@ -235,25 +228,6 @@ impl Block {
         }
         if self.bytes > bytes_max { Err(SpawnOrderError::Bytes.into()) } else { Ok(()) }
     }
-}
-
-impl Pairs {
-    /// The pairs in order, if each key has its value and they are as many as was said.
-    fn into_list(self) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-        let keys = numbered(self.keys, self.said)?;
-        let values = numbered(self.values, self.said)?;
-        (keys.len() == values.len()).then(|| keys.into_iter().zip(values).collect())
-    }
-}
-
-/// The list without its numbers, if they count from 0 or 1 without gaps up to what was said.
-fn numbered(list: BTreeMap<u32, Vec<u8>>, said: Option<usize>) -> Option<Vec<Vec<u8>>> {
-    // Arguments count from 1 and pairs from 0 in all of MPICH; Flux RFC 13 has arguments from 0.
-    let first = list.first_key_value().map_or(0, |(&first, _)| first);
-    let last = list.last_key_value().map_or(0, |(&last, _)| last);
-    let dense = list.is_empty() || (first <= 1 && (last - first) as usize == list.len() - 1);
-    let complete = said.is_none_or(|said| said == list.len());
-    (dense && complete).then(|| list.into_values().collect())
 }
 
 fn number<T: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<T, SpawnError> {

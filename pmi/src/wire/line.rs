@@ -73,6 +73,21 @@ impl LineBuffer {
         Ok(Some(&self.bytes[start..end - 1]))
     }
 
+    /// All that waits to be handed out, to be looked at.
+    pub fn peek(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// The next `count` bytes, whatever they are, or `None` until that many are there.
+    ///
+    /// For what follows a line that says how long it is.
+    pub fn take(&mut self, count: usize) -> Option<&[u8]> {
+        let end = self.start.checked_add(count).filter(|&end| end <= self.bytes.len())?;
+        let start = std::mem::replace(&mut self.start, end);
+        self.searched = self.searched.max(end);
+        Some(&self.bytes[start..end])
+    }
+
     /// How many bytes wait to be handed out, complete lines or not.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
@@ -138,6 +153,22 @@ mod tests {
         buffer.clear();
         buffer.extend_from_slice(b"ok\n");
         assert_eq!(buffer.next_line(), Ok(Some(&b"ok"[..])));
+    }
+
+    #[test]
+    fn counted_bytes_come_out_between_lines() {
+        let mut buffer = LineBuffer::new(8);
+        buffer.extend_from_slice(b"a\n1\n2");
+        assert_eq!(buffer.next_line(), Ok(Some(&b"a"[..])));
+        assert_eq!(buffer.take(4), None);
+        assert_eq!(buffer.peek(), b"1\n2");
+        buffer.extend_from_slice(b"3b\n");
+        assert_eq!(buffer.take(4), Some(&b"1\n23"[..]));
+        assert_eq!(buffer.take(0), Some(&b""[..]));
+        assert_eq!(buffer.take(usize::MAX), None);
+        assert_eq!(buffer.next_line(), Ok(Some(&b"b"[..])));
+        assert_eq!(buffer.next_line(), Ok(None));
+        assert!(buffer.is_empty());
     }
 
     #[test]

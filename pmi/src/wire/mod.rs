@@ -1,11 +1,13 @@
 //! Framing and tokens that the protocol versions share.
 //!
 //! Nothing here knows a command: [`LineBuffer`] turns reads into lines, [`fields`] finds `name=value`
-//! in a line.
+//! in a line, [`mod@frame`] has the frames of PMI-2.
 
 pub mod byte_pairs;
 pub mod byte_strings;
 pub mod fields;
+pub mod frame;
 mod line;
+pub(crate) mod numbered;
 
 pub use line::{LineBuffer, LineTooLong};

@@ -170,6 +170,16 @@ fn values() {
             "leave '--cache' out",
         ),
         (
+            "--mpi openpmi ./a",
+            "option '--mpi': there is no kind 'openpmi' of MPI library here, only auto, none and openmpi",
+            "did you mean 'openmpi'?",
+        ),
+        (
+            "--mpi=pmi2 ./a",
+            "option '--mpi': there is no kind 'pmi2' of MPI library here, only auto, none and openmpi",
+            "leave '--mpi' out: which PMI a rank speaks is heard from itself",
+        ),
+        (
             "--label ./a ./b",
             "option '--label': the label './a' is not letters, digits, '.', '_' and '-', beginning with a letter or \
              digit",

@@ -1,102 +1,8 @@
-//! Tests of [`Client`] against [`Conversation`](crate::v1::Conversation), without sockets.
-
-use std::collections::VecDeque;
-use std::sync::Arc;
+//! Tests of [`Client`] against [`Conversation`](crate::Conversation), without sockets.
 
 use super::*;
-use crate::v1::{Conversation, Facts};
-use crate::{Answer, Board, Epoch, NameError, Puts, Request, SpawnCommand};
-
-/// A server for one rank that is alone: what is written is served at once, reads give the replies,
-/// a few bytes at a time.
-struct Server {
-    conversation: Conversation,
-    board: Board,
-    names: Vec<(Vec<u8>, Vec<u8>)>,
-    requests: Vec<Request>,
-    replies: VecDeque<u8>,
-}
-
-impl Server {
-    fn new() -> Self {
-        let facts = Facts {
-            kvsname: "kvs_1".into(),
-            size: 1,
-            universe_size: 4,
-            mapping: Some("(vector,(0,1,1))".into()),
-            preputs: Epoch::default(),
-            spawned: false,
-        };
-        Self {
-            conversation: Conversation::new(Arc::new(facts), Rank(0), 2),
-            board: Board::new(),
-            names: Vec::new(),
-            requests: Vec::new(),
-            replies: VecDeque::new(),
-        }
-    }
-
-    fn serve(&mut self) {
-        let mut out = Vec::new();
-        while let Some(request) = self.conversation.advance(&self.board, &mut out) {
-            if let Some(answer) = self.answer_to(&request) {
-                self.conversation.answer(answer, &mut out);
-            }
-            self.requests.push(request);
-        }
-        self.replies.extend(out);
-    }
-
-    fn answer_to(&mut self, request: &Request) -> Option<Answer> {
-        Some(match request {
-            Request::Fence { puts } => {
-                self.board.publish(Epoch::merge(puts).unwrap());
-                Answer::Released
-            }
-            Request::Publish { service, port } => {
-                let taken = self.names.iter().any(|(name, _)| name == service);
-                self.names.push((service.clone(), port.clone()));
-                Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
-            }
-            Request::Lookup { service } => {
-                let found = self.names.iter().find(|(name, _)| name == service);
-                Answer::Found(found.map(|(_, port)| port.clone()).ok_or(NameError::Unknown))
-            }
-            Request::Unpublish { service } => {
-                self.names.retain(|(name, _)| name != service);
-                Answer::Unpublished(Ok(()))
-            }
-            Request::Spawn(order) if order.commands[0].program == b"missing" => {
-                Answer::Spawned(Err("no such file or directory".into()))
-            }
-            Request::Spawn(order) => Answer::Spawned(Ok(vec![0; order.ranks() as usize])),
-            Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
-        })
-    }
-}
-
-impl Write for Server {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = bytes.len().min(7);
-        self.conversation.receive(&bytes[..written]);
-        self.serve();
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Read for Server {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = buffer.len().min(7).min(self.replies.len());
-        for (place, byte) in buffer.iter_mut().zip(self.replies.drain(..read)) {
-            *place = byte;
-        }
-        Ok(read)
-    }
-}
+use crate::client::server::{Canned, Server};
+use crate::{Puts, Request, SpawnCommand};
 
 #[test]
 fn a_whole_life() {
@@ -118,7 +24,7 @@ fn a_whole_life() {
     let server = client.into_stream();
     let expected = [
         Request::Joined,
-        Request::Fence { puts },
+        Request::Fence { puts, in_segment: false },
         Request::Finalized,
         Request::Joined,
         Request::Abort { code: -7, message: String::new() },
@@ -170,29 +76,9 @@ fn what_would_tear_a_line_is_not_sent() {
     assert_eq!(client.get(b"k").unwrap(), None, "the conversation is still in step");
 }
 
-/// Replies that were written beforehand; whatever is sent is ignored.
-#[derive(Debug)]
-struct Canned(&'static [u8]);
-
-impl Write for Canned {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Read for Canned {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.read(buffer)
-    }
-}
-
 #[test]
 fn servers_that_misbehave_are_told_apart() {
-    let error = |replies| Client::init(Canned(replies)).unwrap_err().to_string();
+    let error = |replies: &[u8]| Client::init(Canned::new(replies)).unwrap_err().to_string();
     assert_eq!(error(b""), "PMI server closed the connection");
     assert_eq!(
         error(b"cmd=barrier_out rc=0\n"),
@@ -208,6 +94,48 @@ fn servers_that_misbehave_are_told_apart() {
 fn a_port_tells_size_and_rank() {
     let replies = b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n\
         cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
-    let (_, size, rank) = Client::init_on_port(Canned(replies), Rank(3)).unwrap();
+    let (_, size, rank) = Client::init_on_port(Canned::new(*replies), Rank(3)).unwrap();
     assert_eq!((size, rank), (4, Rank(3)));
+}
+
+#[test]
+fn the_segment_comes_in_the_first_round_trip() {
+    let (mut client, given) = Client::init_with_segment(Server::with_segment()).unwrap();
+    assert!(given);
+    let written = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=scela_segment\n";
+    assert_eq!(client.stream_mut().writes, [written]);
+    assert_eq!(client.stream_mut().requests, [Request::Joined, Request::Segment]);
+    client.put(b"a", b"1").unwrap();
+    let (mut client, given) = Client::init_with_segment(Server::new()).unwrap();
+    assert!(!given, "the server has none");
+    client.put(b"a", b"1").unwrap();
+    let refused = Client::init_with_segment(Canned::new("cmd=response_to_init rc=-1\n")).unwrap_err();
+    assert!(matches!(refused, ClientError::Refused { reply: "response_to_init", .. }));
+}
+
+#[test]
+fn a_fence_in_the_segment_is_one_write_and_no_reply() {
+    let mut puts = Puts::new();
+    puts.push(Rank(0), b"a", b"one two");
+    let (mut client, _) = Client::init_with_segment(Server::with_segment()).unwrap();
+    client.fence_in_segment(puts.bytes()).unwrap();
+    client.fence_in_segment(b"").unwrap();
+    let written = [format!("cmd=scela_fence puts={}\n", puts.bytes_len()).as_bytes(), puts.bytes()].concat();
+    assert_eq!(client.stream_mut().writes[1..], [written, b"cmd=scela_fence puts=0\n".to_vec()]);
+    assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"one two"[..]));
+    let fence = |puts: Puts| Request::Fence { puts, in_segment: true };
+    assert_eq!(client.into_stream().requests[2..], [fence(puts), fence(Puts::new())]);
+}
+
+#[test]
+fn more_puts_than_a_server_takes_are_not_sent() {
+    let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
+    let mut client = Client::init(Canned::new(granted)).unwrap();
+    let before = client.stream_mut().sent.len();
+    client.fence_in_segment(&vec![0; PENDING_BYTES_MAX]).unwrap();
+    let sent = client.stream_mut().sent.len();
+    assert_eq!(sent - before, "cmd=scela_fence puts=16777216\n".len() + PENDING_BYTES_MAX);
+    let error = client.fence_in_segment(&vec![0; PENDING_BYTES_MAX + 1]).unwrap_err();
+    assert_eq!(error.to_string(), "batch of puts is too long to be sent");
+    assert_eq!(client.stream_mut().sent.len(), sent);
 }

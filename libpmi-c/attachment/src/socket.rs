@@ -1,0 +1,249 @@
+//! [`Socket`]: the connection to the PMI server, as a blocking stream.
+
+use std::io::{self, Read, Write};
+use std::mem;
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// A connected stream socket: one that this process was started with, or one of its own.
+///
+/// Blocks, whatever flags the descriptor has, since they are shared with other processes. Writing to
+/// a server that has gone is an error, not a SIGPIPE. Descriptors that come with what is read are
+/// kept for [`Socket::take_descriptor`].
+#[derive(Debug)]
+pub(crate) struct Socket {
+    descriptor: RawFd,
+    /// The same, if it is to be closed in the end. An inherited one stays as it is: programs after
+    /// this one in the same script speak on it.
+    _own: Option<OwnedFd>,
+    received: Option<OwnedFd>,
+}
+
+/// Room for the one descriptor that is ever sent, and one more.
+const DESCRIPTORS_MAX: usize = 2;
+
+/// A control message of descriptors, aligned as the kernel wants it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl Socket {
+    /// The socket that this process was started with.
+    pub(crate) fn inherited(descriptor: RawFd) -> io::Result<Self> {
+        if option(descriptor, libc::SO_TYPE)? != libc::SOCK_STREAM {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self { descriptor, _own: None, received: None })
+    }
+
+    /// A connection to the server's port.
+    pub(crate) fn connect(host: &str, port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect((host, port))?;
+        // One small request after another, each waited for.
+        stream.set_nodelay(true)?;
+        let own = OwnedFd::from(stream);
+        Ok(Self { descriptor: own.as_raw_fd(), _own: Some(own), received: None })
+    }
+
+    /// The descriptor, for as long as this lives.
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    /// Whether it can pass descriptors.
+    pub(crate) fn is_local(&self) -> bool {
+        option(self.descriptor, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_UNIX)
+    }
+
+    /// The number by which the kernel knows the socket.
+    pub(crate) fn inode(&self) -> io::Result<u64> {
+        Ok(status(self.descriptor)?.st_ino)
+    }
+
+    /// The descriptor that came with what was read.
+    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
+        self.received.take()
+    }
+
+    fn keep_descriptors(&mut self, message: &libc::msghdr) {
+        // SAFETY: `message` was filled in by the kernel and its control buffer is still there; each
+        // number in an SCM_RIGHTS message is a descriptor that is new in this process and nobody
+        // else's.
+        unsafe {
+            let mut header = libc::CMSG_FIRSTHDR(message);
+            while !header.is_null() {
+                if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                    let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                    let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
+                    for at in 0..bytes / mem::size_of::<RawFd>() {
+                        let descriptor = OwnedFd::from_raw_fd(ptr::read_unaligned(numbers.add(at)));
+                        // A second one, which nobody has asked for, is closed here.
+                        self.received.get_or_insert(descriptor);
+                    }
+                }
+                header = libc::CMSG_NXTHDR(message, header);
+            }
+        }
+    }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        const { assert!(mem::size_of::<Control>() >= 16 + DESCRIPTORS_MAX * mem::size_of::<RawFd>()) };
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+        loop {
+            // SAFETY: all zeros are a message header: null pointers and lengths of 0.
+            let mut message: libc::msghdr = unsafe { mem::zeroed() };
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = mem::size_of::<Control>() as _;
+            // SAFETY: the header's pointers are to buffers of the lengths given, which live on.
+            let read = unsafe { libc::recvmsg(self.descriptor, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+            match usize::try_from(read) {
+                Ok(read) => {
+                    self.keep_descriptors(&message);
+                    return Ok(read);
+                }
+                Err(_) => after_failure(self.descriptor, libc::POLLIN)?,
+            }
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            // SAFETY: the kernel reads `bytes`, which outlive the call.
+            let sent = unsafe { libc::send(self.descriptor, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+            match usize::try_from(sent) {
+                Ok(sent) => return Ok(sent),
+                Err(_) => after_failure(self.descriptor, libc::POLLOUT)?,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is to be done when a call on a socket has failed: try again at once, or once it is ready
+/// (somebody has made it non-blocking), or give up.
+fn after_failure(descriptor: RawFd, events: i16) -> io::Result<()> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::Interrupted => Ok(()),
+        io::ErrorKind::WouldBlock => poll(descriptor, events, -1).map(drop),
+        _ => Err(error),
+    }
+}
+
+/// Whether the other end of a connection has gone.
+pub(crate) fn is_hung_up(descriptor: RawFd) -> bool {
+    let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL;
+    poll(descriptor, libc::POLLRDHUP, 0).is_ok_and(|events| events & gone != 0)
+}
+
+/// Sends what it can without waiting; who calls is about to exit.
+pub(crate) fn send_last_words(descriptor: RawFd, bytes: &[u8]) {
+    // SAFETY: the kernel reads `bytes`, which outlive the call.
+    unsafe { libc::send(descriptor, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+}
+
+/// What `fstat` says of a descriptor.
+pub(crate) fn status(descriptor: RawFd) -> io::Result<libc::stat> {
+    let mut status = mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the kernel writes a whole `stat`, or says that it did not.
+    unsafe {
+        if libc::fstat(descriptor, status.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(status.assume_init())
+    }
+}
+
+/// The events that are there; waits for them for `timeout_ms`, for ever if that is negative.
+fn poll(descriptor: RawFd, events: i16, timeout_ms: i32) -> io::Result<i16> {
+    let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
+    loop {
+        // SAFETY: one entry, which outlives the call.
+        if unsafe { libc::poll(&raw mut entry, 1, timeout_ms) } >= 0 {
+            return Ok(entry.revents);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// An option of a socket that is a number; an error if it is no socket.
+fn option(descriptor: RawFd, name: i32) -> io::Result<i32> {
+    let mut value = 0_i32;
+    let mut bytes = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `bytes` bytes.
+    let done = unsafe { libc::getsockopt(descriptor, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut bytes) };
+    if done == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    fn pair() -> (UnixStream, Socket) {
+        let (server, rank) = UnixStream::pair().unwrap();
+        let own = OwnedFd::from(rank);
+        (server, Socket { descriptor: own.as_raw_fd(), _own: Some(own), received: None })
+    }
+
+    #[test]
+    fn only_stream_sockets_are_taken() {
+        let file = File::open("/dev/null").unwrap();
+        assert!(Socket::inherited(file.as_raw_fd()).is_err());
+        assert!(Socket::inherited(-1).is_err());
+        let (server, _rank) = pair();
+        let socket = Socket::inherited(server.as_raw_fd()).unwrap();
+        assert!(socket.is_local());
+        drop(socket);
+        // It was not closed.
+        assert!(Socket::inherited(server.as_raw_fd()).is_ok());
+    }
+
+    #[test]
+    fn a_server_that_has_gone_is_an_error_and_no_signal() {
+        let (server, mut rank) = pair();
+        assert!(!is_hung_up(rank.descriptor()));
+        drop(server);
+        assert!(is_hung_up(rank.descriptor()));
+        // SAFETY: no other test of this process depends on SIGPIPE, which Rust's runtime ignores.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        assert_eq!(rank.write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        send_last_words(rank.descriptor(), b"x");
+        assert_eq!(rank.read(&mut [0; 8]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_socket_that_somebody_made_non_blocking_is_waited_for() {
+        let (mut server, mut rank) = pair();
+        // SAFETY: changes a flag of a socket of this test.
+        unsafe { libc::fcntl(rank.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) };
+        let large = vec![b'x'; 4 << 20];
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut got = vec![0; large.len()];
+                server.read_exact(&mut got).unwrap();
+                server.write_all(b"done").unwrap();
+            });
+            rank.write_all(&large).unwrap();
+            let mut reply = [0; 4];
+            rank.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply, b"done");
+        });
+    }
+}

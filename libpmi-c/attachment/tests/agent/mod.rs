@@ -1,0 +1,292 @@
+//! An agent of one node, without a tree: serves ranks over socket pairs by [`pmi::Conversation`], and
+//! shares its board with them. For tests and measurements of libpmi where no real agent is needed.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread;
+
+use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
+use pmi::{Answer, Board, Conversation, Epoch, Facts, Launched, Mapping, NameError, Puts, Rank, Request};
+
+/// An agent; serves until its ranks have gone.
+#[derive(Clone)]
+pub(crate) struct Agent(Arc<Shared>);
+
+struct Shared {
+    facts: Arc<Facts>,
+    has_segment: bool,
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+/// What an agent knows.
+pub(crate) struct State {
+    board: Board,
+    segment: Memory,
+    puts: Puts,
+    arrived: u32,
+    epochs: u64,
+    names: Vec<(Vec<u8>, Vec<u8>)>,
+    node: Vec<(Vec<u8>, Vec<u8>)>,
+    ring: Vec<Option<(Vec<u8>, Vec<u8>)>>,
+    /// Requests other than fences, in short.
+    pub(crate) heard: Vec<String>,
+}
+
+impl Agent {
+    /// For a job of `size` ranks; `has_segment` says whether it shares its board.
+    pub(crate) fn new(size: u32, has_segment: bool) -> Self {
+        let facts = Arc::new(Facts {
+            kvsname: "fake-1_0".into(),
+            spawner: None,
+            size,
+            universe_size: 16,
+            mapping: Mapping::single_node(size).wire_value(),
+            preputs: Epoch::from_entries([(&b"PARENT"[..], &b"tag#0$"[..])]),
+        });
+        let mut state = State {
+            board: Board::new(),
+            segment: Memory::new(),
+            puts: Puts::new(),
+            arrived: 0,
+            epochs: 0,
+            names: Vec::new(),
+            node: Vec::new(),
+            ring: vec![None; size as usize],
+            heard: Vec::new(),
+        };
+        let entries = facts.entries();
+        state.publish(entries);
+        Self(Arc::new(Shared { facts, has_segment, state: Mutex::new(state), released: Condvar::new() }))
+    }
+
+    /// Publishes entries that no rank put.
+    pub(crate) fn publish(&self, epoch: Epoch) {
+        self.state().publish(epoch);
+    }
+
+    /// Says that the log is not all there is.
+    pub(crate) fn close_log(&self) {
+        let state = self.state();
+        let word = state.segment.word::<AtomicU64>(PUBLISHED_AT);
+        word.store(Published::from_word(word.load(Ordering::Relaxed)).closed().to_word(), Ordering::Release);
+    }
+
+    /// What it knows now.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no thread has failed")
+    }
+
+    /// A rank's end of a connection that is served from now on.
+    pub(crate) fn serve(&self, rank: u32) -> UnixStream {
+        let (own, theirs) = UnixStream::pair().expect("a pair");
+        let agent = self.clone();
+        thread::spawn(move || agent.converse(rank, own));
+        theirs
+    }
+
+    fn converse(&self, rank: u32, mut stream: UnixStream) {
+        let mut conversation = Conversation::new(Arc::clone(&self.0.facts), Rank(rank), 3);
+        let mut chunk = [0; 64 * 1024];
+        loop {
+            let Ok(read @ 1..) = stream.read(&mut chunk) else { return };
+            conversation.receive(&chunk[..read]);
+            loop {
+                let mut out = Vec::new();
+                let board = self.state().board.clone();
+                let request = conversation.advance(&board, &mut out);
+                if stream.write_all(&out).is_err() {
+                    return;
+                }
+                let Some(request) = request else { break };
+                let descriptor = (request == Request::Segment && self.0.has_segment).then_some(());
+                let Some(answer) = self.answer(rank, request) else { continue };
+                let mut out = Vec::new();
+                conversation.answer(answer, &mut out);
+                let sent = match descriptor {
+                    Some(()) => self.state().segment.send(&stream, &out),
+                    None => stream.write_all(&out),
+                };
+                if sent.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answer(&self, rank: u32, request: Request) -> Option<Answer> {
+        let size = self.0.facts.size;
+        let mut state = self.state();
+        if !matches!(request, Request::Fence { .. }) {
+            state.heard.push(format!("{rank}: {request:?}"));
+        }
+        Some(match request {
+            Request::Fence { puts, in_segment } => {
+                state.puts.append(&puts);
+                state.arrived += 1;
+                let epoch = state.epochs;
+                if state.arrived == size {
+                    state.arrived = 0;
+                    state.epochs += 1;
+                    let merged = Epoch::merge(&std::mem::take(&mut state.puts)).expect("it is not large");
+                    state.publish(merged);
+                    state.segment.release();
+                    self.0.released.notify_all();
+                }
+                if in_segment {
+                    return None;
+                }
+                drop(self.0.released.wait_while(state, |state| state.epochs == epoch).expect("no thread has failed"));
+                Answer::Released
+            }
+            Request::Ring { to_left, to_right } => {
+                state.ring[rank as usize] = Some((to_left, to_right));
+                self.0.released.notify_all();
+                let state = self
+                    .0
+                    .released
+                    .wait_while(state, |state| state.ring.iter().any(Option::is_none))
+                    .expect("no thread has failed");
+                let at = |rank: u32| state.ring[(rank % size) as usize].clone().expect("all are there");
+                Answer::Ring { position: rank, from_left: at(rank + size - 1).1, from_right: at(rank + 1).0 }
+            }
+            Request::NodePut { key, value } => {
+                state.node.push((key, value));
+                self.0.released.notify_all();
+                Answer::NodePut(true)
+            }
+            Request::NodeGet { key, wait } => {
+                let find = |state: &State| {
+                    state.node.iter().rev().find(|(name, _)| *name == key).map(|(_, value)| value.clone())
+                };
+                let state = self
+                    .0
+                    .released
+                    .wait_while(state, |state| wait && find(state).is_none())
+                    .expect("no thread has failed");
+                Answer::NodeGot(find(&state))
+            }
+            Request::Publish { service, port } => {
+                let taken = state.names.iter().any(|(name, _)| *name == service);
+                state.names.push((service, port));
+                Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
+            }
+            Request::Lookup { service } => {
+                let found = state.names.iter().find(|(name, _)| *name == service);
+                Answer::Found(found.map(|(_, port)| port.clone()).ok_or(NameError::Unknown))
+            }
+            Request::Unpublish { service } => {
+                let before = state.names.len();
+                state.names.retain(|(name, _)| *name != service);
+                Answer::Unpublished(if state.names.len() < before { Ok(()) } else { Err(NameError::Unknown) })
+            }
+            Request::Spawn(order) => {
+                Answer::Spawned(Ok(Launched { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
+            }
+            Request::Segment => Answer::Segment(self.0.has_segment),
+            Request::Elsewhere { .. } => Answer::Elsewhere(Some(b"theirs".to_vec())),
+            Request::Connect { job } => Answer::Connected(job == b"fake-2_0"),
+            Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
+        })
+    }
+}
+
+impl State {
+    /// How many ranks wait in the fence.
+    pub(crate) fn arrived(&self) -> u32 {
+        self.arrived
+    }
+
+    fn publish(&mut self, epoch: Epoch) {
+        let segment = &mut self.segment;
+        self.board.publish_at(epoch, |epoch| {
+            segment.append(epoch.bytes());
+            epoch
+        });
+        // Merged ones may lie anywhere; so all are written anew, which an agent would not do.
+        let places: Vec<_> = self.board.runs().iter().rev().map(|run| segment.append(run.bytes())).collect();
+        segment.append(&directory(places));
+        segment.publish();
+    }
+}
+
+/// The segment: its header mapped, its log written as a file.
+struct Memory {
+    file: OwnedFd,
+    header: *mut u8,
+    log_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process; it is only touched as atomics.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    fn new() -> Self {
+        // SAFETY: system calls on what they make themselves.
+        unsafe {
+            let file = libc::memfd_create(c"fake".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
+            assert!(file >= 0 && libc::ftruncate(file, LOG_AT as i64) == 0, "a memfd");
+            assert!(libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0, "sealed");
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let header = libc::mmap(ptr::null_mut(), LOG_AT, access, libc::MAP_SHARED, file, 0);
+            assert!(header != libc::MAP_FAILED, "mapped");
+            let memory = Self { file: OwnedFd::from_raw_fd(file), header: header.cast(), log_bytes: 0 };
+            memory.word::<AtomicU32>(0).store(MAGIC, Ordering::Relaxed);
+            memory
+        }
+    }
+
+    fn word<T>(&self, at: usize) -> &T {
+        // SAFETY: an atomic inside of the header, at one of its places; the mapping is for ever.
+        unsafe { &*self.header.add(at).cast() }
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> (u64, u64) {
+        let start = self.log_bytes.next_multiple_of(ALIGNMENT);
+        let file = self.file.as_raw_fd();
+        // SAFETY: writes to the file what lies in `bytes`.
+        let written = unsafe { libc::pwrite(file, bytes.as_ptr().cast(), bytes.len(), (LOG_AT + start) as i64) };
+        assert_eq!(written, bytes.len() as isize);
+        self.log_bytes = start + bytes.len();
+        (start as u64, bytes.len() as u64)
+    }
+
+    fn publish(&self) {
+        let word = Published::bytes(self.log_bytes as u64).to_word();
+        self.word::<AtomicU64>(PUBLISHED_AT).store(word, Ordering::Release);
+    }
+
+    fn release(&self) {
+        let released = self.word::<AtomicU32>(RELEASED_AT);
+        released.fetch_add(1, Ordering::Release);
+        // SAFETY: looks at the address only.
+        unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    /// Sends bytes, and the descriptor with them.
+    fn send(&self, stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
+        #[repr(align(8))]
+        struct Control([u8; 64]);
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: a header that points to buffers of these lengths, with one descriptor in it.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &raw mut part;
+            message.msg_iovlen = 1;
+            message.msg_control = control.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(size_of::<RawFd>() as u32) as _;
+            let header = libc::CMSG_FIRSTHDR(&message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+            libc::CMSG_DATA(header).cast::<RawFd>().write_unaligned(self.file.as_raw_fd());
+            libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL)
+        };
+        if sent == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}

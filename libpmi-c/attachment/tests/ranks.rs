@@ -1,0 +1,552 @@
+//! Ranks that are threads of this process, each with an attachment of its own, against an agent that
+//! is a thread too: what they see, over the segment and over the wire, in both protocols.
+
+use std::borrow::Cow;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use attachment::{Attachment, Environment, Error, Joined, Server, Version};
+use pmi::{Conversation, Epoch, Facts, Rank, segment, v1};
+
+mod agent;
+
+use agent::Agent;
+
+/// A rank and its connection.
+struct Process {
+    attachment: Attachment,
+    environment: Environment,
+    socket: UnixStream,
+}
+
+impl Process {
+    fn of(agent: &Agent, version: Version, rank: u32, size: u32) -> Self {
+        Self::on(agent.serve(rank), version, rank, size)
+    }
+
+    fn on(socket: UnixStream, version: Version, rank: u32, size: u32) -> Self {
+        let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("it is open"));
+        let environment = Environment {
+            server: Server::Descriptor(socket.as_raw_fd()),
+            rank,
+            size,
+            is_spawned: false,
+            job: None,
+            segment: Some(segment::announcement(inode).into_bytes()),
+        };
+        Self { attachment: Attachment::new(version), environment, socket }
+    }
+
+    fn join(&self) -> &'static Joined {
+        self.attachment.join(&self.environment).expect("it joins")
+    }
+
+    fn joined(&self) -> &'static Joined {
+        self.attachment.joined().expect("it has joined")
+    }
+
+    fn put(&self, key: &str, value: &str) {
+        self.attachment.put(self.joined(), key.as_bytes(), value.as_bytes()).expect("it is put");
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        let value = self.attachment.get(self.joined(), key.as_bytes()).expect("it is looked up");
+        value.map(|value| String::from_utf8_lossy(&value).into_owned())
+    }
+
+    fn fence(&self) {
+        self.attachment.fence(self.joined()).expect("it is released");
+    }
+}
+
+/// Runs ranks in both protocols, with a segment and without.
+fn in_all_ways(size: u32, rank: impl Fn(&Process, u32) + Sync) {
+    for version in [Version::One, Version::Two] {
+        for has_segment in [true, false] {
+            let agent = Agent::new(size, has_segment);
+            thread::scope(|scope| {
+                for number in 0..size {
+                    let (agent, rank) = (&agent, &rank);
+                    scope.spawn(move || {
+                        let process = Process::of(agent, version, number, size);
+                        process.join();
+                        rank(&process, number);
+                        process.attachment.finalize().expect("it finalises");
+                    });
+                }
+            });
+        }
+    }
+}
+
+fn some(value: &str) -> Option<String> {
+    Some(value.to_owned())
+}
+
+#[test]
+fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
+    in_all_ways(3, |process, me| {
+        for round in 0..5 {
+            let key = |rank: u32| format!("{rank}-{round}");
+            process.put(&key(me), "wrong");
+            process.put(&key(me), &format!("of {me}"));
+            process.put("shared", &format!("{round}"));
+            assert_eq!(process.get(&key(me)), some(&format!("of {me}")));
+            process.fence();
+            for other in 0..3 {
+                assert_eq!(process.get(&key(other)), some(&format!("of {other}")));
+            }
+            assert_eq!(process.get("shared"), some(&round.to_string()));
+            assert_eq!(process.get("nobody"), None);
+            process.fence();
+        }
+    });
+}
+
+#[test]
+fn what_the_agent_provides_is_found() {
+    in_all_ways(2, |process, me| {
+        let (attachment, joined) = (&process.attachment, process.join());
+        assert_eq!((joined.rank(), joined.size(), joined.is_spawned()), (me, 2, false));
+        assert_eq!(attachment.name(joined).unwrap(), c"fake-1_0");
+        assert_eq!(joined.known_name(), Some(c"fake-1_0"));
+        assert_eq!(attachment.appnum(joined).unwrap(), 3);
+        assert_eq!(attachment.universe_size().unwrap(), 16);
+        assert_eq!(attachment.clique(joined).unwrap(), [0, 1]);
+        let maxes = attachment.maxes(joined).unwrap();
+        assert_eq!((maxes.kvsname, maxes.key, maxes.value), (64, 64, 1024));
+        assert_eq!(process.get("PMI_process_mapping"), some("(vector,(0,1,2))"));
+        assert_eq!(process.get("PARENT"), some("tag#0$"));
+        assert_eq!(attachment.job_attribute(b"universeSize").unwrap(), Some(b"16".to_vec()));
+    });
+}
+
+#[test]
+fn puts_that_no_server_takes_are_refused_before_the_fence() {
+    for version in [Version::One, Version::Two] {
+        let process = Process::of(&Agent::new(1, true), version, 0, 1);
+        let joined = process.join();
+        let put = |key: &[u8], value: &[u8]| process.attachment.put(joined, key, value);
+        assert!(put(&[b'k'; 63], &[b'v'; 1023]).is_ok());
+        for refused in [put(&[b'k'; 64], b"v"), put(b"k", &[b'v'; 1024]), put(b"", b"v"), put(b"PMI_x", b"v")] {
+            assert!(matches!(refused, Err(Error::Put(_))), "{refused:?}");
+        }
+        let large = [b'v'; 1023];
+        let put_all = |count: u32| (0..count).try_for_each(|number| put(number.to_string().as_bytes(), &large));
+        assert!(matches!(put_all(20_000), Err(Error::Full)));
+        process.fence();
+        assert_eq!(process.get("9999").map(|value| value.len()), Some(1023));
+        assert!(put(b"k", b"again").is_ok());
+    }
+}
+
+#[test]
+fn a_closed_log_is_asked_over_the_wire_and_still_releases() {
+    let agent = Agent::new(2, true);
+    let processes = [0, 1].map(|rank| Process::of(&agent, Version::One, rank, 2));
+    for process in &processes {
+        process.join();
+    }
+    agent.publish(Epoch::from_entries([(&b"a"[..], &b"1"[..])]));
+    agent.close_log();
+    assert_eq!(processes[0].get("a"), some("1"));
+    thread::scope(|scope| {
+        for (rank, process) in processes.iter().enumerate() {
+            scope.spawn(move || {
+                process.put(&format!("{rank}"), "x");
+                process.fence();
+                assert_eq!(process.get(&format!("{}", 1 - rank)), some("x"));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_board_that_outgrows_its_window_is_mapped_anew() {
+    let agent = Agent::new(1, true);
+    let process = Process::of(&agent, Version::One, 0, 1);
+    let joined = process.join();
+    let value = [b'v'; 1000];
+    let mut first = None;
+    // The fake agent writes its board anew each time: some 100 MB in the end.
+    for round in 0..6 {
+        let keys: Vec<String> = (0..4000).map(|number| format!("{round}-{number}")).collect();
+        agent.publish(Epoch::from_entries(keys.iter().map(|key| (key.as_bytes(), &value[..]))));
+        for key in keys.iter().step_by(97) {
+            assert_eq!(process.get(key).map(|value| value.len()), Some(1000));
+        }
+        let got = process.attachment.get(joined, b"0-7").unwrap();
+        first.get_or_insert(got.clone());
+        assert!(matches!(got, Some(Cow::Borrowed(_))), "from the segment");
+    }
+    // What was found in the first window is there still.
+    assert_eq!(first.flatten().as_deref(), Some(&value[..]));
+}
+
+#[test]
+fn many_threads_get_while_others_fence() {
+    let agent = Agent::new(2, true);
+    let processes = [0, 1].map(|rank| Process::of(&agent, Version::One, rank, 2));
+    for process in &processes {
+        process.join();
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let fencers: Vec<_> = processes
+            .iter()
+            .enumerate()
+            .map(|(me, process)| {
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        process.put(&format!("{me}"), &format!("{round:0>500}"));
+                        process.fence();
+                    }
+                })
+            })
+            .collect();
+        for process in &processes {
+            scope.spawn(|| {
+                let mut seen = [0; 2];
+                while !is_over.load(Ordering::Relaxed) {
+                    for (rank, seen) in seen.iter_mut().enumerate() {
+                        let Some(value) = process.get(&format!("{rank}")) else { continue };
+                        let round: u32 = value.parse().expect("a whole value");
+                        assert!(round >= *seen, "time went back: {round} after {seen}");
+                        *seen = round;
+                    }
+                }
+            });
+        }
+        fencers.into_iter().for_each(|fencer| fencer.join().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn who_waits_notices_that_the_agent_is_gone() {
+    for version in [Version::One, Version::Two] {
+        let agent = Agent::new(2, true);
+        let process = Process::of(&agent, version, 0, 2);
+        let joined = process.join();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| process.attachment.fence(joined));
+            while agent.state().arrived() == 0 {
+                thread::yield_now();
+            }
+            process.socket.shutdown(std::net::Shutdown::Both).unwrap();
+            assert!(matches!(waiter.join().unwrap(), Err(Error::Gone)));
+        });
+        assert!(process.attachment.fence(joined).is_err());
+        assert!(process.attachment.get(joined, b"PARENT").unwrap().is_some(), "what is here stays here");
+        assert!(process.attachment.publish(b"s", b"p").is_err());
+        assert!(process.attachment.finalize().is_err());
+        assert!(process.attachment.finalize().is_ok(), "once is enough");
+    }
+}
+
+#[test]
+fn a_child_is_no_rank_whatever_its_parent_is_about() {
+    let agent = Agent::new(2, true);
+    let process = Process::of(&agent, Version::One, 0, 2);
+    let joined = process.join();
+    process.put("k", "v");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| process.attachment.fence(joined));
+        while agent.state().arrived() == 0 {
+            thread::yield_now();
+        }
+        // The fencing lock is held by a thread that the child does not have.
+        let attachment = &process.attachment;
+        // SAFETY: the child calls what must not block or touch anything of the parent's, and leaves.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let fails = [
+                    attachment.joined().is_err(),
+                    attachment.join(&process.environment).is_err(),
+                    attachment.finalize().is_ok(),
+                    attachment.last_joined().is_err(),
+                    attachment.universe_size().is_err(),
+                    attachment.fence(joined).is_err(),
+                    attachment.put(joined, b"a", b"b").is_err(),
+                ];
+                attachment.abort(1, b"no");
+                libc::_exit(fails.iter().position(|&fails| !fails).map_or(0, |at| at as i32 + 1));
+            }
+            let mut status = 0;
+            libc::waitpid(child, &mut status, 0);
+            assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
+        }
+        let other = Process::of(&agent, Version::One, 1, 2);
+        other.join();
+        other.fence();
+        waiter.join().unwrap().unwrap();
+        assert_eq!(other.get("k"), some("v"));
+    });
+    assert!(agent.state().heard.iter().all(|request| !request.contains("Abort")));
+}
+
+#[test]
+fn who_has_finalised_may_join_again() {
+    for version in [Version::One, Version::Two] {
+        let agent = Agent::new(1, true);
+        let process = Process::of(&agent, version, 0, 1);
+        let first = process.join();
+        assert!(std::ptr::eq(first, process.join()), "joins once");
+        process.put("k", "lost");
+        for _ in 0..20 {
+            process.attachment.finalize().unwrap();
+            assert!(process.attachment.joined().is_err());
+            assert!(matches!(process.attachment.last_joined(), Ok(Some(last)) if std::ptr::eq(last, first)));
+            assert!(process.attachment.universe_size().is_err());
+            assert!(std::ptr::eq(first, process.join()), "nothing is mapped or allocated again");
+        }
+        assert_eq!(process.get("k"), None);
+        process.put("k", "v");
+        process.fence();
+        assert_eq!(process.get("k"), some("v"));
+    }
+}
+
+#[test]
+fn a_process_without_a_launcher_is_a_job_of_its_own() {
+    for version in [Version::One, Version::Two] {
+        let attachment = Attachment::new(version);
+        let joined = attachment.join(&Environment::read(|_| None).unwrap()).unwrap();
+        let get = |key: &[u8]| attachment.get(joined, key).unwrap().map(Cow::into_owned);
+        assert_eq!((joined.rank(), joined.size(), joined.is_alone()), (0, 1, true));
+        attachment.put(joined, b"k", b"1").unwrap();
+        attachment.put(joined, b"k", b"2").unwrap();
+        assert_eq!(get(b"k"), Some(b"2".to_vec()));
+        attachment.fence(joined).unwrap();
+        assert_eq!(get(b"k"), Some(b"2".to_vec()));
+        assert_eq!(get(b"x"), None);
+        assert_eq!(attachment.clique(joined).unwrap(), [0]);
+        assert_eq!(attachment.universe_size().unwrap(), 1);
+        assert!(attachment.name(joined).unwrap().to_bytes().starts_with(b"singleton_"));
+        assert!(matches!(attachment.publish(b"s", b"p"), Err(Error::Unsupported)));
+        let ring = attachment.ring(b"me", b"me").unwrap();
+        assert_eq!((ring.position, &ring.from_left[..], &ring.from_right[..]), (0, &b"me"[..], &b"me"[..]));
+        attachment.node_put(b"shm", b"path").unwrap();
+        assert_eq!(attachment.node_get(b"shm", true).unwrap(), Some(b"path".to_vec()));
+        let entries: Vec<_> = attachment.entries(joined).unwrap().filter(|(key, _)| **key == *b"k").collect();
+        assert_eq!(entries, [(Cow::Borrowed(&b"k"[..]), Cow::Borrowed(&b"2"[..]))]);
+        attachment.finalize().unwrap();
+    }
+}
+
+#[test]
+fn entries_are_a_snapshot_with_the_newest_values() {
+    for (has_segment, is_closed) in [(true, false), (true, true), (false, false)] {
+        let agent = Agent::new(1, has_segment);
+        let process = Process::of(&agent, Version::One, 0, 1);
+        let joined = process.join();
+        for (key, value) in [("a", "1"), ("b", "1")] {
+            process.put(key, value);
+        }
+        process.fence();
+        process.put("a", "2");
+        process.fence();
+        process.put("b", "3");
+        process.put("c", "3");
+        if is_closed {
+            agent.close_log();
+        }
+        let entries = process.attachment.entries(joined).unwrap();
+        process.put("d", "4");
+        process.fence();
+        let mut entries: Vec<(String, String)> = entries
+            .map(|(key, value)| (String::from_utf8_lossy(&key).into(), String::from_utf8_lossy(&value).into()))
+            .collect();
+        entries.sort();
+        let expected = [("PARENT", "tag#0$"), ("a", "2"), ("b", "3"), ("c", "3")];
+        assert_eq!(entries, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+}
+
+#[test]
+fn names_attributes_and_rings_go_over_the_wire() {
+    let agent = Agent::new(2, true);
+    thread::scope(|scope| {
+        let ranks = [0, 1].map(|me| {
+            let agent = &agent;
+            scope.spawn(move || {
+                let process = Process::of(agent, Version::Two, me, 2);
+                process.join();
+                let attachment = &process.attachment;
+                if me == 0 {
+                    attachment.publish(b"service", b"port").unwrap();
+                    assert!(attachment.publish(b"service", b"port").is_err());
+                    attachment.node_put(b"shm", b"path").unwrap();
+                    assert!(attachment.connect(b"fake-2_0").is_ok());
+                    assert!(attachment.connect(b"fake-3_0").is_err());
+                    assert_eq!(attachment.get_elsewhere(b"fake-2_0", -1, b"k").unwrap(), Some(b"theirs".to_vec()));
+                } else {
+                    assert_eq!(attachment.node_get(b"shm", true).unwrap(), Some(b"path".to_vec()));
+                    assert_eq!(attachment.node_get(b"none", false).unwrap(), None);
+                    assert_eq!(attachment.lookup(b"nothing").unwrap(), None);
+                }
+                let ring = attachment.ring(format!("l{me}").as_bytes(), format!("r{me}").as_bytes()).unwrap();
+                let other = 1 - me;
+                assert_eq!((ring.position, ring.from_left), (me, format!("r{other}").into_bytes()));
+                assert_eq!(ring.from_right, format!("l{other}").into_bytes());
+            })
+        });
+        ranks.into_iter().for_each(|rank| rank.join().unwrap());
+    });
+}
+
+#[test]
+fn an_abort_is_said_also_while_another_thread_waits() {
+    for (version, has_segment) in [(Version::One, true), (Version::One, false), (Version::Two, true)] {
+        let agent = Agent::new(2, has_segment);
+        let process = Process::of(&agent, version, 0, 2);
+        let joined = process.join();
+        let barrier = Barrier::new(2);
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                barrier.wait();
+                process.attachment.fence(joined)
+            });
+            barrier.wait();
+            while agent.state().arrived() == 0 {
+                thread::yield_now();
+            }
+            process.attachment.abort(7, b"two\nwords");
+            assert!(process.attachment.joined().is_err());
+            assert!(process.attachment.finalize().is_ok(), "does not wait");
+            if has_segment {
+                // Over the wire an agent reads on only when the fence is over.
+                let said = |line: &String| line.contains("Abort { code: 7, message: \"two words\" }");
+                while !agent.state().heard.iter().any(said) {
+                    thread::yield_now();
+                }
+            }
+            process.socket.shutdown(std::net::Shutdown::Both).unwrap();
+            assert!(waiter.join().unwrap().is_err());
+        });
+    }
+}
+
+/// A server as Flux's: PMI-1 only, and no segment.
+#[test]
+fn libpmi2_falls_back_to_version_1() {
+    let (own, theirs) = UnixStream::pair().unwrap();
+    let server = thread::spawn(move || {
+        let facts = Facts {
+            kvsname: "flux".into(),
+            spawner: None,
+            size: 1,
+            universe_size: 4,
+            mapping: Some("(vector,(0,1,1))".into()),
+            preputs: Epoch::default(),
+        };
+        let mut conversation = Conversation::new(Arc::new(facts), Rank(0), 0);
+        let (mut lines, mut out) = (BufReader::new(own), Vec::new());
+        let mut line = String::new();
+        let mut board = pmi::Board::new();
+        while lines.read_line(&mut line).unwrap_or(0) > 0 {
+            out.clear();
+            if line.contains("pmi_version=2") {
+                out.extend_from_slice(b"cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1\n");
+            }
+            conversation.receive(if out.is_empty() { line.as_bytes() } else { b"" });
+            while let Some(request) = conversation.advance(&board, &mut out) {
+                if let pmi::Request::Fence { puts, .. } = request {
+                    board.publish(Epoch::merge(&puts).unwrap());
+                    conversation.answer(pmi::Answer::Released, &mut out);
+                }
+            }
+            line.clear();
+            lines.get_mut().write_all(&out).unwrap();
+        }
+    });
+    let process = Process::on(theirs, Version::Two, 0, 1);
+    let process = Process { environment: Environment { segment: None, ..process.environment.clone() }, ..process };
+    let joined = process.join();
+    let attachment = &process.attachment;
+    process.put("k", "v");
+    assert_eq!(process.get("k"), some("v"));
+    process.fence();
+    assert_eq!(process.get("k"), some("v"));
+    attachment.node_put(b"shm", b"path").unwrap();
+    assert_eq!(attachment.node_get(b"shm", true).unwrap(), Some(b"path".to_vec()));
+    assert_eq!(process.get("local::shm"), some("path"));
+    assert_eq!(attachment.job_attribute(b"universeSize").unwrap(), Some(b"4".to_vec()));
+    assert_eq!(attachment.job_attribute(b"PMI_process_mapping").unwrap(), Some(b"(vector,(0,1,1))".to_vec()));
+    assert_eq!(attachment.clique(joined).unwrap(), [0]);
+    assert!(matches!(attachment.ring(b"", b""), Err(Error::Unsupported)));
+    assert!(matches!(attachment.connect(b"job"), Err(Error::Unsupported)));
+    attachment.finalize().unwrap();
+    drop(process);
+    server.join().unwrap();
+}
+
+#[test]
+fn ranks_come_by_a_port_too() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = thread::spawn(move || {
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            lines.read_line(&mut line).unwrap();
+            let rank = v1::initack::parse(line.trim_end().as_bytes()).unwrap();
+            let mut conversation = Conversation::new(Arc::new(far_facts()), rank, 0);
+            stream.write_all(&v1::initack::reply(&far_facts(), rank)).unwrap();
+            let mut chunk = [0; 1000];
+            while let Ok(read @ 1..) = lines.read(&mut chunk) {
+                let mut out = Vec::new();
+                conversation.receive(&chunk[..read]);
+                while conversation.advance(&pmi::Board::new(), &mut out).is_some() {}
+                stream.write_all(&out).unwrap();
+            }
+        }
+    });
+    for version in [Version::One, Version::Two] {
+        let attachment = Attachment::new(version);
+        let environment = Environment {
+            server: Server::Port { host: "localhost".into(), port },
+            rank: 3,
+            size: 1,
+            is_spawned: false,
+            job: None,
+            segment: None,
+        };
+        let joined = attachment.join(&environment).unwrap();
+        assert_eq!((joined.rank(), joined.size()), (3, 5));
+        assert_eq!(attachment.name(joined).unwrap(), c"port");
+        assert_eq!(attachment.get(joined, b"nothing").unwrap(), None);
+        assert_eq!(attachment.clique(joined).unwrap(), [3], "who does not know is alone");
+        attachment.finalize().unwrap();
+    }
+    server.join().unwrap();
+}
+
+fn far_facts() -> Facts {
+    Facts {
+        kvsname: "port".into(),
+        spawner: None,
+        size: 5,
+        universe_size: -1,
+        mapping: None,
+        preputs: Epoch::default(),
+    }
+}
+
+#[test]
+fn what_was_announced_for_another_socket_is_not_asked_for() {
+    let agent = Agent::new(1, true);
+    let mut process = Process::of(&agent, Version::One, 0, 1);
+    process.environment.segment = Some(segment::announcement(1).into_bytes());
+    process.join();
+    assert_eq!(process.get("PARENT"), some("tag#0$"));
+    assert_eq!(agent.state().heard, ["0: Joined"]);
+}

@@ -1,0 +1,41 @@
+//! Signals to ranks, and the end: TERM, the grace, KILL, the sweep, the last word.
+
+use std::time::Duration;
+
+use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP};
+use crate::core::ids::Time;
+use crate::core::namespace::Stage;
+
+impl Agent {
+    pub(super) fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
+        let kill_at = (signal != SIGKILL).then(|| now + grace);
+        match self.phase {
+            Phase::Serving => {
+                actions.push(Action::CancelStarts);
+                self.signal_all(signal, actions);
+                self.phase = Phase::Ending { kill_at };
+            }
+            Phase::Ending { kill_at: Some(before) } => {
+                if kill_at.is_none_or(|at| at < before) {
+                    self.signal_all(signal, actions);
+                    self.phase = Phase::Ending { kill_at };
+                }
+            }
+            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
+        }
+    }
+
+    pub(super) fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {
+        for ns in self.namespaces.values() {
+            let ranks = ns.at(Stage::Running);
+            if ranks.is_empty() {
+                continue;
+            }
+            actions.push(Action::Signal(ns.id, ranks.clone(), signal));
+            if self.suspended && signal != SIGSTOP && signal != SIGCONT && signal != SIGKILL {
+                // A stopped process acts on a signal only when it goes on.
+                actions.push(Action::Signal(ns.id, ranks, SIGCONT));
+            }
+        }
+    }
+}

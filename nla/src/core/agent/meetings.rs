@@ -1,0 +1,144 @@
+//! Fences and rings: what comes together at this agent, and what goes out again.
+
+use bytes::Bytes;
+use pmi::{Answer, Epoch, Rank, Ranks};
+
+use super::{Action, Agent, SIGKILL};
+use crate::core::cause::{Cause, Failure};
+use crate::core::fence::{FenceError, Part};
+use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::message::{Brought, Down, Given};
+use crate::core::ring::Seat;
+
+impl Agent {
+    /// An own rank has arrived.
+    pub(super) fn on_arrived(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        rank: Rank,
+        brought: Brought,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let entered = if ns.own().contains(rank) {
+            ns.fence.enter(now, rank, brought)
+        } else {
+            Err(FenceError::NotYours(std::iter::once(rank).collect()))
+        };
+        match entered {
+            Ok(()) => {
+                ns.on_entered(rank);
+                actions.extend(ns.gathered().map(Action::ToParent));
+            }
+            Err(error) => {
+                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
+                let why = match error {
+                    FenceError::Mixed { .. } => error.to_string(),
+                    error => format!("its fence was refused: {error}"),
+                };
+                self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
+            }
+        }
+    }
+
+    /// Ranks of a child have arrived.
+    pub(super) fn on_gathered(
+        &mut self,
+        now: Time,
+        from: AgentId,
+        (namespace, number): (NamespaceId, u32),
+        ranks: Ranks,
+        brought: Brought,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        match ns.arrive(now, from, number, &ranks, brought) {
+            Ok(()) => actions.extend(ns.gathered().map(Action::ToParent)),
+            Err(error @ FenceError::Mixed { .. }) => {
+                let cause = Cause::Broken { why: error.to_string() };
+                self.fail(Failure { at: now, agent: from, namespace, ranks, cause }, actions);
+            }
+            Err(error) => {
+                let why = format!("fence {number} of namespace {namespace}: {error}");
+                self.cut_off(now, from, why, actions);
+            }
+        }
+    }
+
+    pub(super) fn on_release(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        number: u32,
+        given: Given,
+        actions: &mut Vec<Action>,
+    ) {
+        let released = match given {
+            Given::Epoch(epoch) => self.release_fence(namespace, number, epoch, actions),
+            Given::Ring(seat) => self.release_ring(namespace, number, &seat, actions),
+        };
+        if let Err(why) = released {
+            let cause = Cause::Lost { why };
+            self.fail(Failure { at: now, agent: self.id(), namespace, ranks: Ranks::new(), cause }, actions);
+        }
+    }
+
+    fn release_fence(
+        &mut self,
+        namespace: NamespaceId,
+        number: u32,
+        epoch: Bytes,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), String> {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
+        if ns.fence.is_ring() {
+            return Err("it got an epoch where a ring was waited for".to_owned());
+        }
+        // The children first: the farther away, the longer the way.
+        for child in ns.children.keys() {
+            let given = Given::Epoch(epoch.clone());
+            actions.push(Action::ToChild(*child, Down::Release { namespace, number, given }));
+        }
+        if !epoch.is_empty() {
+            let epoch =
+                Epoch::from_bytes(epoch).map_err(|error| format!("it got an epoch that it cannot read: {error}"))?;
+            actions.push(Action::Publish(namespace, epoch));
+        }
+        if let Some(released) = ns.release(number)
+            && !released.is_empty()
+        {
+            actions.push(Action::Release(namespace, released));
+        }
+        Ok(())
+    }
+
+    fn release_ring(
+        &mut self,
+        namespace: NamespaceId,
+        number: u32,
+        whole: &Seat,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), String> {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
+        let seats = ns.seats(number, whole);
+        let seats = seats.map_err(|error| format!("it got the release of a ring that makes no sense: {error}"))?;
+        let released = ns.release(number).unwrap_or_default();
+        let mut own = Vec::new();
+        for (part, seat) in seats {
+            match part {
+                Part::Child(child) => {
+                    let given = Given::Ring(seat);
+                    actions.push(Action::ToChild(child, Down::Release { namespace, number, given }));
+                }
+                Part::Own(rank) => {
+                    let Seat { position, from_left, from_right } = seat;
+                    own.push((rank, Answer::Ring { position, from_left, from_right }));
+                }
+            }
+        }
+        let answers = own.into_iter().filter(|(rank, _)| released.contains(*rank));
+        actions.extend(answers.map(|(rank, answer)| Action::Answer(namespace, rank, answer)));
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! The agent as a value: facts in, exactly these commands out, and nothing else.
+
+mod inquiries;
+mod meetings;
+
+use super::*;
+use crate::core::limits::FAILURES_SINGLE_MAX;
+use crate::core::message::{Brought, Given, Question, Reply};
+use crate::core::tests::{NS, T, at, plan, ranks};
+use bytes::Bytes;
+use pmi::Puts;
+
+struct World {
+    agent: Agent,
+    actions: Vec<Action>,
+}
+
+impl World {
+    /// Agent `id` of a tree, with all of its children joined and ready, and the parent told so.
+    fn joined(id: u32, agents: u32, fanout: u32) -> Self {
+        let here = Subtree::whole(agents, fanout).of(AgentId(id)).unwrap();
+        let mut world = Self { agent: Agent::new(here), actions: Vec::new() };
+        world.after(T, Input::Timeout);
+        for child in here.children() {
+            world.after(T, Input::ChildJoined(child.head()));
+            world.after(T, Input::FromChild(child.head(), Up::Ready));
+        }
+        world
+    }
+
+    /// A leaf with ranks `set` of `size`, all running.
+    fn leaf(size: u32, set: &str) -> Self {
+        let mut world = Self::joined(1, 1, 2);
+        world.after(T, Input::FromParent(Down::Launch(plan(size, &[(1, set)]))));
+        world.after(T, Input::Started(NS, ranks(set)));
+        world
+    }
+
+    fn after(&mut self, now: Time, input: Input) -> Vec<Action> {
+        self.agent.handle(now, input, &mut self.actions);
+        self.agent.check_invariants();
+        std::mem::take(&mut self.actions)
+    }
+
+    /// An agent with two ranks, a child with two and, below it, one with one; all running.
+    fn inner() -> Self {
+        let mut world = Self::joined(1, 3, 1); // 1 - 2 - 3
+        let plan = plan(5, &[(1, "0-1"), (2, "2-3"), (3, "4")]);
+        world.after(T, Input::FromParent(Down::Launch(NamespacePlan { owners: owned(&[(3, 1)]), ..plan })));
+        world.after(T, Input::Started(NS, ranks("0-1")));
+        world
+    }
+
+    /// A leaf with ranks 2-3 of 4, whose node belongs to agent 1.
+    fn lodger() -> Self {
+        let mut world = Self::joined(2, 2, 2);
+        let plan = NamespacePlan { owners: owned(&[(2, 1)]), ..plan(4, &[(2, "2-3")]) };
+        world.after(T, Input::FromParent(Down::Launch(plan)));
+        world.after(T, Input::Started(NS, ranks("2-3")));
+        world
+    }
+
+    fn asks(&mut self, rank: u32, request: Request) -> Vec<Action> {
+        self.after(T, Input::FromRank(NS, Rank(rank), request))
+    }
+
+    fn ring(&mut self, rank: u32) -> Vec<Action> {
+        let (to_left, to_right) = (format!("{rank}<").into_bytes(), format!(">{rank}").into_bytes());
+        self.asks(rank, Request::Ring { to_left, to_right })
+    }
+
+    fn fence(&mut self, now: Time, rank: u32, key: &str) -> Vec<Action> {
+        let mut puts = Puts::new();
+        puts.push(Rank(rank), key.as_bytes(), b"v");
+        self.after(now, Input::FromRank(NS, Rank(rank), Request::Fence { puts, in_segment: false }))
+    }
+}
+
+fn owned(owners: &[(u32, u32)]) -> Vec<(AgentId, AgentId)> {
+    owners.iter().map(|(agent, owner)| (AgentId(*agent), AgentId(*owner))).collect()
+}
+
+fn asker(agent: u32, rank: u32) -> Asker {
+    Asker { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+}
+
+fn gathered(actions: &[Action]) -> Option<(&Ranks, usize)> {
+    actions.iter().find_map(|action| match action {
+        Action::ToParent(Up::Gathered { ranks, brought: Brought::Puts(puts), .. }) => {
+            Some((ranks, puts.validate().unwrap()))
+        }
+        _ => None,
+    })
+}
+
+fn failures(actions: &[Action]) -> Vec<&Cause> {
+    let failed = |action| match action {
+        &Action::ToParent(Up::Failed(Failure { ref cause, .. })) => Some(cause),
+        _ => None,
+    };
+    actions.iter().filter_map(failed).collect()
+}
+
+#[test]
+fn a_leaf_is_ready_at_once_and_says_so_once() {
+    let mut agent = Agent::new(Subtree::whole(1, 2).of(AgentId(1)).unwrap());
+    let mut actions = Vec::new();
+    agent.handle(T, Input::Timeout, &mut actions);
+    agent.handle(T, Input::Timeout, &mut actions);
+    assert_eq!(actions, [Action::ToParent(Up::Ready)]);
+}
+
+#[test]
+fn an_inner_agent_is_ready_when_its_subtree_is() {
+    let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap();
+    let mut world = World { agent: Agent::new(here), actions: Vec::new() };
+    assert_eq!(world.after(T, Input::ChildJoined(AgentId(2))), []);
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), Up::Ready)), [Action::ToParent(Up::Ready)]);
+}
+
+#[test]
+fn a_launch_is_cut_for_each_child() {
+    let mut world = World::joined(1, 3, 1); // 1 - 2 - 3
+    let actions = world.after(T, Input::FromParent(Down::Launch(plan(4, &[(1, "0-1"), (3, "2-3")]))));
+    let [Action::ToChild(AgentId(2), Down::Launch(share)), Action::Start(_, own)] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(share.placement, [(AgentId(3), ranks("2-3"))]);
+    assert_eq!(*own, ranks("0-1"));
+}
+
+#[test]
+fn a_plan_that_contradicts_itself_is_not_acted_on() {
+    let mut world = World::joined(1, 1, 2);
+    let elsewhere = NamespacePlan { owners: vec![(AgentId(2), AgentId(1))], ..plan(2, &[(1, "0-1")]) };
+    let beyond = plan(2, &[(1, "0"), (2, "1")]);
+    for broken in [plan(2, &[(1, "0-2")]), plan(2, &[(1, "0"), (1, "0")]), elsewhere, beyond] {
+        let actions = world.after(T, Input::FromParent(Down::Launch(broken)));
+        assert!(matches!(failures(&actions)[..], [Cause::NotStarted { .. }]) && actions.len() == 1, "{actions:?}");
+    }
+}
+
+#[test]
+fn started_is_told_once_for_the_whole_subtree() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(4, &[(1, "0-1"), (2, "2-3")]))));
+    assert_eq!(world.after(T, Input::Started(NS, ranks("0"))), []);
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), Up::Started { namespace: NS })), []);
+    assert_eq!(world.after(T, Input::Started(NS, ranks("1"))), [Action::ToParent(Up::Started { namespace: NS })]);
+}
+
+#[test]
+fn a_fence_goes_up_as_one_message_and_down_children_first() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::Started(NS, ranks("0-1")));
+    assert_eq!(gathered(&world.fence(T, 0, "a")), None);
+    let mut puts = Puts::new();
+    puts.push(Rank(2), b"c", b"v");
+    let child = Up::Gathered { namespace: NS, number: 0, ranks: ranks("2"), brought: Brought::Puts(puts) };
+    assert_eq!(gathered(&world.after(T, Input::FromChild(AgentId(2), child))), None);
+    assert_eq!(gathered(&world.fence(T, 1, "b")), Some((&ranks("0-2"), 3)));
+
+    let epoch = Epoch::from_entries([(&b"a"[..], &b"v"[..])]);
+    let release = Down::Release { namespace: NS, number: 0, given: Given::Epoch(epoch.bytes().clone()) };
+    let actions = world.after(T, Input::FromParent(release.clone()));
+    assert_eq!(
+        actions,
+        [Action::ToChild(AgentId(2), release), Action::Publish(NS, epoch), Action::Release(NS, ranks("0-1"))]
+    );
+}
+
+#[test]
+fn a_release_out_of_turn_lets_nobody_go() {
+    let mut world = World::leaf(2, "0-1");
+    world.fence(T, 0, "a");
+    for number in [0, 1, 7] {
+        let release = Down::Release { namespace: NS, number, given: Given::Epoch(Bytes::new()) };
+        assert_eq!(world.after(T, Input::FromParent(release)), [], "fence {number}");
+    }
+}
+
+#[test]
+fn a_child_that_speaks_for_others_is_cut_off() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    let lie = Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), brought: Brought::Puts(Puts::new()) };
+    let actions = world.after(T, Input::FromChild(AgentId(2), lie));
+    assert!(
+        matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.contains("not the sender's")),
+        "{actions:?}"
+    );
+    assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]));
+}
+
+#[test]
+fn a_slow_fence_is_made_known_once() {
+    let mut world = World::leaf(2, "0-1");
+    assert_eq!(world.fence(T, 0, "a"), [Action::WakeAt(at(250))]);
+    assert_eq!(world.after(at(250), Input::Timeout), [Action::ToParent(Up::Waiting { namespace: NS, number: 0 })]);
+    assert_eq!(world.after(at(900), Input::Timeout), []);
+}
+
+#[test]
+fn ends_with_0_travel_together() {
+    let mut world = World::leaf(3, "0-2");
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0))), [Action::WakeAt(at(20))]);
+    assert_eq!(world.after(at(1), Input::RankEnded(NS, Rank(0), Exit::Code(0))), []);
+    let actions = world.after(at(2), Input::RankEnded(NS, Rank(2), Exit::Code(0)));
+    assert_eq!(
+        actions,
+        [Action::ToParent(Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("0-2") })]
+    );
+}
+
+#[test]
+fn the_last_end_of_a_subtree_is_told_at_once() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::Started(NS, ranks("0-1")));
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0)));
+    let below = Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("2") };
+    assert_eq!(
+        world.after(T, Input::FromChild(AgentId(2), below)),
+        [Action::ToParent(Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("0-2") })]
+    );
+}
+
+#[test]
+fn a_failure_travels_at_once_and_only_once_per_rank() {
+    let mut world = World::leaf(3, "0-2");
+    let actions = world.after(at(3), Input::FromRank(NS, Rank(1), Request::Abort { code: 7, message: "oops".into() }));
+    assert_eq!(failures(&actions), [&Cause::Abort { code: 7, message: "oops".into() }]);
+    assert_eq!(world.after(at(4), Input::RankEnded(NS, Rank(1), Exit::Code(7))), [], "no news");
+    let actions = world.after(at(5), Input::RankEnded(NS, Rank(2), Exit::Code(9)));
+    assert_eq!(failures(&actions), [&Cause::Code(9)]);
+}
+
+#[test]
+fn failures_beyond_the_bound_are_counted() {
+    let mut world = World::leaf(70, "0-69");
+    let mut told = 0;
+    for rank in 0..70 {
+        told += failures(&world.after(T, Input::RankEnded(NS, Rank(rank), Exit::Code(1)))).len();
+    }
+    assert_eq!(told, FAILURES_SINGLE_MAX as usize);
+    let actions = world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert!(actions.contains(&Action::ToParent(Up::FailedMore { count: 6 })), "{actions:?}");
+}
+
+#[test]
+fn a_rank_that_breaks_the_protocol_is_killed_and_named() {
+    let mut world = World::leaf(1, "0");
+    let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Broken { why: "rubbish".into() }));
+    assert_eq!(actions[0], Action::Signal(NS, ranks("0"), SIGKILL));
+    assert_eq!(failures(&actions), [&Cause::Broken { why: "rubbish".into() }]);
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    assert_eq!(failures(&world.after(T, Input::RankEnded(NS, Rank(0), killed))), [] as [&Cause; 0]);
+}
+
+#[test]
+fn the_end_is_term_then_grace_then_kill_then_sweep() {
+    let mut world = World::leaf(2, "0-1");
+    let end = Down::End { signal: 15, grace: Duration::from_secs(5) };
+    assert_eq!(
+        world.after(at(100), Input::FromParent(end)),
+        [Action::CancelStarts, Action::Signal(NS, ranks("0-1"), 15), Action::WakeAt(at(5100))]
+    );
+    let term = Exit::Signal { signal: 15, core: false, out_of_memory: false };
+    assert_eq!(world.after(at(200), Input::RankEnded(NS, Rank(0), term)), [], "our own signal is no failure");
+    assert_eq!(world.after(at(5100), Input::Timeout), [Action::Signal(NS, ranks("1"), SIGKILL)]);
+    assert_eq!(world.after(at(5101), Input::RankEnded(NS, Rank(1), term)), [Action::Sweep]);
+    assert_eq!(world.after(at(5102), Input::Swept { leftovers: 2 }), [Action::ToParent(Up::Ended { leftovers: 2 })]);
+    assert_eq!(world.after(at(5103), Input::FromParent(Down::Leave)), [Action::Leave(0)]);
+}
+
+#[test]
+fn a_second_order_to_end_can_only_shorten_the_grace() {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
+    assert_eq!(world.after(T, Input::FromParent(Down::End { signal: 2, grace: Duration::from_secs(9) })), []);
+    let at_once = Down::End { signal: SIGKILL, grace: Duration::ZERO };
+    assert_eq!(world.after(T, Input::FromParent(at_once)), [Action::Signal(NS, ranks("0"), SIGKILL)]);
+}
+
+#[test]
+fn ranks_that_start_after_the_end_was_ordered_are_killed() {
+    let mut world = World::joined(1, 1, 2);
+    world.after(T, Input::FromParent(Down::Launch(plan(2, &[(1, "0-1")]))));
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
+    let actions = world.after(T, Input::Started(NS, ranks("0")));
+    assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), "{actions:?}");
+    assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), "cancelled".into())), []);
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), [Action::Sweep]);
+}
+
+#[test]
+fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
+    let mut world = World::leaf(1, "0");
+    let actions = world.after(T, Input::ParentLost { why: "cut".into() });
+    assert_eq!(actions, [Action::CancelStarts, Action::Signal(NS, ranks("0"), SIGKILL)]);
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), [Action::Sweep]);
+    assert_eq!(world.after(T, Input::Swept { leftovers: 0 }), [Action::Leave(252)]);
+}
+
+#[test]
+fn a_parent_lost_after_the_last_word_is_not_waited_for() {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    assert_eq!(world.after(T, Input::Swept { leftovers: 0 }), [Action::ToParent(Up::Ended { leftovers: 0 })]);
+    assert_eq!(world.after(T, Input::ParentLost { why: "cut".into() }), [Action::Leave(252)]);
+}
+
+#[test]
+fn a_lost_child_is_reported_once_and_not_waited_for() {
+    let mut world = World::joined(1, 2, 1);
+    let actions = world.after(at(9), Input::ChildLost(AgentId(2), "cut".into()));
+    let [Action::ToParent(Up::Failed(failure))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((failure.agent, failure.at), (AgentId(2), at(9)));
+    assert_eq!(world.after(at(9), Input::ChildLost(AgentId(2), "again".into())), []);
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    let actions = world.after(T, Input::Swept { leftovers: 0 });
+    assert_eq!(actions, [Action::ToParent(Up::Ended { leftovers: 0 })]);
+}
+
+#[test]
+fn an_undone_spawn_ends_silently() {
+    let mut world = World::leaf(2, "0-1");
+    assert_eq!(
+        world.after(T, Input::FromParent(Down::Undo { namespace: NS })),
+        [Action::Signal(NS, ranks("0-1"), SIGKILL)]
+    );
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), []);
+}
+
+#[test]
+fn a_stopped_rank_is_continued_to_hear_the_end() {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::FromParent(Down::Suspend));
+    let actions = world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(1) }));
+    let signals: Vec<_> = actions
+        .iter()
+        .filter_map(|a| if let Action::Signal(_, _, signal) = a { Some(*signal) } else { None })
+        .collect();
+    assert_eq!(signals, [15, SIGCONT]);
+}
+
+#[test]
+fn questions_go_up_and_answers_find_their_rank() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Lookup { service: b"s".to_vec() }));
+    let question = Question::Lookup { service: b"s".to_vec() };
+    assert_eq!(actions, [Action::ToParent(Up::Ask { asker: asker(1, 0), question })]);
+    let reply = |agent, rank| Down::Reply { asker: asker(agent, rank), reply: Reply::Found(Ok(b"p".to_vec())) };
+    assert_eq!(
+        world.after(T, Input::FromParent(reply(1, 0))),
+        [Action::Answer(NS, Rank(0), Answer::Found(Ok(b"p".to_vec())))]
+    );
+    assert_eq!(world.after(T, Input::FromParent(reply(2, 2))), [Action::ToChild(AgentId(2), reply(2, 2))]);
+}

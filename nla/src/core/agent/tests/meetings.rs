@@ -1,0 +1,128 @@
+//! Rings, and fences and rings that meet.
+
+use super::*;
+use crate::core::ring::{Seat, Stretch};
+
+fn part(count: u32, to_left: &str, to_right: &str) -> Brought {
+    Brought::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+}
+
+fn gathers(set: &str, brought: Brought) -> Up {
+    Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought }
+}
+
+fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
+    Seat { position, from_left: from_left.into(), from_right: from_right.into() }
+}
+
+fn seated(number: u32, seat: Seat) -> Down {
+    Down::Release { namespace: NS, number, given: Given::Ring(seat) }
+}
+
+fn answered(rank: u32, position: u32, from_left: &str, from_right: &str) -> Action {
+    let (from_left, from_right) = (from_left.into(), from_right.into());
+    Action::Answer(NS, Rank(rank), Answer::Ring { position, from_left, from_right })
+}
+
+#[test]
+fn a_ring_goes_up_as_one_part_and_down_as_seats() {
+    let mut world = World::inner();
+    assert_eq!(world.ring(1), [Action::WakeAt(at(250))]);
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), gathers("2-4", part(3, "c<", ">c")))), []);
+    assert_eq!(world.ring(0), [Action::ToParent(gathers("0-4", part(5, "0<", ">c")))]);
+    assert_eq!(
+        world.after(T, Input::FromParent(seated(0, seat(0, "left", "right")))),
+        [
+            Action::ToChild(AgentId(2), seated(0, seat(2, ">1", "right"))),
+            answered(0, 0, "left", "1<"),
+            answered(1, 1, ">0", "c<"),
+        ]
+    );
+    assert_eq!(gathered(&world.fence(T, 0, "a")), None);
+    assert_eq!(world.agent.namespaces[&NS].fence.number(), 1, "a fence may be next");
+}
+
+#[test]
+fn a_rank_that_ended_in_a_ring_is_not_answered() {
+    let mut world = World::leaf(2, "0-1");
+    world.ring(0);
+    world.ring(1);
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    let actions = world.after(T, Input::FromParent(seated(0, seat(0, ">1", "0<"))));
+    assert_eq!(actions, [answered(1, 1, ">0", "0<")]);
+}
+
+#[test]
+fn a_slow_ring_is_made_known_as_a_fence_is() {
+    let mut world = World::leaf(2, "0-1");
+    world.ring(0);
+    assert_eq!(world.after(at(250), Input::Timeout), [Action::ToParent(Up::Waiting { namespace: NS, number: 0 })]);
+}
+
+#[test]
+fn a_rank_that_does_not_do_what_others_do_is_killed_and_named() {
+    let mut world = World::leaf(2, "0-1");
+    world.fence(T, 0, "a");
+    let actions = world.ring(1);
+    assert_eq!(actions[0], Action::Signal(NS, ranks("1"), SIGKILL));
+    let why = "called PMIX_Ring where others are in a fence".to_owned();
+    assert_eq!(failures(&actions), [&Cause::Broken { why }]);
+
+    let mut world = World::leaf(2, "0-1");
+    world.ring(0);
+    let actions = world.fence(T, 1, "a");
+    assert_eq!(actions[0], Action::Signal(NS, ranks("1"), SIGKILL));
+    let why = "entered a fence where others called PMIX_Ring".to_owned();
+    assert_eq!(failures(&actions), [&Cause::Broken { why }]);
+}
+
+#[test]
+fn ranks_of_a_child_that_do_not_do_what_others_do_are_named_and_their_agent_is_not_to_blame() {
+    let mut world = World::inner();
+    world.ring(0);
+    let actions = world.after(at(7), Input::FromChild(AgentId(2), gathers("2-4", Brought::Puts(Puts::new()))));
+    let cause = Cause::Broken { why: "entered a fence where others called PMIX_Ring".into() };
+    let failure = Failure { at: at(7), agent: AgentId(2), namespace: NS, ranks: ranks("2-4"), cause };
+    assert_eq!(actions, [Action::ToParent(Up::Failed(failure))]);
+}
+
+#[test]
+fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
+    let long = "x".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
+    for (set, part, why) in [
+        ("2-4", part(2, "", ""), "its part of the ring has 2 ranks"),
+        ("2-3", part(2, "", ""), "the sender's are 2-4"),
+        ("0-4", part(5, "", ""), "not the sender's"),
+        ("2-4", part(3, &long, ""), "words in a ring are over 1023 bytes"),
+        ("2-4", part(3, "", &long), "words in a ring are over 1023 bytes"),
+    ] {
+        let mut world = World::inner();
+        let actions = world.after(T, Input::FromChild(AgentId(2), gathers(set, part)));
+        assert!(matches!(&actions[0], Action::CloseChild(AgentId(2), told) if told.contains(why)), "{actions:?}");
+        assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]) && actions.len() == 2, "{actions:?}");
+    }
+}
+
+#[test]
+fn a_release_that_contradicts_the_ring_is_the_agents_loss() {
+    let long = "x".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
+    let epoch = Down::Release { namespace: NS, number: 0, given: Given::Epoch(Bytes::new()) };
+    for (release, expected) in [
+        (seated(0, seat(1, "", "")), "a seat at position 1 is beyond the end of the ring"),
+        (seated(0, seat(0, &long, "")), "a seat at position 0"),
+        (seated(1, seat(0, "", "")), "it is for fence 1, the open one is 0"),
+        (epoch, "it got an epoch where a ring was waited for"),
+    ] {
+        let mut world = World::leaf(2, "0-1");
+        world.ring(0);
+        world.ring(1);
+        let actions = world.after(T, Input::FromParent(release));
+        let [Cause::Lost { why }] = failures(&actions)[..] else { panic!("{actions:?}") };
+        assert!(why.contains(expected) && actions.len() == 1, "{why}");
+    }
+    let mut world = World::leaf(2, "0-1");
+    world.fence(T, 0, "a");
+    world.fence(T, 1, "b");
+    let actions = world.after(T, Input::FromParent(seated(0, seat(0, "", ""))));
+    assert!(matches!(failures(&actions)[..], [Cause::Lost { why }] if why.contains("not what was waited for")));
+}

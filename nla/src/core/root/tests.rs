@@ -1,0 +1,522 @@
+//! The root as a value.
+
+use super::*;
+use crate::core::message::{Asker, Brought, Given, Inquiry, Matter, Question, Reply};
+use crate::core::placement::place;
+use crate::core::ring::{Seat, Stretch};
+use crate::core::tests::{NS, T, at, plan_of, ranks};
+use bytes::Bytes;
+use pmi::{Epoch, NameError, Puts, SpawnCommand, SpawnOrder};
+use serde_bytes::ByteBuf;
+
+const GRACE: Duration = Duration::from_secs(5);
+
+fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
+    let ids: Vec<_> = (1..=agents).map(AgentId).collect();
+    RootSettings {
+        tree: Subtree::whole(agents, fanout),
+        session: SessionPlan {
+            environment: Vec::new(),
+            shell: Bytes::new(),
+            hold_lines: true,
+            pmi_port: false,
+            kill_grace: GRACE,
+        },
+        first: plan_of(size, place(size, &ids)),
+        nodes: ids.into_iter().map(|id| (id, 0)).collect(),
+    }
+}
+
+struct World {
+    root: Root,
+}
+
+impl World {
+    fn new(size: u32, agents: u32, fanout: u32) -> Self {
+        Self { root: Root::new(settings(size, agents, fanout)) }
+    }
+
+    /// Two agents below the root with two ranks each, all started.
+    fn running() -> Self {
+        let mut world = Self::new(4, 2, 2);
+        for child in [1, 2] {
+            world.up(T, child, Up::Ready);
+        }
+        for child in [1, 2] {
+            world.up(T, child, Up::Started { namespace: NS });
+        }
+        world
+    }
+
+    fn after(&mut self, now: Time, input: RootInput) -> Vec<RootAction> {
+        let mut actions = Vec::new();
+        self.root.handle(now, input, &mut actions);
+        self.root.check_invariants();
+        actions
+    }
+
+    fn up(&mut self, now: Time, child: u32, message: Up) -> Vec<RootAction> {
+        self.after(now, RootInput::FromChild(AgentId(child), message))
+    }
+
+    fn gather(&mut self, child: u32, number: u32, set: &str, entries: &[(u32, &str, &str)]) -> Vec<RootAction> {
+        let mut puts = Puts::new();
+        for (rank, key, value) in entries {
+            puts.push(Rank(*rank), key.as_bytes(), value.as_bytes());
+        }
+        self.up(T, child, Up::Gathered { namespace: NS, number, ranks: ranks(set), brought: Brought::Puts(puts) })
+    }
+
+    fn exited(&mut self, child: u32, fences: u32, set: &str) -> Vec<RootAction> {
+        self.up(at(50), child, Up::Exited { namespace: NS, fences, unfinished: false, ranks: ranks(set) })
+    }
+
+    fn fails(&mut self, now: Time, child: u32, rank: u32, cause: Cause) -> Vec<RootAction> {
+        self.up(now, child, Up::failed(now, AgentId(child), NS, Rank(rank), cause))
+    }
+}
+
+fn asker(agent: u32, rank: u32) -> Asker {
+    Asker { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+}
+
+fn outcome(actions: &[RootAction]) -> Option<&Outcome> {
+    actions.iter().find_map(|action| if let RootAction::Over(outcome) = action { Some(outcome) } else { None })
+}
+
+fn sent(actions: &[RootAction], child: u32) -> Vec<&Down> {
+    let to = |action| match action {
+        &RootAction::ToChild(id, ref message) if id == AgentId(child) => Some(message),
+        _ => None,
+    };
+    actions.iter().filter_map(to).collect()
+}
+
+#[test]
+fn no_rank_starts_before_all_agents_have_joined() {
+    let mut world = World::new(4, 2, 2);
+    assert_eq!(world.up(T, 1, Up::Ready), [RootAction::WakeAt(JOIN_TIME)]);
+    let actions = world.up(T, 2, Up::Ready);
+    for child in [1, 2] {
+        assert!(matches!(sent(&actions, child)[..], [Down::Session(_), Down::Launch(_)]), "{actions:?}");
+    }
+}
+
+#[test]
+fn a_fence_is_released_with_one_winner_per_key() {
+    let mut world = World::running();
+    assert_eq!(world.gather(1, 0, "0-1", &[(1, "k", "low"), (0, "a", "x")]), []);
+    let actions = world.gather(2, 0, "2-3", &[(2, "k", "high")]);
+    let [Down::Release { number: 0, given: Given::Epoch(epoch), .. }] = sent(&actions, 1)[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(sent(&actions, 1), sent(&actions, 2), "the same bytes for all");
+    let epoch = Epoch::from_bytes(epoch.clone()).unwrap();
+    assert_eq!((epoch.len(), epoch.get(b"k"), epoch.get(b"a")), (2, Some(&b"high"[..]), Some(&b"x"[..])));
+    world.gather(1, 1, "0-1", &[]);
+    let actions = world.gather(2, 1, "2-3", &[]);
+    assert!(
+        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: Given::Epoch(epoch), .. }] if epoch.is_empty())
+    );
+}
+
+#[test]
+fn a_session_without_failures_ends_by_itself() {
+    let mut world = World::running();
+    assert_eq!(world.exited(1, 0, "0-1"), []);
+    let actions = world.exited(2, 0, "2-3");
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    assert_eq!(outcome(&world.up(T, 2, Up::Ended { leftovers: 1 })), None, "output may still be on its way");
+    let actions = world.after(T, RootInput::OutputDone);
+    assert_eq!(outcome(&actions), Some(&Outcome::Success));
+    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1))));
+    assert!(sent(&actions, 1).contains(&&Down::Leave));
+}
+
+#[test]
+fn a_slow_reader_of_output_never_runs_out_of_time() {
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    world.up(T, 2, Up::Ended { leftovers: 0 });
+    assert_eq!(world.after(at(100_000_000), RootInput::Timeout), []);
+    assert_eq!(outcome(&world.after(at(100_000_001), RootInput::OutputDone)), Some(&Outcome::Success));
+}
+
+#[test]
+fn output_that_is_lost_at_the_end_is_no_success() {
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    world.after(T, RootInput::OutputLost);
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    world.up(T, 2, Up::Ended { leftovers: 0 });
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::OutputLost));
+}
+
+#[test]
+fn the_first_cause_is_elected_after_a_short_wait() {
+    let mut world = World::running();
+    let actions = world.fails(at(10), 1, 0, Cause::Code(1));
+    assert!(actions.contains(&RootAction::WakeAt(at(110))), "{actions:?}");
+    world.fails(at(40), 2, 3, Cause::Signal { signal: 11, core: true, out_of_memory: false });
+    let actions = world.after(at(110), RootInput::Timeout);
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 15, grace: GRACE }]), "{actions:?}");
+    world.up(at(120), 1, Up::Ended { leftovers: 0 });
+    world.up(at(120), 2, Up::Ended { leftovers: 0 });
+    let actions = world.after(at(121), RootInput::OutputDone);
+    let Some(Outcome::Failed { first, others: 1 }) = outcome(&actions) else { panic!("{actions:?}") };
+    assert_eq!(
+        (&first.ranks, &first.cause),
+        (&ranks("3"), &Cause::Signal { signal: 11, core: true, out_of_memory: false })
+    );
+}
+
+#[test]
+fn a_rank_that_left_while_others_wait_is_named_whichever_news_comes_first() {
+    for exit_first in [true, false] {
+        let mut world = World::running();
+        let mut actions = Vec::new();
+        if exit_first {
+            actions.extend(world.exited(1, 0, "0"));
+        }
+        actions.extend(world.gather(2, 0, "2-3", &[]));
+        if !exit_first {
+            actions.extend(world.exited(1, 0, "0"));
+        }
+        let notice = actions.iter().find_map(|action| match action {
+            RootAction::Notice(Notice::Failure(failure)) => Some(failure),
+            _ => None,
+        });
+        let failure = notice.unwrap_or_else(|| panic!("{actions:?}"));
+        assert_eq!(
+            (&failure.ranks, &failure.cause, failure.agent),
+            (&ranks("0"), &Cause::Left { in_fence: true }, AgentId(1))
+        );
+    }
+}
+
+#[test]
+fn waiting_deep_in_a_subtree_counts_too() {
+    let mut world = World::running();
+    world.exited(1, 0, "0");
+    let actions = world.up(T, 2, Up::Waiting { namespace: NS, number: 0 });
+    assert!(actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
+}
+
+#[test]
+fn a_rank_that_never_finalized_is_missed_if_others_go_on() {
+    let mut world = World::running();
+    let left = Up::Exited { namespace: NS, fences: 3, unfinished: true, ranks: ranks("1") };
+    let actions = world.up(at(50), 1, left);
+    assert_eq!(actions, [RootAction::WakeAt(at(2050))], "it may be that all do so");
+    let actions = world.after(at(2050), RootInput::Timeout);
+    let RootAction::Notice(Notice::Failure(failure)) = &actions[0] else { panic!("{actions:?}") };
+    assert_eq!((&failure.ranks, &failure.cause), (&ranks("1"), &Cause::Left { in_fence: false }));
+}
+
+#[test]
+fn ranks_that_all_end_without_finalizing_are_no_failure() {
+    let mut world = World::running();
+    for (child, set) in [(1, "0-1"), (2, "2-3")] {
+        world.up(at(50), child, Up::Exited { namespace: NS, fences: 0, unfinished: true, ranks: ranks(set) });
+    }
+    let actions = world.after(at(5000), RootInput::Timeout);
+    assert!(!actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
+}
+
+#[test]
+fn ranks_may_leave_after_the_last_fence_in_any_order() {
+    let mut world = World::running();
+    world.gather(1, 0, "0-1", &[]);
+    world.exited(1, 1, "0");
+    // Its news is about a fence that is over by now.
+    world.up(T, 2, Up::Waiting { namespace: NS, number: 0 });
+    let actions = world.gather(2, 0, "2-3", &[]);
+    assert!(!actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
+}
+
+#[test]
+fn a_lost_child_is_a_lost_agent() {
+    let mut world = World::running();
+    world.after(at(5), RootInput::ChildLost(AgentId(2), "cut".into()));
+    world.after(at(105), RootInput::Timeout);
+    world.up(at(106), 1, Up::Ended { leftovers: 0 });
+    let actions = world.after(at(107), RootInput::OutputDone);
+    let Some(Outcome::Failed { first, .. }) = outcome(&actions) else { panic!("{actions:?}") };
+    assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: "cut".into() }));
+}
+
+#[test]
+fn the_second_interrupt_kills() {
+    let mut world = World::running();
+    let actions = world.after(T, RootInput::Interrupt(2));
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 2, grace: GRACE }]), "{actions:?}");
+    let actions = world.after(T, RootInput::Interrupt(2));
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: SIGKILL, grace: Duration::ZERO }]), "{actions:?}");
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    world.up(T, 2, Up::Ended { leftovers: 0 });
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Interrupted { signal: 2 }));
+}
+
+#[test]
+fn an_interrupt_before_the_launch_ends_at_once() {
+    let mut world = World::new(4, 2, 2);
+    world.up(T, 1, Up::Ready);
+    assert_eq!(outcome(&world.after(T, RootInput::Interrupt(15))), Some(&Outcome::Interrupted { signal: 15 }));
+}
+
+#[test]
+fn an_agent_that_cannot_be_started_is_a_launch_that_failed() {
+    let mut world = World::new(4, 2, 2);
+    world.after(at(1), RootInput::AgentFailed(AgentId(2), "no memory".into()));
+    let actions = world.after(at(101), RootInput::Timeout);
+    let Some(Outcome::Failed { first, others: 0 }) = outcome(&actions) else { panic!("{actions:?}") };
+    assert_eq!(first.cause, Cause::NotStarted { why: "no memory".into() });
+}
+
+#[test]
+fn agents_that_never_join_are_named_when_time_is_up() {
+    let mut world = World::new(4, 2, 2);
+    world.up(T, 1, Up::Ready);
+    let actions = world.after(JOIN_TIME, RootInput::Timeout);
+    let Some(Outcome::Failed { first, others: 0 }) = outcome(&actions) else { panic!("{actions:?}") };
+    assert_eq!(first.agent, AgentId(2));
+}
+
+#[test]
+fn an_agent_that_does_not_end_its_ranks_is_given_up() {
+    let mut world = World::running();
+    world.after(T, RootInput::Interrupt(2));
+    world.up(T, 1, Up::Ended { leftovers: 0 });
+    let actions = world.after(GRACE + END_MARGIN, RootInput::Timeout);
+    assert!(
+        actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(f)) if f.agent == AgentId(2)))
+    );
+    assert!(outcome(&world.after(T, RootInput::OutputDone)).is_some());
+}
+
+fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
+    let command = SpawnCommand {
+        program: b"child".to_vec(),
+        args: Vec::new(),
+        nprocs,
+        info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
+    };
+    let order = SpawnOrder { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
+    world.up(T, 2, Up::Ask { asker: asker(2, 3), question: Question::Spawn(order) })
+}
+
+#[test]
+fn a_spawn_is_answered_when_all_its_ranks_run() {
+    let mut world = World::running();
+    let actions = spawn(&mut world, 5);
+    let [Down::Launch(share)] = sent(&actions, 1)[..] else { panic!("{actions:?}") };
+    assert_eq!((share.id, share.size, share.kvsname.as_str()), (NamespaceId(1), 5, "scela-77_1"));
+    assert_eq!((share.commands[0].wdir.as_slice(), share.preputs.len()), (&b"/tmp"[..], 1));
+    let started = Up::Started { namespace: NamespaceId(1) };
+    assert_eq!(sent(&world.up(T, 1, started.clone()), 2), [] as [&Down; 0]);
+    let actions = world.up(T, 2, started);
+    assert!(
+        matches!(
+            sent(&actions, 2)[..],
+            [Down::Reply { asker: Asker { rank: Rank(3), .. }, reply: Reply::Spawned(Ok((_, 5))) }]
+        ),
+        "{actions:?}"
+    );
+    // The session lasts as long as its last namespace.
+    world.exited(1, 0, "0-1");
+    assert_eq!(sent(&world.exited(2, 0, "2-3"), 1), [] as [&Down; 0]);
+    let all = Up::Exited { namespace: NamespaceId(1), fences: 0, unfinished: false, ranks: ranks("0-4") };
+    assert!(matches!(sent(&world.up(T, 1, all), 1)[..], [Down::End { .. }]));
+}
+
+#[test]
+fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
+    let mut world = World::running();
+    spawn(&mut world, 2);
+    let failure = Failure {
+        at: T,
+        agent: AgentId(1),
+        namespace: NamespaceId(1),
+        ranks: ranks("0"),
+        cause: Cause::NotStarted { why: "not found".into() },
+    };
+    let actions = world.up(T, 1, Up::Failed(failure.clone()));
+    assert!(sent(&actions, 1).contains(&&Down::Undo { namespace: NamespaceId(1) }), "{actions:?}");
+    let reply = Down::Reply { asker: asker(2, 3), reply: Reply::Spawned(Err("not found".into())) };
+    assert!(sent(&actions, 2).contains(&&reply), "{actions:?}");
+    assert_eq!(world.up(T, 2, Up::Failed(failure)), [], "answered once");
+}
+
+#[test]
+fn names_belong_to_the_session() {
+    let mut world = World::running();
+    let mut ask = |question| {
+        let actions = world.up(T, 1, Up::Ask { asker: asker(1, 0), question });
+        match sent(&actions, 1)[..] {
+            [Down::Reply { reply, .. }] => reply.clone(),
+            _ => panic!("{actions:?}"),
+        }
+    };
+    let service = || b"s".to_vec();
+    assert_eq!(ask(Question::Lookup { service: service() }), Reply::Found(Err(NameError::Unknown)));
+    assert_eq!(ask(Question::Publish { service: service(), port: b"p".to_vec() }), Reply::Published(Ok(())));
+    assert_eq!(
+        ask(Question::Publish { service: service(), port: b"q".to_vec() }),
+        Reply::Published(Err(NameError::Taken))
+    );
+    assert_eq!(ask(Question::Lookup { service: service() }), Reply::Found(Ok(b"p".to_vec())));
+    assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Ok(())));
+    assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Err(NameError::Unknown)));
+}
+
+fn part(count: u32, to_left: &str, to_right: &str) -> Brought {
+    Brought::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+}
+
+impl World {
+    fn ring(&mut self, child: u32, set: &str, part: Brought) -> Vec<RootAction> {
+        self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought: part })
+    }
+
+    fn asks(&mut self, question: Question) -> Vec<RootAction> {
+        self.up(T, 1, Up::Ask { asker: asker(1, 0), question })
+    }
+
+    /// Three agents with two ranks each, the first two on one node.
+    fn on_one_node() -> Self {
+        let mut settings = settings(6, 3, 3);
+        settings.first.owners = vec![(AgentId(2), AgentId(1))];
+        let mut world = Self { root: Root::new(settings) };
+        for child in [1, 2, 3] {
+            world.up(T, child, Up::Ready);
+        }
+        world
+    }
+}
+
+#[test]
+fn the_root_closes_a_ring() {
+    let mut world = World::running();
+    assert_eq!(world.ring(2, "2-3", part(2, "c<", ">d")), []);
+    let seated = |position, from_left: &str, from_right: &str| Down::Release {
+        namespace: NS,
+        number: 0,
+        given: Given::Ring(Seat { position, from_left: from_left.into(), from_right: from_right.into() }),
+    };
+    assert_eq!(
+        world.ring(1, "0-1", part(2, "a<", ">b")),
+        [
+            RootAction::ToChild(AgentId(1), seated(0, ">d", "c<")),
+            RootAction::ToChild(AgentId(2), seated(2, ">b", "a<")),
+            RootAction::Notice(Notice::Released { namespace: NS, number: 0, entries: 0, bytes: 0 }),
+        ]
+    );
+    world.gather(1, 1, "0-1", &[]);
+    assert!(!world.gather(2, 1, "2-3", &[]).is_empty(), "a fence may be next");
+}
+
+#[test]
+fn a_ring_that_somebody_left_is_found_out_as_a_fence_is() {
+    let mut world = World::running();
+    world.exited(1, 0, "0");
+    let actions = world.ring(2, "2-3", part(2, "", ""));
+    let [RootAction::Notice(Notice::Failure(failure)), RootAction::WakeAt(_)] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((&failure.ranks, &failure.cause), (&ranks("0"), &Cause::Left { in_fence: true }));
+}
+
+#[test]
+fn ranks_that_do_not_do_what_others_do_fail_the_session() {
+    let mut world = World::running();
+    world.ring(1, "0-1", part(2, "", ""));
+    let actions = world.gather(2, 0, "2-3", &[]);
+    let [RootAction::Notice(Notice::Failure(failure)), RootAction::WakeAt(_)] = &actions[..] else {
+        panic!("{actions:?}")
+    };
+    let cause = Cause::Broken { why: "entered a fence where others called PMIX_Ring".into() };
+    assert_eq!((failure.agent, &failure.ranks, &failure.cause), (AgentId(2), &ranks("2-3"), &cause));
+}
+
+#[test]
+fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
+    let mut world = World::running();
+    let actions = world.ring(1, "0-1", part(3, "", ""));
+    let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
+    assert_eq!(
+        why,
+        "it broke the protocol: fence 0 of namespace 0: its part of the ring has 3 ranks, those that arrived are 0-1, \
+         the sender's are 0-1"
+    );
+}
+
+#[test]
+fn what_one_agent_asks_of_another_passes_through() {
+    let mut world = World::on_one_node();
+    let inquiry = Inquiry { to: AgentId(1), asker: asker(2, 3), matter: Matter::NodeForget };
+    assert_eq!(world.up(T, 2, Up::Inquire(inquiry.clone())), [RootAction::ToChild(AgentId(1), Down::Inquire(inquiry))]);
+    let reply = || Reply::NodeGot(Some(ByteBuf::from("v")));
+    assert_eq!(
+        world.up(T, 1, Up::Reply { asker: asker(2, 3), reply: reply() }),
+        [RootAction::ToChild(AgentId(2), Down::Reply { asker: asker(2, 3), reply: reply() })]
+    );
+}
+
+#[test]
+fn a_child_that_asks_or_answers_for_others_is_cut_off() {
+    let inquiry = |to, agent, rank, matter| Up::Inquire(Inquiry { to: AgentId(to), asker: asker(agent, rank), matter });
+    let answers = |agent, reply| Up::Reply { asker: asker(agent, 3), reply };
+    let look_up = Matter::LookUp { namespace: NS, key: b"k".to_vec() };
+    let too_long = Matter::NodeGet { key: vec![b'k'; pmi::limits::KEY_BYTES_MAX + 1], wait: true };
+    for (message, why) in [
+        (inquiry(1, 2, 1, Matter::NodeForget), "the rank is not the child's"),
+        (inquiry(1, 1, 3, Matter::NodeForget), "the agent is not below the child"),
+        (inquiry(2, 2, 3, Matter::NodeForget), "it is the child's own to answer"),
+        (inquiry(3, 2, 3, Matter::NodeForget), "the owner is another one"),
+        (inquiry(0, 2, 3, Matter::NodeForget), "the launcher owns nothing"),
+        (inquiry(1, 2, 3, look_up), "only the root asks that"),
+        (inquiry(1, 2, 3, too_long), "the key is too long"),
+        (answers(2, Reply::NodePut(true)), "the rank is below the child"),
+        (answers(9, Reply::NodePut(true)), "there is no such agent"),
+        (answers(0, Reply::NodePut(true)), "the launcher has no ranks"),
+        (answers(1, Reply::Connected(true)), "only the root answers that"),
+    ] {
+        let mut world = World::on_one_node();
+        let actions = world.up(T, 2, message);
+        let RootAction::CloseChild(AgentId(2), told) = &actions[0] else { panic!("{why}: {actions:?}") };
+        assert!(told.contains("which it may not"), "{why}: {told}");
+        assert!(sent(&actions, 1).is_empty(), "{why}: {actions:?}");
+    }
+}
+
+#[test]
+fn namespaces_are_found_by_their_names_until_they_are_undone() {
+    let mut world = World::running();
+    let connect = |job: &str| Question::Connect { job: job.into() };
+    let elsewhere = |job: &str, key: &str| Question::Elsewhere { job: job.into(), key: key.into() };
+    let reply = |reply| [RootAction::ToChild(AgentId(1), Down::Reply { asker: asker(1, 0), reply })];
+    let ask = |to, namespace| {
+        let matter = Matter::LookUp { namespace, key: b"k".to_vec() };
+        [RootAction::ToChild(AgentId(to), Down::Inquire(Inquiry { to: AgentId(to), asker: asker(1, 0), matter }))]
+    };
+    assert_eq!(world.asks(connect("scela-77_0")), reply(Reply::Connected(true)));
+    assert_eq!(world.asks(elsewhere("scela-77_0", "k")), ask(1, NS), "who asks has the board itself");
+    assert_eq!(world.asks(elsewhere("scela-77_0", "")), reply(Reply::Elsewhere(None)), "nobody can have put that");
+    for unknown in ["scela-77_1", "scela-77_", "", "\u{fffd}"] {
+        assert_eq!(world.asks(connect(unknown)), reply(Reply::Connected(false)));
+        assert_eq!(world.asks(elsewhere(unknown, "k")), reply(Reply::Elsewhere(None)));
+    }
+    // One rank: all on agent 2, since blocks are cut from the end.
+    spawn(&mut world, 1);
+    assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(true)));
+    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), ask(2, NamespaceId(1)));
+    let cause = Cause::NotStarted { why: "not found".into() };
+    let failure = Failure { at: T, agent: AgentId(2), namespace: NamespaceId(1), ranks: ranks("0"), cause };
+    world.up(T, 2, Up::Failed(failure));
+    assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(false)));
+    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), reply(Reply::Elsewhere(None)));
+}

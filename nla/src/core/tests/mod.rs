@@ -1,0 +1,51 @@
+//! What the tests of the core share, and tests of whole trees.
+
+mod nodes;
+mod rings;
+mod tree;
+
+use pmi::{Mapping, Ranks};
+
+use super::ids::{AgentId, NamespaceId, Time};
+use super::plan::{CommandPlan, Inherit, NamespacePlan};
+
+pub(super) const T: Time = Time::ZERO;
+pub(super) const NS: NamespaceId = NamespaceId::FIRST;
+
+pub(super) fn at(ms: u64) -> Time {
+    Time::from_millis(ms)
+}
+
+pub(super) fn ranks(text: &str) -> Ranks {
+    text.parse().unwrap()
+}
+
+/// The first namespace: `size` ranks on one node, of which each agent owns the attributes for its
+/// own.
+pub(super) fn plan(size: u32, placement: &[(u32, &str)]) -> NamespacePlan {
+    plan_of(size, placement.iter().map(|(agent, set)| (AgentId(*agent), ranks(set))).collect())
+}
+
+/// As [`plan`].
+pub(super) fn plan_of(size: u32, placement: Vec<(AgentId, Ranks)>) -> NamespacePlan {
+    NamespacePlan {
+        id: NS,
+        kvsname: "scela-77_0".into(),
+        size,
+        universe: 1,
+        spawner: None,
+        commands: vec![CommandPlan {
+            nprocs: size,
+            program: b"p".to_vec(),
+            args: Vec::new(),
+            inherit: Inherit::All,
+            set: Vec::new(),
+            wdir: b"/home".to_vec(),
+        }],
+        mapping: Mapping::single_node(size),
+        placement,
+        owners: Vec::new(),
+        preputs: Vec::new(),
+        stdin: Ranks::new(),
+    }
+}

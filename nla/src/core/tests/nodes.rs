@@ -1,0 +1,162 @@
+//! Attributes of nodes, and boards of other namespaces, over whole trees.
+
+use std::collections::BTreeMap;
+
+use pmi::{Answer, Puts, Rank, Ranks, Request, SpawnCommand, SpawnOrder};
+
+use super::NS;
+use super::tree::{Tree, placements, shapes};
+use crate::core::agent::Input;
+use crate::core::cause::Exit;
+use crate::core::ids::{AgentId, NamespaceId};
+
+fn put(key: &str, value: &str) -> Request {
+    Request::NodePut { key: key.into(), value: value.into() }
+}
+
+fn get(key: &str, wait: bool) -> Request {
+    Request::NodeGet { key: key.into(), wait }
+}
+
+fn got(value: &str) -> Option<Answer> {
+    Some(Answer::NodeGot(Some(value.into())))
+}
+
+/// Ways to spread agents over nodes: one node, each its own, two by two, in turn.
+fn nodes(agents: u32) -> Vec<BTreeMap<AgentId, u32>> {
+    let all = |node_of: &dyn Fn(u32) -> u32| (0..agents).map(|at| (AgentId(at + 1), node_of(at))).collect();
+    vec![all(&|_| 0), all(&|at| at), all(&|at| at / 2), all(&|at| at % 2)]
+}
+
+/// The ranks of each node.
+fn neighbours(placement: &[(AgentId, Ranks)], nodes: &BTreeMap<AgentId, u32>) -> Vec<Vec<u32>> {
+    let mut all: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (agent, ranks) in placement {
+        all.entry(nodes[agent]).or_default().extend(ranks.iter().map(|rank| rank.0));
+    }
+    all.into_values().collect()
+}
+
+#[test]
+fn ranks_of_a_node_share_its_attributes_in_every_tree() {
+    for (agents, fanout) in shapes(7) {
+        for nodes in nodes(agents) {
+            for (number, placement) in placements(agents).into_iter().enumerate() {
+                let groups = neighbours(&placement, &nodes);
+                let mut tree = Tree::started(agents, fanout, placement, &nodes, number as u64);
+                for (name, group) in groups.iter().enumerate() {
+                    // One waits, another finds nothing yet, the last one puts.
+                    let (first, last) = (group[0], group[group.len() - 1]);
+                    assert_eq!(tree.answer_to(last, get("k", false)), Some(Answer::NodeGot(None)));
+                    if first != last {
+                        assert_eq!(tree.answer_to(first, get("k", true)), None, "it waits");
+                    }
+                    let value = format!("of {name}");
+                    assert_eq!(tree.answer_to(last, put("k", &value)), Some(Answer::NodePut(true)));
+                    if first != last {
+                        assert_eq!(tree.answer(NS, first), got(&value));
+                    }
+                }
+                for (name, group) in groups.iter().enumerate() {
+                    for (at, rank) in group.iter().enumerate() {
+                        // Waiting or not, what is there is there.
+                        assert_eq!(tree.answer_to(*rank, get("k", at % 2 == 0)), got(&format!("of {name}")));
+                    }
+                    assert_eq!(tree.answer_to(group[0], put("k", "again")), Some(Answer::NodePut(true)));
+                    assert_eq!(tree.answer_to(group[group.len() - 1], get("k", false)), got("again"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_of_a_node_may_wait_and_put_at_once() {
+    for seed in 0..50 {
+        let nodes = (1..=5).map(|agent| (AgentId(agent), 0)).collect();
+        let placement = placements(5).pop().unwrap();
+        let mut tree = Tree::started(5, 2, placement, &nodes, seed);
+        for rank in 1..11 {
+            tree.ask(NS, rank, get("k", true));
+        }
+        tree.ask(NS, 0, put("k", "v"));
+        tree.settle();
+        assert_eq!(tree.answer(NS, 0), Some(Answer::NodePut(true)));
+        for rank in 1..11 {
+            assert_eq!(tree.answer(NS, rank), got("v"), "rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_ends_while_it_waits_is_forgotten() {
+    let nodes = (1..=2).map(|agent| (AgentId(agent), 0)).collect();
+    let placement = super::plan(4, &[(1, "0-1"), (2, "2-3")]).placement;
+    let mut tree = Tree::started(2, 2, placement, &nodes, 3);
+    for rank in [1, 3] {
+        assert_eq!(tree.answer_to(rank, get("k", true)), None);
+        tree.happens(rank, Input::RankEnded(NS, Rank(rank), Exit::Code(0)));
+        tree.settle();
+    }
+    assert_eq!(tree.answer_to(0, put("k", "v")), Some(Answer::NodePut(true)));
+    assert_eq!((tree.answer(NS, 1), tree.answer(NS, 3)), (None, None));
+}
+
+#[test]
+fn keys_that_nobody_can_put_are_answered_at_once() {
+    let nodes = (1..=2).map(|agent| (AgentId(agent), 0)).collect();
+    let placement = super::plan(2, &[(1, "0"), (2, "1")]).placement;
+    let mut tree = Tree::started(2, 2, placement, &nodes, 3);
+    for rank in [0, 1] {
+        for key in ["", "PMI_x", &"k".repeat(pmi::limits::KEY_BYTES_MAX + 1)] {
+            assert_eq!(tree.answer_to(rank, get(key, true)), Some(Answer::NodeGot(None)));
+            assert_eq!(tree.answer_to(rank, put(key, "v")), Some(Answer::NodePut(false)));
+        }
+        let long = "v".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX);
+        assert_eq!(tree.answer_to(rank, put("k", &long)), Some(Answer::NodePut(true)));
+        assert_eq!(tree.answer_to(rank, put("k", &(long + "v"))), Some(Answer::NodePut(false)));
+    }
+}
+
+#[test]
+fn boards_of_other_namespaces_can_be_asked_in_every_tree() {
+    let elsewhere = |job: &str, key: &str| Request::Elsewhere { job: job.into(), key: key.into() };
+    let connect = |job: &str| Request::Connect { job: job.into() };
+    let found = |value: &str| Some(Answer::Elsewhere(Some(value.into())));
+    for (agents, fanout) in shapes(7) {
+        let nodes = (1..=agents).map(|agent| (AgentId(agent), 0)).collect();
+        for (number, placement) in placements(agents).into_iter().enumerate() {
+            let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
+            let mut tree = Tree::started(agents, fanout, placement, &nodes, number as u64);
+            let parent = "scela-77_0";
+            assert_eq!(tree.answer_to(0, connect("scela-77_1")), Some(Answer::Connected(false)));
+            let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 2, info: Vec::new() };
+            let preputs = vec![(b"preput".to_vec(), b"p".to_vec()), (b"both".to_vec(), b"p".to_vec())];
+            let spawned = tree.answer_to(0, Request::Spawn(SpawnOrder { commands: vec![command], preputs }));
+            let Some(Answer::Spawned(Ok(launched))) = spawned else { panic!("{spawned:?}") };
+            let (child, job) = (NamespaceId(1), launched.job);
+
+            assert_eq!(tree.answer_to(size - 1, connect(&job)), Some(Answer::Connected(true)));
+            assert_eq!(tree.answer_to(size - 1, elsewhere(&job, "preput")), found("p"));
+            assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::Elsewhere(None)));
+            assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::Elsewhere(None)));
+            for rank in 0..2 {
+                let mut puts = Puts::new();
+                puts.push(Rank(rank), b"k", b"v");
+                puts.push(Rank(rank), b"both", b"put");
+                tree.ask(child, rank, Request::Fence { puts, in_segment: false });
+            }
+            // As soon as one is released it may tell somebody else to look.
+            while tree.answer(child, 0).is_none() {
+                assert!(tree.step());
+            }
+            for rank in 0..size {
+                assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found("v"));
+                assert_eq!(tree.answer_to(rank, elsewhere(&job, "both")), found("put"));
+            }
+            tree.ask(child, 0, connect(parent));
+            tree.settle();
+            assert_eq!(tree.answer(child, 0), Some(Answer::Connected(true)));
+        }
+    }
+}

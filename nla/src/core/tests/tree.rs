@@ -1,0 +1,232 @@
+//! A whole session's cores in memory: a root, its agents, and the links between them.
+//!
+//! Nothing is ordered but each lane of each link. What is delivered next is drawn from a seed, and
+//! every message passes through its encoding. Invariants are checked after each step.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::Bytes;
+use pmi::{Answer, Board, Rank, Ranks, Request};
+
+use super::{NS, T};
+use crate::core::agent::{Action, Agent, Input};
+use crate::core::ids::{AgentId, NamespaceId};
+use crate::core::message::{Down, Up};
+use crate::core::placement::owners;
+use crate::core::plan::{NamespacePlan, SessionPlan};
+use crate::core::root::{Root, RootAction, RootInput, RootSettings};
+use crate::core::topology::Subtree;
+use crate::wire::{decode, encode};
+
+/// A lane of a link: from, to, and whether it is the board's.
+type Lane = (AgentId, AgentId, bool);
+
+pub(super) struct Tree {
+    tree: Subtree,
+    root: Root,
+    agents: BTreeMap<AgentId, Agent>,
+    lanes: BTreeMap<Lane, VecDeque<Bytes>>,
+    boards: BTreeMap<(AgentId, NamespaceId), Board>,
+    /// Where each rank is.
+    places: BTreeMap<(NamespaceId, Rank), AgentId>,
+    answers: BTreeMap<(NamespaceId, Rank), Answer>,
+    /// How many messages went over links.
+    pub(super) messages: usize,
+    seed: u64,
+}
+
+impl Tree {
+    /// `agents` agents, of which those on one node have one number in `nodes`, with the ranks of the
+    /// first namespace started where `placement` says.
+    pub(super) fn started(
+        agents: u32,
+        fanout: u32,
+        placement: Vec<(AgentId, Ranks)>,
+        nodes: &BTreeMap<AgentId, u32>,
+        seed: u64,
+    ) -> Self {
+        let tree = Subtree::whole(agents, fanout);
+        let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
+        let node_of = |rank: Rank| nodes[&placement.iter().find(|(_, ranks)| ranks.contains(rank)).unwrap().0];
+        let mapping = pmi::Mapping::from_nodes((0..size).map(|rank| node_of(Rank(rank))));
+        let owners = owners(&placement, nodes);
+        let settings = RootSettings {
+            tree,
+            session: SessionPlan {
+                environment: Vec::new(),
+                shell: Bytes::new(),
+                hold_lines: true,
+                pmi_port: false,
+                kill_grace: std::time::Duration::from_secs(5),
+            },
+            first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },
+            nodes: nodes.clone(),
+        };
+        let ids = (1..=agents).map(AgentId);
+        let mut world = Self {
+            tree,
+            root: Root::new(settings),
+            agents: ids.map(|id| (id, Agent::new(tree.of(id).unwrap()))).collect(),
+            lanes: BTreeMap::new(),
+            boards: BTreeMap::new(),
+            places: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            messages: 0,
+            seed,
+        };
+        for id in 1..=agents {
+            let id = AgentId(id);
+            for child in tree.of(id).unwrap().children() {
+                world.agent(id, Input::ChildJoined(child.head()));
+            }
+            world.agent(id, Input::Timeout);
+        }
+        world.settle();
+        assert_eq!(world.places.len(), size as usize, "all ranks were started");
+        world
+    }
+
+    /// A rank asks, and waits for what it is answered.
+    pub(super) fn ask(&mut self, namespace: NamespaceId, rank: u32, request: Request) {
+        let rank = Rank(rank);
+        assert!(!self.answers.contains_key(&(namespace, rank)), "rank {rank} has not read its answer");
+        self.agent(self.places[&(namespace, rank)], Input::FromRank(namespace, rank, request));
+    }
+
+    /// As [`Tree::ask`], for the first namespace, with nothing else on its way.
+    pub(super) fn answer_to(&mut self, rank: u32, request: Request) -> Option<Answer> {
+        self.ask(NS, rank, request);
+        self.settle();
+        self.answer(NS, rank)
+    }
+
+    /// What a rank has been answered.
+    pub(super) fn answer(&mut self, namespace: NamespaceId, rank: u32) -> Option<Answer> {
+        self.answers.remove(&(namespace, Rank(rank)))
+    }
+
+    /// Anything else that happens to a rank.
+    pub(super) fn happens(&mut self, rank: u32, input: Input) {
+        self.agent(self.places[&(NS, Rank(rank))], input);
+    }
+
+    /// Delivers one message, if there is one.
+    pub(super) fn step(&mut self) -> bool {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let busy: Vec<Lane> = self.lanes.iter().filter(|(_, lane)| !lane.is_empty()).map(|(key, _)| *key).collect();
+        let Some(&lane) = busy.get((self.seed >> 33) as usize % busy.len().max(1)) else { return false };
+        let bytes = self.lanes.get_mut(&lane).unwrap().pop_front().unwrap();
+        match lane {
+            (from, AgentId::ROOT, _) => self.root(RootInput::FromChild(from, decode(&bytes).unwrap())),
+            (from, to, _) if from < to => self.agent(to, Input::FromParent(decode(&bytes).unwrap())),
+            (from, to, _) => self.agent(to, Input::FromChild(from, decode(&bytes).unwrap())),
+        }
+        true
+    }
+
+    /// Delivers all messages, and those that come of it.
+    pub(super) fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    fn send_up(&mut self, from: AgentId, message: &Up) {
+        assert!(!matches!(message, Up::Failed(_)), "{message:?}");
+        let to = self.tree.parent_of(from).unwrap();
+        self.send((from, to, message.is_board()), encode(message));
+    }
+
+    fn send_down(&mut self, from: AgentId, to: AgentId, message: &Down) {
+        self.send((from, to, message.is_board()), encode(message));
+    }
+
+    fn send(&mut self, lane: Lane, bytes: Vec<u8>) {
+        self.messages += 1;
+        self.lanes.entry(lane).or_default().push_back(bytes.into());
+    }
+
+    fn root(&mut self, input: RootInput) {
+        let mut actions = Vec::new();
+        self.root.handle(T, input, &mut actions);
+        self.root.check_invariants();
+        for action in actions {
+            match action {
+                RootAction::ToChild(to, message) => self.send_down(AgentId::ROOT, to, &message),
+                RootAction::Notice(_) | RootAction::WakeAt(_) => {}
+                RootAction::CloseChild(..) | RootAction::Over(_) => panic!("{action:?}"),
+            }
+        }
+    }
+
+    fn agent(&mut self, id: AgentId, input: Input) {
+        let mut actions = Vec::new();
+        let agent = self.agents.get_mut(&id).unwrap();
+        agent.handle(T, input, &mut actions);
+        agent.check_invariants();
+        for action in actions {
+            match action {
+                Action::ToParent(message) => self.send_up(id, &message),
+                Action::ToChild(to, message) => self.send_down(id, to, &message),
+                Action::Start(plan, ranks) => {
+                    let namespace = plan.id;
+                    self.places.extend(ranks.iter().map(|rank| ((namespace, rank), id)));
+                    if !ranks.is_empty() {
+                        self.boards.insert((id, namespace), Board::new());
+                        self.agent(id, Input::Started(namespace, ranks));
+                    }
+                }
+                Action::Publish(namespace, epoch) => {
+                    if let Some(board) = self.boards.get_mut(&(id, namespace)) {
+                        board.publish(epoch);
+                    }
+                }
+                Action::Release(namespace, ranks) => {
+                    for rank in ranks.iter() {
+                        self.answered(namespace, rank, Answer::Released);
+                    }
+                }
+                Action::Answer(namespace, rank, answer) => self.answered(namespace, rank, answer),
+                Action::LookUp { namespace, key, asker } => {
+                    let board = self.boards.get(&(id, namespace));
+                    let value = board.and_then(|board| board.get(&key).map(<[u8]>::to_vec));
+                    self.agent(id, Input::LookedUp { namespace, key, asker, value });
+                }
+                Action::Configure(_) | Action::WakeAt(_) => {}
+                Action::CloseChild(..)
+                | Action::CancelStarts
+                | Action::Signal(..)
+                | Action::Suspended(_)
+                | Action::Sweep
+                | Action::Leave(_) => panic!("{action:?}"),
+            }
+        }
+    }
+
+    fn answered(&mut self, namespace: NamespaceId, rank: Rank, answer: Answer) {
+        assert!(self.answers.insert((namespace, rank), answer).is_none(), "rank {rank} is answered once");
+    }
+}
+
+/// All trees of up to `agents` agents that differ.
+pub(super) fn shapes(agents: u32) -> impl Iterator<Item = (u32, u32)> {
+    (1..=agents).flat_map(|agents| (1..=3).map(move |fanout| (agents, fanout)))
+}
+
+/// Ways to place some ranks on `agents` agents: in blocks, one by one around, all on the last one,
+/// and in reverse; fewer ranks than agents, and more.
+pub(super) fn placements(agents: u32) -> Vec<Vec<(AgentId, Ranks)>> {
+    let dealt = |size: u32, agent_of: &dyn Fn(u32) -> u32| {
+        let mut placement: BTreeMap<AgentId, Ranks> = BTreeMap::new();
+        for rank in 0..size {
+            placement.entry(AgentId(1 + agent_of(rank) % agents)).or_default().insert(Rank(rank));
+        }
+        placement.into_iter().collect::<Vec<_>>()
+    };
+    let mut all = Vec::new();
+    for size in [1, 2, agents, 2 * agents + 1] {
+        all.push(dealt(size, &|rank| rank * agents / size));
+        all.push(dealt(size, &|rank| rank));
+        all.push(dealt(size, &|_| agents - 1));
+        all.push(dealt(size, &|rank| size - 1 - rank));
+    }
+    all
+}

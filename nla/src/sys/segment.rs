@@ -1,0 +1,265 @@
+//! Memory that an agent writes and its ranks read: the log of [`pmi::segment`] in a sealed memfd.
+//!
+//! The file is mapped here once, larger than it is, and then sealed: F_SEAL_FUTURE_WRITE leaves this
+//! one mapping writable and allows no other, whoever gets hold of the file; F_SEAL_SHRINK keeps
+//! every page that a reader may touch. It grows by fallocate, which fails where there is no memory,
+//! in place of killing whoever touches the page first.
+//!
+//! # Why this is sound
+//!
+//! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are
+//! handed out or published, and never again; slices are made of such bytes only. The two words that
+//! do change are in the header and only ever touched as atomics, here and in the ranks. A rank has
+//! a read-only descriptor of a file that nobody else can map for writing: it can disturb nobody.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, open};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::stat::Mode;
+use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
+
+/// Address space that is reserved for a segment, and thus its largest size; where the process may
+/// not have so much, half of it, and so on.
+const RESERVED_BYTES: usize = 64 << 30;
+/// Less is not worth while.
+const RESERVED_BYTES_MIN: usize = 64 << 20;
+/// The file grows by at least so much at a time.
+const GROWTH_BYTES: usize = 64 << 10;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Segment {
+    memory: Arc<Memory>,
+    file: OwnedFd,
+    reader: OwnedFd,
+    file_bytes: usize,
+    log_bytes: usize,
+    published: Published,
+}
+
+impl Segment {
+    /// An empty segment: nothing is published, nothing released.
+    pub fn new() -> io::Result<Self> {
+        let file = memfd_create(c"scela-board", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        let memory = Arc::new(Memory::map(file.as_fd())?);
+        fcntl(
+            &file,
+            FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL),
+        )?;
+        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let reader = open(own.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let mut segment = Self { memory, file, reader, file_bytes: 0, log_bytes: 0, published: Published::bytes(0) };
+        segment.grow_to(LOG_AT)?;
+        segment.memory.write(0, &MAGIC.to_le_bytes());
+        Ok(segment)
+    }
+
+    /// A descriptor by which a rank can map it, for reading only.
+    pub fn reader(&self) -> BorrowedFd<'_> {
+        self.reader.as_fd()
+    }
+
+    /// Appends to the log, and returns the same bytes where they lie now. Readers do not see them
+    /// before [`Segment::publish`].
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<Bytes> {
+        let start = LOG_AT + self.log_bytes.next_multiple_of(ALIGNMENT);
+        let end = start.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
+        self.grow_to(end)?;
+        // Nobody has a slice of what lies behind the log's end.
+        self.memory.write(start, bytes);
+        self.log_bytes = end - LOG_AT;
+        Ok(Bytes::from_owner(Part { memory: Arc::clone(&self.memory), start, bytes: bytes.len() }))
+    }
+
+    /// Where in the log bytes lie that [`Segment::append`] returned.
+    pub fn offset_of(&self, bytes: &Bytes) -> Option<u64> {
+        let offset = (bytes.as_ptr() as usize).checked_sub(self.memory.base.as_ptr() as usize + LOG_AT)?;
+        (offset < self.log_bytes).then_some(offset as u64)
+    }
+
+    /// Appends a directory and makes all that was appended visible to readers.
+    pub fn publish(&mut self, directory: &[u8]) -> io::Result<()> {
+        self.append(directory)?;
+        self.published = Published::bytes(self.log_bytes as u64);
+        self.memory.published().store(self.published.to_word(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Tells readers that the log is not all there is.
+    pub fn close(&mut self) {
+        self.published = self.published.closed();
+        self.memory.published().store(self.published.to_word(), Ordering::Release);
+    }
+
+    /// Counts one more release, and wakes all who wait for it.
+    pub fn release(&mut self) {
+        let released = self.memory.released();
+        released.fetch_add(1, Ordering::Release);
+        // SAFETY: FUTEX_WAKE looks at the address only, which is mapped as long as `self` is.
+        unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    }
+
+    fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes <= self.file_bytes {
+            return Ok(());
+        }
+        if bytes > self.memory.bytes {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let more = (bytes - self.file_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.file_bytes);
+        fallocate(&self.file, FallocateFlags::empty(), self.file_bytes as i64, more as i64)?;
+        self.file_bytes += more;
+        Ok(())
+    }
+}
+
+/// The one writable mapping.
+#[derive(Debug)]
+struct Memory {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread. What is shared of it are atomics, and
+// bytes that do not change any more.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut bytes = RESERVED_BYTES;
+        loop {
+            let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+            let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+            // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
+            match unsafe { mmap(None, length, access, flags, file, 0) } {
+                Ok(base) => return Ok(Self { base: base.cast(), bytes }),
+                Err(_) if bytes > RESERVED_BYTES_MIN => bytes /= 2,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Writes bytes that lie within the file and of which nobody has a slice: callers see to both.
+    fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes), "written inside of the mapping");
+        // SAFETY: inside of the mapping, as was just checked, and of the file; `bytes` is elsewhere
+        // or in a part of the log that lies in front.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
+    }
+
+    fn released(&self) -> &AtomicU32 {
+        // SAFETY: in the header, which is inside of the file from the beginning; aligned, since
+        // mappings are; never touched but as an atomic.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(RELEASED_AT).cast()) }
+    }
+
+    fn published(&self) -> &AtomicU64 {
+        // SAFETY: as for `released`.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(PUBLISHED_AT).cast()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no slice of it is left: each holds an Arc of this.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
+    }
+}
+
+/// A part of the log.
+#[derive(Debug)]
+struct Part {
+    memory: Arc<Memory>,
+    start: usize,
+    bytes: usize,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: written by `Segment::append` before this was made, inside of the file, and never
+        // again.
+        unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().add(self.start), self.bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pmi::segment::{View, directory};
+    use pmi::{Board, Epoch};
+
+    fn epoch(number: u32) -> Epoch {
+        let (key, value) = (format!("key-{number}"), format!("{number}").repeat(300));
+        Epoch::from_entries([(key.as_bytes(), value.as_bytes()), (b"same", value.as_bytes())])
+    }
+
+    /// What a rank sees: its own mapping of the descriptor that it was given.
+    fn seen(segment: &Segment) -> (u32, Published, Vec<u8>) {
+        let bytes = std::fs::read(format!("/proc/self/fd/{}", segment.reader().as_raw_fd())).expect("it can be read");
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let published = Published::from_word(word(PUBLISHED_AT));
+        (word(RELEASED_AT) as u32, published, bytes[LOG_AT..LOG_AT + published.log_bytes()].to_vec())
+    }
+
+    #[test]
+    fn readers_see_what_is_published_and_all_of_it() {
+        let mut segment = Segment::new().expect("a segment");
+        let mut board = Board::new();
+        assert_eq!(seen(&segment).1, Published::bytes(0));
+        for number in 0..500 {
+            board.publish_at(epoch(number), |epoch| epoch.placed(|bytes| segment.append(bytes).ok()));
+            let place = |run: &Epoch| (segment.offset_of(run.bytes()).expect("in the log"), run.bytes().len() as u64);
+            let list = directory(board.runs().iter().rev().map(place));
+            segment.publish(&list).expect("there is room");
+            segment.release();
+        }
+        let (released, published, log) = seen(&segment);
+        assert_eq!((released, published.is_closed()), (500, false));
+        let view = View::over(&log).expect("a directory");
+        for number in 0..500 {
+            let key = format!("key-{number}");
+            assert_eq!(view.get(key.as_bytes()), board.get(key.as_bytes()));
+        }
+        assert_eq!(view.get(b"same"), Some("499".repeat(300).as_bytes()));
+        segment.close();
+        assert!(seen(&segment).1.is_closed());
+    }
+
+    #[test]
+    fn what_was_handed_out_outlives_the_segment() {
+        let mut segment = Segment::new().expect("a segment");
+        let bytes = segment.append(b"abc").expect("there is room");
+        assert_eq!(segment.offset_of(&bytes), Some(0));
+        assert_eq!(segment.offset_of(&Bytes::from_static(b"abc")), None);
+        drop(segment);
+        assert_eq!(&bytes[..], b"abc");
+    }
+
+    #[test]
+    fn a_rank_can_only_read() {
+        let segment = Segment::new().expect("a segment");
+        let length = NonZeroUsize::new(LOG_AT).expect("not zero");
+        let own = format!("/proc/self/fd/{}", segment.reader().as_raw_fd());
+        // Even by opening the file anew for writing.
+        let again = open(own.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).expect("it may be opened");
+        for file in [segment.reader(), again.as_fd()] {
+            let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+            // SAFETY: a new mapping touches no other memory.
+            let mapped = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0) };
+            assert!(mapped.is_err(), "mapped for writing");
+            assert!(nix::unistd::write(file, b"x").is_err(), "written");
+            assert!(nix::unistd::ftruncate(file, 0).is_err(), "cut");
+        }
+    }
+}

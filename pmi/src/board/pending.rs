@@ -1,0 +1,81 @@
+//! [`Pending`]: what a rank put since its last fence.
+
+use std::collections::HashMap;
+
+use super::hash::hash as key_hash;
+use super::puts::Puts;
+use crate::Rank;
+use crate::limits::PENDING_BYTES_MAX;
+
+/// A rank's puts that are not on their way yet, bounded by [`PENDING_BYTES_MAX`], and an index that
+/// keeps a rank that puts and gets many keys of its own from reading them all each time.
+#[derive(Clone, Debug, Default)]
+pub struct Pending {
+    puts: Puts,
+    /// Where the last put begins whose key has this hash. Two keys with one hash are told apart by
+    /// reading on.
+    by_hash: HashMap<u64, usize>,
+}
+
+impl Pending {
+    /// Notes a put; `false`, and nothing noted, when there is no room for it.
+    #[must_use]
+    pub fn push(&mut self, rank: Rank, key: &[u8], value: &[u8]) -> bool {
+        if self.puts.bytes_len() + Puts::cost(key, value) > PENDING_BYTES_MAX {
+            return false;
+        }
+        self.by_hash.insert(key_hash(key), self.puts.bytes_len());
+        self.puts.push(rank, key, value);
+        true
+    }
+
+    /// The last value put for a key.
+    pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        if self.puts.is_empty() {
+            return None;
+        }
+        let offset = *self.by_hash.get(&key_hash(key))?;
+        match self.puts.put_at(offset) {
+            Some((put, _)) if put.key == key => Some(put.value),
+            _ => self.puts.last_value_of(key),
+        }
+    }
+
+    /// Whether nothing was put since.
+    pub fn is_empty(&self) -> bool {
+        self.puts.is_empty()
+    }
+
+    /// Hands all puts over.
+    pub fn take(&mut self) -> Puts {
+        // Ranks seldom put as much again: the memory goes too.
+        std::mem::take(self).puts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::colliding_keys;
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        let [one, other] = colliding_keys();
+        assert_eq!(key_hash(&one), key_hash(&other));
+        let mut pending = Pending::default();
+        assert!(pending.push(Rank(0), &one, b"1"));
+        assert_eq!(pending.get(&other), None);
+        assert!(pending.push(Rank(0), &other, b"2"));
+        assert_eq!(pending.get(&one), Some(&b"1"[..]));
+        assert_eq!(pending.get(&other), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn nothing_is_left_when_all_was_taken() {
+        let mut pending = Pending::default();
+        assert!(pending.push(Rank(0), b"k", b"v"));
+        assert_eq!(pending.take().validate(), Ok(1));
+        assert_eq!(pending.get(b"k"), None);
+        assert!(pending.take().is_empty());
+    }
+}

@@ -1,0 +1,174 @@
+//! [`Server`] and [`Canned`]: what the tests of both clients talk to, without sockets.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use crate::{Answer, Board, Conversation, Epoch, Facts, Launched, NameError, Rank, Request};
+
+/// A server for one rank that is alone: what is written is served at once.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) conversation: Conversation,
+    pub(crate) board: Board,
+    /// Published names.
+    names: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Attributes of the node.
+    attributes: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) requests: Vec<Request>,
+    pub(crate) replies: VecDeque<u8>,
+    /// What each write held.
+    pub(crate) writes: Vec<Vec<u8>>,
+    /// Most bytes that one read or write takes.
+    pub(crate) bytes_at_once: usize,
+    pub(crate) has_segment: bool,
+}
+
+impl Server {
+    /// One that takes and gives a few bytes at a time.
+    pub(crate) fn new() -> Self {
+        let facts = Facts {
+            kvsname: "kvs_1".into(),
+            size: 1,
+            universe_size: 4,
+            mapping: Some("(vector,(0,1,1))".into()),
+            preputs: Epoch::default(),
+            spawner: Some("kvs_0".into()),
+        };
+        Self {
+            conversation: Conversation::new(Arc::new(facts), Rank(0), 2),
+            board: Board::new(),
+            names: Vec::new(),
+            attributes: Vec::new(),
+            requests: Vec::new(),
+            replies: VecDeque::new(),
+            writes: Vec::new(),
+            bytes_at_once: 7,
+            has_segment: false,
+        }
+    }
+
+    /// One that takes each request whole, and has a segment.
+    pub(crate) fn with_segment() -> Self {
+        Self { bytes_at_once: usize::MAX, has_segment: true, ..Self::new() }
+    }
+
+    fn serve(&mut self) {
+        let mut out = Vec::new();
+        while let Some(request) = self.conversation.advance(&self.board, &mut out) {
+            if let Some(answer) = self.answer_to(&request) {
+                self.conversation.answer(answer, &mut out);
+            }
+            self.requests.push(request);
+        }
+        self.replies.extend(out);
+    }
+
+    fn answer_to(&mut self, request: &Request) -> Option<Answer> {
+        let find = |pairs: &[(Vec<u8>, Vec<u8>)], name: &[u8]| {
+            pairs.iter().find(|pair| pair.0 == name).map(|pair| pair.1.clone())
+        };
+        Some(match request {
+            Request::Fence { puts, in_segment } => {
+                self.board.publish(Epoch::merge(puts).unwrap());
+                if *in_segment {
+                    return None;
+                }
+                Answer::Released
+            }
+            Request::Ring { to_left, to_right } => {
+                Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
+            }
+            Request::NodePut { key, value } => {
+                self.attributes.insert(0, (key.clone(), value.clone()));
+                Answer::NodePut(true)
+            }
+            Request::NodeGet { key, .. } => Answer::NodeGot(find(&self.attributes, key)),
+            Request::Elsewhere { job, key } if job == b"kvs_0" => {
+                Answer::Elsewhere(self.board.get(key).map(Into::into))
+            }
+            Request::Elsewhere { .. } => Answer::Elsewhere(None),
+            Request::Connect { job } => Answer::Connected(job == b"kvs_0"),
+            Request::Publish { service, port } => {
+                let taken = find(&self.names, service).is_some();
+                self.names.push((service.clone(), port.clone()));
+                Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
+            }
+            Request::Lookup { service } => Answer::Found(find(&self.names, service).ok_or(NameError::Unknown)),
+            Request::Unpublish { service } => {
+                self.names.retain(|(name, _)| name != service);
+                Answer::Unpublished(Ok(()))
+            }
+            Request::Spawn(order) => match &*order.commands[0].program {
+                b"missing" => Answer::Spawned(Err("no such file or directory".into())),
+                program => {
+                    let mut codes = vec![0; order.ranks() as usize];
+                    if program == b"partly" {
+                        codes[1] = 13;
+                    }
+                    Answer::Spawned(Ok(Launched { job: "kvs_2".into(), codes }))
+                }
+            },
+            Request::Segment => Answer::Segment(self.has_segment),
+            Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
+        })
+    }
+}
+
+impl Write for Server {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = bytes.len().min(self.bytes_at_once);
+        self.writes.push(bytes[..written].to_vec());
+        self.conversation.receive(&bytes[..written]);
+        self.serve();
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Server {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = buffer.len().min(self.bytes_at_once).min(self.replies.len());
+        for (place, byte) in buffer.iter_mut().zip(self.replies.drain(..read)) {
+            *place = byte;
+        }
+        Ok(read)
+    }
+}
+
+/// Replies that were written beforehand; what is sent is only noted.
+#[derive(Debug)]
+pub(crate) struct Canned {
+    replies: Vec<u8>,
+    read: usize,
+    pub(crate) sent: Vec<u8>,
+}
+
+impl Canned {
+    pub(crate) fn new(replies: impl Into<Vec<u8>>) -> Self {
+        Self { replies: replies.into(), read: 0, sent: Vec::new() }
+    }
+}
+
+impl Write for Canned {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sent.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Canned {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // So that nobody reads further than it must.
+        let read = (&self.replies[self.read..]).take(1).read(buffer)?;
+        self.read += read;
+        Ok(read)
+    }
+}

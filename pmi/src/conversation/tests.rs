@@ -1,0 +1,420 @@
+//! Tests of [`Conversation`]: lines in, lines and requests out, and nothing else. Those of frames
+//! are in files of their own.
+
+mod frames;
+mod frames_and_the_agent;
+mod names_and_spawn;
+mod properties;
+mod segment;
+mod versions;
+
+use super::*;
+use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::v1::initack;
+use crate::{Epoch, Launched, Puts};
+
+const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
+/// A fence that a rank with nothing to put waits in.
+const FENCE: Request = Request::Fence { puts: Puts::new(), in_segment: false };
+const SPAWN: &str = "mcmd=spawn\nnprocs=2\nexecname=a\nendcmd\n";
+
+/// One rank's conversation and its node's board.
+struct World {
+    conversation: Conversation,
+    board: Board,
+}
+
+impl World {
+    /// Before `init`.
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut Facts)) -> Self {
+        let mut facts = Facts {
+            kvsname: "kvs_1".into(),
+            size: 4,
+            universe_size: 8,
+            mapping: Some("(vector,(0,2,2))".into()),
+            preputs: epoch(&[("PARENT_ROOT_PORT_NAME", "tag#0$ x")]),
+            spawner: Some("kvs_0".into()),
+        };
+        change(&mut facts);
+        Self { conversation: Conversation::new(Arc::new(facts), Rank(3), 1), board: Board::new() }
+    }
+
+    /// After `init`.
+    fn joined() -> Self {
+        let mut world = Self::new();
+        assert_eq!(world.say(INIT).0, [Request::Joined]);
+        world
+    }
+
+    /// What comes of these bytes: requests, none of them answered, and replies.
+    fn say(&mut self, bytes: impl AsRef<[u8]>) -> (Vec<Request>, String) {
+        let mut out = Vec::new();
+        self.conversation.receive(bytes.as_ref());
+        let mut requests = Vec::new();
+        while let Some(request) = self.conversation.advance(&self.board, &mut out) {
+            assert_eq!(self.conversation.is_waiting(), request.wants_answer());
+            requests.push(request);
+        }
+        (requests, String::from_utf8_lossy(&out).into_owned())
+    }
+
+    /// A line that is replied to at once, and nothing else happens.
+    #[track_caller]
+    fn check(&mut self, line: &str, reply: &str) {
+        let expected = if reply.is_empty() { String::new() } else { format!("{reply}\n") };
+        assert_eq!(self.say(format!("{line}\n")), (vec![], expected), "{line}");
+    }
+
+    /// A line that becomes a request without any reply yet.
+    #[track_caller]
+    fn ask(&mut self, lines: &str) -> Request {
+        let (mut requests, out) = self.say(lines);
+        assert_eq!((requests.len(), out.as_str()), (1, ""), "{lines} {requests:?}");
+        requests.remove(0)
+    }
+
+    /// An answer, and the reply that it becomes.
+    #[track_caller]
+    fn answer(&mut self, answer: Answer, reply: &str) {
+        let mut out = Vec::new();
+        self.conversation.answer(answer, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), format!("{reply}\n"));
+        assert!(!self.conversation.is_waiting());
+    }
+
+    #[track_caller]
+    fn why_broken(&mut self, bytes: impl AsRef<[u8]>) -> String {
+        let (mut requests, out) = self.say(bytes);
+        assert_eq!(out, "");
+        assert!(!self.conversation.is_active() && !self.conversation.is_waiting());
+        assert_eq!(self.say(INIT), (vec![], String::new()), "nothing is handled ever after");
+        match (requests.pop(), requests.is_empty()) {
+            (Some(Request::Broken { why }), true) => why,
+            other => panic!("not broken: {other:?}"),
+        }
+    }
+}
+
+fn epoch(entries: &[(&str, &str)]) -> Epoch {
+    Epoch::from_entries(entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())))
+}
+
+#[test]
+fn a_session_of_mpich_2_ranks_1_node() {
+    let mut world = World::new();
+    let init = world.say(INIT);
+    let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
+    assert_eq!(init, (vec![Request::Joined], granted.into()));
+    assert!(world.conversation.is_active());
+    world.check("cmd=get_maxes", "cmd=maxes rc=0 kvsname_max=64 keylen_max=64 vallen_max=1024");
+    world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
+    world.check("cmd=get_my_kvsname", "cmd=my_kvsname rc=0 kvsname=kvs_1");
+    world.check("cmd=get kvsname=kvs_1 key=PMI_process_mapping", "cmd=get_result rc=0 value=(vector,(0,2,2))");
+    assert_eq!(world.ask("cmd=barrier_in\n"), FENCE);
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    world.check("cmd=put kvsname=kvs_1 key=-bcast-1-0 value=2F64", "cmd=put_result rc=0 msg=success");
+    let mut puts = Puts::new();
+    puts.push(Rank(3), b"-bcast-1-0", b"2F64");
+    assert_eq!(world.ask("cmd=barrier_in\n"), Request::Fence { puts: puts.clone(), in_segment: false });
+    world.board.publish(Epoch::merge(&puts).unwrap());
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    world.check("cmd=get kvsname=kvs_1 key=-bcast-1-0", "cmd=get_result rc=0 value=2F64");
+    world.check("cmd=get_universe_size", "cmd=universe_size rc=0 size=8");
+    assert_eq!(world.ask("cmd=barrier_in\n"), FENCE);
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    let finalized = world.say("cmd=finalize\n");
+    assert_eq!(finalized, (vec![Request::Finalized], "cmd=finalize_ack rc=0\n".into()));
+    assert!(!world.conversation.is_active());
+}
+
+#[test]
+fn any_1_x_is_granted_as_1_1_and_what_is_not_spoken_is_refused() {
+    for subversion in [0, 1, 2, 9] {
+        let mut world = World::new();
+        let (requests, out) = world.say(format!("cmd=init pmi_version=1 pmi_subversion={subversion}\n"));
+        assert_eq!(requests, [Request::Joined]);
+        assert_eq!(out, "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
+    }
+    let mut world = World::new();
+    for version in [0, 3] {
+        world.check(
+            &format!("cmd=init pmi_version={version} pmi_subversion=0"),
+            "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 \
+             msg=only_pmi_versions_1_and_2_are_spoken",
+        );
+    }
+    assert!(!world.conversation.is_active());
+    world.check("cmd=init", "cmd=response_to_init rc=-1 msg=pmi_version_missing");
+    assert_eq!(world.say(INIT).0, [Request::Joined], "it may still try 1");
+}
+
+#[test]
+fn a_rank_may_initialise_again() {
+    let mut world = World::joined();
+    let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
+    world.check(INIT.trim_end(), granted); // Intel MPI does, without finalising.
+    assert_eq!(world.say("cmd=finalize\n").0, [Request::Finalized]);
+    world.check("cmd=finalize", "cmd=finalize_ack rc=0");
+    world.check("cmd=put kvsname=k key=a value=b", "cmd=put_result rc=-1 msg=not_initialized");
+    assert_eq!(world.say(INIT), (vec![Request::Joined], format!("{granted}\n")));
+    world.check("cmd=put kvsname=k key=a value=b", "cmd=put_result rc=0 msg=success");
+}
+
+#[test]
+fn requests_out_of_turn_are_refused() {
+    let mut world = World::new();
+    for (line, reply) in [
+        ("cmd=put kvsname=k key=a value=b", "put_result"),
+        ("cmd=get kvsname=k key=PMI_process_mapping", "get_result"),
+        ("cmd=getbyidx kvsname=k idx=0", "getbyidx_results"),
+        ("cmd=publish_name service=a port=b", "publish_result"),
+        ("cmd=lookup_name service=a", "lookup_result"),
+        ("cmd=unpublish_name service=a", "unpublish_result"),
+        ("cmd=finalize", "finalize_ack"),
+        (SPAWN.trim_end(), "spawn_result"),
+    ] {
+        world.check(line, &format!("cmd={reply} rc=-1 msg=not_initialized"));
+    }
+    // Facts are no secret.
+    world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
+    // Legacy clients take a barrier_out for a release whatever its rc is.
+    let why = world.why_broken("cmd=barrier_in\n");
+    assert_eq!(why, "entered a barrier without having initialised");
+}
+
+#[test]
+fn own_puts_are_seen_at_once_and_replace() {
+    let mut world = World::joined();
+    world.board.publish(epoch(&[("a", "old"), ("b", "board")]));
+    world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=old");
+    world.check("cmd=put kvsname=k key=a value=1", "cmd=put_result rc=0 msg=success");
+    world.check("cmd=put kvsname=k key=a value=2", "cmd=put_result rc=0 msg=success");
+    world.check("cmd=put kvsname=other key=c value=", "cmd=put_result rc=0 msg=success");
+    world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=2");
+    world.check("cmd=get kvsname=foreign key=b", "cmd=get_result rc=0 value=board");
+    world.check("cmd=get kvsname=k key=c", "cmd=get_result rc=0 value=");
+    let Request::Fence { puts, in_segment: false } = world.ask("cmd=barrier_in\n") else { panic!() };
+    assert_eq!(puts.validate(), Ok(3));
+    // Handed over: now it is the board's.
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=old");
+}
+
+#[test]
+fn an_absent_key_is_not_found_at_once_and_found_later() {
+    // Open MPI gets its peers' keys before the first barrier, and again after it.
+    let mut world = World::joined();
+    let absent = "cmd=get_result rc=-1 msg=key_1-0-key0_not_found value=unknown";
+    world.check("cmd=get kvsname=k key=1-0-key0", absent);
+    world.board.publish(epoch(&[("1-0-key0", "MAAx -")]));
+    world.check("cmd=get kvsname=k key=1-0-key0", "cmd=get_result rc=0 value=MAAx -");
+}
+
+#[test]
+fn provided_keys_come_from_the_facts() {
+    let mut world = World::joined();
+    world.check("cmd=get kvsname=k key=PARENT_ROOT_PORT_NAME", "cmd=get_result rc=0 value=tag#0$ x");
+    world.check("cmd=get kvsname=k key=universeSize", "cmd=get_result rc=0 value=8");
+    let absent = |key| format!("cmd=get_result rc=-1 msg=key_{key}_not_found value=unknown");
+    for key in ["PMI_hwloc_xmlfile", "PMI_dead_processes", "PMI_process_mappin", "PMI_"] {
+        world.check(&format!("cmd=get kvsname=k key={key}"), &absent(key));
+    }
+    let mut world = World::with(|facts| {
+        facts.mapping = None;
+        facts.universe_size = -1;
+    });
+    world.say(INIT);
+    // Never an empty mapping: MPICH 4.0.2 aborts on it.
+    world.check("cmd=get kvsname=k key=PMI_process_mapping", &absent("PMI_process_mapping"));
+    world.check("cmd=get kvsname=k key=universeSize", &absent("universeSize"));
+    world.check("cmd=get_universe_size", "cmd=universe_size rc=0 size=-1");
+}
+
+#[test]
+fn puts_beyond_the_bounds_are_refused() {
+    let mut world = World::joined();
+    let put =
+        |key: usize, value: usize| format!("cmd=put kvsname=k key={} value={}", "k".repeat(key), "v".repeat(value));
+    let refused = |why| format!("cmd=put_result rc=-1 msg={why}");
+    let taken = "cmd=put_result rc=0 msg=success";
+    world.check(&put(KEY_BYTES_MAX, VALUE_BYTES_MAX), taken);
+    world.check(&put(KEY_BYTES_MAX + 1, 1), &refused("key_longer_than_63_bytes"));
+    world.check(&put(1, VALUE_BYTES_MAX + 1), &refused("value_longer_than_1023_bytes"));
+    world.check(&put(0, 1), &refused("key_empty"));
+    world.check("cmd=put kvsname=k key=a b value=c", &refused("key_has_blank"));
+    world.check("cmd=put kvsname=k key=PMI_process_mapping value=x", &refused("key_reserved"));
+    world.check("cmd=put kvsname=k key=a", &refused("value_missing"));
+    world.check("cmd=put key=a value=b", &refused("kvsname_missing"));
+    world.check("cmd=get kvsname=k key=", "cmd=get_result rc=-1 msg=key_empty");
+    let long = format!("cmd=get kvsname=k key={}", "k".repeat(5000));
+    let echoed = "k".repeat(ECHO_BYTES_MAX);
+    world.check(&long, &format!("cmd=get_result rc=-1 msg=key_{echoed}_not_found value=unknown"));
+}
+
+#[test]
+fn pending_puts_are_bounded() {
+    let mut world = World::joined();
+    let cost = Puts::cost(b"key", &[0; VALUE_BYTES_MAX]);
+    let line = format!("cmd=put kvsname=k key=key value={}\n", "v".repeat(VALUE_BYTES_MAX));
+    for _ in 0..PENDING_BYTES_MAX / cost {
+        assert_eq!(world.say(&line).1, "cmd=put_result rc=0 msg=success\n");
+    }
+    let full = "cmd=put_result rc=-1 msg=too_many_bytes_put_between_barriers";
+    world.check(line.trim_end(), full);
+    // To the byte.
+    let left = PENDING_BYTES_MAX % cost - Puts::cost(b"key", b"");
+    world.check(&format!("cmd=put kvsname=k key=key value={}", "w".repeat(left + 1)), full);
+    let exact = format!("cmd=put kvsname=k key=key value={}", "w".repeat(left));
+    world.check(&exact, "cmd=put_result rc=0 msg=success");
+    let Request::Fence { puts, in_segment: false } = world.ask("cmd=barrier_in\n") else { panic!() };
+    assert_eq!(puts.bytes_len(), PENDING_BYTES_MAX);
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    world.check(line.trim_end(), "cmd=put_result rc=0 msg=success");
+}
+
+#[test]
+fn many_own_keys_are_found_again() {
+    let mut world = World::joined();
+    for number in 0..2000 {
+        world.say(format!("cmd=put kvsname=k key=k{number} value={number}\n"));
+    }
+    for number in (0..2000).rev() {
+        let reply = format!("cmd=get_result rc=0 value={number}");
+        world.check(&format!("cmd=get kvsname=k key=k{number}"), &reply);
+    }
+}
+
+#[test]
+fn a_client_that_pipelines_is_served_in_order() {
+    let mut world = World::joined();
+    let (requests, out) = world.say(
+        "cmd=put kvsname=k key=a value=1\ncmd=barrier_in\ncmd=get kvsname=k key=a\n\
+         cmd=barrier_in\ncmd=get_appnum\n",
+    );
+    assert_eq!((requests.len(), out.as_str()), (1, "cmd=put_result rc=0 msg=success\n"));
+    assert_eq!(world.say(""), (vec![], String::new()), "waits");
+    world.board.publish(epoch(&[("a", "1")]));
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    let (requests, out) = world.say("");
+    assert_eq!(requests, [FENCE]);
+    assert_eq!(out, "cmd=get_result rc=0 value=1\n");
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    assert_eq!(world.say("").1, "cmd=appnum rc=0 appnum=1\n");
+}
+
+#[test]
+fn answers_that_nobody_waits_for_are_dropped() {
+    let mut world = World::joined();
+    let mut out = Vec::new();
+    world.conversation.answer(Answer::Released, &mut out);
+    world.ask("cmd=barrier_in\n");
+    world.conversation.answer(Answer::Found(Ok(b"p".to_vec())), &mut out);
+    assert!(out.is_empty() && world.conversation.is_waiting());
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+}
+
+#[test]
+fn aborts_are_not_replied_to() {
+    let abort = |line: &str| {
+        let mut world = World::new();
+        let request = world.ask(line);
+        assert!(!world.conversation.is_waiting());
+        request
+    };
+    let expected = |code, message: &str| Request::Abort { code, message: message.into() };
+    assert_eq!(abort("cmd=abort exitcode=204066320\n"), expected(204_066_320, ""));
+    assert_eq!(abort("cmd=abort exit_code=-1 error_msg=a b\n"), expected(-1, "a b"));
+    assert_eq!(abort("cmd=abort\n"), expected(1, ""));
+    assert_eq!(abort("cmd=abort exitcode=2 message=\x1b[31m\n"), expected(2, "\u{fffd}[31m"));
+    let long = format!("cmd=abort exitcode=2 message={}\n", "m".repeat(5000));
+    assert_eq!(abort(&long), expected(2, &"m".repeat(ABORT_MESSAGE_BYTES_MAX)));
+}
+
+#[test]
+fn unknown_and_obsolete_commands_do_not_kill_the_job() {
+    let mut world = World::joined();
+    world.check("cmd=tv_ready x", "cmd=tv_ready_result rc=-1 msg=unsupported");
+    world.check("cmd=a\tb", "cmd=a_b_result rc=-1 msg=unsupported");
+    world.check("cmd=initack pmiid=1", "cmd=initack_result rc=-1 msg=unsupported");
+    world.check("cmd=create_kvs", "cmd=newkvs rc=0 kvsname=kvs_1");
+    world.check("cmd=destroy_kvs kvsname=x", "cmd=kvs_destroyed rc=0 msg=success");
+    world.check("cmd=barrier_in group=NODE:7", "cmd=barrier_out rc=-1 msg=groups_are_unsupported");
+    world.check("", "");
+    world.check("   ", "");
+}
+
+#[test]
+fn entries_are_listed_by_number() {
+    let mut world = World::joined();
+    world.board.publish(epoch(&[("a", "1"), ("b", "two words")]));
+    for (index, reply) in [
+        "rc=0 nextidx=1 key=a val=1",
+        "rc=0 nextidx=2 key=b val=two words",
+        "rc=0 nextidx=3 key=PARENT_ROOT_PORT_NAME val=tag#0$ x",
+        "rc=-1 reason=no_more_keyvals",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let reply = format!("cmd=getbyidx_results {reply}");
+        world.check(&format!("cmd=getbyidx kvsname=k idx={index}"), &reply);
+    }
+    let none = "cmd=getbyidx_results rc=-1 reason=no_more_keyvals";
+    world.check(&format!("cmd=getbyidx kvsname=k idx={}", usize::MAX), none);
+}
+
+#[test]
+fn lines_without_a_command_break_the_conversation() {
+    for line in ["hello\n", "cmd=\n", "kvsname=k cmd=get key=a\n", "52    cmd=fullinit;\n", "\u{1}\n"] {
+        assert_eq!(World::joined().why_broken(line), "sent a line without a command", "{line:?}");
+    }
+}
+
+#[test]
+fn a_line_of_the_limit_passes_and_a_longer_one_breaks() {
+    let mut line = b"cmd=get_appnum ".to_vec();
+    line.resize(LINE_BYTES_MAX, b'x');
+    let mut world = World::joined();
+    assert_eq!(world.say(&line), (vec![], String::new()));
+    assert_eq!(world.say("\n").1, "cmd=appnum rc=0 appnum=1\n");
+    line.push(b'x');
+    assert_eq!(world.why_broken(&line), "sent a line longer than 1048576 bytes");
+}
+
+#[test]
+fn a_flood_during_a_barrier_is_bounded() {
+    let mut world = World::joined();
+    world.ask("cmd=barrier_in\n");
+    let flood = "cmd=get_appnum\n".repeat(100_000);
+    for _ in 0..10 {
+        world.conversation.receive(flood.as_bytes());
+        assert!(world.conversation.received.len() <= BACKLOG_BYTES_MAX);
+    }
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
+    let why = world.why_broken("");
+    assert_eq!(why, "sent more than 4194304 bytes without waiting for replies");
+}
+
+#[test]
+fn the_handshake_on_a_port_is_four_lines() {
+    assert_eq!(initack::parse(b"cmd=initack pmiid=3"), Ok(Rank(3)));
+    for (line, words) in [
+        (
+            &b"cmd=initack"[..],
+            "failed to read the first line on the PMI port: peer sent a request that lacks a field (pmiid_missing)",
+        ),
+        (b"GET / HTTP/1.1", "failed to read the first line on the PMI port: peer sent a line without a command"),
+        (b"cmd=init pmi_version=1", "first line on the PMI port is not initack"),
+    ] {
+        assert_eq!(initack::parse(line).unwrap_err().to_string(), words);
+    }
+    let world = World::new();
+    assert_eq!(
+        initack::reply(&world.conversation.member.facts, Rank(3)),
+        b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n"
+    );
+}

@@ -1,0 +1,141 @@
+//! [`Member`]: what the agent knows of one rank, whatever version of PMI it speaks.
+
+use std::sync::Arc;
+
+use crate::board::Pending;
+use crate::limits::ABORT_MESSAGE_BYTES_MAX;
+use crate::{Board, Epoch, Puts, Rank, Request};
+
+/// What is the same for all ranks of a namespace on this agent.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Facts {
+    /// The namespace's name on the wire: without blanks, at most 32 bytes (Charm++ cuts its lines
+    /// when name and key are longer than 68 together), different from that of any job that this one
+    /// may connect to.
+    pub kvsname: String,
+    /// The name of the namespace whose rank spawned this one.
+    pub spawner: Option<String>,
+    /// How many ranks the namespace has.
+    pub size: u32,
+    /// What `MPI_UNIVERSE_SIZE` shall be; negative hides the attribute.
+    pub universe_size: i32,
+    /// `PMI_process_mapping` ([`Mapping::wire_value`](crate::Mapping::wire_value)); `None` makes
+    /// MPI libraries compare host names instead.
+    pub mapping: Option<String>,
+    /// What the parent put for its children; empty in a namespace that was not spawned.
+    pub preputs: Epoch,
+}
+
+impl Facts {
+    /// What the agent itself provides under a key: an attribute of the job.
+    pub fn attribute(&self, key: &[u8]) -> Option<Vec<u8>> {
+        match key {
+            b"PMI_process_mapping" => self.mapping.as_deref().map(|mapping| mapping.as_bytes().to_vec()),
+            b"universeSize" if self.universe_size >= 0 => Some(self.universe_size.to_string().into_bytes()),
+            _ => None,
+        }
+    }
+
+    /// All that can be looked up before anybody has put anything, the weakest of it first: what
+    /// lies at the bottom of a shared board.
+    pub fn entries(&self) -> Epoch {
+        let attributes = [&b"universeSize"[..], b"PMI_process_mapping"];
+        let attributes: Vec<_> = attributes.iter().filter_map(|key| Some((*key, self.attribute(key)?))).collect();
+        let attributes = attributes.iter().map(|(key, value)| (*key, value.as_slice()));
+        let preputs = self.preputs.iter().filter(|(key, _)| !key.starts_with(b"PMI_"));
+        Epoch::from_entries(attributes.chain(preputs))
+    }
+}
+
+/// How far the rank has come.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Phase {
+    New,
+    Active,
+    Finalized,
+    Broken,
+}
+
+/// Which protocol the rank speaks: its last `init` says so.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Version {
+    One,
+    Two,
+}
+
+/// See the module. The engines change it as the rank speaks.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) facts: Arc<Facts>,
+    pub(crate) rank: Rank,
+    /// The number of the rank's command.
+    pub(crate) appnum: i32,
+    pub(crate) phase: Phase,
+    pub(crate) version: Version,
+    /// What it put since its last fence.
+    pub(crate) pending: Pending,
+    /// The bytes of puts that follow what it said last.
+    pub(crate) puts_bytes: Option<usize>,
+}
+
+impl Member {
+    pub(crate) fn new(facts: Arc<Facts>, rank: Rank, appnum: i32) -> Self {
+        let (phase, version) = (Phase::New, Version::One);
+        Self { facts, rank, appnum, phase, version, pending: Pending::default(), puts_bytes: None }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.phase == Phase::Active
+    }
+
+    /// The rank has initialised PMI. Intel MPI does so more than once, without finalising in
+    /// between, and joins only once.
+    pub(crate) fn join(&mut self) -> Option<Request> {
+        let joins = !self.is_active();
+        self.phase = Phase::Active;
+        joins.then_some(Request::Joined)
+    }
+
+    /// What a get finds, by the rules of [`crate::conversation`].
+    pub(crate) fn value_of<'a>(&'a self, key: &[u8], board: &'a Board) -> Option<std::borrow::Cow<'a, [u8]>> {
+        if key.starts_with(b"PMI_") {
+            return self.facts.attribute(key).map(Into::into);
+        }
+        let put = self.pending.get(key).or_else(|| board.get(key)).or_else(|| self.facts.preputs.get(key));
+        put.map(Into::into).or_else(|| self.facts.attribute(key).map(Into::into))
+    }
+
+    /// The rank has arrived at a fence and waits for the reply.
+    pub(crate) fn fence(&mut self) -> Request {
+        Request::Fence { puts: self.pending.take(), in_segment: false }
+    }
+
+    /// The rank has arrived at a fence, brings these puts of its own, and waits in the segment.
+    pub(crate) fn fence_in_segment(&mut self, bytes: &[u8]) -> Request {
+        if !self.is_active() {
+            return self.break_off("entered a fence without having initialised".into());
+        }
+        match Puts::of_rank(self.rank, bytes) {
+            Err(why) => self.break_off(format!("put what it may not: {why}")),
+            Ok(own) => {
+                let mut puts = self.pending.take();
+                puts.append(&own);
+                Request::Fence { puts, in_segment: true }
+            }
+        }
+    }
+
+    /// Ends the conversation from this side.
+    pub(crate) fn break_off(&mut self, why: String) -> Request {
+        self.phase = Phase::Broken;
+        self.pending = Pending::default();
+        Request::Broken { why }
+    }
+}
+
+/// A rank's words as they may be shown on a terminal.
+pub(crate) fn readable(message: &[u8]) -> String {
+    let message = &message[..message.len().min(ABORT_MESSAGE_BYTES_MAX)];
+    let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+    String::from_utf8_lossy(message).chars().map(shown).collect()
+}

@@ -1,0 +1,37 @@
+//! The handshake on a connection to a port (`PMI_PORT`): which rank speaks.
+
+use thiserror::Error;
+
+use super::command::{Command, ParseError};
+use super::reply::Reply;
+use crate::Rank;
+use crate::member::Facts;
+
+/// A line is not the `initack` that opens a conversation on a port.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum InitackError {
+    /// It is no request at all, or an `initack` without a rank.
+    #[error("failed to read the first line on the PMI port: peer {0}")]
+    Parse(#[from] ParseError),
+    /// It is another request.
+    #[error("first line on the PMI port is not initack")]
+    OtherCommand,
+}
+
+/// Reads the first line on a connection to a port (`PMI_PORT`), which says which rank speaks.
+///
+/// Nothing proves it: the caller checks that the rank exists and who owns the other end. A rank
+/// that has finalised may come again on a new connection, with a new conversation.
+pub fn parse(line: &[u8]) -> Result<Rank, InitackError> {
+    match Command::parse(line)? {
+        Command::Initack { rank } => Ok(Rank(rank)),
+        _ => Err(InitackError::OtherCommand),
+    }
+}
+
+/// The four lines that answer an `initack`, in the order in which clients read them.
+pub fn reply(facts: &Facts, rank: Rank) -> Vec<u8> {
+    let mut out = Vec::new();
+    Reply::Initack { size: facts.size, rank: rank.0 }.write(&mut out);
+    out
+}

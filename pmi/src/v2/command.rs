@@ -1,0 +1,310 @@
+//! [`Command`]: one request of PMI-2.
+//!
+//! Parsing borrows from the payload where no `;` has to be undoubled. It is about form only:
+//! lengths, reserved keys and turns are the engine's business. Fields come in any order and unknown
+//! ones are ignored, `cmd` itself included in both: MPICH >= 4.1 and older clients differ in what
+//! they send and in which order.
+
+use std::borrow::Cow;
+
+use thiserror::Error;
+
+use super::pairs::{self, Pairs};
+use super::spawn::{self, SpawnError};
+use crate::request::SpawnOrder;
+use crate::wire::{fields, frame};
+
+/// A request of a rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command<'a> {
+    /// `fullinit`: a rank presents itself. All it says of itself is known already.
+    FullInit {
+        /// `pmijobid`: what the environment has as `PMI_JOBID`; not from MPICH >= 4.1.
+        job: Option<Cow<'a, [u8]>>,
+        /// `pmirank`, or `srcid` (from clients that find `PMI_ID`); -1 from MPICH >= 4.1 that finds
+        /// no rank.
+        rank: Option<i32>,
+        /// `threaded`; not from MPICH >= 4.1.
+        threaded: Option<bool>,
+    },
+    /// `job-getid`.
+    JobId,
+    /// `info-getjobattr`.
+    JobAttribute {
+        /// `key`.
+        key: Cow<'a, [u8]>,
+    },
+    /// `info-putnodeattr`.
+    NodePut {
+        /// `key`.
+        key: Cow<'a, [u8]>,
+        /// `value`.
+        value: Cow<'a, [u8]>,
+    },
+    /// `info-getnodeattr`.
+    NodeGet {
+        /// `key`.
+        key: Cow<'a, [u8]>,
+        /// `wait`: the reply is withheld until somebody has put the key.
+        wait: bool,
+    },
+    /// `kvs-put`.
+    Put {
+        /// `key`.
+        key: Cow<'a, [u8]>,
+        /// `value`.
+        value: Cow<'a, [u8]>,
+    },
+    /// `kvs-fence`.
+    Fence,
+    /// `kvs-get`.
+    Get {
+        /// `jobid`: whose board; empty or absent for the rank's own.
+        job: Cow<'a, [u8]>,
+        /// `srcid`: who may have put it; -1 for nobody knows.
+        source: i32,
+        /// `key`.
+        key: Cow<'a, [u8]>,
+    },
+    /// `finalize`.
+    Finalize,
+    /// `abort`.
+    Abort {
+        /// `exitcode`, of MPICH >= 4.1; older clients say none.
+        code: Option<i32>,
+        /// `message` (MPICH >= 4.1) or `msg`; empty when absent.
+        message: Cow<'a, [u8]>,
+    },
+    /// `spawn`.
+    Spawn(SpawnOrder),
+    /// `name-publish`.
+    Publish {
+        /// `name`.
+        service: Cow<'a, [u8]>,
+        /// `port`.
+        port: Cow<'a, [u8]>,
+    },
+    /// `name-lookup`.
+    Lookup {
+        /// `name`.
+        service: Cow<'a, [u8]>,
+    },
+    /// `name-unpublish`.
+    Unpublish {
+        /// `name`.
+        service: Cow<'a, [u8]>,
+    },
+    /// `job-connect`.
+    Connect {
+        /// `jobid`.
+        job: Cow<'a, [u8]>,
+    },
+    /// `job-disconnect`.
+    Disconnect {
+        /// `jobid`.
+        job: Cow<'a, [u8]>,
+    },
+    /// `ring`, of Slurm's `PMIX_Ring`.
+    Ring {
+        /// `ring-left`: what the left neighbour is to learn.
+        left: Cow<'a, [u8]>,
+        /// `ring-right`: what the right neighbour is to learn.
+        right: Cow<'a, [u8]>,
+    },
+    /// `scela-segment`, of our own libpmi.
+    Segment,
+    /// `scela-fence`, of our own libpmi: so many bytes of encoded puts follow the frame.
+    FenceInSegment {
+        /// `puts`.
+        puts_bytes: usize,
+    },
+    /// Anything else; not empty.
+    Unknown {
+        /// The command's name.
+        name: Cow<'a, [u8]>,
+    },
+}
+
+/// A payload is not a request.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub enum ParseError {
+    /// It does not say what is asked, so that nothing can be answered.
+    #[error("sent a frame without a command")]
+    NoCommand,
+    /// The command lacks a field.
+    #[error("sent a {command} that lacks a field ({field})")]
+    Field {
+        /// The name of the command.
+        command: &'static str,
+        /// What lacks.
+        field: &'static str,
+    },
+    /// A spawn that cannot be read, or asks for what may not be asked.
+    #[error("sent a spawn that is refused ({0})")]
+    Spawn(SpawnError),
+}
+
+impl<'a> Command<'a> {
+    /// Reads the pairs of a payload.
+    pub fn parse(pairs: Pairs<'a>) -> Result<Self, ParseError> {
+        let name = pairs.get(b"cmd").unwrap_or_default();
+        let need =
+            |command, field: &'static str| pairs.get(field.as_bytes()).ok_or(ParseError::Field { command, field });
+        let number = |field: &[u8]| pairs.get(field).and_then(|value| fields::number(fields::trim(&value)));
+        Ok(match &*name {
+            b"" => return Err(ParseError::NoCommand),
+            b"kvs-get" => Self::Get {
+                job: pairs.get(b"jobid").unwrap_or_default(),
+                source: number(b"srcid").unwrap_or(-1),
+                key: need("kvs-get", "key")?,
+            },
+            b"kvs-put" => Self::Put { key: need("kvs-put", "key")?, value: need("kvs-put", "value")? },
+            b"kvs-fence" => Self::Fence,
+            b"fullinit" => Self::FullInit {
+                job: pairs.get(b"pmijobid"),
+                rank: number(b"pmirank").or_else(|| number(b"srcid")),
+                threaded: pairs.get(b"threaded").map(|value| is_true(&value)),
+            },
+            b"job-getid" => Self::JobId,
+            b"info-getjobattr" => Self::JobAttribute { key: need("info-getjobattr", "key")? },
+            b"info-putnodeattr" => {
+                let (key, value) = (need("info-putnodeattr", "key")?, need("info-putnodeattr", "value")?);
+                Self::NodePut { key, value }
+            }
+            b"info-getnodeattr" => Self::NodeGet {
+                key: need("info-getnodeattr", "key")?,
+                wait: pairs.get(b"wait").is_some_and(|value| is_true(&value)),
+            },
+            b"finalize" => Self::Finalize,
+            b"abort" => {
+                let message = pairs.get(b"message").or_else(|| pairs.get(b"msg"));
+                Self::Abort {
+                    code: pairs.get(b"exitcode").and_then(|code| fields::number(fields::trim(&code))),
+                    message: message.unwrap_or_default(),
+                }
+            }
+            b"spawn" => Self::Spawn(spawn::parse(pairs).map_err(ParseError::Spawn)?),
+            b"name-publish" => {
+                let (service, port) = (need("name-publish", "name")?, need("name-publish", "port")?);
+                Self::Publish { service, port }
+            }
+            b"name-lookup" => Self::Lookup { service: need("name-lookup", "name")? },
+            b"name-unpublish" => Self::Unpublish { service: need("name-unpublish", "name")? },
+            b"job-connect" => Self::Connect { job: need("job-connect", "jobid")? },
+            b"job-disconnect" => Self::Disconnect { job: need("job-disconnect", "jobid")? },
+            b"ring" => Self::Ring { left: need("ring", "ring-left")?, right: need("ring", "ring-right")? },
+            b"scela-segment" => Self::Segment,
+            b"scela-fence" => {
+                let puts_bytes = pairs.get(b"puts").and_then(|count| fields::number(&count));
+                let missing = ParseError::Field { command: "scela-fence", field: "puts" };
+                Self::FenceInSegment { puts_bytes: puts_bytes.ok_or(missing)? }
+            }
+            _ => Self::Unknown { name },
+        })
+    }
+
+    /// The name as it stands behind `cmd=`.
+    pub fn name(&self) -> &[u8] {
+        match self {
+            Self::FullInit { .. } => b"fullinit",
+            Self::JobId => b"job-getid",
+            Self::JobAttribute { .. } => b"info-getjobattr",
+            Self::NodePut { .. } => b"info-putnodeattr",
+            Self::NodeGet { .. } => b"info-getnodeattr",
+            Self::Put { .. } => b"kvs-put",
+            Self::Fence => b"kvs-fence",
+            Self::Get { .. } => b"kvs-get",
+            Self::Finalize => b"finalize",
+            Self::Abort { .. } => b"abort",
+            Self::Spawn(_) => b"spawn",
+            Self::Publish { .. } => b"name-publish",
+            Self::Lookup { .. } => b"name-lookup",
+            Self::Unpublish { .. } => b"name-unpublish",
+            Self::Connect { .. } => b"job-connect",
+            Self::Disconnect { .. } => b"job-disconnect",
+            Self::Ring { .. } => b"ring",
+            Self::Segment => b"scela-segment",
+            Self::FenceInSegment { .. } => b"scela-fence",
+            Self::Unknown { name } => name,
+        }
+    }
+
+    /// Appends the frame whose payload [`Command::parse`] reads as this command. `false`, and
+    /// nothing was appended, when it is longer than a frame can be.
+    #[must_use]
+    pub fn write(&self, out: &mut Vec<u8>) -> bool {
+        let start = frame::begin(out);
+        pairs::write("cmd", self.name(), out);
+        let mut pair = |name: &str, value: &[u8]| pairs::write(name, value, out);
+        match self {
+            Self::FullInit { job, rank, threaded } => {
+                if let Some(job) = job {
+                    pair("pmijobid", job);
+                }
+                if let Some(rank) = rank {
+                    pair("pmirank", rank.to_string().as_bytes());
+                }
+                if let Some(threaded) = threaded {
+                    pair("threaded", truth(*threaded));
+                }
+            }
+            Self::JobAttribute { key } => pair("key", key),
+            Self::NodePut { key, value } | Self::Put { key, value } => {
+                pair("key", key);
+                pair("value", value);
+            }
+            Self::NodeGet { key, wait } => {
+                pair("key", key);
+                pair("wait", truth(*wait));
+            }
+            Self::Get { job, source, key } => {
+                pair("jobid", job);
+                pair("srcid", source.to_string().as_bytes());
+                pair("key", key);
+            }
+            Self::Abort { code, message } => {
+                // Without it Slurm's plug-in does nothing at all.
+                pair("isworld", truth(true));
+                if let Some(code) = code {
+                    pair("exitcode", code.to_string().as_bytes());
+                }
+                // MPICH >= 4.1 refuses what is empty.
+                if !message.is_empty() {
+                    pair("message", message);
+                }
+            }
+            Self::Spawn(order) => spawn::write(order, out),
+            Self::Publish { service, port } => {
+                pair("name", service);
+                pair("port", port);
+                pair("infokeycount", b"0");
+            }
+            Self::Lookup { service } | Self::Unpublish { service } => {
+                pair("name", service);
+                pair("infokeycount", b"0");
+            }
+            Self::Connect { job } | Self::Disconnect { job } => pair("jobid", job),
+            Self::Ring { left, right } => {
+                pair("ring-count", b"1");
+                pair("ring-left", left);
+                pair("ring-right", right);
+            }
+            Self::FenceInSegment { puts_bytes } => pair("puts", puts_bytes.to_string().as_bytes()),
+            Self::JobId | Self::Fence | Self::Finalize | Self::Segment | Self::Unknown { .. } => {}
+        }
+        frame::end(start, out)
+    }
+}
+
+/// Clients write `TRUE`, and Slurm's plug-in takes it in any case.
+fn is_true(value: &[u8]) -> bool {
+    value.eq_ignore_ascii_case(b"TRUE")
+}
+
+/// A truth value as all clients and servers want it.
+pub(super) fn truth(value: bool) -> &'static [u8] {
+    if value { b"TRUE" } else { b"FALSE" }
+}
+
+#[cfg(test)]
+mod tests;
