@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use benches::suite::Suite;
+
 fn main() -> ExitCode {
-    benches::main()
+    benches::main(Suite::Launch)
 }

@@ -2,16 +2,20 @@
  *
  * The bench makes the file in /dev/shm, fills in the header and passes its path as the first argument. Ranks find
  * there what they were promised, mark that they were here, and leave their times. benches/src/page.rs is the other
- * side of this layout: 64-bit words in native order, then one mark per rank, then (fence, flood) the samples. */
+ * side of this layout: 64-bit words in native order, then one mark per rank, then the samples, whose meaning is the
+ * program's and its section's. */
 #ifndef PAGE_H
 #define PAGE_H
 
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,12 +24,18 @@ struct page {
     uint64_t nofile;              /* the bench's soft RLIMIT_NOFILE, which is what a rank should have */
     uint64_t fences;              /* how many fences to measure */
     uint64_t seconds;             /* a rank that runs for longer than this ends itself */
-    uint64_t samples;             /* offset of the samples: per rank `fences` pairs (entered, left) */
+    uint64_t samples;             /* offset of the samples */
     _Atomic uint64_t go;          /* set by the bench: sleepers may leave */
     _Atomic uint64_t start_ns;    /* the earliest start, CLOCK_MONOTONIC */
     _Atomic uint64_t end_ns;      /* the latest end */
     _Atomic uint64_t bytes;       /* what the flooders wrote */
-    uint64_t reserved[7];
+    uint64_t value_min;           /* the shortest value, in bytes */
+    uint64_t value_max;           /* the longest */
+    uint64_t keys;                /* how many entries each rank puts */
+    uint64_t gets;                /* how many times of each kind to take of a get */
+    _Atomic uint32_t arrived;     /* how many ranks came to meet */
+    _Atomic uint32_t met;         /* a futex: 1 when all have */
+    uint64_t reserved[2];
     unsigned char mark[];         /* by rank: 0 is missing */
 };
 
@@ -42,7 +52,7 @@ enum {
 };
 
 /* Exit statuses of a program that cannot even leave a mark. */
-enum { EXIT_NO_PAGE = 90, EXIT_NO_RANK = 91 };
+enum { EXIT_NO_PAGE = 90, EXIT_NO_RANK = 91, EXIT_NO_LIBRARY = 94 };
 
 static inline struct page *page_open(const char *path)
 {
@@ -55,6 +65,19 @@ static inline struct page *page_open(const char *path)
     if (page == MAP_FAILED)
         _exit(EXIT_NO_PAGE);
     return page;
+}
+
+static inline uint64_t *page_samples(struct page *page) { return (uint64_t *)((char *)page + page->samples); }
+
+/* Waits until all ranks are here, without a word to the launcher. */
+static inline void page_meet(struct page *page)
+{
+    if (atomic_fetch_add(&page->arrived, 1) + 1 == page->np) {
+        atomic_store(&page->met, 1);
+        syscall(SYS_futex, &page->met, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    }
+    while (!atomic_load(&page->met))
+        syscall(SYS_futex, &page->met, FUTEX_WAIT, 0, 0, 0, 0);
 }
 
 static inline uint64_t now_ns(void)

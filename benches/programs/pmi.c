@@ -1,4 +1,5 @@
-/* The PMI programs, one per mode: `pmi PAGE MODE`.
+/* The PMI programs, one per mode: `pmi PAGE MODE`. They are compiled twice: with a client of the wire, and with one that
+ * calls libpmi.so (client.h).
  *
  *   hello   init, put, fence, get 2, fence, finalize: what the shortest MPI program asks of PMI
  *   1:2     the same, timed inside: from the first fence, when all are ready, to the last rank's last get
@@ -7,62 +8,76 @@
  *   flood   as fence, while a second thread of the upper half's ranks writes lines to stdout as fast as it can;
  *           their first threads go on fencing, so that a full pipe never keeps a rank from its fence
  *   sleep   all ranks but rank 0 wait in a fence until the bench has looked at the launcher's memory
+ *   get     rank 0 times single gets and batches of them, while all others wait in a fence
+ *   memory  1:p, with a look at this process's own memory before its client is there and after it has done all; then
+ *           as sleep
  *
- * The mark is left last: a rank that marked has finalized (sleep: has entered its fence). */
+ * The mark is left last: a rank that marked has finalized (sleep, memory: has entered its fence). */
 #define _GNU_SOURCE
-#include "wire.h"
+#include "values.h"
 
+#include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
+
+enum { BATCH_GETS = 20 };         /* as in benches/src/sections/get.rs */
 
 static struct page *page;
 static int rank;
-static unsigned char wrong;
 
-static void leave_mark(void) { page->mark[rank] = HERE | wrong | wire.wrong; }
+static void leave_mark(void) { page->mark[rank] = HERE | wrong; }
 
-static void wire_lost(void)
+static void client_lost(void)
 {
-    wire.wrong |= PROTOCOL;
+    wrong |= PROTOCOL;
     leave_mark();
     _exit(1);
 }
 
-static int neighbour(int step)
+static void *allocated(size_t count, size_t size)
 {
-    int np = (int)page->np;
-    return (rank + np + step) % np;
+    void *memory = calloc(count, size);
+    if (!memory)
+        client_lost();
+    return memory;
+}
+
+static uint64_t neighbour(int step)
+{
+    return (uint64_t)(rank + step) % page->np;
+}
+
+static void put_own(void)
+{
+    for (uint64_t i = 0; i < page->keys; i++)
+        put_entry(page, (uint64_t)rank * page->keys + i);
+    client_commit();
 }
 
 static void hello(void)
 {
-    wire_put(rank);
-    wire_fence();
-    wire_get(neighbour(-1));
-    wire_get(neighbour(1));
+    put_own();
+    client_fence();
+    get_entry(page, neighbour((int)page->np - 1));
+    get_entry(page, neighbour(1));
 }
 
-/* Everybody's rank, shuffled with a seed that is this rank's and the same in every run. */
-static int *shuffled(void)
+/* All entries, shuffled with a seed that is this rank's and the same in every run. */
+static uint32_t *shuffled(uint64_t count)
 {
-    int np = (int)page->np;
     uint64_t seed = 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
-    int *order = malloc(sizeof *order * (size_t)np);
-    if (!order)
-        wire_lost();
-    for (int i = 0; i < np; i++) {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        int at = (int)(seed % (uint64_t)(i + 1));
+    uint32_t *order = allocated(count, sizeof *order);
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t at = next_random(&seed) % (i + 1);
         order[i] = order[at];
-        order[at] = i;
+        order[at] = (uint32_t)i;
     }
     return order;
 }
 
 static void exchange_two(void)
 {
-    wire_fence();
+    client_fence();
     note_start(page, now_ns());
     hello();
     note_end(page, now_ns());
@@ -70,28 +85,26 @@ static void exchange_two(void)
 
 static void exchange_all(void)
 {
-    int *order = shuffled();
-    wire_fence();
+    uint32_t *order = shuffled(page->np);
+    client_fence();
     note_start(page, now_ns());
-    wire_put(rank);
-    wire_fence();
+    put_own();
+    client_fence();
     for (uint64_t i = 0; i < page->np; i++)
-        wire_get(order[i]);
+        get_entry(page, order[i]);
     note_end(page, now_ns());
 }
 
 /* The first tenth, in which pipes fill and caches warm, is not kept. */
 static void fences(void)
 {
-    uint64_t warm = page->fences / 10, *times = calloc(page->fences, 2 * sizeof *times);
-    if (!times)
-        wire_lost();
+    uint64_t warm = page->fences / 10, *times = allocated(page->fences, 2 * sizeof *times);
     memset(times, 0xff, page->fences * 2 * sizeof *times);
-    wire_fence();
+    client_fence();
     note_start(page, now_ns());
     for (uint64_t i = 0; i < warm + page->fences; i++) {
         uint64_t entered = now_ns();
-        wire_fence();
+        client_fence();
         uint64_t left = now_ns();
         if (i >= warm) {
             times[2 * (i - warm)] = entered;
@@ -100,7 +113,7 @@ static void fences(void)
     }
     note_end(page, now_ns());
     size_t size = page->fences * 2 * sizeof *times;
-    memcpy((char *)page + page->samples + (size_t)rank * size, times, size);
+    memcpy((char *)page_samples(page) + (size_t)rank * size, times, size);
 }
 
 static _Atomic int flooding = 1;
@@ -128,7 +141,7 @@ static void fences_in_flood(void)
     pthread_t second;
     int floods = (uint64_t)rank >= page->np / 2;
     if (floods && pthread_create(&second, 0, flood, 0) != 0)
-        wire_lost();
+        client_lost();
     fences();
     flooding = 0;
     if (floods)
@@ -138,24 +151,140 @@ static void fences_in_flood(void)
 static void sleep_in_fence(void)
 {
     const struct timespec tick = { .tv_nsec = 10000000 };
-    wire_fence();
+    client_fence();
     if (rank == 0) {
         leave_mark();
         while (!page->go)
             nanosleep(&tick, 0);
-        wire_enter_fence();
+        client_enter_fence();
     } else {
-        wire_enter_fence();
+        client_enter_fence();
         leave_mark();
     }
-    wire_leave_fence();
+    client_leave_fence();
+}
+
+/* `count` keys of the board, or as many that are not there, in random order. */
+static char (*random_keys(uint64_t count, const char *prefix))[KEY_BYTES]
+{
+    uint64_t entries = page->np * page->keys, seed = 0x2545f4914f6cdd1du;
+    char (*keys)[KEY_BYTES] = allocated(count, sizeof *keys);
+    for (uint64_t i = 0; i < count; i++)
+        key_of(next_random(&seed) % entries, prefix, keys[i]);
+    return keys;
+}
+
+static inline void check_get(const char *key, int is_there)
+{
+    if (client_get(key, entry.value, sizeof entry.value) != is_there)
+        wrong |= WRONG_VALUE;
+}
+
+/* Leaves `page->gets` times of one get each, then as many of a batch each. */
+static uint64_t *time_gets(const char *prefix, int is_there, uint64_t *into)
+{
+    char (*keys)[KEY_BYTES] = random_keys(page->gets * BATCH_GETS, prefix);
+    for (uint64_t i = 0; i < page->gets; i++) {
+        uint64_t before = now_ns();
+        check_get(keys[i], is_there);
+        *into++ = now_ns() - before;
+    }
+    for (uint64_t i = 0; i < page->gets; i++) {
+        uint64_t before = now_ns();
+        for (uint64_t k = 0; k < BATCH_GETS; k++)
+            check_get(keys[i * BATCH_GETS + k], is_there);
+        *into++ = now_ns() - before;
+    }
+    free(keys);
+    return into;
+}
+
+static void times_of_gets(void)
+{
+    /* Those that have said so still need a moment to get into their fence. */
+    const struct timespec moment = { .tv_nsec = 50000000 };
+    put_own();
+    client_fence();
+    if (rank != 0) {
+        atomic_fetch_add(&page->arrived, 1);
+        return;
+    }
+    while (page->arrived + 1 < page->np)
+        nanosleep(&moment, 0);
+    nanosleep(&moment, 0);
+
+    uint64_t entries = page->np * page->keys, *samples = page_samples(page);
+    uint32_t *order = shuffled(entries);
+    for (uint64_t i = 0; i < entries; i++)
+        get_entry(page, order[i]);
+    for (uint64_t i = 0; i < page->gets; i++) {
+        uint64_t before = now_ns();
+        *samples++ = now_ns() - before;
+    }
+    samples = time_gets("card-", 1, samples);
+    time_gets("none-", 0, samples);
+}
+
+/* The private memory of this process in KiB. It is read without a page of memory that is new. */
+static uint64_t private_kib(void)
+{
+    static char text[4096];
+    static const char *const names[] = { "\nPrivate_Clean:", "\nPrivate_Dirty:" };
+    int fd = open("/proc/self/smaps_rollup", O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+    ssize_t got;
+    memset(text, 0, sizeof text);
+    while (fd >= 0 && (got = read(fd, text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)got;
+    close(fd);
+    uint64_t sum = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *at = strstr(text, names[i]);
+        if (!at)
+            client_lost();
+        sum += strtoull(at + strlen(names[i]), 0, 10);
+    }
+    return sum;
+}
+
+/* Makes the pages of a buffer this process's own. */
+static void touch(volatile void *buffer, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        ((volatile char *)buffer)[i] = 0;
+}
+
+/* All that this program itself needs is there before the first look; and both looks are taken when all ranks are at the
+ * same place, because a page that only one process has mapped by then counts as private, even one of a library. */
+static void memory(void)
+{
+    uint32_t *order = shuffled(page->np);
+    uint64_t *samples = page_samples(page) + 2 * rank;
+    touch(&client, sizeof client);
+    touch(&entry.value, sizeof entry.value);
+    private_kib();
+    page_meet(page);
+    uint64_t before = private_kib();
+
+    client_init();
+    put_own();
+    client_fence();
+    for (uint64_t i = 0; i < page->np; i++)
+        get_entry(page, order[i]);
+    client_fence();
+    uint64_t after = private_kib();
+    client_fence();
+    samples[0] = before;
+    samples[1] = after;
+    sleep_in_fence();
 }
 
 int main(int argc, char **argv)
 {
-    static const struct { const char *name; void (*run)(void); } modes[] = {
-        { "hello", hello }, { "1:2", exchange_two }, { "1:p", exchange_all },
-        { "fence", fences }, { "flood", fences_in_flood }, { "sleep", sleep_in_fence },
+    static const struct { const char *name; void (*run)(void); int starts_client; } modes[] = {
+        { "hello", hello, 0 }, { "1:2", exchange_two, 0 }, { "1:p", exchange_all, 0 },
+        { "fence", fences, 0 }, { "flood", fences_in_flood, 0 }, { "sleep", sleep_in_fence, 0 },
+        { "get", times_of_gets, 0 }, { "memory", memory, 1 },
     };
     if (argc != 3)
         return EXIT_NO_PAGE;
@@ -163,13 +292,15 @@ int main(int argc, char **argv)
     rank = rank_in(page);
     alarm((unsigned)page->seconds);
     wrong = check_start(page, 1);
-    wire.fd = env_number("PMI_FD");
-    wire_init();
+    values_init();
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
-        if (strcmp(argv[2], modes[i].name) == 0)
+        if (strcmp(argv[2], modes[i].name) == 0) {
+            if (!modes[i].starts_client)
+                client_init();
             modes[i].run();
-    wire_fence();
-    wire_finalize();
+        }
+    client_fence();
+    client_finalize();
     leave_mark();
     _exit(0);
 }

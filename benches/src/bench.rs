@@ -1,18 +1,20 @@
 //! All that a section needs: what was typed, the machine, the launchers, the programs, and where results go.
 
 use std::io;
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
 use crate::cargo::{self, BuildError};
 use crate::family;
-use crate::launcher::{Kind, Launcher};
+use crate::launcher::{Client, Kind, LIBRARY, Launcher};
 use crate::machine::{self, Machine};
 use crate::options::Options;
 use crate::programs::{CompileError, Programs};
 use crate::report::Report;
 use crate::scratch::Scratch;
+use crate::suite::Suite;
 
 /// The bench once it stands.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub enum BenchError {
     /// The programs cannot be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// There is no scela-run.
+    /// There is no scela-run, or no library.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The kernel refuses what the bench arranges before it starts.
@@ -70,16 +72,16 @@ impl Bench {
         let target = cargo::target_directory()?;
         let scratch = Scratch::create(&target).map_err(BenchError::Scratch)?;
         machine::clean_up_on_signals(scratch.paths())?;
-        let programs = Programs::compile(scratch.programs())?;
-        let unwanted = |is_called: &dyn Fn(&str) -> bool| options.without.iter().any(|name| is_called(name));
+        let is_wanted = |launcher: &Launcher| !options.without.iter().any(|name| launcher.is_called(name));
+        let own = own(&options, &target)?;
+        let programs = Programs::compile(scratch.programs(), own.iter().find_map(Launcher::library))?;
 
-        // The floor stays: every ratio stands on it.
-        let mut launchers = vec![Launcher::floor(programs.floor.clone())];
-        if !unwanted(&|name| Kind::Scela.is_called(name)) {
-            launchers.push(Launcher::scela(cargo::scela_run(&target)?));
+        let (rivals, absent) = Launcher::rivals(&target, options.suite);
+        let mut launchers: Vec<Launcher> = own.into_iter().chain(rivals).filter(is_wanted).collect();
+        if options.suite == Suite::Launch {
+            // Whatever is left out: every ratio stands on it.
+            launchers.insert(0, Launcher::floor(programs.floor.clone()));
         }
-        let (rivals, absent) = Launcher::rivals(&target);
-        launchers.extend(rivals.into_iter().filter(|rival| !unwanted(&|name| rival.is_called(name))));
 
         // Asking a launcher for its version may have left something, too.
         let _ended = family::settle();
@@ -90,9 +92,39 @@ impl Bench {
         Ok(Self { options, machine, target, programs, launchers, report, scratch })
     }
 
+    /// The program by which a launcher's ranks speak PMI.
+    #[must_use]
+    pub fn pmi_program(&self, launcher: &Launcher) -> &Path {
+        match (&launcher.client, &self.programs.library) {
+            (Client::Library(_), Some(program)) => program,
+            (Client::Library(_), None) | (Client::Wire, _) => &self.programs.pmi,
+        }
+    }
+
+    /// How many bytes the values of entries have.
+    #[must_use]
+    pub fn value_bytes(&self, launcher: &Launcher) -> RangeInclusive<u32> {
+        let (least, most) = self.options.suite.value_bytes().into_inner();
+        least..=launcher.value_bytes_max().map_or(most, |max| max.min(most))
+    }
+
     /// The numbers of ranks: those typed, else the section's own.
     #[must_use]
     pub fn sizes(&self, own: &[u32]) -> Vec<u32> {
         self.options.np.clone().unwrap_or_else(|| own.to_vec())
     }
+}
+
+/// scela-run, once for each client, as far as wanted: nothing is built that is not.
+fn own(options: &Options, target: &Path) -> Result<Vec<Launcher>, BuildError> {
+    let is_unwanted = |is_called: &dyn Fn(&str) -> bool| options.without.iter().any(|name| is_called(name));
+    if is_unwanted(&|name| Kind::Scela.is_called(name)) {
+        return Ok(Vec::new());
+    }
+    let path = cargo::SCELA_RUN.find(target)?;
+    let mut own = vec![Launcher::scela(path.clone(), Client::Wire)];
+    if options.suite == Suite::Pmi && !is_unwanted(&|name| name.eq_ignore_ascii_case(LIBRARY)) {
+        own.push(Launcher::scela(path, Client::Library(cargo::LIBPMI.find(target)?)));
+    }
+    Ok(own)
 }

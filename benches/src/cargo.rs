@@ -1,4 +1,4 @@
-//! What cargo knows: where its output is, and how scela-run is built.
+//! What cargo knows: where its output is, and how scela-run and libpmi.so are built.
 
 use std::env;
 use std::ffi::OsString;
@@ -8,7 +8,9 @@ use std::process::{Command, ExitStatus};
 
 use thiserror::Error;
 
-/// Why there is no scela-run to time.
+use crate::launcher::LIBRARY;
+
+/// Why there is nothing of ours to time.
 #[derive(Debug, Error)]
 pub enum BuildError {
     /// The bench was not started from where cargo puts benches.
@@ -18,15 +20,47 @@ pub enum BuildError {
     #[error("cannot tell where the bench lies")]
     Nowhere(#[source] io::Error),
     /// Cargo could not be started.
-    #[error("cannot start cargo to build scela-run (or name one that is built: SCELA_RUN=PATH)")]
-    NoCargo(#[source] io::Error),
+    #[error("cannot start cargo to build {} (or name one that is built: {}=PATH)", .0.name, .0.variable)]
+    NoCargo(Product, #[source] io::Error),
     /// Cargo could not build it.
-    #[error("cannot build scela-run: cargo ended with {0} (to time the others alone: --without scela-run)")]
-    Failed(ExitStatus),
+    #[error(
+        "cannot build {}: cargo ended with {status} (to name one that is built: {}=PATH; to time the others alone: \
+         --without {})", .product.name, .product.variable, .product.name
+    )]
+    Failed {
+        /// What was to be built.
+        product: Product,
+        /// How cargo ended.
+        status: ExitStatus,
+    },
     /// The environment names one that is not there.
-    #[error("SCELA_RUN names {0}, which is not there")]
-    Missing(PathBuf),
+    #[error("{} names {}, which is not there", .product.variable, .path.display())]
+    Missing {
+        /// What was named.
+        product: Product,
+        /// Where it should be.
+        path: PathBuf,
+    },
 }
+
+/// Something of this repository that is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Product {
+    /// What `--without` calls it.
+    name: &'static str,
+    /// The variable that names one that is built.
+    variable: &'static str,
+    package: &'static str,
+    file: &'static str,
+}
+
+/// The launcher.
+pub const SCELA_RUN: Product =
+    Product { name: "scela-run", variable: "SCELA_RUN", package: "scela-run", file: "scela-run" };
+
+/// The library by which ranks ask it.
+pub const LIBPMI: Product =
+    Product { name: LIBRARY, variable: "SCELA_PMI_LIBRARY", package: "libpmi-c", file: "libpmi.so" };
 
 /// The target directory: benches lie in `target/release/deps`.
 ///
@@ -40,22 +74,28 @@ pub fn target_directory() -> Result<PathBuf, BuildError> {
     }
 }
 
-/// The scela-run to time: the one that `SCELA_RUN` names, else one built now.
-///
-/// # Errors
-/// Where it cannot be built, or is not where `SCELA_RUN` says.
-pub fn scela_run(target: &Path) -> Result<PathBuf, BuildError> {
-    if let Some(path) = env::var_os("SCELA_RUN").map(PathBuf::from) {
-        return path.canonicalize().map_err(|_| BuildError::Missing(path));
+impl Product {
+    /// The one to time: that which its variable names, else one built now.
+    ///
+    /// # Errors
+    /// Where it cannot be built, or is not where the variable says.
+    pub fn find(self, target: &Path) -> Result<PathBuf, BuildError> {
+        if let Some(path) = env::var_os(self.variable).map(PathBuf::from) {
+            return path.canonicalize().map_err(|_| BuildError::Missing { product: self, path });
+        }
+        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "--release", "-p", self.package, "--target-dir"])
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .map_err(|source| BuildError::NoCargo(self, source))?;
+        if status.success() {
+            Ok(target.join("release").join(self.file))
+        } else {
+            Err(BuildError::Failed { product: self, status })
+        }
     }
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "-p", "scela-run", "--target-dir"])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .map_err(BuildError::NoCargo)?;
-    if status.success() { Ok(target.join("release/scela-run")) } else { Err(BuildError::Failed(status)) }
 }
 
 /// Whether a variable of the environment is cargo's or an outer launcher's, and not the user's: launchers should

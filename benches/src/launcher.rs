@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::suite::Suite;
+
 /// One launcher as it stands on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
@@ -15,6 +17,17 @@ pub struct Launcher {
     pub version: String,
     /// Its program.
     pub path: PathBuf,
+    /// By what its ranks speak PMI.
+    pub client: Client,
+}
+
+/// How a rank speaks PMI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// Itself, in lines over its socket.
+    Wire,
+    /// By the functions of this libpmi.so.
+    Library(PathBuf),
 }
 
 /// The kinds of launchers, which differ in how they are asked and in what they can do.
@@ -36,18 +49,18 @@ impl Launcher {
     /// The floor, whose program is one of ours.
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
-        Self { kind: Kind::Floor, version: String::new(), path }
+        Self { kind: Kind::Floor, version: String::new(), path, client: Client::Wire }
     }
 
     /// scela-run itself.
     #[must_use]
-    pub fn scela(path: PathBuf) -> Self {
-        Self { kind: Kind::Scela, version: String::new(), path }
+    pub fn scela(path: PathBuf, client: Client) -> Self {
+        Self { kind: Kind::Scela, version: String::new(), path, client }
     }
 
-    /// The other launchers that are installed; and in words, those that are not.
+    /// The other launchers that are installed and can take part in a suite; and in words, those that are not.
     #[must_use]
-    pub fn rivals(target: &Path) -> (Vec<Self>, Vec<String>) {
+    pub fn rivals(target: &Path, suite: Suite) -> (Vec<Self>, Vec<String>) {
         let mut present = Vec::new();
         let mut absent = Vec::new();
         let mut note = |found: Result<Self, String>| match found {
@@ -62,20 +75,44 @@ impl Launcher {
             note(hydra(path));
         }
         note(srun());
-        note(open_mpi());
+        if suite == Suite::Launch {
+            note(open_mpi());
+        }
         (present, absent)
     }
 
-    /// Whether `--without` means this one: by kind, or by its full name.
+    /// Whether `--without` means this one: by kind, by its full name, or by what is special about it.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
-        self.kind.is_called(name) || self.to_string().eq_ignore_ascii_case(name)
+        let by_client = match self.client {
+            Client::Library(_) => name.eq_ignore_ascii_case(LIBRARY),
+            Client::Wire => self.kind == Kind::Scela && name.eq_ignore_ascii_case(WIRE),
+        };
+        by_client || self.kind.is_called(name) || self.to_string().eq_ignore_ascii_case(name)
+    }
+
+    /// The libpmi.so by which its ranks ask it.
+    #[must_use]
+    pub fn library(&self) -> Option<&Path> {
+        match &self.client {
+            Client::Wire => None,
+            Client::Library(path) => Some(path),
+        }
     }
 
     /// Whether it serves the PMI wire.
     #[must_use]
     pub fn serves_pmi(&self) -> bool {
         matches!(self.kind, Kind::Scela | Kind::Hydra | Kind::Srun)
+    }
+
+    /// The longest value that it takes, in bytes, where that is not the 1,023 of its `get_maxes`.
+    ///
+    /// Slurm's mpi/pmi2 plugin reads lines of PMI-1 of up to 1,024 bytes, command, names and key included; a longer one
+    /// it takes for two, and the rank waits for ever.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> Option<u32> {
+        (self.kind == Kind::Srun).then_some(960)
     }
 
     /// Whether the processes that serve its ranks descend from it, and not from a daemon.
@@ -115,8 +152,12 @@ impl fmt::Display for Launcher {
         f.write_str(self.kind.name())?;
         match self.kind {
             // There is one of each, and its version is the repository's.
-            Kind::Floor | Kind::Scela => Ok(()),
-            Kind::Hydra | Kind::Srun | Kind::OpenMpi => write!(f, " {}", self.version),
+            Kind::Floor | Kind::Scela => {}
+            Kind::Hydra | Kind::Srun | Kind::OpenMpi => write!(f, " {}", self.version)?,
+        }
+        match self.client {
+            Client::Wire => Ok(()),
+            Client::Library(_) => write!(f, " with {LIBRARY}"),
         }
     }
 }
@@ -156,11 +197,15 @@ fn hydras(target: &Path) -> Vec<PathBuf> {
     found
 }
 
+fn rival(kind: Kind, version: &str, path: PathBuf) -> Launcher {
+    Launcher { kind, version: version.trim().to_owned(), path, client: Client::Wire }
+}
+
 fn hydra(path: PathBuf) -> Result<Launcher, String> {
     let output = output_of(&path, &["--version"]);
     let version = output.lines().find_map(|line| line.trim().strip_prefix("Version:"));
     match version {
-        Some(version) => Ok(Launcher { kind: Kind::Hydra, version: version.trim().to_owned(), path }),
+        Some(version) => Ok(rival(Kind::Hydra, version, path)),
         None => Err(format!("hydra: {} does not tell its version", path.display())),
     }
 }
@@ -172,14 +217,15 @@ fn srun() -> Result<Launcher, String> {
         return Err("srun: no controller answers".to_owned());
     }
     let version = output_of(&path, &["--version"]);
-    Ok(Launcher { kind: Kind::Srun, version: version.trim().trim_start_matches("slurm ").to_owned(), path })
+    // `slurm 23.11.4`, or as a distribution calls it: `slurm-wlm 22.05.8`.
+    Ok(rival(Kind::Srun, version.split_whitespace().last().unwrap_or_default(), path))
 }
 
 fn open_mpi() -> Result<Launcher, String> {
     let path = in_path("mpirun").ok_or("open mpi: no mpirun in PATH")?;
     let output = output_of(&path, &["--version"]);
     match output.lines().next().and_then(|line| line.strip_prefix("mpirun (Open MPI) ")) {
-        Some(version) => Ok(Launcher { kind: Kind::OpenMpi, version: version.trim().to_owned(), path }),
+        Some(version) => Ok(rival(Kind::OpenMpi, version, path)),
         None => Err("open mpi: mpirun is another one's".to_owned()),
     }
 }
@@ -195,6 +241,10 @@ fn output_of(program: &Path, args: &[&str]) -> String {
 }
 
 const HYDRA: &str = "mpiexec.hydra";
+/// Who has it, is called with it.
+pub const LIBRARY: &str = "libpmi";
+/// Leaves out scela-run's own wire, and nobody else's.
+const WIRE: &str = "wire";
 
 #[cfg(test)]
 mod tests {
@@ -202,9 +252,19 @@ mod tests {
 
     #[test]
     fn a_kind_names_all_of_it_and_a_version_only_one() {
-        let hydra = |version: &str| Launcher { kind: Kind::Hydra, version: version.into(), path: PathBuf::new() };
+        let hydra = |version: &str| rival(Kind::Hydra, version, PathBuf::new());
         assert!(hydra("4.0.2").is_called("hydra") && hydra("5.0.2").is_called("Hydra"));
         assert!(Kind::Scela.is_called("scela") && Kind::Scela.is_called("scela-run"));
         assert!(hydra("4.0.2").is_called("hydra 4.0.2") && !hydra("5.0.2").is_called("hydra 4.0.2"));
+    }
+
+    #[test]
+    fn the_library_is_left_out_alone_or_with_its_launcher() {
+        let wire = Launcher::scela(PathBuf::new(), Client::Wire);
+        let library = Launcher::scela(PathBuf::new(), Client::Library(PathBuf::new()));
+        assert_eq!(library.to_string(), "scela-run with libpmi");
+        assert!(library.is_called("libpmi") && library.is_called("scela-run with libpmi"));
+        assert!(library.is_called("scela-run") && wire.is_called("scela-run") && !wire.is_called("libpmi"));
+        assert!(wire.is_called("wire") && !library.is_called("wire"));
     }
 }

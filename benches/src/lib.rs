@@ -1,6 +1,7 @@
-//! The tables: scela-run against the kernel's floor and against every other launcher on this machine.
+//! The tables: scela-run against the kernel's floor and against every other launcher on this machine, and its PMI over
+//! the wire and through libpmi.so. Two benches are made of this crate: [`suite`] says which asks what.
 //!
-//! One run is one launcher starting one job. Its ranks are small static C programs (`programs/`) which check what they
+//! One run is one launcher starting one job. Its ranks are small C programs (`programs/`) which check what they
 //! were given, mark themselves in a shared page and leave their times there; a run with a mark missing does not count.
 //! Launchers take turns within a round, and every ratio is the median of the ratios within rounds, because the machine
 //! itself drifts by more than launchers differ. Nothing here asserts a time: it measures and prints.
@@ -26,17 +27,20 @@ pub mod rounds;
 pub mod run;
 pub mod scratch;
 pub mod sections;
+pub mod smaps;
+pub mod suite;
 pub mod table;
 
 use std::process::ExitCode;
 
 use bench::{Bench, BenchError};
 use options::Options;
+use suite::Suite;
 
 /// Does what the command line asks, and says in one chain why it could not.
 #[must_use]
-pub fn main() -> ExitCode {
-    match start() {
+pub fn main(suite: Suite) -> ExitCode {
+    match start(suite) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             report::complain(&error);
@@ -45,8 +49,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn start() -> Result<(), BenchError> {
-    let options = Options::from_command_line();
+fn start(suite: Suite) -> Result<(), BenchError> {
+    let options = Options::from_command_line(suite);
     machine::isolate()?;
     let mut bench = Bench::set_up(options)?;
     for section in bench.options.only.clone() {

@@ -7,10 +7,13 @@ use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
 use crate::sections::Section;
+use crate::suite::Suite;
 
 /// What the command line asks for. Each section knows the sizes that it takes where none were typed.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Which bench this is.
+    pub suite: Suite,
     /// The numbers of ranks, where typed.
     pub np: Option<Vec<u32>>,
     /// How many rounds a median is taken from.
@@ -19,7 +22,7 @@ pub struct Options {
     pub only: Vec<Section>,
     /// Launchers to leave out: `hydra` is all of them, `hydra 4.0.2` only that one.
     pub without: Vec<String>,
-    /// How many fences of one run are measured.
+    /// How many fences of one run are measured; none where the suite measures no fences.
     pub fences: u32,
     /// A run that has not ended after this long is ended.
     pub deadline: Duration,
@@ -30,18 +33,20 @@ pub struct Options {
 impl Options {
     /// Parses the command line; ends the program where it is wrong or asks for help.
     #[must_use]
-    pub fn from_command_line() -> Self {
-        Self::from_matches(&command().get_matches())
+    pub fn from_command_line(suite: Suite) -> Self {
+        Self::from_matches(suite, &command(suite).get_matches())
     }
 
-    fn from_matches(matches: &ArgMatches) -> Self {
+    fn from_matches(suite: Suite, matches: &ArgMatches) -> Self {
         let typed: Vec<Section> = matches.get_many("only").unwrap_or_default().copied().collect();
+        let is_asked = |section: &Section| typed.is_empty() || typed.contains(section);
         Self {
+            suite,
             np: matches.get_many("np").map(|sizes| sizes.copied().collect()),
             runs: number(matches, "runs"),
-            only: Section::ALL.into_iter().filter(|section| typed.is_empty() || typed.contains(section)).collect(),
+            only: suite.sections().iter().copied().filter(is_asked).collect(),
             without: matches.get_many("without").unwrap_or_default().cloned().collect(),
-            fences: number(matches, "fences"),
+            fences: if suite == Suite::Launch { number(matches, "fences") } else { 0 },
             deadline: Duration::from_secs(number(matches, "deadline").into()),
             csv: matches.get_one("csv").cloned(),
         }
@@ -52,7 +57,7 @@ fn number(matches: &ArgMatches, name: &str) -> u32 {
     *matches.get_one(name).expect("the option has a default")
 }
 
-fn command() -> Command {
+fn command(suite: Suite) -> Command {
     let list = |name: &'static str, value: &'static str, parser: ValueParser| {
         Arg::new(name).long(name).value_name(value).value_delimiter(',').action(ArgAction::Append).value_parser(parser)
     };
@@ -60,24 +65,21 @@ fn command() -> Command {
         let parser = value_parser!(u32).range(1..=max);
         Arg::new(name).long(name).value_name("N").default_value(default).value_parser(parser)
     };
-    Command::new("launch")
-        .about("Times scela-run, the kernel's floor and every launcher installed here, in turns")
-        .after_help(
-            "SCELA_RUN=PATH times that scela-run instead of building one.\n\
-             SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; one in a venv in target/ is found by itself.",
+    let words = words(suite);
+    let command = Command::new(suite.name())
+        .about(words.about)
+        .after_help(words.after_help)
+        .arg(
+            list("np", "N,...", value_parser!(u32).range(1..=RANKS_MAX).into())
+                .help(format!("Numbers of ranks, for every section [default: {}]", words.sizes)),
         )
-        .arg(list("np", "N,...", value_parser!(u32).range(1..=RANKS_MAX).into()).help(
-            "Numbers of ranks, for every section [default: 64,256,1024,4096 to launch; 64,128,256,512 to exchange; \
-             64 for fences; 1024 for memory]",
-        ))
         .arg(count("runs", "5", 1000).help("Rounds; the table shows their medians"))
         .arg(
-            list("only", "SECTION,...", Section::parse_name.into())
-                .help("Sections: empty, hello, 1:2, 1:p, fence, memory [default: all]"),
+            list("only", "SECTION,...", ValueParser::new(move |name: &str| suite.parse_section(name)))
+                .help(format!("Sections: {} [default: all]", suite.section_names())),
         )
-        .arg(list("without", "LAUNCHER,...", value_parser!(String)).help("Launchers to leave out: hydra, srun, ..."))
-        .arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
-        .arg(count("deadline", "60", 86_400).value_name("SECONDS").help("A run that takes longer is ended"))
+        .arg(list("without", "LAUNCHER,...", value_parser!(String)).help(words.without))
+        .arg(count("deadline", words.deadline, 86_400).value_name("SECONDS").help("A run that takes longer is ended"))
         .arg(
             Arg::new("csv")
                 .long("csv")
@@ -85,7 +87,44 @@ fn command() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("Also write every single run to FILE"),
         )
-        .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true))
+        .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true));
+    match suite {
+        Suite::Launch => {
+            command.arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
+        }
+        Suite::Pmi => command,
+    }
+}
+
+/// What the help of one suite says, and its own defaults.
+struct Words {
+    about: &'static str,
+    after_help: &'static str,
+    sizes: &'static str,
+    without: &'static str,
+    deadline: &'static str,
+}
+
+fn words(suite: Suite) -> Words {
+    match suite {
+        Suite::Launch => Words {
+            about: "Times scela-run, the kernel's floor and every launcher installed here, in turns",
+            after_help: "SCELA_RUN=PATH times that scela-run instead of building one.\n\
+                 SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; one in a venv in target/ is found by itself.",
+            sizes: "64,256,1024,4096 to launch; 64,128,256,512 to exchange; 64 for fences; 1024 for memory",
+            without: "Launchers to leave out: hydra, srun, ...",
+            deadline: "60",
+        },
+        Suite::Pmi => Words {
+            about: "Times PMI over scela-run's wire, through libpmi.so, and over the wires of Hydra and srun, in turns",
+            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH time those instead of building them.\n\
+                 SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; one in a venv in target/ is found by itself.\n\
+                 srun takes part where its controller answers (SLURM_CONF).",
+            sizes: "64,256,1024,4096 to exchange, not all of them for everybody; 64 for get; 4096 for memory",
+            without: "Launchers to leave out: hydra, srun, libpmi (scela-run with it), wire (scela-run without), ...",
+            deadline: "300",
+        },
+    }
 }
 
 /// More ranks than any one machine is asked for; what is beyond is a slip of the finger.
@@ -96,14 +135,15 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Options {
-        Options::from_matches(&command().get_matches_from(line.split(' ')))
+        let suite = if line.starts_with("pmi") { Suite::Pmi } else { Suite::Launch };
+        Options::from_matches(suite, &command(suite).get_matches_from(line.split(' ')))
     }
 
     #[test]
     fn cargo_s_own_flag_is_ignored() {
         let options = parsed("launch --bench");
         assert_eq!((options.np, options.runs), (None, 5));
-        assert_eq!(options.only, Section::ALL);
+        assert_eq!(options.only, Suite::Launch.sections());
     }
 
     #[test]
@@ -116,9 +156,18 @@ mod tests {
     }
 
     #[test]
+    fn each_suite_has_its_own_sections_and_deadline() {
+        let options = parsed("pmi --only memory,get");
+        assert_eq!(options.only, [Section::Get, Section::PrivateMemory]);
+        assert_eq!((options.deadline, options.fences), (Duration::from_secs(300), 0));
+        let command = command(Suite::Pmi);
+        assert!(command.try_get_matches_from(["pmi", "--only", "fence"]).is_err());
+    }
+
+    #[test]
     fn no_ranks_and_unknown_sections_are_refused() {
         for line in ["launch --np 0", "launch --only latency", "launch --runs 0"] {
-            assert!(command().try_get_matches_from(line.split(' ')).is_err(), "{line}");
+            assert!(command(Suite::Launch).try_get_matches_from(line.split(' ')).is_err(), "{line}");
         }
     }
 }

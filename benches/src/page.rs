@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,11 +15,11 @@ pub struct Page {
     path: PathBuf,
     file: File,
     np: usize,
-    fences: usize,
+    samples: usize,
 }
 
 /// What a run is told in its page.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Header {
     /// How many ranks there should be.
     pub np: u32,
@@ -26,6 +27,14 @@ pub struct Header {
     pub nofile: u64,
     /// How many fences to measure: 0 where no fence is timed.
     pub fences: u32,
+    /// How many bytes the values of entries have.
+    pub value_bytes: RangeInclusive<u32>,
+    /// How many entries each rank puts.
+    pub keys: u32,
+    /// How many times of each kind to take of a get.
+    pub gets: u32,
+    /// How many words the samples take.
+    pub samples: usize,
     /// After how long a rank ends itself.
     pub deadline: Duration,
 }
@@ -39,17 +48,8 @@ pub struct Reading {
     pub bytes: u64,
     /// One mark per rank.
     pub marks: Vec<Mark>,
-    /// When each rank entered and left each fence: `fences` pairs for each rank in turn.
-    pub samples: Vec<Passage>,
-}
-
-/// One rank's passage through one fence, in nanoseconds of the monotonic clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
-    /// Just before the rank said that it is there.
-    pub entered_ns: u64,
-    /// Just after it was released.
-    pub left_ns: u64,
+    /// What else the program took down; each section knows what its program's words mean.
+    pub samples: Vec<u64>,
 }
 
 impl Page {
@@ -59,7 +59,7 @@ impl Page {
     /// Where the file cannot be made, for example because the shared memory is full.
     pub fn create(path: PathBuf, header: Header) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-        let page = Self { path, file, np: header.np as usize, fences: header.fences as usize };
+        let page = Self { path, file, np: header.np as usize, samples: header.samples };
         let mut words = [0; WORDS];
         words[NP] = u64::from(header.np);
         words[NOFILE] = header.nofile;
@@ -67,9 +67,13 @@ impl Page {
         words[SECONDS] = header.deadline.as_secs();
         words[SAMPLES] = page.samples_offset();
         words[START_NS] = u64::MAX;
+        words[VALUE_MIN] = u64::from(*header.value_bytes.start());
+        words[VALUE_MAX] = u64::from(*header.value_bytes.end());
+        words[KEYS] = u64::from(header.keys);
+        words[GETS] = u64::from(header.gets);
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         page.file.write_all_at(&bytes, 0)?;
-        page.file.set_len(page.samples_offset() + (page.np * page.fences * PASSAGE_BYTES) as u64)?;
+        page.file.set_len(page.samples_offset() + (page.samples * WORD_BYTES) as u64)?;
         Ok(page)
     }
 
@@ -101,12 +105,11 @@ impl Page {
     /// Where the file cannot be read.
     pub fn read(&self) -> io::Result<Reading> {
         let words = words_of(&self.bytes(0, WORDS * WORD_BYTES)?);
-        let samples = words_of(&self.bytes(self.samples_offset(), self.np * self.fences * PASSAGE_BYTES)?);
         Ok(Reading {
             inside: words[END_NS].checked_sub(words[START_NS]).map(Duration::from_nanos),
             bytes: words[BYTES],
             marks: self.marks()?,
-            samples: samples.chunks_exact(2).map(|pair| Passage { entered_ns: pair[0], left_ns: pair[1] }).collect(),
+            samples: words_of(&self.bytes(self.samples_offset(), self.samples * WORD_BYTES)?),
         })
     }
 
@@ -137,7 +140,6 @@ fn words_of(bytes: &[u8]) -> Vec<u64> {
 }
 
 const WORD_BYTES: usize = 8;
-const PASSAGE_BYTES: usize = 2 * WORD_BYTES;
 const WORDS: usize = 16;
 const MARKS_OFFSET: u64 = (WORDS * WORD_BYTES) as u64;
 
@@ -151,28 +153,35 @@ const GO: usize = 5;
 const START_NS: usize = 6;
 const END_NS: usize = 7;
 const BYTES: usize = 8;
+const VALUE_MIN: usize = 9;
+const VALUE_MAX: usize = 10;
+const KEYS: usize = 11;
+const GETS: usize = 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn header(np: u32, samples: usize) -> Header {
+        let deadline = Duration::from_secs(60);
+        Header { np, nofile: 1024, fences: 0, value_bytes: 64..=64, keys: 1, gets: 0, samples, deadline }
+    }
+
     #[test]
     fn a_fresh_page_holds_no_marks_and_no_time() {
         let scratch = tempfile::tempdir().unwrap();
-        let header = Header { np: 5, nofile: 1024, fences: 3, deadline: Duration::from_secs(60) };
-        let page = Page::create(scratch.path().join("page"), header).unwrap();
+        let page = Page::create(scratch.path().join("page"), header(5, 30)).unwrap();
         let reading = page.read().unwrap();
         assert_eq!(page.marked().unwrap(), 0);
         assert_eq!(reading.inside, None);
         assert_eq!(reading.marks.len(), 5);
-        assert_eq!(reading.samples, [Passage { entered_ns: 0, left_ns: 0 }; 15]);
+        assert_eq!(reading.samples, [0; 30]);
     }
 
     #[test]
     fn the_file_goes_with_the_value() {
         let scratch = tempfile::tempdir().unwrap();
-        let header = Header { np: 1, nofile: 1024, fences: 0, deadline: Duration::from_secs(60) };
-        let page = Page::create(scratch.path().join("page"), header).unwrap();
+        let page = Page::create(scratch.path().join("page"), header(1, 0)).unwrap();
         let path = page.path().to_owned();
         assert!(path.exists());
         drop(page);

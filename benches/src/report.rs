@@ -62,9 +62,10 @@ impl Report {
         let mut out = io::stdout().lock();
         writeln!(out, "machine: {machine}")?;
         for launcher in launchers {
-            let what = match launcher.kind {
-                Kind::Floor => format!("posix_spawn from {} processes, nothing served", machine.cores),
-                Kind::Scela | Kind::Hydra | Kind::Srun | Kind::OpenMpi => launcher.path.display().to_string(),
+            let what = match (launcher.kind, launcher.library()) {
+                (Kind::Floor, _) => format!("posix_spawn from {} processes, nothing served", machine.cores),
+                (_, Some(library)) => format!("{} with {}", launcher.path.display(), library.display()),
+                (Kind::Scela | Kind::Hydra | Kind::Srun | Kind::OpenMpi, None) => launcher.path.display().to_string(),
             };
             writeln!(out, "{launcher}: {what}")?;
         }

@@ -60,6 +60,12 @@ impl<T> Series<T> {
         voids().next().map(|first| (voids().count(), first))
     }
 
+    /// Whether there was to be no run of it at this size.
+    #[must_use]
+    pub fn was_left_out(&self) -> bool {
+        self.results.iter().all(|result| matches!(result, Err(Void::NotTyped(_))))
+    }
+
     /// Whether a run was ended by its deadline.
     #[must_use]
     pub fn has_hung(&self) -> bool {
@@ -116,6 +122,13 @@ mod tests {
         });
         assert_eq!(all[1].median_ratio(&all[0], |time| *time), Some(6.0));
         assert_eq!(all[1].voids().map(|(count, _)| count), Some(1));
+    }
+
+    #[test]
+    fn who_was_never_to_run_was_left_out() {
+        let all = rounds(&[4096, 64], 2, |_, np| if np > 1024 { Err(Void::NotTyped(1024)) } else { Ok(1.0) });
+        assert!(all[0].was_left_out() && !all[1].was_left_out());
+        assert_eq!(all[1].median_ratio(&all[0], |time| *time), None);
     }
 
     #[test]

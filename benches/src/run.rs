@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::bench::Bench;
 use crate::cargo;
 use crate::family;
-use crate::launcher::{Kind, Launcher};
+use crate::launcher::{Client, Kind, Launcher};
 use crate::machine::STARTING;
 use crate::mark::Mark;
 use crate::page::{Header, Page, Reading};
@@ -52,6 +52,10 @@ pub enum Program {
     Flood,
     /// All but one wait in a fence until told to go on.
     Sleep,
+    /// One takes times of gets, while all others wait in a fence.
+    Get,
+    /// Everyone gets everyone's entry and looks at its own memory before and after; then as [`Program::Sleep`].
+    Memory,
 }
 
 /// A run that counts.
@@ -98,6 +102,9 @@ pub enum Void {
     /// The machine failed.
     #[error("{0}")]
     Machine(#[from] io::Error),
+    /// It would take too long, and was not asked for by name.
+    #[error("more than {0} ranks only where typed (--np)")]
+    NotTyped(u32),
     /// An earlier run hung, so this one was not tried.
     #[error("not tried after a run that hung")]
     NotTried,
@@ -135,7 +142,11 @@ impl<'a> Running<'a> {
             Header {
                 np: job.np,
                 nofile: bench.machine.nofile,
-                fences: if job.program.takes_samples() { bench.options.fences } else { 0 },
+                fences: bench.options.fences,
+                value_bytes: bench.value_bytes(launcher),
+                keys: job.keys(),
+                gets: job.program.gets(launcher),
+                samples: job.samples(bench.options.fences, launcher),
                 deadline: deadline + GRACE,
             },
         )?;
@@ -160,10 +171,15 @@ impl<'a> Running<'a> {
         &self.page
     }
 
-    /// Whether the run is still within its deadline and its launcher alive.
-    #[must_use]
-    pub fn is_going(&mut self) -> bool {
-        self.started.elapsed() < self.deadline && matches!(self.child.try_wait(), Ok(None))
+    /// Waits until all ranks have marked themselves, or it is clear that they will not.
+    ///
+    /// # Errors
+    /// Where the page cannot be read.
+    pub fn wait_for_marks(&mut self) -> io::Result<()> {
+        while self.is_going() && self.page.marked()? < self.job.np as usize {
+            thread::sleep(TICK);
+        }
+        Ok(())
     }
 
     /// Waits for the end, judges the run, and leaves nothing of it.
@@ -182,6 +198,11 @@ impl<'a> Running<'a> {
         let faults = self.judge(status, &reading, left_behind)?;
         let wall = if self.launcher.kind == Kind::Floor { reading.inside.unwrap_or(wall) } else { wall };
         Ok(Finished { wall, reading, faults, left_behind })
+    }
+
+    /// Whether the run is still within its deadline and its launcher alive.
+    fn is_going(&mut self) -> bool {
+        self.started.elapsed() < self.deadline && matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits until the launcher has ended, or has been told to because its time is over.
@@ -248,11 +269,40 @@ impl Program {
             Self::Fence => Some("fence"),
             Self::Flood => Some("flood"),
             Self::Sleep => Some("sleep"),
+            Self::Get => Some("get"),
+            Self::Memory => Some("memory"),
         }
     }
 
-    fn takes_samples(self) -> bool {
-        matches!(self, Self::Fence | Self::Flood)
+    /// How many times of each kind to take of a get: of one over a socket, fewer.
+    fn gets(self, launcher: &Launcher) -> u32 {
+        match (self, &launcher.client) {
+            (Self::Get, Client::Wire) => 1000,
+            (Self::Get, Client::Library(_)) => 10_000,
+            _ => 0,
+        }
+    }
+}
+
+impl Job {
+    /// How many entries each rank puts.
+    #[must_use]
+    pub fn keys(self) -> u32 {
+        if self.program == Program::Get { (GET_ENTRIES / self.np).max(1) } else { 1 }
+    }
+
+    /// How many words the program takes down.
+    fn samples(self, fences: u32, launcher: &Launcher) -> usize {
+        let np = self.np as usize;
+        match self.program {
+            // When each rank entered and left each.
+            Program::Fence | Program::Flood => 2 * np * fences as usize,
+            // One clock; and single gets and batches of them, of what is there and of what is not.
+            Program::Get => 5 * self.program.gets(launcher) as usize,
+            // Before and after.
+            Program::Memory => 2 * np,
+            Program::Empty | Program::Hello | Program::OneToTwo | Program::OneToAll | Program::Sleep => 0,
+        }
     }
 }
 
@@ -271,7 +321,7 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
             command
         }
         (_, Some(mode)) => {
-            let mut command = launcher.command(job.np, &programs.pmi);
+            let mut command = launcher.command(job.np, bench.pmi_program(launcher));
             command.arg(page).arg(mode);
             command
         }
@@ -306,6 +356,9 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("a pid is positive and fits"))
 }
 
+/// How many entries the board has of which single ones are got.
+const GET_ENTRIES: u32 = 4096;
+const TICK: Duration = Duration::from_millis(10);
 /// Between asking a launcher to end and ending it.
 const GRACE: Duration = Duration::from_secs(3);
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";

@@ -4,7 +4,8 @@ use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants, ratio};
 use crate::bench::{Bench, BenchError};
 use crate::launcher::{Kind, Launcher};
-use crate::run::{self, Finished, Job, Program};
+use crate::run::{self, Finished, Job, Program, Void};
+use crate::suite::Suite;
 use crate::table::Table;
 
 pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Result<(), BenchError> {
@@ -20,10 +21,22 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         }
     }
 
+    let suite = bench.options.suite;
+    let bytes = suite.value_bytes();
     let mut notes = Notes::default();
-    for np in bench.sizes(&SIZES) {
+    for launcher in &launchers {
+        let own = bench.value_bytes(launcher);
+        if own != bytes {
+            notes.add(format!("{launcher}: values of at most {} bytes, it takes no longer ones", own.end()));
+        }
+    }
+    let is_typed = bench.options.np.is_some();
+    for np in bench.sizes(sizes(suite)) {
         let job = Job { np, program };
-        let run = |bench: &Bench, launcher: &Launcher| run::run(bench, launcher, job);
+        let run = |bench: &Bench, launcher: &Launcher| match cap(section, launcher) {
+            Some(cap) if np > cap && !is_typed => Err(Void::NotTyped(cap)),
+            _ => run::run(bench, launcher, job),
+        };
         let values = |run: &Finished| vec![("inside_s", inside(run)), ("wall_s", wall(run))];
         let all = measure(bench, section, np, &launchers, run, values)?;
         let mut row = vec![np.to_string()];
@@ -37,10 +50,15 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         }
         table.row(row);
     }
-    let title = match section {
-        Section::OneToAll => "PMI wire 1:p exchange: each rank puts one entry and gets all p, in an order of its own",
-        _ => "PMI wire 1:2 exchange: each rank puts one entry and gets its two neighbours'",
+    let gets = match section {
+        Section::OneToAll => "gets all p, in an order of its own",
+        _ => "gets its two neighbours'",
     };
+    let bytes = match (bytes.start(), bytes.end()) {
+        (least, most) if least == most => most.to_string(),
+        (least, most) => format!("{least} to {most}"),
+    };
+    let title = format!("PMI {section} exchange: each rank puts one entry of {bytes} bytes and {gets}");
     let clock = "seconds inside the ranks, from all ready to the last get; beside it the whole run";
     bench.report.section(&format!("{title}\n{clock}"), &table, notes.lines())?;
     Ok(())
@@ -54,4 +72,15 @@ fn wall(run: &Finished) -> f64 {
     run.wall.as_secs_f64()
 }
 
-const SIZES: [u32; 4] = [64, 128, 256, 512];
+fn sizes(suite: Suite) -> &'static [u32] {
+    match suite {
+        Suite::Launch => &[64, 128, 256, 512],
+        Suite::Pmi => &[64, 256, 1024, 4096],
+    }
+}
+
+/// The largest number of ranks for which a launcher is run without being asked for it. All p² gets of 4,096 ranks take
+/// minutes where each is a question and an answer over a socket.
+fn cap(section: Section, launcher: &Launcher) -> Option<u32> {
+    (section == Section::OneToAll && launcher.kind != Kind::Scela).then_some(1024)
+}

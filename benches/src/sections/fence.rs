@@ -10,7 +10,7 @@ use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants, ratio};
 use crate::bench::{Bench, BenchError};
 use crate::launcher::Launcher;
-use crate::page::{Passage, Reading};
+use crate::page::Reading;
 use crate::rounds::{Series, percentile};
 use crate::run::{self, Finished, Job, Program, Void};
 use crate::table::Table;
@@ -25,6 +25,15 @@ struct Timed {
     run: Finished,
     felt: Latency,
     after_last: Latency,
+}
+
+/// One rank's passage through one fence, in nanoseconds of the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Passage {
+    /// Just before the rank said that it is there.
+    entered_ns: u64,
+    /// Just after it was released.
+    left_ns: u64,
 }
 
 /// Milliseconds.
@@ -83,7 +92,9 @@ fn pair(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Pair, Void> {
 
 /// How long the lower half's ranks took, as they felt it and after the last arrival.
 fn latencies(reading: &Reading, fences: usize) -> (Latency, Latency) {
-    let ranks: Vec<&[Passage]> = reading.samples.chunks_exact(fences.max(1)).collect();
+    let passage = |pair: &[u64]| Passage { entered_ns: pair[0], left_ns: pair[1] };
+    let passages: Vec<Passage> = reading.samples.chunks_exact(2).map(passage).collect();
+    let ranks: Vec<&[Passage]> = passages.chunks_exact(fences.max(1)).collect();
     let last_arrival = |fence: usize| ranks.iter().map(|passages| passages[fence].entered_ns).max().unwrap_or(0);
     let last_arrivals: Vec<u64> = (0..fences).map(last_arrival).collect();
     let measured = || ranks.iter().take(ranks.len().div_ceil(2)).flat_map(|passages| passages.iter().enumerate());
@@ -131,8 +142,7 @@ mod tests {
 
     #[test]
     fn the_last_arrival_may_be_an_upper_rank_s() {
-        let passage = |entered: u64, left: u64| Passage { entered_ns: entered * 1_000_000, left_ns: left * 1_000_000 };
-        let samples = vec![passage(0, 10), passage(20, 26), passage(7, 11), passage(21, 27)];
+        let samples = [0, 10, 20, 26, 7, 11, 21, 27].map(|ms: u64| ms * 1_000_000).to_vec();
         let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
         let (felt, after_last) = latencies(&reading, 2);
         assert_eq!((felt.p50_ms, felt.p99_ms), (6.0, 10.0));

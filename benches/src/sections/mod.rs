@@ -1,10 +1,13 @@
 //! The sections: what is asked of every launcher, each with its table.
 
+mod agents;
 mod exchange;
 mod fence;
+mod get;
 mod launch;
 mod memory;
 mod notes;
+mod private_memory;
 
 use std::fmt;
 use std::io;
@@ -30,22 +33,13 @@ pub enum Section {
     Fence,
     /// How much memory serving takes.
     Memory,
+    /// How long a get takes.
+    Get,
+    /// How much memory PMI takes of a rank.
+    PrivateMemory,
 }
 
 impl Section {
-    /// All, in the order in which they are printed.
-    pub const ALL: [Self; 6] = [Self::Empty, Self::Hello, Self::OneToTwo, Self::OneToAll, Self::Fence, Self::Memory];
-
-    /// The section of that name.
-    ///
-    /// # Errors
-    /// Where there is none, with the names that there are.
-    pub fn parse_name(name: &str) -> Result<Self, String> {
-        let named = |section: &Self| section.to_string() == name;
-        let names = || Self::ALL.map(|section| section.to_string()).join(", ");
-        Self::ALL.into_iter().find(named).ok_or_else(|| format!("there are {}", names()))
-    }
-
     /// Measures and prints.
     ///
     /// # Errors
@@ -58,6 +52,8 @@ impl Section {
             Self::OneToAll => exchange::run(bench, self, Program::OneToAll),
             Self::Fence => fence::run(bench, self),
             Self::Memory => memory::run(bench, self),
+            Self::Get => get::run(bench, self),
+            Self::PrivateMemory => private_memory::run(bench, self),
         }
     }
 }
@@ -70,7 +66,9 @@ impl fmt::Display for Section {
             Self::OneToTwo => "1:2",
             Self::OneToAll => "1:p",
             Self::Fence => "fence",
-            Self::Memory => "memory",
+            Self::Get => "get",
+            // Each has a suite of its own.
+            Self::Memory | Self::PrivateMemory => "memory",
         })
     }
 }
@@ -115,5 +113,9 @@ fn number(value: Option<f64>) -> String {
 
 /// A ratio; a dash where there is none.
 fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+    match value {
+        None => "-".to_owned(),
+        Some(value) if value < 0.0995 => format!("{value:.4}"),
+        Some(value) => format!("{value:.2}"),
+    }
 }

@@ -20,8 +20,12 @@ impl Notes {
         series: &'a Series<T>,
         finished: impl Fn(&'a T) -> &'a Finished,
     ) {
-        if let Some((count, why)) = series.voids() {
-            self.add(format!("{launcher}, np {np}: {count} of {} runs not counted: {why}", series.len()));
+        match series.voids() {
+            Some((_, why)) if series.was_left_out() => self.add(format!("{launcher}, np {np}: not run: {why}")),
+            Some((count, why)) => {
+                self.add(format!("{launcher}, np {np}: {count} of {} runs not counted: {why}", series.len()));
+            }
+            None => {}
         }
         let runs = || series.counted().map(&finished);
         let faults = runs().fold(Mark::default(), |faults, run| faults.union(run.faults));
@@ -48,6 +52,7 @@ impl Notes {
 /// What stands where a time would: why there is none.
 pub(super) fn cell<T>(series: &Series<T>, shown: String) -> String {
     match series.voids() {
+        _ if series.was_left_out() => "-".to_owned(),
         _ if series.has_hung() => "hung".to_owned(),
         Some(_) if series.counted().next().is_none() => "failed".to_owned(),
         Some((count, _)) => format!("{shown} (-{count})"),

@@ -1,0 +1,129 @@
+//! One get, as rank 0 feels it while all others wait in a fence: over the wire and through libpmi.so.
+//!
+//! A single get is timed with the clock's own cost in it, which is shown beside it; a batch has so little of that per
+//! get that it can be neglected, but hides how much gets differ. All entries are got once and checked before.
+
+use super::notes::{Notes, cell};
+use super::{Section, measure, number, participants};
+use crate::bench::{Bench, BenchError};
+use crate::launcher::{Kind, Launcher};
+use crate::rounds::{Series, percentile};
+use crate::run::{self, Finished, Job, Program};
+use crate::table::Table;
+
+/// What one run took down, in nanoseconds for each get.
+struct Timed {
+    run: Finished,
+    clock: Spread,
+    present: Gets,
+    absent: Gets,
+}
+
+struct Gets {
+    single: Spread,
+    batched: Spread,
+}
+
+struct Spread {
+    p50_ns: f64,
+    p99_ns: f64,
+}
+
+pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
+    let launchers = participants(bench, |launcher| launcher.kind == Kind::Scela);
+    for np in bench.sizes(&SIZES) {
+        let job = Job { np, program: Program::Get };
+        let timed = |bench: &Bench, launcher: &Launcher| Ok(Timed::of(run::run(bench, launcher, job)?));
+        let all = measure(bench, section, np, &launchers, timed, Timed::values)?;
+
+        let mut notes = Notes::default();
+        let mut table = Table::default();
+        table.group("", &["ns"]);
+        table.group(format!("a batch of {BATCH_GETS}, per get"), &["p50", "p99"]);
+        table.group("one get, and the clock", &["p50", "p99"]);
+        table.group("the clock alone", &["p50", "p99"]);
+        for (launcher, series) in launchers.iter().zip(&all) {
+            table.row(row(format!("{launcher}, present keys"), series, |timed| &timed.present));
+            table.row(row(format!("{launcher}, absent keys"), series, |timed| &timed.absent));
+            notes.take(launcher, np, series, |timed| &timed.run);
+        }
+        let keys = job.keys();
+        let title = format!(
+            "get at np {np}: one rank gets random keys of {} (each rank put {keys}), while the others wait in a fence",
+            np * keys
+        );
+        bench.report.section(&title, &table, notes.lines())?;
+    }
+    Ok(())
+}
+
+fn row(title: String, series: &Series<Timed>, which: impl Fn(&Timed) -> &Gets) -> Vec<String> {
+    let median = |value: &dyn Fn(&Timed) -> f64| number(series.median(value));
+    vec![
+        title,
+        cell(series, median(&|timed| which(timed).batched.p50_ns)),
+        median(&|timed| which(timed).batched.p99_ns),
+        median(&|timed| which(timed).single.p50_ns),
+        median(&|timed| which(timed).single.p99_ns),
+        median(&|timed| timed.clock.p50_ns),
+        median(&|timed| timed.clock.p99_ns),
+    ]
+}
+
+impl Timed {
+    /// Takes what `pmi.c` left: five times as many words as there are times of each kind.
+    fn of(run: Finished) -> Self {
+        let samples = &run.reading.samples;
+        let mut kinds = samples.chunks_exact((samples.len() / 5).max(1));
+        let mut next = |gets: u32| Spread::of(kinds.next().unwrap_or_default(), gets);
+        let clock = next(1);
+        let mut gets = || Gets { single: next(1), batched: next(BATCH_GETS) };
+        let (present, absent) = (gets(), gets());
+        Self { run, clock, present, absent }
+    }
+
+    fn values(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("clock_p50_ns", self.clock.p50_ns),
+            ("clock_p99_ns", self.clock.p99_ns),
+            ("present_batch_p50_ns", self.present.batched.p50_ns),
+            ("present_batch_p99_ns", self.present.batched.p99_ns),
+            ("present_single_p50_ns", self.present.single.p50_ns),
+            ("present_single_p99_ns", self.present.single.p99_ns),
+            ("absent_batch_p50_ns", self.absent.batched.p50_ns),
+            ("absent_batch_p99_ns", self.absent.batched.p99_ns),
+            ("absent_single_p50_ns", self.absent.single.p50_ns),
+            ("absent_single_p99_ns", self.absent.single.p99_ns),
+        ]
+    }
+}
+
+impl Spread {
+    fn of(samples_ns: &[u64], gets: u32) -> Self {
+        let each_ns: Vec<f64> = samples_ns.iter().map(|ns| *ns as f64 / f64::from(gets)).collect();
+        let at = |percent| percentile(each_ns.clone(), percent).unwrap_or(f64::NAN);
+        Self { p50_ns: at(50), p99_ns: at(99) }
+    }
+}
+
+/// As in `programs/pmi.c`.
+const BATCH_GETS: u32 = 20;
+const SIZES: [u32; 1] = [64];
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::mark::Mark;
+    use crate::page::Reading;
+
+    #[test]
+    fn each_kind_of_times_is_found_where_the_program_left_it() {
+        let samples = vec![20, 20, 300, 320, 4000, 6000, 70, 80, 1000, 1000];
+        let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
+        let timed = Timed::of(Finished { wall: Duration::ZERO, reading, faults: Mark::default(), left_behind: 0 });
+        let found = timed.values().into_iter().map(|(_, value)| value);
+        assert!(found.eq([20.0, 20.0, 200.0, 300.0, 300.0, 320.0, 50.0, 50.0, 70.0, 80.0]));
+    }
+}
