@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tests::{Outcome, Program, Run, scela};
+use tempfile::TempDir;
+use tests::{Outcome, Program, Run, scela, scela_run};
 
 /// Ranks of MPICH wait by spinning: with more of them than cores, on a machine that does something
 /// else as well, a collective operation takes its time.
@@ -18,12 +19,18 @@ const DEADLINE: Duration = Duration::from_secs(180);
 const STRICT: &str = "TESTS_STRICT";
 /// Names the virtual environment with PyPI's mpich and mpi4py; `tests/run` makes it and says so.
 const WHEELS: &str = "TESTS_VENV";
+/// The same for Intel MPI, which has files of the same names.
+const INTEL_WHEELS: &str = "TESTS_VENV_INTEL";
 
 /// An MPI library with its compiler.
 pub(crate) struct Library {
     name: &'static str,
     compiler: PathBuf,
     environment: &'static [(&'static str, &'static str)],
+    /// What the compiler is told of where it lies.
+    root: Option<PathBuf>,
+    /// For what a library leaves behind when its ranks are killed.
+    litter: Option<TempDir>,
     /// Spinning ranks of two tests would get in each other's way.
     _alone: MutexGuard<'static, ()>,
 }
@@ -39,14 +46,44 @@ pub(crate) fn wheel() -> Option<Library> {
     library("mpich of PyPI", wheels().join("bin/mpicc"), &[("MPIR_CVAR_CH4_NETMOD", "ofi")])
 }
 
-/// Both.
-pub(crate) const ALL: [fn() -> Option<Library>; 2] = [debian, wheel];
+/// Debian's Open MPI 4, which speaks PMI-1 through the libpmi that it is given.
+pub(crate) fn open_mpi() -> Option<Library> {
+    let mut found = library("Open MPI of Debian", PathBuf::from("mpicc.openmpi"), &[])?;
+    // Ranks that are killed leave 4 MiB each, where nobody would ever look for them.
+    let place = Path::new("/dev/shm");
+    let litter = if place.is_dir() { TempDir::new_in(place) } else { TempDir::new() };
+    found.litter = Some(litter.expect("a place for shared memory"));
+    Some(found)
+}
+
+/// Intel's, by its own client of PMI.
+pub(crate) fn intel() -> Option<Library> {
+    let root = place(INTEL_WHEELS, "test-venv-intel");
+    // Between its nodes, of all networks the one that each machine has.
+    let mut found = library("Intel MPI of PyPI", root.join("bin/mpicc"), &[("FI_PROVIDER", "tcp")])?;
+    found.root = Some(root);
+    Some(found)
+}
+
+/// All of them.
+pub(crate) const ALL: [fn() -> Option<Library>; 4] = [debian, wheel, open_mpi, intel];
 
 fn wheels() -> PathBuf {
-    match std::env::var_os(WHEELS) {
+    place(WHEELS, "test-venv")
+}
+
+fn place(variable: &str, default: &str) -> PathBuf {
+    match std::env::var_os(variable) {
         Some(place) => PathBuf::from(place),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv"),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(default),
     }
+}
+
+/// Our shared library of this name, where programs that are linked with no other find it.
+pub(crate) fn ours(name: &str) -> PathBuf {
+    let beside = scela_run().with_file_name(name);
+    assert!(beside.is_file(), "there is no {}: ./tests/run builds it", beside.display());
+    beside
 }
 
 fn library(
@@ -59,7 +96,7 @@ fn library(
         Ok(shown) if shown.status.success() => {
             // A test that failed meanwhile has left nothing half done.
             let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(Library { name, compiler, environment, _alone: alone })
+            Some(Library { name, compiler, environment, root: None, litter: None, _alone: alone })
         }
         problem => {
             let why =
@@ -75,7 +112,9 @@ fn library(
 impl Library {
     /// Begins a run with this library's environment.
     pub(crate) fn scela(&self) -> Run {
-        self.environment.iter().fold(scela().deadline(DEADLINE), |run, (name, value)| run.env(name, value))
+        let run = self.environment.iter().fold(scela().deadline(DEADLINE), |run, (name, value)| run.env(name, value));
+        let places = ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"];
+        self.litter.iter().fold(run, |run, place| places.iter().fold(run, |run, name| run.env(name, place.path())))
     }
 
     /// A C program of `programs/` with its arguments; built when first needed.
@@ -86,7 +125,10 @@ impl Library {
         let (source, built) = (self::program(&format!("{program}.c")), place.join(program));
         let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
         if time(&built) < time(&source) {
-            let compiled = Command::new(&self.compiler).args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();
+            let mut compiler = Command::new(&self.compiler);
+            // Intel's asks for it; others do not know it.
+            compiler.envs(self.root.iter().map(|root| ("I_MPI_ROOT", root)));
+            let compiled = compiler.args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();
             let compiled = compiled.expect("the compiler was there a moment ago");
             assert!(compiled.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&compiled.stderr));
         }

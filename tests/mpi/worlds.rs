@@ -3,7 +3,7 @@
 use crate::library::{ALL, debian, python, succeeded, wheel};
 
 /// A world that one line of `world.c` speaks of.
-struct World {
+pub(crate) struct World {
     size: u32,
     /// How many ranks each node has.
     nodes: Vec<u32>,
@@ -12,7 +12,7 @@ struct World {
 }
 
 impl World {
-    fn on_one_node(size: u32) -> Self {
+    pub(crate) fn on_one_node(size: u32) -> Self {
         Self { size, nodes: vec![size], programs: vec![(size, "")] }
     }
 
@@ -22,7 +22,7 @@ impl World {
     }
 
     /// The line of each rank.
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let nodes = self.nodes.iter().flat_map(|&locals| (0..locals).map(move |local| (local, locals)));
         let apps = self.programs.iter().enumerate();
         let apps = apps.flat_map(|(app, &(ranks, word))| (0..ranks).map(move |_| (app, word)));
@@ -66,8 +66,8 @@ fn two_ranks_over_one_to_four_agents() {
     }
 }
 
-/// Between its nodes, MPICH talks over the network instead of shared memory; to believe in several
-/// nodes on one machine does it no harm.
+/// Between nodes, MPI talks over the network instead of shared memory. To believe in several nodes on
+/// one machine does it no harm; Open MPI is told to leave shared memory alone.
 #[test]
 fn agents_as_nodes() {
     for library in ALL {

@@ -1,0 +1,64 @@
+//! The three ways in which Intel MPI may speak to us: by its own client, through our libpmi.so, and
+//! through our libpmi2.so, which it tells from the other by its name.
+
+use std::path::Path;
+
+use tests::Run;
+
+use crate::library::{Library, intel, ours};
+use crate::worlds::World;
+
+/// Ranks of a world over two agents, which say by which PMI they are one.
+#[track_caller]
+fn check(mpi: &Library, configure: impl Fn(Run) -> Run, api: &str) {
+    let run = mpi.scela().np(6).agents(2).args(["-genv", "I_MPI_DEBUG", "5"]);
+    let outcome = configure(run).program(mpi.c("world", &[])).run();
+    let (told, mut lines): (Vec<_>, Vec<_>) =
+        outcome.sorted_lines().into_iter().partition(|line| line.starts_with("[0] MPI startup(): "));
+    outcome.is_quiet_success().check(
+        told.iter().any(|line| line == &format!("[0] MPI startup(): PMI API: {api}")),
+        &format!("it should have used {api}"),
+    );
+    lines.retain(|line| !line.is_empty());
+    outcome.check(lines == World::on_one_node(6).lines(), "all ranks should have been right");
+}
+
+fn library(run: Run, path: &Path) -> Run {
+    let path = path.to_str().expect("the target directory has a name in UTF-8");
+    run.args(["-genv", "I_MPI_PMI_LIBRARY", path])
+}
+
+#[test]
+fn by_its_own_client() {
+    let Some(mpi) = intel() else { return };
+    check(&mpi, |run| run, "pmi");
+}
+
+#[test]
+fn through_libpmi() {
+    let Some(mpi) = intel() else { return };
+    check(&mpi, |run| library(run, &ours("libpmi.so")), "pmi");
+}
+
+#[test]
+fn through_libpmi2() {
+    let Some(mpi) = intel() else { return };
+    check(&mpi, |run| library(run.args(["-genv", "I_MPI_PMI", "pmi2"]), &ours("libpmi2.so")), "pmi2");
+}
+
+/// One that a site sets for its own launcher is not ours to load.
+#[test]
+fn an_inherited_library_is_not_loaded() {
+    let Some(mpi) = intel() else { return };
+    check(&mpi, |run| run.env("I_MPI_PMI_LIBRARY", "/none/libpmi.so"), "pmi");
+}
+
+/// One that is typed is; where it cannot be, Intel MPI says so and speaks for itself.
+#[test]
+fn a_library_that_is_typed_is_loaded() {
+    let Some(mpi) = intel() else { return };
+    let run = library(mpi.scela().np(2), Path::new("/none/libpmi.so"));
+    let outcome = run.program(mpi.c("world", &[])).run();
+    let told = format!("{}{}", outcome.out(), outcome.err());
+    outcome.has_code(0).check(told.contains("Could not open /none/libpmi.so"), "it should have looked for the library");
+}

@@ -1,0 +1,84 @@
+//! Who is told of our libpmi.so, and who is not. That Open MPI's ranks then are a world, and end as
+//! they should, is tested with those of the other libraries.
+
+use tests::{Outcome, sh};
+
+use crate::library::{debian, open_mpi, python, succeeded};
+
+/// Shows the variables that Open MPI looks for.
+const SHOW: &str = "env | grep ^FLUX_ | sort; :";
+
+fn shown(outcome: &Outcome) -> String {
+    outcome.is_quiet_success().out()
+}
+
+#[test]
+fn only_a_program_of_open_mpi_is_told() {
+    let Some(mpi) = open_mpi() else { return };
+    let run = |options: &[&str]| mpi.scela().np(1).args(options).program(sh(SHOW)).run();
+    assert_eq!(shown(&run(&[])), "");
+    assert_eq!(shown(&run(&["--mpi", "none"])), "");
+    let told = shown(&run(&["--mpi", "openmpi"]));
+    let lines: Vec<_> = told.lines().collect();
+    let number = lines[0].strip_prefix("FLUX_JOB_ID=").expect("the job's number");
+    assert!(number.parse::<u32>().is_ok(), "{told}");
+    let library = lines[1].strip_prefix("FLUX_PMI_LIBRARY_PATH=").expect("our library");
+    assert!(std::path::Path::new(library).is_file(), "{told}");
+    assert_eq!(lines.len(), 2, "{told}");
+}
+
+/// A program is told by its own file, not by its neighbour's.
+#[test]
+fn each_program_is_told_for_itself() {
+    let Some(mpi) = open_mpi() else { return };
+    let shown = sh(&format!("echo told:; {SHOW}"));
+    let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, shown).run();
+    // The first found its launcher, and waited for a neighbour that is no rank of Open MPI.
+    outcome.wrote("told:\n").says("error: rank 1 on ").says("while others wait for it in a fence");
+}
+
+#[test]
+fn another_mpi_is_told_nothing() {
+    let Some(mpi) = debian() else { return };
+    let outcome = mpi.scela().np(2).arg("-v").program(mpi.c("world", &["x"])).env("SCELA_PMI_LIBRARY", "/none").run();
+    // It would have been an error to look for the library.
+    outcome.has_code(0).wrote_among_others("rank 0 of 2, ");
+}
+
+/// Of two sessions at once, each has its own shared memory, which goes by the job's number.
+#[test]
+fn two_sessions_at_once() {
+    let Some(mpi) = open_mpi() else { return };
+    let start = || mpi.scela().np(8).agents(2).program(mpi.c("world", &[])).spawn();
+    let (first, second) = (start(), start());
+    for running in [first, second] {
+        succeeded(&running.finish(), crate::worlds::World::on_one_node(8).lines());
+    }
+}
+
+/// It is python that runs, of whose file nothing can be learnt.
+#[test]
+fn by_option_for_mpi4py() {
+    let Some(mpi) = open_mpi() else { return };
+    let run = mpi.scela().np(4).agents(2).args(["--mpi", "openmpi"]).env("MPI4PY_MPIABI", "openmpi");
+    let outcome = run.program(python(&["-m", "mpi4py.bench", "helloworld"])).run();
+    let host = nla::sys::host_name();
+    succeeded(&outcome, (0..4).map(|rank| format!("Hello, World! I am process {rank} of 4 on {host}.")));
+}
+
+#[test]
+fn without_the_library_the_user_reads_what_to_do() {
+    let Some(mpi) = open_mpi() else { return };
+    let outcome = mpi.scela().np(2).env("SCELA_PMI_LIBRARY", "/none/libpmi.so").program(mpi.c("world", &[])).run();
+    outcome.has_code(251).wrote("").says_only(
+        "scela-run: error: SCELA_PMI_LIBRARY names '/none/libpmi.so', which is not a file\n  \
+         hint: name ScELA's libpmi.so, or unset it\n",
+    );
+}
+
+#[test]
+fn untold_ranks_are_explained() {
+    let Some(mpi) = open_mpi() else { return };
+    let outcome = mpi.scela().np(2).args(["--mpi", "none"]).program(mpi.c("world", &[])).run();
+    outcome.has_code(0).says("they ran as 2 copies of rank 0 of 1\n").says("say '--mpi openmpi'");
+}
