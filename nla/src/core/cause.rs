@@ -52,16 +52,20 @@ pub enum Cause {
     },
 }
 
+const SIGPIPE: i32 = 13;
+
 impl Cause {
     /// Lower is likelier to be the cause, higher to be a consequence.
     fn class(&self) -> u8 {
         match self {
             Self::NotStarted { .. } => 0,
             Self::Lost { .. } => 1,
+            // Who writes to a peer that is gone is the next one, not the first.
+            Self::Signal { signal: SIGPIPE, .. } => 5,
             Self::Signal { .. } => 2,
             Self::Abort { .. } => 3,
             Self::Code(_) | Self::Broken { .. } => 4,
-            Self::Left { .. } => 5,
+            Self::Left { .. } => 6,
         }
     }
 }
@@ -125,7 +129,7 @@ pub enum Outcome {
 }
 
 /// Picks the first cause: the lowest class (an end by signal before an abort, before a code other
-/// than 0, before a rank that merely left), then the earliest, then the lowest agent.
+/// than 0, before SIGPIPE, before a rank that merely left), then the earliest, then the lowest agent.
 pub fn elect(failures: &[Failure]) -> Option<&Failure> {
     failures.iter().min_by_key(|failure| (failure.cause.class(), failure.at, failure.agent))
 }
@@ -163,6 +167,14 @@ mod tests {
             failure(1, Cause::Abort { code: 1, message: String::new() }),
         ];
         assert_eq!(elect(&failures), Some(&signal));
+    }
+
+    #[test]
+    fn a_broken_pipe_is_the_consequence_of_an_abort() {
+        let pipe = failure(1, Cause::Signal { signal: SIGPIPE, core: false, out_of_memory: false });
+        let abort = failure(2, Cause::Abort { code: 7, message: String::new() });
+        assert_eq!(elect(&[pipe.clone(), abort.clone()]), Some(&abort));
+        assert_eq!(elect(&[pipe.clone(), failure(0, Cause::Left { in_fence: true })]), Some(&pipe));
     }
 
     #[test]
