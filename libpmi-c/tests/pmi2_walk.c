@@ -480,6 +480,8 @@ static void abortion(void)
         line("PMI2_Abort", "came back");
         _exit(9);
     }
+    /* Not for ever: Hydra forgets a rank now and then. */
+    alarm(CALL_SECONDS);
     for (;;)
         pause();
 }

@@ -462,6 +462,8 @@ static void abortion(void)
         line("PMI_Abort", "came back");
         _exit(9);
     }
+    /* Not for ever: Hydra forgets a rank now and then. */
+    alarm(CALL_SECONDS);
     for (;;)
         pause();
 }

@@ -64,8 +64,11 @@ struct Connection {
 /// Keys and values, each key once.
 pub type Entries = Box<dyn Iterator<Item = (Cow<'static, [u8]>, Cow<'static, [u8]>)> + Send>;
 
-/// How often who waits in the segment looks whether its agent is still there.
+/// When who waits in the segment first looks whether its agent is still there; then after twice as
+/// long, and so on: a rank may wait for hours for others that compute, and should not disturb them.
 const LOOK_OUT: Duration = Duration::from_secs(1);
+/// At least so often.
+const LOOK_OUT_MAX: Duration = Duration::from_secs(32);
 
 impl Attachment {
     /// Of a process that has not initialised PMI yet.
@@ -326,7 +329,9 @@ impl Attachment {
     }
 
     fn wait_in(&self, segment: &Segment, before: u32) -> Result<(), Error> {
-        while !segment.wait_for_release(before, LOOK_OUT) {
+        let mut patience = LOOK_OUT;
+        while !segment.wait_for_release(before, patience) {
+            patience = LOOK_OUT_MAX.min(patience * 2);
             let is_gone = socket::is_hung_up(self.descriptor.load(Ordering::Relaxed));
             // It may have gone after it had released everybody.
             if is_gone && segment.released() == before {

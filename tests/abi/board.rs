@@ -1,0 +1,170 @@
+//! The shared board, seen by programs that use libpmi: what is put is got, nobody can write what others read, and
+//! whoever dies in the middle of it harms nobody.
+
+use std::ffi::OsString;
+
+use nix::sys::signal::Signal;
+use tests::{Program, Run, scela};
+
+use crate::libraries::Ours;
+
+/// A rank that does these steps with libpmi: see programs/script.c.
+fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
+    let program = Ours::pmi().compiled("script").into_os_string();
+    [program].into_iter().chain(steps.into_iter().map(OsString::from)).collect()
+}
+
+/// A rank that does these steps over the wire: see tests/support/rank.
+fn wire<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
+    let program = env!("CARGO_BIN_EXE_rank");
+    [program, "script"].into_iter().chain(steps).map(OsString::from).collect()
+}
+
+/// For each shape of the tree.
+fn in_all_shapes(check: impl Fn(Run)) {
+    for (agents, fanout) in [(1, 2), (3, 2), (8, 2), (8, 32)] {
+        check(scela().agents(agents).fanout(fanout));
+    }
+}
+
+#[test]
+fn every_value_of_every_epoch_is_found() {
+    in_all_shapes(|run| {
+        run.np(16).program(script(["init", "rounds 40 1000", "finalize"])).run().is_quiet_success();
+    });
+}
+
+#[test]
+fn the_board_grows_while_it_is_read() {
+    // More than a reader maps at first.
+    let program = script(["init", "rounds 300 1000", "maps", "finalize"]);
+    let outcome = scela().np(128).agents(2).program(program).run();
+    outcome.is_quiet_success().wrote_among_others("1 board, 0 writable, 0 private");
+}
+
+#[test]
+fn wire_and_library_see_one_board() {
+    let steps = ["init", "put w{rank} {rank}", "fence", "get w0", "get w2", "get w4", "fence", "finalize"];
+    let of = |rank: u32| [0, 2, 4].map(|other| format!("{rank}: w{other}={other}"));
+    in_all_shapes(|run| {
+        let run = run.np(2).program(wire(steps)).and(2, script(steps)).and(2, wire(steps));
+        run.run().is_quiet_success().wrote_lines((0..6).flat_map(of));
+    });
+}
+
+#[test]
+fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
+    let steps = ["init", "put k{rank} v", "get k{rank}", "@1", "get k0", "@*", "fence", "get k0", "finalize"];
+    let lines = ["0: k0=v", "1: k1=v", "1: k0 is absent", "0: k0=v", "1: k0=v"];
+    scela().np(2).program(script(steps)).run().is_quiet_success().wrote_lines(lines);
+}
+
+#[test]
+fn a_rank_maps_the_board_of_its_own_agent_and_can_only_read_it() {
+    let steps = ["init", "put k v", "fence", "maps", "clobber", "fence", "get k", "finalize"];
+    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+    outcome.is_quiet_success();
+    let lines = outcome.sorted_lines();
+    let of = |rank: u32, word: &str| {
+        let found = lines.iter().find_map(|line| line.strip_prefix(&format!("{rank}: {word}")));
+        found.unwrap_or_else(|| panic!("rank {rank} says nothing of {word}\n{outcome}")).to_owned()
+    };
+    for rank in 0..4 {
+        assert_eq!(of(rank, "1 board"), ", 0 writable, 0 private");
+        assert_eq!(of(rank, "k="), "v");
+        assert_eq!(of(rank, "clobbered"), "");
+    }
+    outcome.check(!outcome.out().contains("not refused"), "nothing can be written");
+    // Ranks 0 and 1 are one agent's, 2 and 3 the other's.
+    let inode = |rank| of(rank, "inode ");
+    assert_eq!((inode(0), inode(2)), (inode(1), inode(3)));
+    assert_ne!(inode(0), inode(2));
+}
+
+#[test]
+fn nothing_is_shared_where_nobody_asks() {
+    let steps = ["init", "put k v", "fence", "touch {rank}.here", "await go", "fence", "finalize"];
+    let run = scela().np(2).program(wire(steps));
+    let directory = run.world().file("");
+    let running = run.directory(&directory).spawn();
+    running.wait_until("both ranks have passed the fence", || {
+        (0..2).all(|rank| directory.join(format!("{rank}.here")).exists()).then_some(())
+    });
+    for agent in running.world().agents() {
+        let maps = std::fs::read_to_string(agent.file("maps")).unwrap_or_default();
+        assert!(!maps.contains("scela-board"), "{maps}");
+    }
+    std::fs::write(directory.join("go"), "").expect("a file can be made");
+    running.finish().is_quiet_success();
+}
+
+#[test]
+fn a_rank_that_is_killed_between_put_and_fence_is_named() {
+    let steps = ["init", "rounds 3 100", "@2", "put k v", "kill 9", "@*", "fence", "finalize"];
+    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+    outcome.has_code(137).says("rank 2 on ").says("signal 9");
+}
+
+#[test]
+fn ranks_that_are_killed_anywhere_leave_the_others_whole() {
+    // Rank 1 dies at some moment of its exchange, another one each time; what others read until they are ended is
+    // checked by themselves, and would be said.
+    for milliseconds in [1, 3, 7, 12, 20, 35] {
+        let killer = format!("killer {milliseconds}");
+        let steps = ["init", "@1", &killer, "@*", "rounds 100000 600", "finalize"];
+        let outcome = scela().np(6).agents(2).program(script(steps)).run();
+        outcome
+            .has_code(137)
+            .says("rank 1 on ")
+            .never_says("and not")
+            .never_says("nobody put")
+            .never_says("failed with");
+    }
+}
+
+#[test]
+fn a_stopped_rank_stops_nobody_from_reading() {
+    let steps = [
+        "init",
+        "put k{rank} v",
+        "fence",
+        "@1",
+        "touch stopped",
+        "kill 19",
+        "@0",
+        "await stopped",
+        "get k1",
+        "get none",
+        "touch read",
+        "@*",
+        "fence",
+        "finalize",
+    ];
+    let run = scela().np(2).program(script(steps));
+    let directory = run.world().file("");
+    let running = run.directory(&directory).spawn();
+    running.wait_until("rank 0 has read", || directory.join("read").exists().then_some(()));
+    for (rank, process) in running.world().ranks() {
+        if rank == 1 {
+            running.wait_until("rank 1 is stopped", || (process.state_now() == Some('T')).then_some(()));
+            process.signal(Signal::SIGCONT);
+        }
+    }
+    running.finish().is_quiet_success().wrote_lines(["0: k1=v", "0: none is absent"]);
+}
+
+#[test]
+fn an_agent_that_dies_takes_its_waiting_ranks_along() {
+    let steps = ["init", "fence", "say here", "@0", "pause", "@*", "fence"];
+    let running = scela().np(8).agents(2).program(script(steps)).spawn();
+    running.wait_for_times("here", 8);
+    running.world().agents()[1].signal(Signal::SIGKILL);
+    running.finish().has_code(252).says(" was lost: ");
+}
+
+#[test]
+fn a_rank_that_leaves_while_others_wait_is_named() {
+    let steps = ["init", "fence", "@1", "exit 0", "@*", "fence", "finalize"];
+    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+    outcome.has_code(1).says("rank 1 on ");
+}

@@ -1,0 +1,163 @@
+//! The libraries, and the programs built with them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use tests::scela_run;
+
+/// Set by `tests/run`: what cannot run is a failure.
+const STRICT: &str = "TESTS_STRICT";
+
+/// Where Debian's headers lie.
+const SLURM_HEADERS: &str = "/usr/include/slurm";
+
+/// Which of the two interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Api {
+    Pmi,
+    Pmi2,
+}
+
+impl Api {
+    pub(crate) const ALL: [Self; 2] = [Self::Pmi, Self::Pmi2];
+
+    /// As it is called in the names of files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Pmi => "pmi",
+            Self::Pmi2 => "pmi2",
+        }
+    }
+
+    pub(crate) fn soname(self) -> String {
+        format!("lib{}.so.0", self.name())
+    }
+
+    pub(crate) fn header(self) -> String {
+        format!("{}.h", self.name())
+    }
+}
+
+/// A library that programs may be linked with.
+#[derive(Clone, Debug)]
+pub(crate) struct Library {
+    pub(crate) api: Api,
+    /// Whose it is.
+    pub(crate) owner: &'static str,
+    /// Where the headers are.
+    pub(crate) headers: PathBuf,
+    /// The shared library.
+    pub(crate) file: PathBuf,
+}
+
+/// Our libraries; they lie beside the `scela-run` that is tested.
+pub(crate) struct Ours;
+
+impl Ours {
+    #[track_caller]
+    pub(crate) fn pmi() -> Library {
+        Self::of(Api::Pmi)
+    }
+
+    #[track_caller]
+    pub(crate) fn of(api: Api) -> Library {
+        let file = scela_run().with_file_name(format!("lib{}.so", api.name()));
+        assert!(file.is_file(), "there is no {}: run 'cargo build --release --workspace' first", file.display());
+        Library { api, owner: "ours", headers: repository().join("libpmi-c/include"), file }
+    }
+}
+
+/// Debian's library, or `None` if it is not here, which is said.
+#[track_caller]
+pub(crate) fn slurms(api: Api) -> Option<Library> {
+    let headers = PathBuf::from(SLURM_HEADERS);
+    let soname = api.soname();
+    // Says the bare name where there is none.
+    let found = Command::new("gcc").arg(format!("-print-file-name={soname}")).output();
+    let found = found.map_or_else(|_| String::new(), |found| String::from_utf8_lossy(&found.stdout).trim().to_owned());
+    let file = PathBuf::from(found);
+    if headers.join(api.header()).is_file() && file.is_absolute() {
+        return Some(Library { api, owner: "slurms", headers, file });
+    }
+    skip(&format!(
+        "Slurm's {soname} is not here with its headers; Debian has it in libpmi0-dev and libpmi2-0-dev, ./tests/run \
+         installs it"
+    ));
+    None
+}
+
+/// Says that a test does not run, and why; a failure where every test must.
+#[track_caller]
+pub(crate) fn skip(why: &str) {
+    assert!(std::env::var_os(STRICT).is_none(), "{why}");
+    // Not by eprintln!, which is shown for failures only.
+    let _ = writeln!(io::stderr(), "skipped: {why}");
+}
+
+impl Library {
+    /// A C program of `programs/` or `libpmi-c/tests`, built with this library; it finds no other when
+    /// it runs, whatever its environment says.
+    #[track_caller]
+    pub(crate) fn compiled(&self, program: &str) -> PathBuf {
+        static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("abi").join(self.owner);
+        let path = directory.join(format!("{program}-{}", self.api.name()));
+        // A test that failed meanwhile has left nothing half done.
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        if built.insert(path.clone()) {
+            let place = self.place(&directory);
+            // Under its name when it is whole: another run of the tests may have it running.
+            let new = path.with_extension(std::process::id().to_string());
+            self.compile(&source(program), &place, &new);
+            fs::rename(&new, &path).expect("a file can be renamed where it could be made");
+        }
+        path
+    }
+
+    /// A directory that has this library by all its names.
+    #[track_caller]
+    fn place(&self, directory: &Path) -> PathBuf {
+        let place = directory.join("lib").join(self.api.name());
+        fs::create_dir_all(&place).expect("cargo's directory for tests can be written");
+        for name in [format!("lib{}.so", self.api.name()), self.api.soname()] {
+            let link = place.join(name);
+            if fs::read_link(&link).ok().as_ref() != Some(&self.file) {
+                let _ = fs::remove_file(&link);
+                symlink(&self.file, &link).expect("a link can be made where a directory could");
+            }
+        }
+        place
+    }
+
+    #[track_caller]
+    fn compile(&self, source: &Path, place: &Path, path: &Path) {
+        let mut compiler = Command::new("gcc");
+        // Without optimisation, under which variables are lost where a walk jumps out of a call.
+        compiler.args(["-std=gnu99", "-O0", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]);
+        compiler.args(["-Wno-unused-function", &format!("-DAPI={}", self.api as u32 + 1)]);
+        compiler.arg("-I").arg(&self.headers).arg("-I").arg(repository().join("libpmi-c/tests"));
+        compiler.arg("-o").arg(path).arg(source);
+        compiler.arg("-L").arg(place).arg(format!("-l{}", self.api.name()));
+        compiler.arg("-Wl,--disable-new-dtags").arg(format!("-Wl,-rpath,{}", place.display()));
+        let compiled = compiler.output().expect("a C compiler; ./tests/run installs it");
+        let said = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{} with {} headers: {said}", source.display(), self.owner);
+    }
+}
+
+/// Where a program's source is.
+fn source(program: &str) -> PathBuf {
+    let file = format!("{program}.c");
+    let places = [repository().join("tests/abi/programs"), repository().join("libpmi-c/tests")];
+    let found = places.iter().map(|place| place.join(&file)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("there is no {file} in {places:?}"))
+}
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
