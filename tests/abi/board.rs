@@ -2,16 +2,32 @@
 //! whoever dies in the middle of it harms nobody.
 
 use std::ffi::OsString;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use tests::{Program, Run, scela};
 
-use crate::libraries::Ours;
+use crate::libraries::{Ours, skip};
 
 /// A rank that does these steps with libpmi: see programs/script.c.
 fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
-    let program = Ours::pmi().compiled("script").into_os_string();
+    script_with(&[], steps)
+}
+
+/// The same, compiled with these flags.
+fn script_with<'a>(flags: &[&str], steps: impl IntoIterator<Item = &'a str>) -> Program {
+    let program = Ours::pmi().compiled_with("script", flags).into_os_string();
     [program].into_iter().chain(steps.into_iter().map(OsString::from)).collect()
+}
+
+/// `program` below a tool that looks at it, if that is here, which is said.
+fn under<'a>(tool: &str, words: impl IntoIterator<Item = &'a str>, program: Program) -> Option<Program> {
+    if Command::new(tool).arg("--version").output().is_err() {
+        skip(&format!("{tool} is not here; Debian has it, ./tests/run installs it"));
+        return None;
+    }
+    let words = words.into_iter().map(OsString::from);
+    Some([OsString::from(tool)].into_iter().chain(words).chain(program).collect())
 }
 
 /// A rank that does these steps over the wire: see tests/support/rank.
@@ -167,4 +183,41 @@ fn a_rank_that_leaves_while_others_wait_is_named() {
     let steps = ["init", "fence", "@1", "exit 0", "@*", "fence", "finalize"];
     let outcome = scela().np(4).agents(2).program(script(steps)).run();
     outcome.has_code(1).says("rank 1 on ");
+}
+
+#[test]
+fn a_get_makes_no_system_call() {
+    let steps = ["init", "put k{rank} v", "fence", "say begin", "gets 5000", "say end", "fence", "finalize"];
+    let run = scela().np(2);
+    let place = tempfile::tempdir().expect("a place for temporary files");
+    let trace = place.path().join("trace").display().to_string();
+    let Some(program) = under("strace", ["-ff", "-o", &trace], script(steps)) else { return };
+    run.program(program).run().has_code(0);
+    let mut seen = 0;
+    for entry in std::fs::read_dir(place.path()).expect("strace has written").flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let mut lines = text.lines().skip_while(|line| !line.contains(": begin"));
+        if lines.next().is_none() {
+            continue;
+        }
+        let next = lines.next().unwrap_or_default();
+        assert!(next.contains(": end"), "between two fences: {next}");
+        seen += 1;
+    }
+    assert_eq!(seen, 2, "both ranks were traced");
+}
+
+#[test]
+fn valgrind_finds_nothing() {
+    let steps = ["init", "rounds 6 400", "get none", "fence", "finalize"];
+    let words = ["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    let Some(program) = under("valgrind", words, script(steps)) else { return };
+    scela().np(3).agents(2).program(program).run().is_quiet_success();
+}
+
+#[test]
+fn sanitizers_find_nothing() {
+    let steps = ["init", "rounds 20 900", "get none", "fence", "finalize"];
+    let program = script_with(&["-fsanitize=address,undefined", "-fno-sanitize-recover"], steps);
+    scela().np(4).agents(2).program(program).run().is_quiet_success();
 }

@@ -104,16 +104,22 @@ impl Library {
     /// it runs, whatever its environment says.
     #[track_caller]
     pub(crate) fn compiled(&self, program: &str) -> PathBuf {
+        self.compiled_with(program, &[])
+    }
+
+    /// The same, with these flags for the compiler.
+    #[track_caller]
+    pub(crate) fn compiled_with(&self, program: &str, flags: &[&str]) -> PathBuf {
         static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("abi").join(self.owner);
-        let path = directory.join(format!("{program}-{}", self.api.name()));
+        let path = directory.join(format!("{program}-{}{}", self.api.name(), flags.concat()));
         // A test that failed meanwhile has left nothing half done.
         let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
         if built.insert(path.clone()) {
             let place = self.place(&directory);
             // Under its name when it is whole: another run of the tests may have it running.
             let new = path.with_extension(std::process::id().to_string());
-            self.compile(&source(program), &place, &new);
+            self.compile(&source(program), &place, &new, flags);
             fs::rename(&new, &path).expect("a file can be renamed where it could be made");
         }
         path
@@ -135,11 +141,11 @@ impl Library {
     }
 
     #[track_caller]
-    fn compile(&self, source: &Path, place: &Path, path: &Path) {
+    fn compile(&self, source: &Path, place: &Path, path: &Path, flags: &[&str]) {
         let mut compiler = Command::new("gcc");
         // Without optimisation, under which variables are lost where a walk jumps out of a call.
         compiler.args(["-std=gnu99", "-O0", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]);
-        compiler.args(["-Wno-unused-function", &format!("-DAPI={}", self.api as u32 + 1)]);
+        compiler.args(flags).args(["-Wno-unused-function", &format!("-DAPI={}", self.api as u32 + 1)]);
         compiler.arg("-I").arg(&self.headers).arg("-I").arg(repository().join("libpmi-c/tests"));
         compiler.arg("-o").arg(path).arg(source);
         compiler.arg("-L").arg(place).arg(format!("-l{}", self.api.name()));

@@ -13,7 +13,7 @@ use pmi::client::ClientError;
 use pmi::limits::ABORT_MESSAGE_BYTES_MAX;
 use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
-use pmi::{Launched, SpawnOrder, v1, v2};
+use pmi::{Launched, Puts, SpawnOrder, v1, v2};
 
 use crate::clique::ranks_beside;
 use crate::environment::Environment;
@@ -63,6 +63,8 @@ struct Connection {
 
 /// Keys and values, each key once.
 pub type Entries = Box<dyn Iterator<Item = (Cow<'static, [u8]>, Cow<'static, [u8]>)> + Send>;
+
+static NO_PUTS: Puts = Puts::new();
 
 /// When who waits in the segment first looks whether its agent is still there; then after twice as
 /// long, and so on: a rank may wait for hours for others that compute, and should not disturb them.
@@ -185,11 +187,12 @@ impl Attachment {
         check_process()?;
         let _fencing = self.fencing.lock().map_err(|_| Error::Broken)?;
         let puts = self.own.depart();
+        let puts = puts.as_deref().unwrap_or(&NO_PUTS);
         match &joined.segment {
-            None => self.wire(|wire| wire.fence(&puts))?,
+            None => self.wire(|wire| wire.fence(puts))?,
             Some(segment) => {
                 let before = segment.released();
-                self.wire(|wire| wire.fence_in_segment(&puts))?;
+                self.wire(|wire| wire.fence_in_segment(puts))?;
                 self.wait_in(segment, before)?;
             }
         }

@@ -18,7 +18,7 @@ pub(crate) struct Own {
 #[derive(Debug, Default)]
 struct OwnPuts {
     pending: Pending,
-    under_way: Arc<Puts>,
+    under_way: Option<Arc<Puts>>,
 }
 
 impl Own {
@@ -41,20 +41,26 @@ impl Own {
         if self.any.load(Ordering::Acquire) { self.find(key) } else { None }
     }
 
-    /// Sends all puts on their way: to be called when the fence is arrived at.
-    pub(crate) fn depart(&self) -> Arc<Puts> {
+    /// Sends all puts on their way, if there are any: to be called when the fence is arrived at.
+    pub(crate) fn depart(&self) -> Option<Arc<Puts>> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
         let mut puts = self.lock();
         let puts = puts.get_or_insert_default();
-        puts.under_way = Arc::new(puts.pending.take());
-        Arc::clone(&puts.under_way)
+        puts.under_way = Some(Arc::new(puts.pending.take()));
+        puts.under_way.clone()
     }
 
     /// The puts that departed have arrived: they are on the board, for those who look there next.
     pub(crate) fn arrive(&self) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
         let mut puts = self.lock();
         let left = puts.as_ref().is_some_and(|puts| !puts.pending.is_empty());
         match &mut *puts {
-            Some(puts) if left => puts.under_way = Arc::default(),
+            Some(puts) if left => puts.under_way = None,
             none => *none = None,
         }
         // Who reads this sees the board as it was when the fence was released, or newer.
@@ -77,7 +83,8 @@ impl Own {
             // There was room for it before.
             let _ = puts.pending.push(put.rank, put.key, put.value);
         }
-        let all = puts.under_way.iter().chain(pending.iter()).flatten();
+        let under_way = puts.under_way.iter().flat_map(|puts| puts.iter());
+        let all = under_way.chain(pending.iter()).flatten();
         let newest: std::collections::BTreeMap<_, _> = all.map(|put| (put.key, put.value)).collect();
         newest.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
     }
@@ -86,7 +93,8 @@ impl Own {
     fn find(&self, key: &[u8]) -> Option<Vec<u8>> {
         let puts = self.lock();
         let puts = puts.as_ref()?;
-        puts.pending.get(key).or_else(|| puts.under_way.last_value_of(key)).map(<[u8]>::to_vec)
+        let under_way = || puts.under_way.as_ref()?.last_value_of(key);
+        puts.pending.get(key).or_else(under_way).map(<[u8]>::to_vec)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<OwnPuts>> {
@@ -109,7 +117,7 @@ mod tests {
         assert!(own.push(ME, b"a", b"2"));
         assert_eq!(own.get(b"a"), Some(b"2".to_vec()));
         let departed = own.depart();
-        assert_eq!(departed.validate(), Ok(2));
+        assert_eq!(departed.map(|puts| puts.validate()), Some(Ok(2)));
         assert_eq!(own.get(b"a"), Some(b"2".to_vec()));
         assert!(own.push(ME, b"b", b"3"));
         assert_eq!(own.entries(), [(b"a".to_vec(), b"2".to_vec()), (b"b".to_vec(), b"3".to_vec())]);
@@ -118,6 +126,7 @@ mod tests {
         assert_eq!(own.get(b"b"), Some(b"3".to_vec()));
         own.depart();
         own.arrive();
+        assert_eq!(own.depart(), None);
         assert!(!own.any.load(Ordering::Relaxed));
     }
 

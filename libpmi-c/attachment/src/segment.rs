@@ -8,10 +8,10 @@
 //!
 //! Shown for [`Segment::view`], which makes a slice of the log's first `n` bytes.
 //!
-//! 1. *They are there.* A slice is made only of bytes up to [`Window::readable`], which is set, once
-//!    `fstat` has said so, to no more than lies both in the file and in the window. The file never
-//!    shrinks: [`Segment::map`] takes none that is not sealed against it. The window is unmapped by
-//!    [`Segment::drop`] only, and slices borrow from the segment.
+//! 1. *They are there.* A slice is made only of bytes up to [`Window::readable`], which is set to no
+//!    more than lies in the window. They lie in the file too: the agent publishes what it has written
+//!    there, and the file never shrinks; [`Segment::map`] takes none that is not sealed against it.
+//!    The window is unmapped by [`Segment::drop`] only, and slices borrow from the segment.
 //! 2. *They do not change.* `n` was read from the word of publication with acquire semantics, the
 //!    agent stored it there with release semantics after it had written those bytes, and it writes
 //!    no byte of the log twice. So each write to them happened before the slice was made, and none
@@ -140,13 +140,12 @@ impl Segment {
             return None;
         }
         let end = LOG_AT.checked_add(published.log_bytes())?;
-        let status = socket::status(self.file.as_raw_fd()).ok()?;
-        // A program that closes all descriptors, whosoever they are, may have another file there now.
-        let is_same = identity_of(&status) == self.identity;
-        if !is_same || usize::try_from(status.st_size).ok()? < end {
-            return None;
-        }
         if end > window.bytes {
+            // A program that closes all descriptors, whosoever they are, may have another file there now.
+            let status = socket::status(self.file.as_raw_fd()).ok()?;
+            if identity_of(&status) != self.identity {
+                return None;
+            }
             let bytes = end.checked_mul(2)?.checked_next_power_of_two()?.max(WINDOW_BYTES_MIN);
             let larger = Window::map(&self.file, bytes, ptr::from_ref(window).cast_mut()).ok()?;
             let larger = Box::into_raw(larger);

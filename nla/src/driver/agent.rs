@@ -26,9 +26,9 @@ use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
-use crate::core::{Action, Agent, AgentId, Down, Input, NamespaceId, Subtree, Up};
+use crate::core::{Action, Agent, AgentId, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, encode};
+use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, decode_down, encode};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -482,7 +482,7 @@ impl Driver {
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
         match event {
-            LinkEvent::Message(bytes) if peer == self.parent_id => match decode::<Down>(&bytes) {
+            LinkEvent::Message(bytes) if peer == self.parent_id => match decode_down(&bytes) {
                 Ok(message) => self.handle(Input::FromParent(message)),
                 Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
             },

@@ -2,8 +2,8 @@
 //!
 //! The file is mapped here once, larger than it is, and then sealed: F_SEAL_FUTURE_WRITE leaves this
 //! one mapping writable and allows no other, whoever gets hold of the file; F_SEAL_SHRINK keeps
-//! every page that a reader may touch. It grows by fallocate, which fails where there is no memory,
-//! in place of killing whoever touches the page first.
+//! every page that a reader may touch. It grows by pages that are taken at once, which fails where
+//! there is no memory, in place of killing whoever touches the page first.
 //!
 //! # Why this is sound
 //!
@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
@@ -115,9 +116,26 @@ impl Segment {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let more = (bytes - self.file_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.file_bytes);
-        fallocate(&self.file, FallocateFlags::empty(), self.file_bytes as i64, more as i64)?;
+        self.take_pages(self.file_bytes, more)?;
         self.file_bytes += more;
         Ok(())
+    }
+
+    /// Lengthens the file by pages that are there, or fails.
+    fn take_pages(&self, start: usize, bytes: usize) -> io::Result<()> {
+        nix::unistd::ftruncate(&self.file, (start + bytes) as i64)?;
+        // Takes the pages and maps them at once, where touching them would be a fault each.
+        // SAFETY: a part of our own mapping, and of the file.
+        let taken =
+            unsafe { libc::madvise(self.memory.base.as_ptr().add(start).cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        match taken {
+            0 => Ok(()),
+            // Before Linux 5.14.
+            _ if Errno::last() == Errno::EINVAL => {
+                Ok(fallocate(&self.file, FallocateFlags::empty(), start as i64, bytes as i64)?)
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Messages as bytes: rmp-serde, with the sender's and the receiver's bounds checked.
 
 use bytes::Bytes;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::core::{Down, Given, NamespaceId};
@@ -42,6 +42,40 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
+/// [`decode`] for what comes down. An epoch, which may be large, is not copied: it stays a part of
+/// `bytes`.
+pub fn decode_down(bytes: &Bytes) -> Result<Down, CodingError> {
+    match rmp_serde::from_slice(bytes) {
+        // The epoch is the message's last part: nothing is behind it.
+        Ok(BorrowedRelease::Release { namespace, number, given: BorrowedGiven::Epoch(epoch) })
+            if epoch.as_ptr_range().end == bytes.as_ptr_range().end =>
+        {
+            Ok(Down::Release { namespace, number, given: Given::Epoch(bytes.slice_ref(epoch)) })
+        }
+        // Any other message, or none.
+        _ => decode(bytes),
+    }
+}
+
+/// [`Down::Release`] of an epoch, as it is written.
+#[derive(Deserialize)]
+enum BorrowedRelease<'a> {
+    Release {
+        namespace: NamespaceId,
+        number: u32,
+        #[serde(borrow)]
+        given: BorrowedGiven<'a>,
+    },
+}
+
+#[derive(Deserialize)]
+enum BorrowedGiven<'a> {
+    Epoch(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
+}
+
+/// What a release takes at most beside its epoch: an epoch is not moved about while it is written.
+const RELEASE_BYTES: usize = 64;
+
 /// Encodes messages for children. The release of a fence goes to all of them with the same entries,
 /// maybe a great many: it is encoded once. That of a ring is another one for each child.
 #[derive(Default)]
@@ -57,13 +91,15 @@ impl DownEncoder {
 
     /// The bytes of `message`.
     pub fn encode(&mut self, message: &Down) -> Bytes {
-        let Down::Release { namespace, number, given: Given::Epoch(_) } = message else {
+        let Down::Release { namespace, number, given: Given::Epoch(epoch) } = message else {
             return encode(message).into();
         };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
-                let bytes = Bytes::from(encode(message));
+                let mut bytes = Vec::with_capacity(epoch.len() + RELEASE_BYTES);
+                rmp_serde::encode::write(&mut bytes, message).expect("as in encode");
+                let bytes = Bytes::from(bytes);
                 self.release = Some((*namespace, *number, bytes.clone()));
                 bytes
             }
@@ -98,6 +134,25 @@ mod tests {
             let ring = release(Given::Ring(seat));
             assert_eq!(decode::<Down>(&encoder.encode(&ring)).unwrap(), ring);
         }
+    }
+
+    #[test]
+    fn an_epoch_is_read_without_a_copy() {
+        let epoch = Bytes::from(vec![7; 1000]);
+        let given = Given::Epoch(epoch.clone());
+        let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
+        let bytes = Bytes::from(encode(&release));
+        let read = decode_down(&bytes).unwrap();
+        assert_eq!(read, release);
+        let Down::Release { given: Given::Epoch(read), .. } = read else { panic!("a release") };
+        assert!(bytes.as_ptr_range().contains(&read.as_ptr()), "copied");
+        let whole = [&bytes[..], &[0]].concat();
+        assert!(matches!(decode_down(&whole.into()), Err(CodingError::TooLong(1))));
+        assert!(decode_down(&bytes.slice(..500)).is_err());
+        assert_eq!(decode_down(&encode(&Down::Leave).into()).unwrap(), Down::Leave);
+        let seat = Seat { position: 1, from_left: vec![1], from_right: vec![2] };
+        let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: Given::Ring(seat) };
+        assert_eq!(decode_down(&encode(&ring).into()).unwrap(), ring);
     }
 
     mod properties {

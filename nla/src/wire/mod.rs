@@ -15,7 +15,7 @@ mod lane;
 mod record;
 
 pub use boot::{BootOrder, BootReport, MARKER, NoMarker, ParentAddress, marked};
-pub use coding::{CodingError, DownEncoder, decode, encode};
+pub use coding::{CodingError, DownEncoder, decode, decode_down, encode};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,
 };

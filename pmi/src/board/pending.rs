@@ -1,20 +1,26 @@
 //! [`Pending`]: what a rank put since its last fence.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::hash::hash as key_hash;
-use super::puts::Puts;
+use super::puts::{Put, Puts};
 use crate::Rank;
 use crate::limits::PENDING_BYTES_MAX;
 
+/// So many bytes of puts are read through faster than an index is made.
+const SCANNED_BYTES_MAX: usize = 4096;
+
 /// A rank's puts that are not on their way yet, bounded by [`PENDING_BYTES_MAX`], and an index that
 /// keeps a rank that puts and gets many keys of its own from reading them all each time.
+///
+/// Most ranks put one or two business cards, and a thousand of them at a time: what they touch here
+/// for the first time costs more than all that is done with it.
 #[derive(Clone, Debug, Default)]
 pub struct Pending {
     puts: Puts,
     /// Where the last put begins whose key has this hash. Two keys with one hash are told apart by
-    /// reading on.
-    by_hash: HashMap<u64, usize>,
+    /// reading on. Empty while there is little.
+    by_hash: BTreeMap<u64, usize>,
 }
 
 impl Pending {
@@ -24,15 +30,28 @@ impl Pending {
         if self.puts.bytes_len() + Puts::cost(key, value) > PENDING_BYTES_MAX {
             return false;
         }
-        self.by_hash.insert(key_hash(key), self.puts.bytes_len());
+        let offset = self.puts.bytes_len();
         self.puts.push(rank, key, value);
+        if !self.by_hash.is_empty() {
+            self.by_hash.insert(key_hash(key), offset);
+        } else if self.puts.bytes_len() > SCANNED_BYTES_MAX {
+            self.index();
+        }
         true
+    }
+
+    fn index(&mut self) {
+        let mut offset = 0;
+        while let Some((Put { key, .. }, next)) = self.puts.put_at(offset) {
+            self.by_hash.insert(key_hash(key), offset);
+            offset = next;
+        }
     }
 
     /// The last value put for a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        if self.puts.is_empty() {
-            return None;
+        if self.by_hash.is_empty() {
+            return self.puts.last_value_of(key);
         }
         let offset = *self.by_hash.get(&key_hash(key))?;
         match self.puts.put_at(offset) {
@@ -63,11 +82,25 @@ mod tests {
         let [one, other] = colliding_keys();
         assert_eq!(key_hash(&one), key_hash(&other));
         let mut pending = Pending::default();
+        assert!(pending.push(Rank(0), b"large", &[b'x'; SCANNED_BYTES_MAX]));
         assert!(pending.push(Rank(0), &one, b"1"));
         assert_eq!(pending.get(&other), None);
         assert!(pending.push(Rank(0), &other, b"2"));
         assert_eq!(pending.get(&one), Some(&b"1"[..]));
         assert_eq!(pending.get(&other), Some(&b"2"[..]));
+    }
+
+    #[test]
+    fn the_last_value_is_found_with_and_without_an_index() {
+        let mut pending = Pending::default();
+        for number in 0..500_u32 {
+            let (key, value) = (format!("key-{}", number % 250), number.to_string());
+            assert!(pending.push(Rank(0), key.as_bytes(), value.as_bytes()));
+            assert_eq!(pending.get(key.as_bytes()), Some(value.as_bytes()), "of {number}");
+            assert_eq!(pending.get(b"key-0"), Some(if number < 250 { &b"0"[..] } else { b"250" }), "of {number}");
+            assert_eq!(pending.get(b"absent"), None);
+        }
+        assert!(!pending.by_hash.is_empty());
     }
 
     #[test]

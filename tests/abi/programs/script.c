@@ -6,6 +6,7 @@
  *   get KEY                 prints KEY=VALUE, or KEY is absent
  *   rounds COUNT BYTES      so many fences; at each everybody puts a value of up to BYTES bytes, gets all that
  *                           was ever put in an order of its own, and checks it
+ *   gets COUNT              gets everybody's "k" so many times, and as often what nobody put
  *   maps                    prints how many boards are mapped, and how
  *   @RANK, @*               the steps that follow are for this rank only, for all
  *   say TEXT, touch FILE, await FILE, exit CODE, pause
@@ -109,6 +110,18 @@ static void rounds(int count, int bytes)
     }
 }
 
+static void gets_only(int count)
+{
+    char key[64], value[1024];
+    for (int i = 0; i < count; i++) {
+        snprintf(key, sizeof key, "k%d", i % size);
+        must(PMI_KVS_Get(name, key, value, sizeof value), key);
+        snprintf(key, sizeof key, "none%d", i);
+        if (PMI_KVS_Get(name, key, value, sizeof value) == PMI_SUCCESS)
+            exit(96);
+    }
+}
+
 static void maps(void)
 {
     char line[4096], inodes[64][32];
@@ -205,6 +218,8 @@ static void step(char *text)
         get(rest);
     else if (strcmp(text, "rounds") == 0 && second)
         rounds(atoi(rest), atoi(second + 1));
+    else if (strcmp(text, "gets") == 0)
+        gets_only(atoi(rest));
     else if (strcmp(text, "maps") == 0)
         maps();
     else if (strcmp(text, "clobber") == 0)
