@@ -6,16 +6,18 @@
 //! ```text
 //! byte 0     magic u32                 never changes
 //! byte 64    released u32              how many fences were released; the futex that ranks wait on
-//! byte 128   published u64             bytes of the log that are published; bit 63: closed
+//! byte 128   published u64             how much of the log is published, and where its directory is
 //! byte 4096  log: epochs and directories, each at a multiple of 64 bytes
 //!
-//! directory  runs × [ offset u64 | length u64 ] | runs u32 | magic u32
+//! published  bits 0..32: the log's end, bits 32..63: the directory's place, in units of 64 bytes;
+//!            bit 63: closed
+//! directory  runs u32 | magic u32 | runs × [ offset u64 | length u64 ]
 //! ```
 //!
-//! What is published always ends with a directory: the epochs that count, the newest first, by
-//! their places in the log. So one word says all: who has read `published` with acquire semantics
-//! sees an immutable log with its directory, since the agent wrote both before it stored the word
-//! with release semantics. No reader can disturb another or the writer: readers map the segment
+//! The directory lists the epochs that count, the newest first, by their places in the log. It lies
+//! right in front of the newest one where there is room, so that reading both is one page fault.
+//! One word says all: who has read `published` with acquire semantics sees an immutable log with its
+//! directory, since the agent wrote both before it stored the word with release semantics. No reader can disturb another or the writer: readers map the segment
 //! read-only, and there is nothing for them to write.
 //!
 //! The released word is incremented after the publication of what the fence made visible, with
@@ -69,17 +71,25 @@ pub const ALIGNMENT: usize = 64;
 const CLOSED: u64 = 1 << 63;
 const DIRECTORY_MAGIC: u32 = u32::from_le_bytes(*b"SDR1");
 const RUN_BYTES: usize = 16;
-const TRAILER_BYTES: usize = 8;
+const HEADER_BYTES: usize = 8;
 
 /// The value of the word of publication.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Published(u64);
 
 impl Published {
-    /// So many bytes of the log.
-    pub fn bytes(bytes: u64) -> Self {
-        Self(bytes & !CLOSED)
+    /// So many bytes of the log, with a directory that begins at this one: a multiple of
+    /// [`ALIGNMENT`]. `None` beyond what the word can say, 128 GiB.
+    ///
+    /// Both only grow, and with them the word.
+    pub fn new(log_bytes: usize, directory_at: usize) -> Option<Self> {
+        let end = u32::try_from(log_bytes.div_ceil(ALIGNMENT)).ok()?;
+        let place = u32::try_from(directory_at / ALIGNMENT).ok().filter(|place| *place < 1 << 31)?;
+        Some(Self(u64::from(place) << 32 | u64::from(end)))
     }
+
+    /// Nothing.
+    pub const NOTHING: Self = Self(0);
 
     /// The same, and no more to come.
     #[must_use]
@@ -97,9 +107,14 @@ impl Published {
         self.0
     }
 
-    /// Bytes of the log that may be read.
+    /// Bytes of the log that may be read; up to 63 behind its last one belong to nobody.
     pub fn log_bytes(self) -> usize {
-        usize::try_from(self.0 & !CLOSED).unwrap_or(usize::MAX)
+        self.0 as u32 as usize * ALIGNMENT
+    }
+
+    /// Where in the log the directory begins.
+    pub fn directory_at(self) -> usize {
+        ((self.0 & !CLOSED) >> 32) as usize * ALIGNMENT
     }
 
     /// The board has more than the log.
@@ -108,19 +123,22 @@ impl Published {
     }
 }
 
-/// A directory, to be appended to the log behind the epochs that it lists.
+/// Room for a directory in front of an epoch: enough for all but boards of very many sizes.
+pub const DIRECTORY_ROOM: usize = 1024;
+
+/// A directory, to be written to the log.
 ///
 /// `runs` are places in the log, offset and length, the newest epoch first.
 pub fn directory(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
-    let mut bytes = Vec::new();
+    let mut bytes = vec![0; HEADER_BYTES];
     let mut count = 0_u32;
     for (offset, length) in runs {
         bytes.extend_from_slice(&offset.to_le_bytes());
         bytes.extend_from_slice(&length.to_le_bytes());
         count += 1;
     }
-    bytes.extend_from_slice(&count.to_le_bytes());
-    bytes.extend_from_slice(&DIRECTORY_MAGIC.to_le_bytes());
+    bytes[..4].copy_from_slice(&count.to_le_bytes());
+    bytes[4..HEADER_BYTES].copy_from_slice(&DIRECTORY_MAGIC.to_le_bytes());
     bytes
 }
 
@@ -133,19 +151,18 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Over the published part of a log; `None` if that does not end with a directory.
+    /// Over the published part of a log; `None` if it has no directory where it should.
     ///
     /// Whatever the bytes are, no look-up leaves them or runs for ever.
     #[inline]
-    pub fn over(log: &'a [u8]) -> Option<Self> {
-        let (rest, trailer) = log.split_last_chunk::<TRAILER_BYTES>()?;
-        let (count, magic) = trailer.split_first_chunk::<4>()?;
+    pub fn over(log: &'a [u8], directory_at: usize) -> Option<Self> {
+        let (count, rest) = log.get(directory_at..)?.split_first_chunk::<4>()?;
+        let (magic, rest) = rest.split_first_chunk::<4>()?;
         if *magic != DIRECTORY_MAGIC.to_le_bytes() {
             return None;
         }
         let bytes = usize::try_from(u32::from_le_bytes(*count)).ok()?.checked_mul(RUN_BYTES)?;
-        let runs = &rest[rest.len().checked_sub(bytes)?..];
-        Some(Self { log, runs })
+        Some(Self { log, runs: rest.get(..bytes)? })
     }
 
     /// The newest value of a key.
@@ -181,23 +198,24 @@ mod tests {
         Epoch::from_entries(entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())))
     }
 
-    /// A log as an agent writes it: after each epoch a directory.
-    fn log(epochs: &[Epoch]) -> Vec<u8> {
-        let (mut log, mut runs) = (Vec::new(), Vec::new());
+    /// A log with a directory after each epoch, and where the last one begins.
+    fn log(epochs: &[Epoch]) -> (Vec<u8>, usize) {
+        let (mut log, mut runs, mut at) = (Vec::new(), Vec::new(), 0);
         for epoch in epochs {
             log.resize(log.len().next_multiple_of(ALIGNMENT), 0);
             runs.insert(0, (log.len() as u64, epoch.bytes().len() as u64));
             log.extend_from_slice(epoch.bytes());
-            log.resize(log.len().next_multiple_of(ALIGNMENT), 0);
+            at = log.len().next_multiple_of(ALIGNMENT);
+            log.resize(at, 0);
             log.extend_from_slice(&directory(runs.iter().copied()));
         }
-        log
+        (log, at)
     }
 
     #[test]
     fn the_newest_epoch_wins() {
-        let log = log(&[epoch(&[("a", "1"), ("b", "1")]), epoch(&[("a", "2"), ("c", "")])]);
-        let view = View::over(&log).unwrap();
+        let (log, at) = log(&[epoch(&[("a", "1"), ("b", "1")]), epoch(&[("a", "2"), ("c", "")])]);
+        let view = View::over(&log, at).unwrap();
         assert_eq!(view.get(b"a"), Some(&b"2"[..]));
         assert_eq!(view.get(b"b"), Some(&b"1"[..]));
         assert_eq!(view.get(b"c"), Some(&b""[..]));
@@ -208,12 +226,13 @@ mod tests {
 
     #[test]
     fn nothing_published_is_no_view_and_no_runs_are_no_entries() {
-        assert!(View::over(b"").is_none());
+        assert!(View::over(b"", 0).is_none());
         let empty = directory([]);
-        assert_eq!(View::over(&empty).unwrap().get(b"a"), None);
+        assert_eq!(View::over(&empty, 0).unwrap().get(b"a"), None);
+        assert!(View::over(&empty, 1).is_none());
         // An epoch of nothing has no bytes.
-        let nothing = log(&[Epoch::default()]);
-        assert_eq!(View::over(&nothing).unwrap().iter().count(), 0);
+        let (nothing, at) = log(&[Epoch::default()]);
+        assert_eq!(View::over(&nothing, at).unwrap().iter().count(), 0);
     }
 
     #[test]
@@ -225,11 +244,17 @@ mod tests {
     }
 
     #[test]
-    fn the_word_tells_length_and_end() {
-        let word = Published::bytes(4096);
-        assert_eq!((word.log_bytes(), word.is_closed()), (4096, false));
-        let word = Published::from_word(word.closed().to_word());
-        assert_eq!((word.log_bytes(), word.is_closed()), (4096, true));
+    fn the_word_tells_length_place_and_end() {
+        let word = Published::new(4097, 128).unwrap();
+        assert_eq!((word.log_bytes(), word.directory_at(), word.is_closed()), (4160, 128, false));
+        let closed = Published::from_word(word.closed().to_word());
+        assert_eq!((closed.log_bytes(), closed.directory_at(), closed.is_closed()), (4160, 128, true));
+        let later = Published::new(5000, 4160).unwrap();
+        assert!(later.to_word() > word.to_word() && later.to_word() < closed.to_word());
+        let most = (u32::MAX as usize) * ALIGNMENT;
+        assert_eq!(Published::new(most, most / 2).map(Published::log_bytes), Some(most));
+        assert_eq!(Published::new(most + 1, 0), None);
+        assert_eq!(Published::new(most, 1 << 37), None);
     }
 
     mod properties {
@@ -244,14 +269,15 @@ mod tests {
                 changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
                 cut in any::<prop::sample::Index>(),
             ) {
-                let whole = log(&[epoch(&[("a", "1"), ("b", "22")]), epoch(&[("a", "333"), ("c", "")])]);
+                let (whole, at) = log(&[epoch(&[("a", "1"), ("b", "22")]), epoch(&[("a", "333"), ("c", "")])]);
                 let mut damaged = whole.clone();
-                for (at, byte) in changes {
-                    let at = at.index(damaged.len());
-                    damaged[at] = byte;
+                prop_assert!(View::over(&whole, at).is_some());
+                for (place, byte) in changes {
+                    let place = place.index(damaged.len());
+                    damaged[place] = byte;
                 }
                 for log in [&damaged[..], &damaged[..cut.index(damaged.len())]] {
-                    if let Some(view) = View::over(log) {
+                    if let Some(view) = View::over(log, at) {
                         view.get(b"a");
                         view.get(b"x");
                         view.iter().count();

@@ -341,6 +341,8 @@ impl Attachment {
                 return Err(Error::Gone);
             }
         }
+        // So that the gets that follow find nothing new to be looked into.
+        segment.view();
         Ok(())
     }
 

@@ -8,10 +8,10 @@
 //!
 //! Shown for [`Segment::view`], which makes a slice of the log's first `n` bytes.
 //!
-//! 1. *They are there.* A slice is made only of bytes up to [`Window::readable`], which is set to no
-//!    more than lies in the window. They lie in the file too: the agent publishes what it has written
-//!    there, and the file never shrinks; [`Segment::map`] takes none that is not sealed against it.
-//!    The window is unmapped by [`Segment::drop`] only, and slices borrow from the segment.
+//! 1. *They are there.* A slice is made only of bytes up to [`Window::readable`], which is set, once
+//!    `fstat` has said so, to no more than lies both in the file and in the window. The file never
+//!    shrinks: [`Segment::map`] takes none that is not sealed against it. The window is unmapped by
+//!    [`Segment::drop`] only, and slices borrow from the segment.
 //! 2. *They do not change.* `n` was read from the word of publication with acquire semantics, the
 //!    agent stored it there with release semantics after it had written those bytes, and it writes
 //!    no byte of the log twice. So each write to them happened before the slice was made, and none
@@ -140,12 +140,13 @@ impl Segment {
             return None;
         }
         let end = LOG_AT.checked_add(published.log_bytes())?;
+        let status = socket::status(self.file.as_raw_fd()).ok()?;
+        // A program that closes all descriptors, whosoever they are, may have another file there now.
+        let is_same = identity_of(&status) == self.identity;
+        if !is_same || usize::try_from(status.st_size).ok()? < end {
+            return None;
+        }
         if end > window.bytes {
-            // A program that closes all descriptors, whosoever they are, may have another file there now.
-            let status = socket::status(self.file.as_raw_fd()).ok()?;
-            if identity_of(&status) != self.identity {
-                return None;
-            }
             let bytes = end.checked_mul(2)?.checked_next_power_of_two()?.max(WINDOW_BYTES_MIN);
             let larger = Window::map(&self.file, bytes, ptr::from_ref(window).cast_mut()).ok()?;
             let larger = Box::into_raw(larger);
@@ -216,10 +217,11 @@ impl Window {
     /// The log's bytes up to `word`, which was read from the segment and is at most `readable`.
     #[inline]
     fn view(&self, word: u64) -> Option<View<'_>> {
-        let bytes = Published::from_word(word).log_bytes();
+        let published = Published::from_word(word);
+        let bytes = published.log_bytes();
         // SAFETY: shown above, in the module's documentation.
         let log = unsafe { slice::from_raw_parts(self.base.as_ptr().add(LOG_AT), bytes) };
-        View::over(log)
+        View::over(log, published.directory_at())
     }
 }
 
@@ -230,7 +232,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use pmi::Epoch;
-    use pmi::segment::directory;
+    use pmi::segment::{ALIGNMENT, directory};
 
     use super::*;
 
@@ -252,16 +254,20 @@ mod tests {
         file.try_clone().unwrap().into()
     }
 
-    /// A segment with an epoch of one entry, and the log's length.
-    fn segment() -> (File, usize) {
+    /// A segment with an epoch of one entry, and what is published of it.
+    fn segment() -> (File, Published) {
         let epoch = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
         let mut bytes = vec![0; LOG_AT];
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes.extend_from_slice(epoch.bytes());
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
+        let directory_at = bytes.len() - LOG_AT;
         bytes.extend_from_slice(&directory([(0, epoch.bytes().len() as u64)]));
+        bytes.resize(bytes.len().next_multiple_of(ALIGNMENT), 0);
         let log_bytes = bytes.len() - LOG_AT;
-        bytes[PUBLISHED_AT..][..8].copy_from_slice(&Published::bytes(log_bytes as u64).to_word().to_ne_bytes());
-        (memory(&bytes, libc::F_SEAL_SHRINK), log_bytes)
+        let published = Published::new(log_bytes, directory_at).unwrap();
+        bytes[PUBLISHED_AT..][..8].copy_from_slice(&published.to_word().to_ne_bytes());
+        (memory(&bytes, libc::F_SEAL_SHRINK), published)
     }
 
     fn publish(file: &File, word: u64) {
@@ -282,7 +288,7 @@ mod tests {
 
     #[test]
     fn nothing_is_read_that_is_not_in_the_file() {
-        let (file, log_bytes) = segment();
+        let (file, published) = segment();
         let segment = Segment::map(again(&file)).unwrap();
         assert_eq!(segment.view().unwrap().get(b"key"), Some(&b"value"[..]));
         // An agent that promises what is not there.
@@ -290,20 +296,20 @@ mod tests {
             publish(&file, promised);
             assert!(segment.view().is_none());
         }
-        publish(&file, Published::bytes(log_bytes as u64).closed().to_word());
+        publish(&file, published.closed().to_word());
         assert!(segment.view().is_none());
     }
 
     #[test]
     fn a_descriptor_that_became_another_file_is_not_mapped() {
-        let (file, log_bytes) = segment();
+        let (file, published) = segment();
         let segment = Segment::map(again(&file)).unwrap();
         let other = memory(&[0; 1 << 16], libc::F_SEAL_SHRINK);
         // SAFETY: what a program does that has closed all descriptors and opened others.
         unsafe { libc::dup2(other.as_raw_fd(), segment.file.as_raw_fd()) };
         assert!(segment.view().is_some(), "what is known to be there is");
         file.set_len(1 << 20).unwrap();
-        publish(&file, log_bytes as u64 + 1);
+        publish(&file, published.to_word() + 1);
         assert!(segment.view().is_none());
     }
 }

@@ -128,7 +128,8 @@ mod tests {
         std::fs::File::from(descriptor).read_to_end(&mut bytes).expect("the segment can be read");
         let word = bytes[PUBLISHED_AT..].first_chunk().expect("eight bytes");
         let published = Published::from_word(u64::from_le_bytes(*word));
-        let view = View::over(&bytes[LOG_AT..LOG_AT + published.log_bytes()]).expect("a directory");
+        let log = &bytes[LOG_AT..LOG_AT + published.log_bytes()];
+        let view = View::over(log, published.directory_at()).expect("a directory");
         keys.iter().map(|key| view.get(key.as_bytes()).map(|value| String::from_utf8_lossy(value).into())).collect()
     }
 

@@ -25,7 +25,7 @@ use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, op
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::stat::Mode;
-use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
+use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
 
 /// Address space that is reserved for a segment, and thus its largest size; where the process may
 /// not have so much, half of it, and so on.
@@ -43,6 +43,8 @@ pub struct Segment {
     reader: OwnedFd,
     file_bytes: usize,
     log_bytes: usize,
+    /// Where in the log there is room for a directory.
+    room_at: Option<usize>,
     published: Published,
 }
 
@@ -57,7 +59,8 @@ impl Segment {
         )?;
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let reader = open(own.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let mut segment = Self { memory, file, reader, file_bytes: 0, log_bytes: 0, published: Published::bytes(0) };
+        let mut segment =
+            Self { memory, file, reader, file_bytes: 0, log_bytes: 0, room_at: None, published: Published::NOTHING };
         segment.grow_to(LOG_AT)?;
         segment.memory.write(0, &MAGIC.to_le_bytes());
         Ok(segment)
@@ -69,11 +72,20 @@ impl Segment {
     }
 
     /// Appends to the log, and returns the same bytes where they lie now. Readers do not see them
-    /// before [`Segment::publish`].
+    /// before [`Segment::publish`], whose directory finds room in front of them.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<Bytes> {
-        let start = LOG_AT + self.log_bytes.next_multiple_of(ALIGNMENT);
+        let room_at = self.log_bytes.next_multiple_of(ALIGNMENT);
+        let bytes = self.append_at(room_at + DIRECTORY_ROOM, bytes)?;
+        self.room_at = Some(room_at);
+        Ok(bytes)
+    }
+
+    /// Appends at this place of the log, which nobody has written to.
+    fn append_at(&mut self, at: usize, bytes: &[u8]) -> io::Result<Bytes> {
+        let start = LOG_AT + at;
         let end = start.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
-        self.grow_to(end)?;
+        // Readers see the log up to a multiple of the alignment.
+        self.grow_to(end.next_multiple_of(ALIGNMENT))?;
         // Nobody has a slice of what lies behind the log's end.
         self.memory.write(start, bytes);
         self.log_bytes = end - LOG_AT;
@@ -86,10 +98,21 @@ impl Segment {
         (offset < self.log_bytes).then_some(offset as u64)
     }
 
-    /// Appends a directory and makes all that was appended visible to readers.
+    /// Writes a directory and makes all that was appended visible to readers.
     pub fn publish(&mut self, directory: &[u8]) -> io::Result<()> {
-        self.append(directory)?;
-        self.published = Published::bytes(self.log_bytes as u64);
+        let at = match self.room_at.take() {
+            // Not published yet, and nobody has a slice of it.
+            Some(at) if directory.len() <= DIRECTORY_ROOM => {
+                self.memory.write(LOG_AT + at, directory);
+                at
+            }
+            _ => {
+                let at = self.log_bytes.next_multiple_of(ALIGNMENT);
+                self.append_at(at, directory)?;
+                at
+            }
+        };
+        self.published = Published::new(self.log_bytes, at).ok_or(io::ErrorKind::OutOfMemory)?;
         self.memory.published().store(self.published.to_word(), Ordering::Release);
         Ok(())
     }
@@ -234,7 +257,7 @@ mod tests {
     fn readers_see_what_is_published_and_all_of_it() {
         let mut segment = Segment::new().expect("a segment");
         let mut board = Board::new();
-        assert_eq!(seen(&segment).1, Published::bytes(0));
+        assert_eq!(seen(&segment).1, Published::NOTHING);
         for number in 0..500 {
             board.publish_at(epoch(number), |epoch| epoch.placed(|bytes| segment.append(bytes).ok()));
             let place = |run: &Epoch| (segment.offset_of(run.bytes()).expect("in the log"), run.bytes().len() as u64);
@@ -244,7 +267,7 @@ mod tests {
         }
         let (released, published, log) = seen(&segment);
         assert_eq!((released, published.is_closed()), (500, false));
-        let view = View::over(&log).expect("a directory");
+        let view = View::over(&log, published.directory_at()).expect("a directory");
         for number in 0..500 {
             let key = format!("key-{number}");
             assert_eq!(view.get(key.as_bytes()), board.get(key.as_bytes()));
@@ -258,7 +281,7 @@ mod tests {
     fn what_was_handed_out_outlives_the_segment() {
         let mut segment = Segment::new().expect("a segment");
         let bytes = segment.append(b"abc").expect("there is room");
-        assert_eq!(segment.offset_of(&bytes), Some(0));
+        assert_eq!(segment.offset_of(&bytes), Some(DIRECTORY_ROOM as u64));
         assert_eq!(segment.offset_of(&Bytes::from_static(b"abc")), None);
         drop(segment);
         assert_eq!(&bytes[..], b"abc");

@@ -261,7 +261,10 @@ impl<'a> Command<'a> {
                 field("key", key);
             }
             Self::GetByIndex { index } => field("idx", index.to_string().as_bytes()),
-            Self::FenceInSegment { puts_bytes } => field("puts", puts_bytes.to_string().as_bytes()),
+            Self::FenceInSegment { puts_bytes } => {
+                field("puts", b"");
+                fields::write_number(*puts_bytes, out);
+            }
             Self::BarrierIn { group: Some(group) } => field("group", group),
             Self::Publish { service, port } => {
                 field("service", service);

@@ -65,6 +65,24 @@ pub fn number<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
+/// Appends a number in decimal.
+///
+/// By hand: all ranks of a node say one at a time when they arrive at a fence, each with cold caches,
+/// and std's formatting is spread over pages of code and allocates.
+pub fn write_number(number: usize, out: &mut Vec<u8>) {
+    let mut digits = [0; 20];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 /// Without the blanks at both ends.
 pub fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
@@ -150,6 +168,16 @@ mod tests {
                 phrase(&line, b"k");
                 until(&line, b"k", b"kk");
                 trim(&line);
+            }
+
+            #[test]
+            fn a_number_that_is_written_is_read(value in any::<usize>(), small in 0_usize..100) {
+                for value in [value, small, usize::MAX] {
+                    let mut text = Vec::new();
+                    write_number(value, &mut text);
+                    prop_assert_eq!(number::<usize>(&text), Some(value));
+                    prop_assert_eq!(text, value.to_string().into_bytes());
+                }
             }
 
             #[test]

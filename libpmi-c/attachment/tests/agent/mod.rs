@@ -209,8 +209,8 @@ impl State {
         });
         // Merged ones may lie anywhere; so all are written anew, which an agent would not do.
         let places: Vec<_> = self.board.runs().iter().rev().map(|run| segment.append(run.bytes())).collect();
-        segment.append(&directory(places));
-        segment.publish();
+        let (directory_at, _) = segment.append(&directory(places));
+        segment.publish(directory_at as usize);
     }
 }
 
@@ -255,8 +255,13 @@ impl Memory {
         (start as u64, bytes.len() as u64)
     }
 
-    fn publish(&self) {
-        let word = Published::bytes(self.log_bytes as u64).to_word();
+    fn publish(&mut self, directory_at: usize) {
+        // Readers see the log up to a multiple of the alignment.
+        let end = self.log_bytes.next_multiple_of(ALIGNMENT);
+        let file = self.file.as_raw_fd();
+        // SAFETY: lengthens the file.
+        assert_eq!(unsafe { libc::ftruncate(file, (LOG_AT + end) as i64) }, 0);
+        let word = Published::new(end, directory_at).expect("small").to_word();
         self.word::<AtomicU64>(PUBLISHED_AT).store(word, Ordering::Release);
     }
 
