@@ -53,7 +53,8 @@ fn agents_are_as_many_as_ranks_and_descriptors_ask_for() {
     assert_eq!(plan_of("-np 8 ./a").agents(), 1);
     assert_eq!(plan_of("-np 64 ./a").agents(), 2, "one per core");
     assert_eq!(plan_of("-np 512 ./a").agents(), 4, "128 ranks each");
-    assert_eq!(plan_of("-np 4000 ./a").agents(), 8, "four per core");
+    assert_eq!(plan_of("-np 1024 ./a").agents(), 4, "two per core");
+    assert_eq!(plan_of("-np 4000 ./a").agents(), 5, "992 ranks each, as their descriptors allow");
     assert_eq!(plan_of("-np 16000 ./a").agents(), 17, "4096 descriptors serve 992 ranks");
     assert_eq!(plan_of("-np 8 --agents-per-node 5 ./a").agents(), 5);
     let mut poor = machine();
