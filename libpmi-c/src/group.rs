@@ -6,8 +6,8 @@ use std::io::Write;
 use attachment::{Joined, c, limits};
 
 use crate::{
-    ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_LENGTH, PMI_FAIL, PMI_SUCCESS, code, failed, join,
-    joined, kvs, spaces,
+    ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_LENGTH, PMI_FAIL, PMI_SUCCESS, failed, join, joined, kvs,
+    spaces,
 };
 
 /// Initialises PMI, once.
@@ -22,7 +22,7 @@ unsafe extern "C" fn PMI_Init(spawned: *mut c_int) -> c_int {
         unsafe { c::store(spawned, joined.is_spawned().into()) };
         Ok(())
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]
@@ -40,12 +40,12 @@ unsafe extern "C" fn PMI_Initialized(initialized: *mut c_int) -> c_int {
 /// Finalises PMI; a success also when it is not initialised.
 #[unsafe(no_mangle)]
 extern "C" fn PMI_Finalize() -> c_int {
-    c::guarded(PMI_FAIL, || {
+    c::run(|| {
         if joined().is_ok() {
             kvs::forget_iterations();
             spaces::forget();
         }
-        code(ATTACHMENT.finalize().map_err(failed))
+        ATTACHMENT.finalize().map_err(failed)
     })
 }
 
@@ -84,13 +84,13 @@ unsafe extern "C" fn PMI_Get_id_length_max(length: *mut c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_id(id: *mut c_char, length: c_int) -> c_int {
     // SAFETY: NULL or the caller's buffer of so many bytes.
-    c::guarded(PMI_FAIL, || code(unsafe { write_id(id, length) }))
+    c::run(|| unsafe { write_id(id, length) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_kvs_domain_id(id: *mut c_char, length: c_int) -> c_int {
     // SAFETY: NULL or the caller's buffer of so many bytes.
-    c::guarded(PMI_FAIL, || code(unsafe { write_id(id, length) }))
+    c::run(|| unsafe { write_id(id, length) })
 }
 
 #[unsafe(no_mangle)]
@@ -115,13 +115,13 @@ unsafe extern "C" fn PMI_Get_clique_ranks(ranks: *mut c_int, length: c_int) -> c
         }
         Ok(())
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Waits for all ranks of the job, and makes what they put visible.
 #[unsafe(no_mangle)]
 extern "C" fn PMI_Barrier() -> c_int {
-    c::guarded(PMI_FAIL, || code(joined().and_then(|joined| ATTACHMENT.fence(joined).map_err(failed))))
+    c::run(|| joined().and_then(|joined| ATTACHMENT.fence(joined).map_err(failed)))
 }
 
 /// Tells the server to end the job, and exits as Slurm's and MPICH's libraries do: what is buffered
@@ -158,7 +158,7 @@ unsafe fn number(out: *mut c_int, ask: impl FnOnce(&'static Joined) -> Outcome<c
         unsafe { c::store(out, number) };
         Ok(())
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// # Safety

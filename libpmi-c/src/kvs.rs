@@ -11,8 +11,7 @@ use attachment::{Attachment, Entries, Error, Joined, Maxes, c, limits};
 use crate::spaces::{self, Space};
 use crate::{
     ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_KEY, PMI_ERR_INVALID_KEY_LENGTH, PMI_ERR_INVALID_KVS,
-    PMI_ERR_INVALID_LENGTH, PMI_ERR_INVALID_VAL, PMI_ERR_INVALID_VAL_LENGTH, PMI_FAIL, PMI_SUCCESS, code, failed,
-    joined,
+    PMI_ERR_INVALID_LENGTH, PMI_ERR_INVALID_VAL, PMI_ERR_INVALID_VAL_LENGTH, PMI_FAIL, PMI_SUCCESS, failed, joined,
 };
 
 /// What the maxima are as long as no server was asked.
@@ -43,7 +42,7 @@ unsafe extern "C" fn PMI_KVS_Get_my_name(kvsname: *mut c_char, length: c_int) ->
         // SAFETY: not NULL, so the caller's buffer of so many bytes.
         if unsafe { c::write(name.to_bytes(), kvsname, length) } { Ok(()) } else { Err(PMI_ERR_INVALID_LENGTH) }
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]
@@ -78,7 +77,7 @@ unsafe extern "C" fn PMI_KVS_Create(kvsname: *mut c_char, length: c_int) -> c_in
             name.len() < most && unsafe { c::write(name, kvsname, length) }
         })
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]
@@ -90,7 +89,7 @@ unsafe extern "C" fn PMI_KVS_Destroy(kvsname: *const c_char) -> c_int {
         let own = ATTACHMENT.name(joined).map_err(failed)?;
         spaces::destroy(own, joined, name).ok_or(PMI_ERR_INVALID_ARG)
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Puts a pair, which this process sees at once and others after the next barrier.
@@ -118,7 +117,7 @@ unsafe extern "C" fn PMI_KVS_Put(kvsname: *const c_char, key: *const c_char, val
             error => failed(error),
         })
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Nothing is left to be done: the next barrier brings all that was put. As everywhere, the name is
@@ -130,7 +129,7 @@ unsafe extern "C" fn PMI_KVS_Commit(kvsname: *const c_char) -> c_int {
         unsafe { c::text(kvsname, NAME_BYTES_MAX) }.bytes().ok_or(PMI_ERR_INVALID_ARG)?;
         joined().map(drop)
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// The value of a key, from the segment if there is one: without lock or system call.
@@ -142,7 +141,7 @@ unsafe extern "C" fn PMI_KVS_Get(
     length: c_int,
 ) -> c_int {
     // SAFETY: NULL or strings, and a buffer of so many bytes.
-    c::guarded(PMI_FAIL, || code(unsafe { get(kvsname, key, value, length) }))
+    c::run(|| unsafe { get(kvsname, key, value, length) })
 }
 
 /// # Safety
@@ -199,7 +198,7 @@ unsafe extern "C" fn PMI_KVS_Iter_first(
         iterations.push(iteration);
         outcome
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]
@@ -219,7 +218,7 @@ unsafe extern "C" fn PMI_KVS_Iter_next(
         // SAFETY: not NULL, so the caller's buffers of so many bytes.
         unsafe { hand_out(iteration, key, key_len, val, val_len) }
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Ends all iterations.

@@ -41,15 +41,6 @@ const PMI_ERR_INVALID_KVS: c_int = 14;
 /// What a function came to, with the code that it fails with.
 type Outcome<T = ()> = Result<T, c_int>;
 
-/// An outcome as C sees it.
-#[inline]
-fn code(outcome: Outcome) -> c_int {
-    match outcome {
-        Ok(()) => PMI_SUCCESS,
-        Err(code) => code,
-    }
-}
-
 /// The code for an error that has none of its own for the function at hand.
 fn failed(error: Error) -> c_int {
     match error {

@@ -9,7 +9,7 @@ use attachment::c;
 
 use crate::{
     Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_ARGS, PMI_ERR_INVALID_KEYVALP, PMI_ERR_INVALID_NUM_ARGS,
-    PMI_ERR_INVALID_NUM_PARSED, PMI_ERR_INVALID_SIZE, PMI_ERR_NOMEM, PMI_FAIL, PMI_SUCCESS, code,
+    PMI_ERR_INVALID_NUM_PARSED, PMI_ERR_INVALID_SIZE, PMI_ERR_NOMEM, PMI_FAIL, PMI_SUCCESS,
 };
 
 /// `PMI_keyval_t`.
@@ -62,7 +62,7 @@ unsafe extern "C" fn PMI_Parse_option(
         }
         Ok(())
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Takes a command line apart as Slurm's library does, and leaves it as it is: the program's name as
@@ -92,7 +92,7 @@ unsafe extern "C" fn PMI_Args_to_keyval(
         }
         Ok(())
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use attachment::{ClientError, Error, SpawnCommand, SpawnOrder, c, limits};
 
 use crate::options::Keyval;
-use crate::{ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_FAIL, PMI_SUCCESS, code, failed, joined, kvs};
+use crate::{ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_FAIL, failed, joined, kvs};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Publish_name(service: *const c_char, port: *const c_char) -> c_int {
@@ -16,7 +16,7 @@ unsafe extern "C" fn PMI_Publish_name(service: *const c_char, port: *const c_cha
         joined()?;
         ATTACHMENT.publish(service, port).map_err(failed)
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 #[unsafe(no_mangle)]
@@ -27,7 +27,7 @@ unsafe extern "C" fn PMI_Unpublish_name(service: *const c_char) -> c_int {
         joined()?;
         ATTACHMENT.unpublish(service).map_err(failed)
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// The port goes to a buffer whose length callers do not tell: they have room for a value.
@@ -45,7 +45,7 @@ unsafe extern "C" fn PMI_Lookup_name(service: *const c_char, port: *mut c_char) 
         // SAFETY: not NULL, so the caller's buffer of as many bytes as a value may have.
         if unsafe { c::write(&found, port, c::int(room)) } { Ok(()) } else { Err(PMI_FAIL) }
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// Starts further ranks. `errors` receives a code for each command: MPICH's buffer has room for one
@@ -72,27 +72,14 @@ unsafe extern "C" fn PMI_Spawn_multiple(
         joined()?;
         order.check().map_err(|_| PMI_ERR_INVALID_ARG)?;
         let spawned = ATTACHMENT.spawn(&order);
-        let codes = match &spawned {
-            Ok(launched) => &launched.codes[..],
-            Err(_) => &[],
-        };
-        let mut rest = codes;
-        for (at, command) in order.commands.iter().enumerate() {
-            let (own, behind) = rest.split_at_checked(command.nprocs as usize).unwrap_or_default();
-            rest = behind;
-            let code = if spawned.is_ok() { PMI_SUCCESS } else { PMI_FAIL };
-            let code = own.iter().copied().find(|&code| code != 0).unwrap_or(code);
-            if !errors.is_null() {
-                // SAFETY: the caller's array has an element for each command.
-                unsafe { errors.add(at).write(code) };
-            }
-        }
+        // SAFETY: NULL, or the caller's array with an element for each command.
+        unsafe { c::write_codes(&order, &spawned, errors) };
         spawned.map(drop).map_err(|error| match error {
             Error::Server(ClientError::Unsendable(_) | ClientError::Order(_)) => PMI_ERR_INVALID_ARG,
             error => failed(error),
         })
     };
-    c::guarded(PMI_FAIL, || code(body()))
+    c::run(body)
 }
 
 /// # Safety

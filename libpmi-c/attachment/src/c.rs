@@ -4,6 +4,10 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{self, AssertUnwindSafe};
 use std::{ptr, slice};
 
+use pmi::{Launched, SpawnOrder};
+
+use crate::error::Error;
+
 /// An argument that is a string.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Text<'a> {
@@ -135,6 +139,39 @@ pub fn int(number: impl TryInto<c_int>) -> c_int {
 #[inline]
 pub fn guarded<T>(failure: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(failure)
+}
+
+/// Runs the body of a C function that returns a code. Success and failure without a code of its own
+/// have the same codes in both interfaces.
+#[inline]
+pub fn run(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
+    guarded(FAIL, || body().err().unwrap_or(SUCCESS))
+}
+
+const SUCCESS: c_int = 0;
+const FAIL: c_int = -1;
+
+/// Writes a code for each command of a spawn, as both interfaces have it: the first of its ranks'
+/// codes that is not 0, else whether the spawn as a whole has succeeded.
+///
+/// # Safety
+///
+/// `errors` is NULL or has room for as many ints as there are commands.
+pub unsafe fn write_codes(order: &SpawnOrder, spawned: &Result<Launched, Error>, errors: *mut c_int) {
+    if errors.is_null() {
+        return;
+    }
+    let (whole, mut rest) = match spawned {
+        Ok(launched) => (SUCCESS, &launched.codes[..]),
+        Err(_) => (FAIL, &[][..]),
+    };
+    for (at, command) in order.commands.iter().enumerate() {
+        let (own, behind) = rest.split_at_checked(command.nprocs as usize).unwrap_or_default();
+        rest = behind;
+        let code = own.iter().copied().find(|&code| code != 0).unwrap_or(whole);
+        // SAFETY: the caller's array has an element for each command.
+        unsafe { errors.add(at).write(code) };
+    }
 }
 
 #[cfg(test)]

@@ -16,14 +16,12 @@ mod worlds;
 
 use std::ffi::{c_char, c_int};
 
-use attachment::c::{self, Text};
+use attachment::c::{self, Text, run};
 use attachment::{Attachment, Error, Joined, Version};
 
 /// The process's tie to its server.
 static ATTACHMENT: Attachment = Attachment::new(Version::Two);
 
-const PMI2_SUCCESS: c_int = 0;
-const PMI2_FAIL: c_int = -1;
 const PMI2_ERR_INIT: c_int = 1;
 const PMI2_ERR_INVALID_ARG: c_int = 3;
 const PMI2_ERR_INVALID_KEY: c_int = 4;
@@ -34,15 +32,6 @@ const PMI2_ERR_OTHER: c_int = 14;
 
 /// What a function came to, with the code that it fails with.
 type Outcome<T = ()> = Result<T, c_int>;
-
-/// Runs the body of a C function.
-#[inline]
-fn run(body: impl FnOnce() -> Outcome) -> c_int {
-    c::guarded(PMI2_FAIL, || match body() {
-        Ok(()) => PMI2_SUCCESS,
-        Err(code) => code,
-    })
-}
 
 /// The code for any error.
 fn failed(_: Error) -> c_int {

@@ -5,8 +5,8 @@ use std::ffi::{c_char, c_int, c_void};
 use attachment::{SpawnCommand, SpawnOrder, c, limits};
 
 use crate::{
-    ATTACHMENT, Outcome, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, PMI2_FAIL, PMI2_SUCCESS,
-    check_room, failed, joined, run, text,
+    ATTACHMENT, Outcome, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, check_room, failed, joined, run,
+    text,
 };
 
 /// `struct MPID_Info`, of which only the last two matter.
@@ -90,21 +90,8 @@ unsafe extern "C" fn PMI2_Job_Spawn(
         joined()?;
         order.check().map_err(|_| PMI2_ERR_INVALID_ARG)?;
         let spawned = ATTACHMENT.spawn(&order);
-        let codes = match &spawned {
-            Ok(launched) => &launched.codes[..],
-            Err(_) => &[],
-        };
-        let mut rest = codes;
-        for (at, command) in order.commands.iter().enumerate() {
-            let (own, behind) = rest.split_at_checked(command.nprocs as usize).unwrap_or_default();
-            rest = behind;
-            let code = if spawned.is_ok() { PMI2_SUCCESS } else { PMI2_FAIL };
-            let code = own.iter().copied().find(|&code| code != 0).unwrap_or(code);
-            if !errors.is_null() {
-                // SAFETY: the caller's array has an element for each command.
-                unsafe { errors.add(at).write(code) };
-            }
-        }
+        // SAFETY: NULL, or the caller's array with an element for each command.
+        unsafe { c::write_codes(&order, &spawned, errors) };
         let launched = spawned.map_err(failed)?;
         if !job_id.is_null() {
             // SAFETY: not NULL, so the caller's buffer of so many bytes.
