@@ -117,6 +117,8 @@ impl Member {
         }
         match Puts::of_rank(self.rank, bytes) {
             Err(why) => self.break_off(format!("put what it may not: {why}")),
+            // A rank puts one way or the other.
+            Ok(puts) if self.pending.is_empty() => Request::Fence { puts, in_segment: true },
             Ok(own) => {
                 let mut puts = self.pending.take();
                 puts.append(&own);

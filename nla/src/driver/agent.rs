@@ -173,8 +173,6 @@ struct Driver {
     startup: Option<Startup>,
     namespaces: HashMap<NamespaceId, Local>,
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
-    /// How many ranks wait for a release in a segment.
-    waiting_in_segment: usize,
     joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -241,7 +239,6 @@ impl Driver {
             startup: None,
             namespaces: HashMap::new(),
             waiting: HashMap::new(),
-            waiting_in_segment: 0,
             joining,
             joined,
             link_events,
@@ -331,7 +328,8 @@ impl Driver {
             }
             self.go_on_sweeping();
             if let Some(startup) = &self.startup {
-                startup.pump().set_pmi_waits(!self.waiting.is_empty() || self.waiting_in_segment > 0);
+                let in_segment = self.namespaces.values().any(|local| local.in_segment > 0);
+                startup.pump().set_pmi_waits(!self.waiting.is_empty() || in_segment);
                 startup.pump().flush();
             }
         }
@@ -427,7 +425,7 @@ impl Driver {
                 // One call for all that wait in the segment; the others are answered one by one.
                 if let Some(local) = self.namespaces.get_mut(&namespace) {
                     local.board.borrow_mut().release();
-                    self.waiting_in_segment -= std::mem::take(&mut local.in_segment);
+                    local.in_segment = 0;
                 }
                 for rank in ranks.iter() {
                     self.answer((namespace, rank), Answer::Released);
@@ -521,7 +519,6 @@ impl Driver {
                     (&request, self.namespaces.get_mut(&key.0))
                 {
                     local.in_segment += 1;
-                    self.waiting_in_segment += 1;
                 }
                 self.handle(Input::FromRank(key.0, key.1, request));
             }

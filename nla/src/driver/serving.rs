@@ -180,20 +180,8 @@ impl Serving {
         let mut reply = Vec::new();
         self.conversation.answer(Answer::Segment(descriptor.is_some()), &mut reply);
         if let Some(descriptor) = descriptor {
-            let sent = loop {
-                tokio::select! {
-                    biased;
-                    exit = &mut *ended => return Err(Stop::Ended(exit.ok())),
-                    ready = connection.writable() => {
-                        let Ok(mut guard) = ready else { return Err(Stop::Closed) };
-                        match sys::send_descriptor(connection.get_ref(), &reply, &descriptor) {
-                            Ok(sent) => break sent,
-                            Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
-                            Err(_) => return Err(Stop::Closed),
-                        }
-                    }
-                }
-            };
+            let send = || sys::send_descriptor(connection.get_ref(), &reply, &descriptor);
+            let sent = when_writable(connection, ended, send).await?;
             reply.drain(..sent);
         }
         self.scratch.borrow_mut().outgoing.extend_from_slice(&reply);
@@ -211,18 +199,8 @@ impl Serving {
             std::mem::take(&mut scratch.outgoing)
         };
         while !unsent.is_empty() {
-            tokio::select! {
-                biased;
-                exit = &mut *ended => return Err(Stop::Ended(exit.ok())),
-                ready = connection.writable() => {
-                    let Ok(mut guard) = ready else { return Err(Stop::Closed) };
-                    match unistd::write(connection.get_ref(), &unsent) {
-                        Ok(count) => drop(unsent.drain(..count)),
-                        Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
-                        Err(_) => return Err(Stop::Closed),
-                    }
-                }
-            }
+            let sent = when_writable(connection, ended, || unistd::write(connection.get_ref(), &unsent)).await?;
+            unsent.drain(..sent);
         }
         Ok(())
     }
@@ -245,6 +223,28 @@ impl Serving {
     async fn ask(&self, request: Request, answer: Option<oneshot::Sender<Answer>>) {
         // The receiver is gone only when the agent is leaving.
         let _ = self.events.send(RankEvent::Asked { key: self.key, request, answer }).await;
+    }
+}
+
+/// Tries `send` when the connection takes bytes again, until it has sent some; how many.
+async fn when_writable(
+    connection: &Connection,
+    ended: &mut oneshot::Receiver<Exit>,
+    mut send: impl FnMut() -> Result<usize, Errno>,
+) -> Result<usize, Stop> {
+    loop {
+        tokio::select! {
+            biased;
+            exit = &mut *ended => return Err(Stop::Ended(exit.ok())),
+            ready = connection.writable() => {
+                let Ok(mut guard) = ready else { return Err(Stop::Closed) };
+                match send() {
+                    Ok(count) => return Ok(count),
+                    Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
+                    Err(_) => return Err(Stop::Closed),
+                }
+            }
+        }
     }
 }
 
