@@ -171,6 +171,7 @@ pub fn plan(request: Request, machine: &Machine) -> Result<Plan, PlanError> {
             hold_lines: !(machine.stdout_is_terminal || size == 1),
             pmi_port: options.pmi_port,
             kill_grace: options.kill_grace,
+            cache: options.cache,
         },
         first: NamespacePlan {
             id: NamespaceId::FIRST,

@@ -10,8 +10,15 @@
 //! the same answer whatever the tree's shape, the cache policy and the place of the other rank. Own
 //! puts since the last fence go first, then the node's board, then what a parent put for its
 //! children; then, if nobody put it, `universeSize`. Keys that begin `PMI_` are never put:
-//! `PMI_process_mapping` comes from the [`Facts`], all others do not exist. A get never waits:
-//! MPICH probes for keys that nobody puts, and caches nothing that could outlive its epoch.
+//! `PMI_process_mapping` comes from the [`Facts`], all others do not exist. A get never waits for
+//! anybody to put: MPICH probes for keys that nobody puts, and caches nothing that could outlive its
+//! epoch.
+//!
+//! Where the node holds [only a part](Board::partial) of the board, the agent is asked for what that
+//! part does not tell ([`Request::Get`]), and the rank waits as long as that takes; it is replied to
+//! as if the board were whole. Only the entries of such a board cannot be listed by number. Where
+//! puts are handed on [at once](Facts::puts_at_once), each becomes a [`Request::Put`] when the rank
+//! makes it. It sees its own puts as ever; they are those that it put since its last fence.
 //!
 //! # Turns
 //!

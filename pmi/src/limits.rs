@@ -51,6 +51,10 @@ pub const RANKS_INTERVALS_MAX: usize = 1 << 21;
 /// Most bytes of puts that one rank may have waiting for its next fence.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Most keys that a node remembers to be absent from a board that it does not hold whole. A rank
+/// that probes for more of them is not refused: they are asked for again.
+pub const ABSENT_KEYS_MAX: usize = 65_536;
+
 /// Longest value of an attribute of a node, and of what neighbours in a ring exchange:
 /// `PMI2_MAX_ATTRVALUE` without the terminating NUL.
 pub const ATTRIBUTE_BYTES_MAX: usize = 1023;

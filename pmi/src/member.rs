@@ -1,10 +1,11 @@
 //! [`Member`]: what the agent knows of one rank, whatever version of PMI it speaks.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::board::Pending;
+use crate::board::{Pending, check_put};
 use crate::limits::ABORT_MESSAGE_BYTES_MAX;
-use crate::{Board, Epoch, Puts, Rank, Request};
+use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
 
 /// What is the same for all ranks of a namespace on this agent.
 #[derive(Clone, PartialEq, Debug)]
@@ -24,6 +25,8 @@ pub struct Facts {
     pub mapping: Option<String>,
     /// What the parent put for its children; empty in a namespace that was not spawned.
     pub preputs: Epoch,
+    /// Each put is handed on when it is made ([`Request::Put`]), not with the fence.
+    pub puts_at_once: bool,
 }
 
 impl Facts {
@@ -72,7 +75,7 @@ pub(crate) struct Member {
     pub(crate) appnum: i32,
     pub(crate) phase: Phase,
     pub(crate) version: Version,
-    /// What it put since its last fence.
+    /// What it put since its last fence, be it on its way already or not.
     pub(crate) pending: Pending,
     /// The bytes of puts that follow what it said last.
     pub(crate) puts_bytes: Option<usize>,
@@ -97,17 +100,49 @@ impl Member {
     }
 
     /// What a get finds, by the rules of [`crate::conversation`].
-    pub(crate) fn value_of<'a>(&'a self, key: &[u8], board: &'a Board) -> Option<std::borrow::Cow<'a, [u8]>> {
+    pub(crate) fn look_up<'a>(&'a self, key: &[u8], board: &'a Board) -> LookUp<'a> {
         if key.starts_with(b"PMI_") {
-            return self.facts.attribute(key).map(Into::into);
+            return found(self.facts.attribute(key).map(Cow::Owned));
         }
-        let put = self.pending.get(key).or_else(|| board.get(key)).or_else(|| self.facts.preputs.get(key));
-        put.map(Into::into).or_else(|| self.facts.attribute(key).map(Into::into))
+        if let Some(value) = self.pending.get(key) {
+            return LookUp::Found(value.into());
+        }
+        match board.look_up(key) {
+            LookUp::Pending if check_put(key, b"").is_ok() => LookUp::Pending,
+            // Or nobody can have put it.
+            LookUp::Absent | LookUp::Pending => found(self.unless_put(key)),
+            value @ LookUp::Found(_) => value,
+        }
+    }
+
+    /// What a get finds of a key that no rank has put.
+    pub(crate) fn unless_put(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let preput = self.facts.preputs.get(key).map(Cow::Borrowed);
+        preput.or_else(|| self.facts.attribute(key).map(Cow::Owned))
+    }
+
+    /// Notes a put that was checked. `Err` when there is no room for it; a request when it is to be
+    /// handed on at once.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, TooMuchPut> {
+        if !self.pending.push(self.rank, key, value) {
+            return Err(TooMuchPut);
+        }
+        Ok(self.facts.puts_at_once.then(|| {
+            let mut puts = Puts::new();
+            puts.push(self.rank, key, value);
+            Request::Put { puts }
+        }))
     }
 
     /// The rank has arrived at a fence and waits for the reply.
     pub(crate) fn fence(&mut self) -> Request {
-        Request::Fence { puts: self.pending.take(), in_segment: false }
+        Request::Fence { puts: self.take_puts(), in_segment: false }
+    }
+
+    /// What the rank put since its last fence and is not on its way yet.
+    fn take_puts(&mut self) -> Puts {
+        let puts = self.pending.take();
+        if self.facts.puts_at_once { Puts::new() } else { puts }
     }
 
     /// The rank has arrived at a fence, brings these puts of its own, and waits in the segment.
@@ -120,7 +155,7 @@ impl Member {
             // A rank puts one way or the other.
             Ok(puts) if self.pending.is_empty() => Request::Fence { puts, in_segment: true },
             Ok(own) => {
-                let mut puts = self.pending.take();
+                let mut puts = self.take_puts();
                 puts.append(&own);
                 Request::Fence { puts, in_segment: true }
             }
@@ -133,6 +168,14 @@ impl Member {
         self.pending = Pending::default();
         Request::Broken { why }
     }
+}
+
+/// There is no room for a put before the next fence.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) struct TooMuchPut;
+
+fn found(value: Option<Cow<'_, [u8]>>) -> LookUp<'_> {
+    value.map_or(LookUp::Absent, LookUp::Found)
 }
 
 /// A rank's words as they may be shown on a terminal.

@@ -4,6 +4,7 @@
 //! facts and the node's board. What is left becomes a [`Request`]; those for which
 //! [`Request::wants_answer`] holds are owed exactly one [`Answer`] of the same kind.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -126,38 +127,57 @@ impl SpawnOrder {
 }
 
 /// What a rank asks of its agent.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// The rank has initialised PMI, for the first time or again after it had finalised. No answer.
     Joined,
     /// The rank has arrived at the namespace's fence and brings what it put since the last one.
     /// Answered by [`Answer::Released`], once all entries of the epoch can be looked up.
     Fence {
-        /// The rank's puts since its last fence, in its own order; may be empty.
+        /// The rank's puts since its last fence that no [`Request::Put`] has handed on, in its own
+        /// order; may be empty.
         puts: Puts,
         /// The rank waits in the segment: it is released there, and wants no answer.
         in_segment: bool,
+    },
+    /// One put of the rank, made before its next fence. Only where puts are handed on
+    /// [at once](crate::Facts::puts_at_once): then the fence does not bring it again. No answer.
+    Put {
+        /// The put, and no other.
+        puts: Puts,
+    },
+    /// Asks for the value of a key that this node's part of the board does not tell. Answered by
+    /// [`Answer::Got`], without waiting for anybody to put it.
+    Get {
+        /// The key: one that could be put on the board.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
     },
     /// `PMIX_Ring`: a meeting of all ranks, like a fence, at which each learns who is beside it.
     /// Publishes nothing. Answered by [`Answer::Ring`].
     Ring {
         /// What its left neighbour is to learn of it; at most
         /// [`ATTRIBUTE_BYTES_MAX`](crate::limits::ATTRIBUTE_BYTES_MAX) bytes.
+        #[serde(with = "serde_bytes")]
         to_left: Vec<u8>,
         /// What its right neighbour is to learn of it.
+        #[serde(with = "serde_bytes")]
         to_right: Vec<u8>,
     },
     /// Puts an attribute of the node, for the namespace's ranks on it. Answered by
     /// [`Answer::NodePut`], once all of them can get it.
     NodePut {
         /// The key: one that could be put on the board.
+        #[serde(with = "serde_bytes")]
         key: Vec<u8>,
         /// The value.
+        #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
     /// Asks for an attribute of the node. Answered by [`Answer::NodeGot`].
     NodeGet {
         /// The key.
+        #[serde(with = "serde_bytes")]
         key: Vec<u8>,
         /// The answer is withheld until somebody has put it.
         wait: bool,
@@ -165,14 +185,17 @@ pub enum Request {
     /// Asks for an entry on another namespace's board. Answered by [`Answer::Elsewhere`].
     Elsewhere {
         /// The other namespace's name.
+        #[serde(with = "serde_bytes")]
         job: Vec<u8>,
         /// The key.
+        #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
     /// `PMI2_Job_Connect`: asks whether there is a namespace of this name. Answered by
     /// [`Answer::Connected`].
     Connect {
         /// Its name.
+        #[serde(with = "serde_bytes")]
         job: Vec<u8>,
     },
     /// Asks for the segment. Answered by [`Answer::Segment`], by who holds the descriptor.
@@ -180,18 +203,22 @@ pub enum Request {
     /// `MPI_Publish_name`. Answered by [`Answer::Published`].
     Publish {
         /// The name, not empty; may hold blanks.
+        #[serde(with = "serde_bytes")]
         service: Vec<u8>,
         /// The port, not empty. With a blank only from PMI-2, and then PMI-1 cannot look it up.
+        #[serde(with = "serde_bytes")]
         port: Vec<u8>,
     },
     /// `MPI_Lookup_name`. Answered by [`Answer::Found`], without waiting for anybody to publish.
     Lookup {
         /// The name, not empty; may hold blanks.
+        #[serde(with = "serde_bytes")]
         service: Vec<u8>,
     },
     /// `MPI_Unpublish_name`. Answered by [`Answer::Unpublished`].
     Unpublish {
         /// The name, not empty; may hold blanks.
+        #[serde(with = "serde_bytes")]
         service: Vec<u8>,
     },
     /// `MPI_Comm_spawn`. Passed [`SpawnOrder::check`]. Answered by [`Answer::Spawned`].
@@ -228,21 +255,24 @@ impl Request {
             | Self::NodeGet { .. }
             | Self::Elsewhere { .. }
             | Self::Connect { .. }
+            | Self::Get { .. }
             | Self::Segment => true,
-            Self::Joined | Self::Abort { .. } | Self::Finalized | Self::Broken { .. } => false,
+            Self::Put { .. } | Self::Joined | Self::Abort { .. } | Self::Finalized | Self::Broken { .. } => false,
         }
     }
 }
 
 /// What a rank is answered.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// The fence is complete: every entry of its epoch can be looked up on this node.
     Released,
+    /// The key's newest value, if anybody has put it.
+    Got(Option<Bytes>),
     /// The outcome of [`Request::Publish`].
     Published(Result<(), NameError>),
     /// The outcome of [`Request::Lookup`]: the port.
-    Found(Result<Vec<u8>, NameError>),
+    Found(#[serde(with = "crate::wire::byte_result")] Result<Vec<u8>, NameError>),
     /// The outcome of [`Request::Unpublish`].
     Unpublished(Result<(), NameError>),
     /// The outcome of [`Request::Spawn`], once the children were launched.
@@ -252,16 +282,18 @@ pub enum Answer {
         /// Its position, from 0; the ring has as many as the namespace has ranks.
         position: u32,
         /// What its left neighbour gave to its right.
+        #[serde(with = "serde_bytes")]
         from_left: Vec<u8>,
         /// What its right neighbour gave to its left.
+        #[serde(with = "serde_bytes")]
         from_right: Vec<u8>,
     },
     /// Whether the node took the attribute: there is a bound on how many it holds.
     NodePut(bool),
     /// The attribute's value, if anybody has put it.
-    NodeGot(Option<Vec<u8>>),
+    NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// The entry's value; `None` if there is none, or no such namespace.
-    Elsewhere(Option<Vec<u8>>),
+    Elsewhere(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// Whether there is a namespace of that name.
     Connected(bool),
     /// Whether the descriptor of the segment comes with the reply.
@@ -353,6 +385,62 @@ mod tests {
         assert_eq!(rmp_serde::from_slice::<SpawnOrder>(&bytes).unwrap(), order());
         // A byte of 0xff would take two as a number.
         assert!(bytes.windows(3).any(|window| window == [0xc4, 1, 0xff]));
+    }
+
+    #[test]
+    fn requests_and_answers_travel_as_byte_strings() {
+        let bytes = || vec![0xff; 3];
+        // How a byte of 0xff is written as a number.
+        let is_lean = |written: &[u8]| !written.windows(2).any(|window| window == [0xcc, 0xff]);
+        let mut puts = Puts::new();
+        puts.push(crate::Rank(1), b"k", b"v");
+        let requests = [
+            Request::Joined,
+            Request::Fence { puts: puts.clone(), in_segment: true },
+            Request::Put { puts },
+            Request::Get { key: bytes() },
+            Request::Ring { to_left: bytes(), to_right: bytes() },
+            Request::NodePut { key: bytes(), value: bytes() },
+            Request::NodeGet { key: bytes(), wait: true },
+            Request::Elsewhere { job: bytes(), key: bytes() },
+            Request::Connect { job: bytes() },
+            Request::Segment,
+            Request::Publish { service: bytes(), port: bytes() },
+            Request::Lookup { service: bytes() },
+            Request::Unpublish { service: bytes() },
+            Request::Spawn(order()),
+            Request::Abort { code: -1, message: "m".into() },
+            Request::Finalized,
+            Request::Broken { why: "w".into() },
+        ];
+        for request in requests {
+            let written = rmp_serde::to_vec(&request).unwrap();
+            assert!(is_lean(&written), "{request:?}");
+            assert_eq!(rmp_serde::from_slice::<Request>(&written).unwrap(), request);
+        }
+        let answers = [
+            Answer::Released,
+            Answer::Got(Some(bytes().into())),
+            Answer::Got(None),
+            Answer::Published(Ok(())),
+            Answer::Found(Ok(bytes())),
+            Answer::Found(Err(NameError::Unknown)),
+            Answer::Unpublished(Err(NameError::Full)),
+            Answer::Spawned(Ok(Launched { job: "j".into(), codes: vec![0, 13] })),
+            Answer::Spawned(Err("why".into())),
+            Answer::Ring { position: 3, from_left: bytes(), from_right: bytes() },
+            Answer::NodePut(true),
+            Answer::NodeGot(Some(bytes())),
+            Answer::NodeGot(None),
+            Answer::Elsewhere(Some(bytes())),
+            Answer::Connected(false),
+            Answer::Segment(true),
+        ];
+        for answer in answers {
+            let written = rmp_serde::to_vec(&answer).unwrap();
+            assert!(is_lean(&written), "{answer:?}");
+            assert_eq!(rmp_serde::from_slice::<Answer>(&written).unwrap(), answer);
+        }
     }
 
     #[test]

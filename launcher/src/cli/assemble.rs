@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::error::{Fault, Place, Problem, shown, shown_path};
-use super::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, Global, Id, Local, Mode, RANKS_MAX};
+use super::options::{
+    AGENTS_PER_NODE_MAX, CACHE_ENTRIES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Id, Local, Mode, RANKS_MAX,
+};
 use super::request::{Command, EnvChange, EnvPolicy, Options, Program, Request};
 use super::scan::{self, Item, Segment};
 use super::value_problem::ValueProblem;
@@ -169,6 +171,18 @@ fn apply_globals(options: &mut Options, segments: &[Segment]) -> Result<(), Faul
             apply_global(options, global, item).map_err(|problem| in_option(item, problem))?;
         }
     }
+    // The policy may be typed behind its bound.
+    let mut items = segments.iter().flat_map(|segment| &segment.items);
+    if let Some(item) = items.rfind(|item| item.spec.id == Id::Global(Global::CacheEntries)) {
+        bound_cache(options, item).map_err(|problem| in_option(item, problem))?;
+    }
+    Ok(())
+}
+
+fn bound_cache(options: &mut Options, item: &Item) -> Result<(), ValueProblem> {
+    let entries = values::number(item.value(0), 1, CACHE_ENTRIES_MAX)?;
+    let policy = options.cache;
+    options.cache = policy.with_entries(entries).ok_or(ValueProblem::CacheUnbounded { policy })?;
     Ok(())
 }
 
@@ -196,6 +210,8 @@ fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<()
         Global::AgentsAsNodes => options.agents_as_nodes = true,
         Global::Fanout => options.fanout = values::number(value, FANOUT_MIN, FANOUT_MAX)?,
         Global::Cache => options.cache = values::cache(value)?,
+        // Applied when all else is known.
+        Global::CacheEntries => {}
         Global::PmiPort => options.pmi_port = true,
         Global::Label => options.label = Some(values::label(value)?),
         Global::Timing => options.timing = true,

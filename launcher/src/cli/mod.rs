@@ -41,8 +41,7 @@ pub use self::error::{Place, Problem, UsageError};
 pub use self::help::{ENVIRONMENT, EXAMPLES, EXIT_CODES, command};
 pub use self::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
 pub use self::request::{
-    CachePolicy, Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, KILL_GRACE_DEFAULT, Mpi, Options, Program, Request,
-    StdinTo,
+    Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, KILL_GRACE_DEFAULT, Mpi, Options, Program, Request, StdinTo,
 };
 pub use self::value_problem::ValueProblem;
 pub use self::values::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};

@@ -12,6 +12,9 @@ pub const FANOUT_MIN: u32 = 2;
 /// The greatest `--fanout`.
 pub const FANOUT_MAX: u32 = 1024;
 
+/// The most `--cache-entries`; nobody has so many.
+pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
+
 /// The most agents that can be asked for on one node.
 pub const AGENTS_PER_NODE_MAX: u32 = 4096;
 
@@ -54,6 +57,7 @@ pub(super) enum Global {
     AgentsAsNodes,
     Fanout,
     Cache,
+    CacheEntries,
     PmiPort,
     Label,
     Timing,
@@ -198,7 +202,11 @@ pub(super) const OPTIONS: &[Spec] = &[
         "give an agent at most N children, 2 to 1024\n\
          (default: 32)"),
     spec(Id::Global(Global::Cache), &["cache"], &["POLICY"], Group::Tree,
-        "how agents cache what ranks publish: hcmab (default)"),
+        "how agents cache what ranks publish: hcs, hcma,\n\
+         hcmab (default) or hcmab-lru"),
+    spec(Id::Global(Global::CacheEntries), &["cache-entries"], &[N], Group::Tree,
+        "the most values that an agent keeps of others' under\n\
+         hcmab-lru (default: 4096)"),
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], Group::Tree,
         "let ranks connect to a loopback port for PMI"),
 

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use nla::core::CachePolicy;
+
 use super::error::Place;
 
 /// How many children an agent has at most, where `--fanout` is not typed.
@@ -92,14 +94,6 @@ pub enum StdinTo {
     File(PathBuf),
 }
 
-/// How the bulletin board is cached on its way through the tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CachePolicy {
-    /// Merge up, broadcast down at the fence; every get is local.
-    #[default]
-    Hcmab,
-}
-
 /// Whose needs the ranks' environment serves, beyond PMI's own variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mpi {
@@ -159,7 +153,7 @@ pub struct Options {
     pub agents_as_nodes: bool,
     /// `--fanout`: the most children of an agent.
     pub fanout: u32,
-    /// `--cache`: the policy of the bulletin board's caches.
+    /// `--cache` and `--cache-entries`: the policy of the bulletin board's caches.
     pub cache: CachePolicy,
     /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
     pub pmi_port: bool,

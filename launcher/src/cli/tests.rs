@@ -5,6 +5,7 @@ mod errors;
 mod never_panics;
 
 use super::*;
+use nla::core::CachePolicy;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -181,6 +182,10 @@ fn options_of_the_session() {
     check_options(&["-agents-as-nodes", "--agents-as-nodes"], |o| o.agents_as_nodes = true);
     check_options(&["-fanout 2", "--fanout=2"], |o| o.fanout = 2);
     check_options(&["", "--cache hcmab", "-cache=HCMAB"], |_| {});
+    check_options(&["-cache hcs", "--cache=HCS", "--cache hcma --cache hcs"], |o| o.cache = CachePolicy::Hcs);
+    check_options(&["--cache hcmab-lru --cache-entries 7", "-cache-entries=7 -cache hcmab-lru"], |o| {
+        o.cache = CachePolicy::HcmabLru { entries: 7 };
+    });
     check_options(&["-pmi-port", "--pmi-port"], |o| o.pmi_port = true);
     check_options(&["-timing", "--timing"], |o| o.timing = true);
     check_options(&["-label cfd-3", "--label=cfd-3"], |o| o.label = Some("cfd-3".to_owned()));

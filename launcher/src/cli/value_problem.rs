@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nla::core::CachePolicy;
+
 use super::error::thousands;
 use super::options::RANKS_MAX;
 use super::request::Mpi;
@@ -88,19 +90,19 @@ pub enum ValueProblem {
         /// As typed.
         rank: String,
     },
-    /// A policy that is known, and not in this version.
-    #[error("the policy '{value}' is not in this version, which has hcmab only")]
-    CacheNotYet {
-        /// As typed.
-        value: String,
-    },
     /// No policy of this name.
-    #[error("there is no policy '{value}', this version has hcmab only")]
+    #[error("there is no policy '{value}', only {}", CachePolicy::ALL.map(CachePolicy::name).join(", "))]
     CacheUnknown {
         /// As typed.
         value: String,
-        /// Whether it looks like a slip of the finger.
-        near: bool,
+        /// The policy that it looks like.
+        near: Option<CachePolicy>,
+    },
+    /// A bound for a policy that has none.
+    #[error("the policy '{policy}' has no bound on its entries")]
+    CacheUnbounded {
+        /// The policy.
+        policy: CachePolicy,
     },
     /// No MPI library of this name.
     #[error("there is no kind '{value}' of MPI library here, only auto, none and openmpi")]
@@ -138,13 +140,12 @@ impl ValueProblem {
             Self::NotRanks { .. } | Self::RanksReversed { .. } | Self::RankTooLarge { .. } => {
                 format!("write ranks as in '{option} 0,3-5'; put ./ before a file's name")
             }
-            Self::CacheUnknown { near: true, .. } => "did you mean 'hcmab'?".to_owned(),
+            Self::CacheUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
+            Self::CacheUnknown { near: None, .. } => format!("leave '{option}' out"),
+            Self::CacheUnbounded { .. } => format!("leave '{option}' out, or say '--cache hcmab-lru'"),
             Self::MpiUnknown { near: Some(near), .. } => format!("did you mean '{}'?", near.name()),
             Self::MpiUnknown { near: None, .. } => {
                 format!("leave '{option}' out: which PMI a rank speaks is heard from itself")
-            }
-            Self::CacheNotYet { .. } | Self::CacheUnknown { .. } => {
-                format!("leave '{option}' out")
             }
             Self::LabelTooLong { .. } | Self::LabelCharacter { .. } => {
                 "a label names the session; to begin each line with its rank use '-prepend-rank'".to_owned()

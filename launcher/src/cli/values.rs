@@ -4,9 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
+use nla::core::CachePolicy;
+
 use super::error::shown;
 use super::options::{RANKS_MAX, nearest_of};
-use super::request::{CachePolicy, EnvChange, Mpi, StdinTo};
+use super::request::{EnvChange, Mpi, StdinTo};
 use super::value_problem::ValueProblem;
 
 /// The longest `--timeout`, a year.
@@ -201,15 +203,13 @@ fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
 /// A policy's name, in either case.
 pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     let name = value.to_string_lossy().to_ascii_lowercase();
-    match name.as_str() {
-        "" => Err(ValueProblem::Empty),
-        "hcmab" => Ok(CachePolicy::Hcmab),
-        "hcs" | "hcma" | "hcmab-lru" => Err(ValueProblem::CacheNotYet { value: shown(value) }),
-        _ => Err(ValueProblem::CacheUnknown {
-            value: shown(value),
-            near: nearest_of(&name, ["hcmab"].into_iter()).is_some(),
-        }),
+    if name.is_empty() {
+        return Err(ValueProblem::Empty);
     }
+    name.parse().map_err(|_| ValueProblem::CacheUnknown {
+        value: shown(value),
+        near: nearest_of(&name, CachePolicy::ALL.into_iter().map(CachePolicy::name)).and_then(|name| name.parse().ok()),
+    })
 }
 
 /// An MPI library's name, in either case.
@@ -244,6 +244,8 @@ pub(super) fn label(value: &OsStr) -> Parsed<String> {
 
 #[cfg(test)]
 mod tests {
+    use nla::core::limits::CACHE_ENTRIES_DEFAULT;
+
     use super::*;
 
     fn check<T: std::fmt::Debug + PartialEq>(
@@ -375,14 +377,16 @@ mod tests {
     fn policies() {
         check(
             cache,
-            &[("hcmab", CachePolicy::Hcmab), ("HCMAB", CachePolicy::Hcmab)],
+            &[
+                ("hcs", CachePolicy::Hcs),
+                ("HCMA", CachePolicy::Hcma),
+                ("hcmab", CachePolicy::Hcmab),
+                ("hcmab-lru", CachePolicy::HcmabLru { entries: CACHE_ENTRIES_DEFAULT }),
+            ],
             &[
                 ("", "the value is empty"),
-                ("hcs", "the policy 'hcs' is not in this version, which has hcmab only"),
-                ("HCMA", "the policy 'HCMA' is not in this version, which has hcmab only"),
-                ("hcmab-lru", "the policy 'hcmab-lru' is not in this version, which has hcmab only"),
-                ("hcmba", "there is no policy 'hcmba', this version has hcmab only"),
-                ("lru", "there is no policy 'lru', this version has hcmab only"),
+                ("hcmba", "there is no policy 'hcmba', only hcs, hcma, hcmab, hcmab-lru"),
+                ("lru", "there is no policy 'lru', only hcs, hcma, hcmab, hcmab-lru"),
             ],
         );
     }

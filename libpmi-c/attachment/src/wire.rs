@@ -392,6 +392,7 @@ fn alone() -> Opened {
         universe_size: 1,
         mapping: Mapping::single_node(1).wire_value(),
         preputs: Epoch::default(),
+        puts_at_once: false,
     };
     let mut board = Board::new();
     board.publish(facts.entries());

@@ -446,6 +446,7 @@ fn libpmi2_falls_back_to_version_1() {
             universe_size: 4,
             mapping: Some("(vector,(0,1,1))".into()),
             preputs: Epoch::default(),
+            puts_at_once: false,
         };
         let mut conversation = Conversation::new(Arc::new(facts), Rank(0), 0);
         let (mut lines, mut out) = (BufReader::new(own), Vec::new());
@@ -538,6 +539,7 @@ fn far_facts() -> Facts {
         universe_size: -1,
         mapping: None,
         preputs: Epoch::default(),
+        puts_at_once: false,
     }
 }
 

@@ -6,6 +6,7 @@
 //! that no cut of the network leaves a process behind.
 
 mod ending;
+mod gets;
 mod inquiries;
 mod meetings;
 mod ranks;
@@ -13,10 +14,12 @@ mod ranks;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use pmi::{Answer, Epoch, Rank, Ranks, Request};
+use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 
+use super::cache::{CachePolicy, Held};
 use super::cause::{Cause, Exit, Failure, bounded};
 use super::ids::{AgentId, NamespaceId, Time};
+use super::lookup::{Gets, Waiter, Way};
 use super::message::{Asker, Down, Up};
 use super::namespace::{Namespace, Stage};
 use super::plan::{NamespacePlan, SessionPlan};
@@ -85,8 +88,8 @@ pub enum Action {
     /// Keep this: later starts need it.
     Configure(Box<SessionPlan>),
     /// Start these of the agent's own ranks, maybe none; standard input goes to where the plan
-    /// says.
-    Start(Box<NamespacePlan>, Ranks),
+    /// says. The board is what they see at first.
+    Start(Box<NamespacePlan>, Ranks, Board),
     /// Forget what was to be started and has not been.
     CancelStarts,
     /// Make an epoch's entries visible to the namespace's ranks here.
@@ -153,6 +156,7 @@ pub struct Agent {
     failures_more: u64,
     leftovers: u64,
     wake_at: Option<Time>,
+    cache: CachePolicy,
 }
 
 impl Agent {
@@ -170,6 +174,7 @@ impl Agent {
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
+            cache: CachePolicy::default(),
         }
     }
 
@@ -234,6 +239,7 @@ impl Agent {
         match message {
             Down::Session(plan) => {
                 self.to_children(&Down::Session(plan.clone()), actions);
+                self.cache = plan.cache;
                 actions.push(Action::Configure(Box::new(plan)));
             }
             Down::Launch(plan) => self.on_launch(now, plan, actions),
@@ -246,6 +252,10 @@ impl Agent {
                 }
             }
             Down::Release { namespace, number, given } => self.on_release(now, namespace, number, given, actions),
+            Down::Get { namespace, key } => self.on_get(namespace, Waiter::Parent, &key, actions),
+            Down::Got { namespace, key, value } => {
+                self.on_got(namespace, Way::Up, None, &key, value, actions);
+            }
             Down::Inquire(inquiry) => self.on_inquiry_from_above(inquiry, actions),
             Down::Reply { asker, reply } => self.on_reply_from_above(asker, reply, actions),
             Down::Signal { signal } => {
@@ -290,8 +300,8 @@ impl Agent {
                 actions.push(Action::ToChild(child.head(), Down::Launch(share)));
             }
         }
-        let namespace = Namespace::new(&plan, self.here);
-        actions.push(Action::Start(Box::new(plan), namespace.own().clone()));
+        let namespace = Namespace::new(&plan, self.here, self.cache);
+        actions.push(Action::Start(Box::new(plan), namespace.own().clone(), namespace.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
@@ -330,6 +340,11 @@ impl Agent {
             }
             Up::Gathered { namespace, number, ranks, brought } => {
                 self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
+            }
+            Up::Put { namespace, number, puts } => self.on_put_below(now, from, (namespace, number), puts, actions),
+            Up::Get { namespace, key } => self.on_get_below(now, from, namespace, &key, actions),
+            Up::Got { namespace, number, key, value } => {
+                self.on_got(namespace, Way::Down(from), Some(number), &key, value, actions);
             }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
@@ -424,6 +439,16 @@ impl Agent {
             self.wake_at = Some(at);
             actions.push(Action::WakeAt(at));
         }
+    }
+
+    /// How much the caches here have held, all namespaces together.
+    pub fn held(&self) -> Held {
+        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
+    }
+
+    /// How gets were answered here, beside those that the boards themselves have answered.
+    pub fn gets(&self) -> Gets {
+        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
     }
 
     /// What must hold between two inputs; the simulator calls it after each.

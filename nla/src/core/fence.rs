@@ -43,6 +43,9 @@ pub enum FenceError {
     /// All puts together are beyond [`FENCE_BYTES_MAX`].
     #[error("the puts of one fence are over {FENCE_BYTES_MAX} bytes")]
     TooLarge,
+    /// A put came ahead of its fence, which the cache policy does not do.
+    #[error("a put came ahead of its fence, which the session's cache policy does not do")]
+    Ahead,
     /// Its puts cannot be read.
     #[error("its puts cannot be read: {0}")]
     Puts(#[from] pmi::PutsError),
@@ -167,6 +170,24 @@ impl Fence {
             }
         }
         self.add(now, Part::Child(child), ranks, brought);
+        Ok(())
+    }
+
+    /// Checks puts of `ranks` at most that come ahead of fence `number`.
+    pub fn check_ahead(&self, number: u32, ranks: &Ranks, puts: &Puts) -> Result<(), FenceError> {
+        if number != self.number {
+            return Err(FenceError::OutOfTurn { got: number, open: self.number });
+        }
+        for put in puts.iter() {
+            let rank = put?.rank;
+            let whose = || std::iter::once(rank).collect();
+            if !ranks.contains(rank) {
+                return Err(FenceError::NotYours(whose()));
+            }
+            if self.arrived.contains(rank) {
+                return Err(FenceError::Twice(whose()));
+            }
+        }
         Ok(())
     }
 

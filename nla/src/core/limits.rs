@@ -23,6 +23,13 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes of all puts of one fence of one namespace.
 pub const FENCE_BYTES_MAX: usize = 1 << 30;
 
+/// Values that an agent keeps by default where the cache policy sets a bound: MPI libraries look up a
+/// few dozen of other nodes' entries.
+pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
+/// Look-ups of one child that may wait for an answer at a time, beside one for each of its ranks:
+/// those of other namespaces.
+pub const FOREIGN_LOOK_UPS_MAX: usize = 65_536;
+
 /// How long the root listens for more failures before it elects the first cause.
 pub const GATHER_WINDOW: Duration = Duration::from_millis(100);
 /// How long an agent collects the ends of ranks before it tells its parent in one message.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{NameError, Puts, Rank, Ranks, SpawnOrder};
+use pmi::{Epoch, Keys, NameError, Puts, Rank, Ranks, SpawnOrder};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -42,6 +42,35 @@ pub enum Up {
         ranks: Ranks,
         /// What they brought.
         brought: Brought,
+    },
+    /// A put of a rank of the subtree, ahead of the fence that makes it visible.
+    Put {
+        /// The rank's namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// The put.
+        puts: Puts,
+    },
+    /// Asks for an entry; [`Down::Got`] brings it.
+    Get {
+        /// On which namespace's board.
+        namespace: NamespaceId,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    /// Answers [`Down::Get`].
+    Got {
+        /// On which namespace's board.
+        namespace: NamespaceId,
+        /// How many fences had been released where the entry was found.
+        number: u32,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// Its value, if it is in the subtree.
+        value: Option<Bytes>,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
@@ -115,10 +144,20 @@ pub enum Brought {
 /// What a meeting gives to a subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Given {
-    /// It was a fence: the epoch's bytes, for all the same; none if nothing was put.
-    Epoch(Bytes),
+    /// It was a fence: what everybody is told of it.
+    News(News),
     /// It was a ring: where the subtree's part of it sits.
     Ring(Seat),
+}
+
+/// What everybody is told of a fence, for all the same.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum News {
+    /// All that was put; an epoch of nothing if nothing was.
+    Epoch(Epoch),
+    /// The keys of which an older value, or another rank's, may lie in a cache. All else is asked
+    /// for by who needs it.
+    Overwritten(Keys),
 }
 
 /// A question of a rank to an agent, which travels up to where the agent is below, and down to it.
@@ -284,8 +323,8 @@ pub enum Down {
         /// Which.
         namespace: NamespaceId,
     },
-    /// All ranks of the namespace have arrived: publish the epoch, if it was a fence, then let the
-    /// ranks go on.
+    /// All ranks of the namespace have arrived: take in what they are given, then let the ranks go
+    /// on.
     Release {
         /// Which.
         namespace: NamespaceId,
@@ -293,6 +332,24 @@ pub enum Down {
         number: u32,
         /// What they are given.
         given: Given,
+    },
+    /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] brings it.
+    Get {
+        /// On which namespace's board.
+        namespace: NamespaceId,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+    },
+    /// Answers [`Up::Get`].
+    Got {
+        /// On which namespace's board.
+        namespace: NamespaceId,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// Its value; `None` if nobody has put it.
+        value: Option<Bytes>,
     },
     /// A rank elsewhere asks something of an agent of the subtree.
     Inquire(Inquiry),
@@ -333,13 +390,17 @@ impl Up {
     /// The fence and board messages must keep their order among themselves; all others are short
     /// and urgent.
     pub fn is_board(&self) -> bool {
-        matches!(self, Self::Gathered { .. })
+        matches!(self, Self::Gathered { .. } | Self::Put { .. } | Self::Get { .. } | Self::Got { .. })
     }
 }
 
 impl Down {
     /// See [`Up::is_board`]. Who looks something up finds what was released before it asked.
     pub fn is_board(&self) -> bool {
-        matches!(self, Self::Release { .. } | Self::Inquire(Inquiry { matter: Matter::LookUp { .. }, .. }))
+        match self {
+            Self::Release { .. } | Self::Get { .. } | Self::Got { .. } => true,
+            Self::Inquire(inquiry) => matches!(inquiry.matter, Matter::LookUp { .. }),
+            _ => false,
+        }
     }
 }

@@ -8,10 +8,12 @@
 //! values run in a simulator.
 
 mod agent;
+mod cache;
 mod cause;
 mod fence;
 mod ids;
 pub mod limits;
+mod lookup;
 mod message;
 mod namespace;
 mod node;
@@ -25,10 +27,12 @@ mod tests;
 mod topology;
 
 pub use agent::{Action, Agent, Input};
+pub use cache::{CachePolicy, Held, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, Part};
 pub use ids::{AgentId, NamespaceId, Time};
-pub use message::{Asker, Brought, Down, Given, Inquiry, Matter, Question, Reply, Up};
+pub use lookup::Gets;
+pub use message::{Asker, Brought, Down, Given, Inquiry, Matter, News, Question, Reply, Up};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable};
 pub use ring::{Seat, Stretch};

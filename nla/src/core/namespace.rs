@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use pmi::{Rank, Ranks};
+use pmi::board::check_put;
+use pmi::{Puts, Rank, Ranks};
 
+use super::cache::{Cache, CachePolicy, Place};
 use super::fence::{Fence, FenceError, Part};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::{EXIT_BATCH, FENCE_SLOW};
+use super::limits::{EXIT_BATCH, FENCE_SLOW, FOREIGN_LOOK_UPS_MAX};
+use super::lookup::LookUps;
 use super::message::{Brought, Inquiry, Matter, Up};
 use super::node::Node;
 use super::plan::{NamespacePlan, Variable};
@@ -51,6 +54,10 @@ pub(super) struct Namespace {
     pub(super) undone: bool,
     /// The node's attributes, where this agent owns them.
     pub(super) node: Node,
+    /// What is kept here of the board.
+    pub(super) cache: Box<dyn Cache>,
+    /// Gets that wait for an answer from elsewhere.
+    pub(super) look_ups: LookUps,
     here: AgentId,
     size: u32,
     /// Agents of the subtree that do not own their node's attributes, and who does.
@@ -73,7 +80,7 @@ pub(super) struct Namespace {
 
 impl Namespace {
     /// `plan` is the share of `here`'s subtree.
-    pub(super) fn new(plan: &NamespacePlan, here: Subtree) -> Self {
+    pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
         let own = plan
             .placement
             .iter()
@@ -104,6 +111,8 @@ impl Namespace {
             fence: Fence::new(plan.ranks_of(here)),
             undone: false,
             node: Node::default(),
+            cache: policy.at(Place::new(false, &children)),
+            look_ups: LookUps::default(),
             here: here.head(),
             size: plan.size,
             owners: plan.owners.iter().copied().collect(),
@@ -206,6 +215,9 @@ impl Namespace {
         }
         self.gathered_told = Some(number);
         let (ranks, brought) = (self.fence.arrived().clone(), self.fence.take());
+        if let Brought::Puts(puts) = &brought {
+            self.cache.gather(puts);
+        }
         Some(Up::Gathered { namespace: self.id, number, ranks, brought })
     }
 
@@ -221,6 +233,14 @@ impl Namespace {
         let nobody = Ranks::new();
         let share = self.children.get(&child).unwrap_or(&nobody);
         self.fence.arrive(now, child, number, ranks, share, brought)
+    }
+
+    /// A put of own ranks, or of those of `child`, comes ahead of fence `number`.
+    pub(super) fn pass(&mut self, child: Option<AgentId>, number: u32, puts: &Puts) -> Result<(), FenceError> {
+        let nobody = Ranks::new();
+        let share = child.map_or(&self.own, |child| self.children.get(&child).unwrap_or(&nobody));
+        self.fence.check_ahead(number, share, puts)?;
+        self.cache.pass(puts)
     }
 
     /// The seats of the parts of the open ring here; `whole` is that of the subtree.
@@ -258,6 +278,12 @@ impl Namespace {
         let asker = inquiry.asker;
         let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(asker.rank));
         theirs && self.owner_of(asker.agent) == inquiry.to && inquiry.matter.is_of_rank()
+    }
+
+    /// Whether `child` may ask for this key: it has ranks that can, and not too many have asked.
+    pub(super) fn may_get(&self, child: AgentId, key: &[u8]) -> bool {
+        let bound = self.fence.expected() as usize + FOREIGN_LOOK_UPS_MAX;
+        self.children.contains_key(&child) && check_put(key, b"").is_ok() && self.look_ups.waiting() < bound
     }
 
     /// An own rank asks another agent; whether it is to be forgotten there when it ends.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmi::{Mapping, Ranks};
 use serde::{Deserialize, Serialize};
 
+use super::cache::CachePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::topology::Subtree;
 
@@ -27,6 +28,8 @@ pub struct SessionPlan {
     pub pmi_port: bool,
     /// How long ranks have between the first signal and KILL when the session ends.
     pub kill_grace: Duration,
+    /// What agents keep of the bulletin boards.
+    pub cache: CachePolicy,
 }
 
 /// Environments hold secrets; a log shows how many variables there are.
@@ -37,6 +40,7 @@ impl fmt::Debug for SessionPlan {
             .field("hold_lines", &self.hold_lines)
             .field("pmi_port", &self.pmi_port)
             .field("kill_grace", &self.kill_grace)
+            .field("cache", &self.cache)
             .finish_non_exhaustive()
     }
 }

@@ -5,6 +5,7 @@
 //! cause of a failure and ends the session.
 
 mod ending;
+mod gets;
 mod joining;
 mod meetings;
 mod namespace;
@@ -16,9 +17,11 @@ use std::time::Duration;
 use pmi::{Rank, Ranks};
 
 use self::namespace::Namespace;
+use super::cache::Held;
 use super::cause::{Cause, Failure, Outcome};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{END_MARGIN, JOIN_TIME, LEFT_TIME};
+use super::lookup::Gets;
 use super::message::{Down, Up};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::topology::Subtree;
@@ -226,6 +229,11 @@ impl Root {
             Up::Gathered { namespace, number, ranks, brought } => {
                 self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
             }
+            Up::Put { namespace, number, puts } => self.on_put(now, from, (namespace, number), &puts, actions),
+            Up::Get { namespace, key } => self.on_get(now, from, namespace, &key, actions),
+            Up::Got { namespace, number, key, value } => {
+                self.on_got(from, (namespace, number), &key, value, actions);
+            }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
                     ns.waiting = Some(number);
@@ -333,6 +341,16 @@ impl Root {
             let outcome = outcome.clone();
             self.over(outcome, actions);
         }
+    }
+
+    /// How much the caches here have held, all namespaces together.
+    pub fn held(&self) -> Held {
+        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
+    }
+
+    /// How gets were answered here.
+    pub fn gets(&self) -> Gets {
+        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
     }
 
     /// What must hold between two inputs; the simulator calls it after each.

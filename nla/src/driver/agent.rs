@@ -393,14 +393,14 @@ impl Driver {
                     Err(error) => tracing::error!(%error, "no rank can be started here"),
                 }
             }
-            Action::Start(plan, ranks) => {
+            Action::Start(plan, ranks, board) => {
                 let (id, stdin) = (plan.id, plan.stdin.clone());
                 let takers: Ranks = ranks.iter().filter(|rank| stdin.contains(*rank)).collect();
                 self.open_input(&plan, &takers);
                 match &mut self.startup {
                     _ if ranks.is_empty() => {}
                     Some(startup) => {
-                        let local = startup.enqueue(plan, &ranks);
+                        let local = startup.enqueue(plan, &ranks, board);
                         self.namespaces.insert(id, local);
                     }
                     None => self.handle(Input::NotStarted(

@@ -29,9 +29,11 @@ enum Shared {
 }
 
 impl SharedBoard {
-    /// An empty board. `facts` are what ranks find on it all the same.
-    pub(super) fn new(facts: Arc<Facts>) -> Self {
-        Self { board: Board::new(), facts, shared: Shared::No }
+    /// A board on which `facts` are found all the same. Only a whole one can be shared: what is
+    /// not in the segment is nowhere.
+    pub(super) fn new(facts: Arc<Facts>, board: Board) -> Self {
+        let shared = if board.is_whole() { Shared::No } else { Shared::Never };
+        Self { board, facts, shared }
     }
 
     /// What has been published.
@@ -108,14 +110,16 @@ mod tests {
     use super::*;
 
     fn shared_board() -> SharedBoard {
-        SharedBoard::new(Arc::new(Facts {
+        let facts = Arc::new(Facts {
             kvsname: "kvs".into(),
             spawner: None,
             size: 2,
             universe_size: 8,
             mapping: Some("(vector,(0,1,2))".into()),
             preputs: Epoch::from_entries([(&b"port"[..], &b"p"[..])]),
-        }))
+            puts_at_once: false,
+        });
+        SharedBoard::new(facts, Board::new())
     }
 
     fn epoch(key: &str, value: &str) -> Epoch {

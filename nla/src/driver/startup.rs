@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmi::{Conversation, Epoch, Facts, Rank, Ranks, segment};
+use pmi::{Board, Conversation, Epoch, Facts, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 
 use super::board::SharedBoard;
@@ -112,7 +112,7 @@ impl Startup {
     }
 
     /// Takes up `ranks` of `plan`.
-    pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks) -> Local {
+    pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks, board: Board) -> Local {
         let preputs = plan.preputs.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
         let facts = Arc::new(Facts {
             kvsname: plan.kvsname.clone(),
@@ -121,6 +121,7 @@ impl Startup {
             mapping: plan.mapping.wire_value(),
             preputs: Epoch::from_entries(preputs),
             spawner: plan.spawner.clone(),
+            puts_at_once: self.session.cache.puts_at_once(),
         });
         let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&facts)));
         let port = port
@@ -129,7 +130,7 @@ impl Startup {
         let address = port.as_ref().map(|port| port.address().to_string());
         let commands =
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
-        let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&facts))));
+        let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&facts), board)));
         let job = Job {
             namespace: plan.id,
             commands,

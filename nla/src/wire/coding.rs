@@ -1,11 +1,12 @@
 //! Messages as bytes: rmp-serde, with the sender's and the receiver's bounds checked.
 
 use bytes::Bytes;
+use pmi::Epoch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::core::{Down, Given, NamespaceId};
+use crate::core::{Down, Given, NamespaceId, News};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -18,6 +19,9 @@ pub enum CodingError {
         /// What the decoder says.
         source: rmp_serde::decode::Error,
     },
+    /// The entries that it carries are none.
+    #[error("entries that cannot be read: {0}")]
+    Epoch(#[from] pmi::EpochError),
     /// There is more after the message's end.
     #[error("a message with {0} bytes too many")]
     TooLong(usize),
@@ -42,15 +46,16 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
-/// [`decode`] for what comes down. An epoch, which may be large, is not copied: it stays a part of
-/// `bytes`.
+/// [`decode`] for what comes down. An epoch, which may be large, is checked but not copied: it stays
+/// a part of `bytes`.
 pub fn decode_down(bytes: &Bytes) -> Result<Down, CodingError> {
     match rmp_serde::from_slice(bytes) {
         // The epoch is the message's last part: nothing is behind it.
-        Ok(BorrowedRelease::Release { namespace, number, given: BorrowedGiven::Epoch(epoch) })
+        Ok(BorrowedRelease::Release { namespace, number, given: BorrowedGiven::News(BorrowedNews::Epoch(epoch)) })
             if epoch.as_ptr_range().end == bytes.as_ptr_range().end =>
         {
-            Ok(Down::Release { namespace, number, given: Given::Epoch(bytes.slice_ref(epoch)) })
+            let epoch = Epoch::from_bytes(bytes.slice_ref(epoch))?;
+            Ok(Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) })
         }
         // Any other message, or none.
         _ => decode(bytes),
@@ -70,10 +75,16 @@ enum BorrowedRelease<'a> {
 
 #[derive(Deserialize)]
 enum BorrowedGiven<'a> {
+    #[serde(borrow)]
+    News(BorrowedNews<'a>),
+}
+
+#[derive(Deserialize)]
+enum BorrowedNews<'a> {
     Epoch(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
-/// What a release takes at most beside its epoch: an epoch is not moved about while it is written.
+/// What a release takes at most beside its news: an epoch is not moved about while it is written.
 const RELEASE_BYTES: usize = 64;
 
 /// Encodes messages for children. The release of a fence goes to all of them with the same entries,
@@ -91,13 +102,17 @@ impl DownEncoder {
 
     /// The bytes of `message`.
     pub fn encode(&mut self, message: &Down) -> Bytes {
-        let Down::Release { namespace, number, given: Given::Epoch(epoch) } = message else {
+        let Down::Release { namespace, number, given: Given::News(news) } = message else {
             return encode(message).into();
         };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
-                let mut bytes = Vec::with_capacity(epoch.len() + RELEASE_BYTES);
+                let news = match news {
+                    News::Epoch(epoch) => epoch.bytes(),
+                    News::Overwritten(keys) => keys.bytes(),
+                };
+                let mut bytes = Vec::with_capacity(news.len() + RELEASE_BYTES);
                 rmp_serde::encode::write(&mut bytes, message).expect("as in encode");
                 let bytes = Bytes::from(bytes);
                 self.release = Some((*namespace, *number, bytes.clone()));
@@ -126,7 +141,8 @@ mod tests {
     fn children_get_the_same_epoch_and_seats_of_their_own() {
         let release = |given| Down::Release { namespace: NamespaceId(0), number: 3, given };
         let mut encoder = DownEncoder::default();
-        let epoch = release(Given::Epoch(Bytes::from_static(b"entries")));
+        let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
+        let epoch = release(Given::News(News::Epoch(entries)));
         let bytes = encoder.encode(&epoch);
         assert_eq!(bytes.as_ptr(), encoder.encode(&epoch).as_ptr(), "encoded once");
         for position in [0, 4] {
@@ -138,14 +154,14 @@ mod tests {
 
     #[test]
     fn an_epoch_is_read_without_a_copy() {
-        let epoch = Bytes::from(vec![7; 1000]);
-        let given = Given::Epoch(epoch.clone());
+        let epoch = Epoch::from_entries([(&b"key"[..], &[7; 1000][..])]);
+        let given = Given::News(News::Epoch(epoch));
         let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
         let bytes = Bytes::from(encode(&release));
         let read = decode_down(&bytes).unwrap();
         assert_eq!(read, release);
-        let Down::Release { given: Given::Epoch(read), .. } = read else { panic!("a release") };
-        assert!(bytes.as_ptr_range().contains(&read.as_ptr()), "copied");
+        let Down::Release { given: Given::News(News::Epoch(read)), .. } = read else { panic!("a release") };
+        assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
         let whole = [&bytes[..], &[0]].concat();
         assert!(matches!(decode_down(&whole.into()), Err(CodingError::TooLong(1))));
         assert!(decode_down(&bytes.slice(..500)).is_err());

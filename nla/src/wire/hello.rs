@@ -23,7 +23,7 @@ use crate::core::AgentId;
 use crate::core::limits::HELLOS_REMEMBERED;
 
 /// The protocol's version: two programs speak only if it is the same.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 const MAGIC: &[u8; 8] = b"ScELA\r\n\0";
 const PRODUCT_BYTES: usize = 16;
 /// Bytes of a preamble: magic, version, product, session.
@@ -334,7 +334,10 @@ mod tests {
         let (result, mut answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
         assert_eq!(
             result.unwrap_err().to_string(),
-            format!("the other end is ScELA 9.9.9 (protocol 7), this is {} (protocol 2)", env!("CARGO_PKG_VERSION"))
+            format!(
+                "the other end is ScELA 9.9.9 (protocol 7), this is {} (protocol {VERSION})",
+                env!("CARGO_PKG_VERSION")
+            )
         );
         answer[8..10].copy_from_slice(&7u16.to_be_bytes());
         assert!(matches!(refusal(&answer, &initiator), HelloError::Version { version: 7, .. }));

@@ -1,12 +1,17 @@
-//! [`Board`]: a node's cache of all that was released.
+//! [`Board`]: what ranks of a node look up in: all that was released, or a part of it.
 //!
 //! A job may have thousands of small epochs, so neighbours of similar size are merged: behind every
 //! run there are three that are together no larger. A look-up asks O(log bytes) runs, a byte is
 //! copied O(log bytes) times over its life, and the few large epochs of an MPI start-up are kept
 //! exactly as they came.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::epoch::Epoch;
 use super::hash::hash;
+use super::node_cache::{Known, NodeCache};
 
 /// So many neighbouring runs are merged into one, when the oldest is no larger than the others
 /// together.
@@ -15,22 +20,58 @@ const RUNS_MERGED: usize = 4;
 /// Runs are not merged beyond this size: an epoch's offsets are 32 bits.
 const MERGED_BYTES_MAX: usize = 1 << 30;
 
-/// A node's bulletin board: the epochs released so far; the newest entry of a key wins.
+/// A node's bulletin board. A **whole** one has the epochs released so far; the newest entry of a key
+/// wins. Of a **partial** one only a part is here, and the rest is to be asked for.
 ///
 /// Cloning is cheap: entries are shared.
 #[derive(Clone, Default, Debug)]
 pub struct Board {
-    /// Non-empty, the oldest first.
+    /// Non-empty, the oldest first. None on a partial board.
     runs: Vec<Epoch>,
+    part: Part,
+    answered: Count,
+}
+
+/// How much of the board is here.
+#[derive(Clone, Default, Debug)]
+enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// What this cache has, if there is one.
+    Cached(Option<Arc<NodeCache>>),
+}
+
+/// What a board says of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LookUp<'a> {
+    /// Its newest value.
+    Found(Cow<'a, [u8]>),
+    /// Nobody has put it.
+    Absent,
+    /// The part of the board that is here does not tell: somebody else is to be asked.
+    Pending,
 }
 
 impl Board {
-    /// An empty board.
+    /// An empty board, whole.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an epoch; its entries replace older ones of the same keys.
+    /// A board of which only what `cache` has is here, and nothing without one. Nothing is ever
+    /// published to it.
+    pub fn partial(cache: Option<Arc<NodeCache>>) -> Self {
+        Self { part: Part::Cached(cache), ..Self::default() }
+    }
+
+    /// Whether all of the board is here, so that a key that is not found is nowhere.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.part, Part::Whole)
+    }
+
+    /// Adds an epoch; its entries replace older ones of the same keys. For whole boards only:
+    /// others are filled by their cache.
     pub fn publish(&mut self, epoch: Epoch) {
         self.publish_at(epoch, |epoch| epoch);
     }
@@ -38,7 +79,8 @@ impl Board {
     /// [`Board::publish`] for a board that lies in a particular place: `place` moves there what is
     /// new, be it this epoch or one that it and its neighbours were merged into.
     pub fn publish_at(&mut self, epoch: Epoch, place: impl FnOnce(Epoch) -> Epoch) {
-        if epoch.is_empty() {
+        debug_assert!(self.is_whole(), "nothing is published to a partial board");
+        if epoch.is_empty() || !self.is_whole() {
             return;
         }
         self.runs.push(epoch);
@@ -74,7 +116,30 @@ impl Board {
         }
     }
 
-    /// The newest value of a key. Does not allocate.
+    /// What the board says of a key.
+    pub fn look_up(&self, key: &[u8]) -> LookUp<'_> {
+        let found = match &self.part {
+            Part::Whole => self.get(key).map_or(LookUp::Absent, |value| LookUp::Found(value.into())),
+            Part::Cached(cache) => match cache.as_ref().map_or(Known::Unknown, |cache| cache.get(key)) {
+                Known::Value(value) => LookUp::Found(Vec::from(value).into()),
+                Known::Absent => LookUp::Absent,
+                Known::Unknown => LookUp::Pending,
+            },
+        };
+        if found != LookUp::Pending {
+            self.answered.increment();
+        }
+        found
+    }
+
+    /// How many times [`Board::look_up`] could tell, that is, was not [pending](LookUp::Pending). A
+    /// clone begins with the count of its original, and counts by itself.
+    pub fn answered(&self) -> u64 {
+        self.answered.value()
+    }
+
+    /// The newest value of a key among what was published, that is, on a whole board. Does not
+    /// allocate, and does not count.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let hash = hash(key);
         self.runs.iter().rev().find_map(|run| run.get_hashed(hash, key))
@@ -85,7 +150,7 @@ impl Board {
         self.runs.iter().map(Epoch::len).sum()
     }
 
-    /// Whether nothing was published yet.
+    /// Whether nothing was published.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -112,9 +177,46 @@ impl Board {
     }
 }
 
+/// Boards are equal that hold the same in the same way, whatever they were asked: partial ones, when
+/// they share one cache.
+impl PartialEq for Board {
+    fn eq(&self, other: &Self) -> bool {
+        let same_part = match (&self.part, &other.part) {
+            (Part::Whole, Part::Whole) | (Part::Cached(None), Part::Cached(None)) => true,
+            (Part::Cached(Some(cache)), Part::Cached(Some(other))) => Arc::ptr_eq(cache, other),
+            _ => false,
+        };
+        same_part && self.runs == other.runs
+    }
+}
+
+impl Eq for Board {}
+
+/// A number that grows behind shared references.
+#[derive(Default, Debug)]
+struct Count(AtomicU64);
+
+impl Count {
+    fn increment(&self) {
+        // A statistic: it orders nothing.
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Clone for Count {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.value()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Entry;
 
     fn epoch(entries: &[(&str, &str)]) -> Epoch {
         Epoch::from_entries(entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())))
@@ -160,6 +262,67 @@ mod tests {
         assert_eq!(board.get(b"same"), Some(&b"4999"[..]));
         assert_eq!(board.runs[0].len(), 1, "the large one was never copied");
         assert!(board.len() <= 5_001 + board.runs.len());
+    }
+
+    fn found(value: &str) -> LookUp<'_> {
+        LookUp::Found(value.as_bytes().into())
+    }
+
+    #[test]
+    fn a_whole_board_tells_of_every_key() {
+        let mut board = Board::new();
+        assert!(board.is_whole());
+        assert_eq!(board.look_up(b"a"), LookUp::Absent);
+        board.publish(epoch(&[("a", "1"), ("b", "")]));
+        assert_eq!(board.look_up(b"a"), found("1"));
+        assert!(matches!(board.look_up(b"a"), LookUp::Found(Cow::Borrowed(_))), "nothing is copied");
+        assert_eq!(board.look_up(b"b"), found(""));
+        assert_eq!(board.answered(), 4);
+        board.get(b"a");
+        assert_eq!(board.answered(), 4, "only look-ups count");
+        let clone = board.clone();
+        clone.look_up(b"a");
+        assert_eq!((clone.answered(), board.answered()), (5, 4));
+    }
+
+    #[test]
+    fn a_partial_board_tells_what_its_cache_knows() {
+        let cache = Arc::new(NodeCache::new());
+        let board = Board::partial(Some(Arc::clone(&cache)));
+        assert!(!board.is_whole());
+        assert_eq!(board.look_up(b"a"), LookUp::Pending);
+        assert_eq!(board.answered(), 0);
+        cache.learn(Entry::new(b"a", b"1"));
+        cache.learn_absent(b"b");
+        assert_eq!(board.look_up(b"a"), found("1"));
+        assert_eq!(board.look_up(b"b"), LookUp::Absent);
+        assert_eq!(board.look_up(b"c"), LookUp::Pending);
+        assert_eq!(board.answered(), 2);
+        assert_eq!((board.get(b"a"), board.nth(0)), (None, None), "nothing was published");
+        let nothing = Board::partial(None);
+        assert!(!nothing.is_whole());
+        assert_eq!(nothing.look_up(b"a"), LookUp::Pending);
+        assert_eq!(nothing.answered(), 0);
+    }
+
+    #[test]
+    fn boards_are_equal_that_hold_the_same() {
+        let published = |value| {
+            let mut board = Board::new();
+            board.publish(epoch(&[("a", value)]));
+            board
+        };
+        let asked = published("1");
+        asked.look_up(b"a");
+        assert_eq!(asked, published("1"));
+        assert_ne!(asked, published("2"));
+        let caches = [Arc::new(NodeCache::new()), Arc::new(NodeCache::new())];
+        let partial = |at: usize| Board::partial(Some(Arc::clone(&caches[at])));
+        assert_eq!(partial(0), partial(0));
+        assert_ne!(partial(0), partial(1));
+        assert_ne!(partial(0), Board::partial(None));
+        assert_eq!(Board::partial(None), Board::partial(None));
+        assert_ne!(Board::partial(None), Board::new());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 
+use super::entry::Entry;
 use super::hash::hash;
 use super::index::Index;
 use super::puts::{Put, Puts, PutsError};
@@ -83,7 +84,7 @@ impl Epoch {
         winners.sort_by_key(|winner| (winner.rank, winner.offset));
         let entries = winners.iter().filter_map(|winner| {
             let (Put { key, value, .. }, _) = puts.put_at(winner.offset)?;
-            Some(Entry { hash: winner.hash, key, value })
+            Some(HashedEntry { hash: winner.hash, key, value })
         });
         Self::encode(entries).ok_or(PutsError::TooLarge)
     }
@@ -96,10 +97,10 @@ impl Epoch {
     pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         let all: Vec<(&[u8], &[u8])> = entries.into_iter().collect();
         let mut index = Index::for_entries(all.len());
-        let mut kept: Vec<Entry<'a>> = Vec::with_capacity(all.len());
+        let mut kept: Vec<HashedEntry<'a>> = Vec::with_capacity(all.len());
         let mut bytes_left = u32::MAX as usize - HEADER_BYTES - 2 * SLOT_BYTES;
         for (key, value) in all {
-            let entry = Entry { hash: hash(key), key, value };
+            let entry = HashedEntry { hash: hash(key), key, value };
             // At worst there are three slots for an entry, and two more.
             let cost = entry.bytes_len() + 3 * SLOT_BYTES;
             if key.len() > usize::from(u16::MAX) || cost > bytes_left {
@@ -195,8 +196,20 @@ impl Epoch {
         self.table().iter().take(self.len())
     }
 
+    /// [`Epoch::iter`] as entries that share the epoch's memory, and keep all of it alive.
+    pub fn entries(&self) -> impl Iterator<Item = Entry> {
+        let mut offset = self.first_entry();
+        (0..self.entries).map_while(move |_| {
+            let (key, _, next) = self.table().entry_at(offset)?;
+            // The length was read from 16 bits.
+            let entry = Entry::within(self.bytes.slice(offset + ENTRY_HEADER_BYTES..next), key.len() as u16);
+            offset = next;
+            Some(entry)
+        })
+    }
+
     /// Writes distinct keys down; `None` when they exceed 4 GiB.
-    fn encode<'a>(entries: impl Iterator<Item = Entry<'a>> + Clone) -> Option<Self> {
+    fn encode<'a>(entries: impl Iterator<Item = HashedEntry<'a>> + Clone) -> Option<Self> {
         let (count, entries_bytes) =
             entries.clone().fold((0_usize, 0_usize), |(count, bytes), entry| (count + 1, bytes + entry.bytes_len()));
         if count == 0 {
@@ -211,7 +224,7 @@ impl Epoch {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.resize(HEADER_BYTES + slots * SLOT_BYTES, 0);
-        for Entry { hash, key, value } in entries {
+        for HashedEntry { hash, key, value } in entries {
             let offset = bytes.len() as u32;
             let mut slot = hash as usize & (slots - 1);
             while read_u32(&bytes, HEADER_BYTES + slot * SLOT_BYTES + 4) != Some(0) {
@@ -317,13 +330,13 @@ struct Winner {
 }
 
 #[derive(Copy, Clone)]
-struct Entry<'a> {
+struct HashedEntry<'a> {
     hash: u64,
     key: &'a [u8],
     value: &'a [u8],
 }
 
-impl Entry<'_> {
+impl HashedEntry<'_> {
     fn bytes_len(&self) -> usize {
         ENTRY_HEADER_BYTES + self.key.len() + self.value.len()
     }

@@ -4,20 +4,29 @@
 //! - [`Pending`]: what a rank put since its last fence, before it becomes such a batch.
 //! - [`Epoch`]: what one fence made visible: one winner per key, encoded and indexed once at the
 //!   root; the same bytes travel down and are looked up in.
-//! - [`Board`]: a node's cache: all epochs released so far, the newest entry of a key wins.
+//! - [`Board`]: what is looked up in: all epochs released so far, the newest entry of a key wins; or
+//!   a part of them.
+//! - [`NodeCache`]: what is kept of a board that is not held whole.
+//! - [`Entry`], [`Keys`]: one key with its value; a list of keys.
 
 mod cache;
+mod entry;
 mod epoch;
 mod hash;
 mod index;
+mod keys;
+mod node_cache;
 mod pending;
 mod puts;
 
-pub use cache::Board;
+pub use cache::{Board, LookUp};
+pub use entry::Entry;
 pub(crate) use epoch::Table;
 pub use epoch::{Epoch, EpochError};
 #[cfg(test)]
 pub(crate) use hash::colliding_keys;
 pub(crate) use hash::hash as key_hash;
+pub use keys::{Keys, KeysError};
+pub use node_cache::{Known, NodeCache};
 pub use pending::Pending;
 pub use puts::{Put, PutRefusal, Puts, PutsError, RankPutsError, check_put};

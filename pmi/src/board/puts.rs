@@ -7,9 +7,11 @@
 
 use std::fmt;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::entry::Entry;
 use crate::Rank;
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -167,6 +169,20 @@ impl Puts {
         })
     }
 
+    /// The puts in order, each as an entry that shares the batch's memory and keeps all of it alive;
+    /// ends where the bytes make no sense.
+    pub fn into_entries(self) -> impl Iterator<Item = (Rank, Entry)> {
+        let bytes = Bytes::from(self.0);
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            let (Put { rank, key, .. }, next) = put_at(&bytes, offset)?;
+            // The length was read from 16 bits.
+            let entry = Entry::within(bytes.slice(offset + HEADER_BYTES..next), key.len() as u16);
+            offset = next;
+            Some((rank, entry))
+        })
+    }
+
     /// Checks the whole batch and counts its puts.
     pub fn validate(&self) -> Result<usize, PutsError> {
         self.iter().try_fold(0, |count, put| put.map(|_| count + 1))
@@ -186,15 +202,20 @@ impl Puts {
     /// The put that begins at byte `offset`, and where the next one does. `None` when the bytes end
     /// before it does.
     pub(crate) fn put_at(&self, offset: usize) -> Option<(Put<'_>, usize)> {
-        let (rank, rest) = self.0.get(offset..)?.split_first_chunk::<4>()?;
-        let (key_bytes, rest) = rest.split_first_chunk::<2>()?;
-        let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
-        let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_bytes).into())?;
-        let value_bytes = usize::try_from(u32::from_le_bytes(*value_bytes)).ok()?;
-        let (value, rest) = rest.split_at_checked(value_bytes)?;
-        let put = Put { rank: Rank(u32::from_le_bytes(*rank)), key, value };
-        Some((put, self.0.len() - rest.len()))
+        put_at(&self.0, offset)
     }
+}
+
+/// See [`Puts::put_at`].
+fn put_at(bytes: &[u8], offset: usize) -> Option<(Put<'_>, usize)> {
+    let (rank, rest) = bytes.get(offset..)?.split_first_chunk::<4>()?;
+    let (key_bytes, rest) = rest.split_first_chunk::<2>()?;
+    let (value_bytes, rest) = rest.split_first_chunk::<4>()?;
+    let (key, rest) = rest.split_at_checked(u16::from_le_bytes(*key_bytes).into())?;
+    let value_bytes = usize::try_from(u32::from_le_bytes(*value_bytes)).ok()?;
+    let (value, rest) = rest.split_at_checked(value_bytes)?;
+    let put = Put { rank: Rank(u32::from_le_bytes(*rank)), key, value };
+    Some((put, bytes.len() - rest.len()))
 }
 
 impl fmt::Debug for Puts {
@@ -245,6 +266,19 @@ mod tests {
     }
 
     #[test]
+    fn entries_share_the_memory_of_the_batch() {
+        let batch = puts(&[(1, "a", "1"), (2, "", ""), (1, "a", "22")]);
+        let memory = batch.bytes().as_ptr_range();
+        let entries: Vec<_> = batch.into_entries().collect();
+        for (_, entry) in &entries {
+            assert!(memory.start < entry.key().as_ptr() && entry.key().as_ptr() < memory.end);
+        }
+        let expected = [(1, "a", "1"), (2, "", ""), (1, "a", "22")];
+        let expected = expected.map(|(rank, key, value)| (Rank(rank), Entry::new(key.as_bytes(), value.as_bytes())));
+        assert_eq!(entries, expected);
+    }
+
+    #[test]
     fn puts_are_refused_one_byte_beyond_the_bound() {
         let check = |key: usize, value: usize| check_put(&vec![b'k'; key], &vec![b' '; value]);
         assert_eq!(check(KEY_BYTES_MAX, VALUE_BYTES_MAX), Ok(()));
@@ -288,12 +322,18 @@ mod tests {
                     .map(|(rank, key, value)| Put { rank: Rank(*rank), key, value })
                     .collect();
                 prop_assert_eq!(read, expected);
+                let entries: Vec<_> = puts.clone().into_entries().collect();
+                let expected: Vec<_> =
+                    list.iter().map(|(rank, key, value)| (Rank(*rank), Entry::new(key, value))).collect();
+                prop_assert_eq!(entries, expected);
             }
 
             #[test]
             fn no_bytes_panic(bytes in vec(prop_oneof![0_u8..4, any::<u8>()], 0..60)) {
                 let puts = Puts(bytes);
                 prop_assert_eq!(puts.validate().is_ok(), puts.iter().all(|put| put.is_ok()));
+                let readable = puts.iter().filter(Result::is_ok).count();
+                prop_assert_eq!(puts.clone().into_entries().count(), readable);
                 let merged = crate::board::Epoch::merge(&puts);
                 prop_assert_eq!(merged.is_ok(), puts.validate().is_ok());
             }

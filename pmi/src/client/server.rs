@@ -34,6 +34,7 @@ impl Server {
             mapping: Some("(vector,(0,1,1))".into()),
             preputs: Epoch::default(),
             spawner: Some("kvs_0".into()),
+            puts_at_once: false,
         };
         Self {
             conversation: Conversation::new(Arc::new(facts), Rank(0), 2),
@@ -110,6 +111,8 @@ impl Server {
                 }
             },
             Request::Segment => Answer::Segment(self.has_segment),
+            Request::Get { key } => Answer::Got(self.board.get(key).map(|value| value.to_vec().into())),
+            Request::Put { .. } => return None,
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
         })
     }

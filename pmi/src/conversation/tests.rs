@@ -4,6 +4,7 @@
 mod frames;
 mod frames_and_the_agent;
 mod names_and_spawn;
+mod partial;
 mod properties;
 mod segment;
 mod versions;
@@ -38,6 +39,7 @@ impl World {
             mapping: Some("(vector,(0,2,2))".into()),
             preputs: epoch(&[("PARENT_ROOT_PORT_NAME", "tag#0$ x")]),
             spawner: Some("kvs_0".into()),
+            puts_at_once: false,
         };
         change(&mut facts);
         Self { conversation: Conversation::new(Arc::new(facts), Rank(3), 1), board: Board::new() }

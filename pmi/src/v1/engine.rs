@@ -7,8 +7,8 @@ use super::reply::Reply;
 use super::spawn::{SpawnError, SpawnReader};
 use crate::board::check_put;
 use crate::limits::{PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::member::{Member, Phase, Version, readable};
-use crate::{Answer, Board, Launched, NameError, Request, SpawnOrder};
+use crate::member::{Member, Phase, TooMuchPut, Version, readable};
+use crate::{Answer, Board, Launched, LookUp, NameError, Request, SpawnOrder};
 
 /// PMI-1's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -18,9 +18,13 @@ pub(crate) struct Engine {
 }
 
 /// The answer that is owed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Awaited {
     Released,
+    Got {
+        /// The reply if nobody has put the key.
+        otherwise: Vec<u8>,
+    },
     Published,
     Found,
     Unpublished,
@@ -72,7 +76,7 @@ impl Engine {
         out: &mut Vec<u8>,
     ) -> Option<Request> {
         let reply = match command {
-            Command::Get { key, .. } => return on_get(key, member, board, out),
+            Command::Get { key, .. } => return self.on_get(key, member, board, out),
             Command::Put { key, value, .. } => return on_put(key, value, member, out),
             Command::BarrierIn { group } => return self.on_barrier_in(group, member, out),
             Command::Init { version, .. } => return on_init(version, member, out),
@@ -120,6 +124,30 @@ impl Engine {
         }
         self.awaited = Some(Awaited::Released);
         Some(member.fence())
+    }
+
+    fn on_get(&mut self, key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
+        if !has_joined(member, "get_result", out) {
+            return None;
+        }
+        if key.is_empty() {
+            Reply::Refused("get_result", "key_empty").write(out);
+            return None;
+        }
+        match member.look_up(key, board) {
+            LookUp::Found(value) => found(&value).write(out),
+            LookUp::Absent => Reply::NotFound(key).write(out),
+            LookUp::Pending => {
+                let mut otherwise = Vec::new();
+                match member.unless_put(key) {
+                    Some(value) => found(&value).write(&mut otherwise),
+                    None => Reply::NotFound(key).write(&mut otherwise),
+                }
+                self.awaited = Some(Awaited::Got { otherwise });
+                return Some(Request::Get { key: key.to_vec() });
+            }
+        }
+        None
     }
 
     fn on_publish(&mut self, service: &[u8], port: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
@@ -186,12 +214,14 @@ impl Engine {
 
     /// Replies with an answer, if it is the one that is owed.
     pub(crate) fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
-        let Some(awaited) = self.awaited else { return };
+        let Some(awaited) = self.awaited.take() else { return };
         let name_reply = |reply, result: Result<Reply<'_>, NameError>, out: &mut Vec<u8>| {
             result.unwrap_or_else(|error| Reply::NameRefused(reply, error)).write(out);
         };
         match (awaited, answer) {
             (Awaited::Released, Answer::Released) => Reply::BarrierOut.write(out),
+            (Awaited::Got { .. }, Answer::Got(Some(value))) => found(&value).write(out),
+            (Awaited::Got { otherwise }, Answer::Got(None)) => out.extend_from_slice(&otherwise),
             (Awaited::Published, Answer::Published(result)) => {
                 name_reply("publish_result", result.map(|()| Reply::Published), out);
             }
@@ -206,12 +236,12 @@ impl Engine {
                 spawned_reply(ranks, &result).write(out);
             }
             (Awaited::Segment, Answer::Segment(given)) => Reply::Segment(given).write(out),
-            (_, Answer::Released | Answer::Published(_) | Answer::Found(_)) => return,
-            (_, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_)) => return,
-            (_, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_)) => return,
-            (_, Answer::Elsewhere(_) | Answer::Connected(_)) => return,
+            // Not the one: it is still owed.
+            (awaited, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_))
+            | (awaited, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_))
+            | (awaited, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_))
+            | (awaited, Answer::Elsewhere(_) | Answer::Connected(_)) => self.awaited = Some(awaited),
         }
-        self.awaited = None;
     }
 
     fn break_off(&mut self, member: &mut Member, why: String) -> Request {
@@ -269,28 +299,23 @@ fn on_put(key: &[u8], value: &[u8], member: &mut Member, out: &mut Vec<u8>) -> O
         Err(refusal) => Reply::Refused("put_result", &refusal.to_string()).write(out),
         // No line could ask for it.
         Ok(()) if key.contains(&b' ') => Reply::Refused("put_result", "key_has_blank").write(out),
-        Ok(()) if member.pending.push(member.rank, key, value) => Reply::Put.write(out),
-        Ok(()) => Reply::Refused("put_result", "too_many_bytes_put_between_barriers").write(out),
-    }
-    None
-}
-
-fn on_get(key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
-    if !has_joined(member, "get_result", out) {
-        return None;
-    }
-    if key.is_empty() {
-        Reply::Refused("get_result", "key_empty").write(out);
-    } else if let Some(value) = member.value_of(key, board) {
-        found(&value).write(out);
-    } else {
-        Reply::NotFound(key).write(out);
+        Ok(()) => match member.put(key, value) {
+            Ok(request) => {
+                Reply::Put.write(out);
+                return request;
+            }
+            Err(TooMuchPut) => Reply::Refused("put_result", "too_many_bytes_put_between_barriers").write(out),
+        },
     }
     None
 }
 
 fn on_get_by_index(index: usize, member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
     if !has_joined(member, "getbyidx_results", out) {
+        return None;
+    }
+    if !board.is_whole() {
+        Reply::Refused("getbyidx_results", "the_board_is_not_held_whole_here").write(out);
         return None;
     }
     let preputs = &member.facts.preputs;

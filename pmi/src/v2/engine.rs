@@ -15,8 +15,8 @@ use crate::board::check_put;
 use crate::limits::{
     ATTRIBUTE_BYTES_MAX, ECHO_BYTES_MAX, JOB_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX,
 };
-use crate::member::{Member, Phase, readable};
-use crate::{Answer, Board, Launched, NameError, Request, SpawnOrder};
+use crate::member::{Member, Phase, TooMuchPut, readable};
+use crate::{Answer, Board, Launched, LookUp, NameError, Request, SpawnOrder};
 
 /// PMI-2's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +27,13 @@ pub(crate) struct Engine {
 }
 
 /// The answer that is owed.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Awaited {
     Released,
+    Got {
+        /// The reply if nobody has put the key.
+        otherwise: Vec<u8>,
+    },
     Published,
     Found,
     Unpublished,
@@ -146,8 +150,13 @@ impl Engine {
         }
         match check_put(key, value) {
             Err(refusal) => self.refuse("kvs-put", &refusal.to_string(), out),
-            Ok(()) if member.pending.push(member.rank, key, value) => self.reply(Reply::Put, out),
-            Ok(()) => self.refuse("kvs-put", "too_many_bytes_put_between_fences", out),
+            Ok(()) => match member.put(key, value) {
+                Ok(request) => {
+                    self.reply(Reply::Put, out);
+                    request
+                }
+                Err(TooMuchPut) => self.refuse("kvs-put", "too_many_bytes_put_between_fences", out),
+            },
         }
     }
 
@@ -165,7 +174,7 @@ impl Engine {
         } else if key.is_empty() {
             self.refuse("kvs-get", "key_empty", out)
         } else if job.is_empty() || job == member.facts.kvsname.as_bytes() {
-            self.reply(Reply::Got(member.value_of(key, board).as_deref()), out)
+            self.on_own_get(key, member, board, out)
         } else if job.len() > JOB_BYTES_MAX {
             self.refuse("kvs-get", "jobid_too_long", out)
         } else if check_put(key, b"").is_err() {
@@ -173,6 +182,19 @@ impl Engine {
             self.reply(Reply::Got(None), out)
         } else {
             self.ask(Awaited::Elsewhere, Request::Elsewhere { job: job.to_vec(), key: key.to_vec() })
+        }
+    }
+
+    /// A get from the rank's own namespace.
+    fn on_own_get(&mut self, key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
+        match member.look_up(key, board) {
+            LookUp::Found(value) => self.reply(Reply::Got(Some(&value)), out),
+            LookUp::Absent => self.reply(Reply::Got(None), out),
+            LookUp::Pending => {
+                let mut otherwise = Vec::new();
+                self.reply(Reply::Got(member.unless_put(key).as_deref()), &mut otherwise);
+                self.ask(Awaited::Got { otherwise }, Request::Get { key: key.to_vec() })
+            }
         }
     }
 
@@ -264,9 +286,14 @@ impl Engine {
 
     /// Replies with an answer, if it is the one that is owed.
     pub(crate) fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
-        let Some(awaited) = self.awaited else { return };
+        let Some(awaited) = self.awaited.take() else { return };
         match (awaited, answer) {
             (Awaited::Released, Answer::Released) => self.reply(Reply::Fenced, out),
+            (Awaited::Got { .. }, Answer::Got(Some(value))) => self.reply(Reply::Got(Some(&value)), out),
+            (Awaited::Got { otherwise }, Answer::Got(None)) => {
+                out.extend_from_slice(&otherwise);
+                None
+            }
             (Awaited::Elsewhere, Answer::Elsewhere(value)) => self.reply(Reply::Got(value.as_deref()), out),
             (Awaited::NodePut, Answer::NodePut(true)) => self.reply(Reply::NodePut, out),
             (Awaited::NodePut, Answer::NodePut(false)) => self.refuse("info-putnodeattr", "too_many_attributes", out),
@@ -288,12 +315,15 @@ impl Engine {
             (Awaited::Connected, Answer::Connected(false)) => self.refuse("job-connect", "no_such_job", out),
             (Awaited::Segment, Answer::Segment(true)) => self.reply(Reply::Segment, out),
             (Awaited::Segment, Answer::Segment(false)) => self.refuse("scela-segment", "no_segment_here", out),
-            (_, Answer::Released | Answer::Published(_) | Answer::Found(_)) => return,
-            (_, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_)) => return,
-            (_, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_)) => return,
-            (_, Answer::Elsewhere(_) | Answer::Connected(_)) => return,
+            // Not the one: it is still owed.
+            (awaited, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_))
+            | (awaited, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_))
+            | (awaited, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_))
+            | (awaited, Answer::Elsewhere(_) | Answer::Connected(_)) => {
+                self.awaited = Some(awaited);
+                None
+            }
         };
-        self.awaited = None;
     }
 
     fn on_spawned(&self, ranks: u64, result: &Result<Launched, String>, out: &mut Vec<u8>) -> Option<Request> {

@@ -4,6 +4,7 @@
 //! in a line, [`mod@frame`] has the frames of PMI-2.
 
 pub mod byte_pairs;
+pub mod byte_result;
 pub mod byte_strings;
 pub mod fields;
 pub mod frame;

@@ -155,19 +155,24 @@ fn values() {
             &tells("--kill-grace"),
         ),
         (
-            "--cache hcs ./a",
-            "option '--cache': the policy 'hcs' is not in this version, which has hcmab only",
-            "leave '--cache' out",
-        ),
-        (
             "--cache hcmba ./a",
-            "option '--cache': there is no policy 'hcmba', this version has hcmab only",
+            "option '--cache': there is no policy 'hcmba', only hcs, hcma, hcmab, hcmab-lru",
             "did you mean 'hcmab'?",
         ),
         (
             "--cache lru ./a",
-            "option '--cache': there is no policy 'lru', this version has hcmab only",
+            "option '--cache': there is no policy 'lru', only hcs, hcma, hcmab, hcmab-lru",
             "leave '--cache' out",
+        ),
+        (
+            "--cache hcs --cache-entries 7 ./a",
+            "option '--cache-entries': the policy 'hcs' has no bound on its entries",
+            "leave '--cache-entries' out, or say '--cache hcmab-lru'",
+        ),
+        (
+            "--cache-entries 0 --cache hcmab-lru ./a",
+            "option '--cache-entries': 0 is out of range, it must be 1 to 268,435,456",
+            &tells("--cache-entries"),
         ),
         (
             "--mpi openpmi ./a",

@@ -47,6 +47,7 @@ impl Agent {
             universe_size: 16,
             mapping: Mapping::single_node(size).wire_value(),
             preputs: Epoch::from_entries([(&b"PARENT"[..], &b"tag#0$"[..])]),
+            puts_at_once: false,
         });
         let mut state = State {
             board: Board::new(),
@@ -190,6 +191,7 @@ impl Agent {
             Request::Segment => Answer::Segment(self.0.has_segment),
             Request::Elsewhere { .. } => Answer::Elsewhere(Some(b"theirs".to_vec())),
             Request::Connect { job } => Answer::Connected(job == b"fake-2_0"),
+            Request::Put { .. } | Request::Get { .. } => unreachable!("this board is whole"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
         })
     }

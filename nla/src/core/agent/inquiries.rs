@@ -8,6 +8,7 @@ use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
 use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::lookup::Waiter;
 use crate::core::message::{Asker, Down, Inquiry, Matter, Reply, Up};
 
 impl Agent {
@@ -108,7 +109,7 @@ impl Agent {
     }
 
     /// Sends an answer on its way, or gives it to the own rank that it is for.
-    fn reply(&mut self, asker: Asker, reply: Reply, actions: &mut Vec<Action>) {
+    pub(super) fn reply(&mut self, asker: Asker, reply: Reply, actions: &mut Vec<Action>) {
         if asker.agent == self.id() {
             if let Some(ns) = self.namespaces.get_mut(&asker.namespace) {
                 ns.take_inquiring(asker.rank);
@@ -136,7 +137,12 @@ impl Agent {
         };
         let ns = self.namespaces.get_mut(&about).filter(|_| matter.is_bounded());
         match (matter, ns) {
-            (Matter::LookUp { namespace, key }, Some(_)) => actions.push(Action::LookUp { namespace, key, asker }),
+            (Matter::LookUp { namespace, key }, Some(ns)) if ns.cache.is_whole() => {
+                actions.push(Action::LookUp { namespace, key, asker });
+            }
+            (Matter::LookUp { namespace, key }, Some(_)) => {
+                self.on_get(namespace, Waiter::Elsewhere(asker), &key, actions);
+            }
             (Matter::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());
                 self.reply(asker, Reply::NodePut(put.is_some()), actions);

@@ -1,13 +1,12 @@
 //! Fences and rings: what comes together at this agent, and what goes out again.
 
-use bytes::Bytes;
-use pmi::{Answer, Epoch, Rank, Ranks};
+use pmi::{Answer, Puts, Rank, Ranks};
 
 use super::{Action, Agent, SIGKILL};
 use crate::core::cause::{Cause, Failure};
 use crate::core::fence::{FenceError, Part};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::message::{Brought, Down, Given};
+use crate::core::message::{Brought, Down, Given, News, Up};
 use crate::core::ring::Seat;
 
 impl Agent {
@@ -38,6 +37,46 @@ impl Agent {
                     error => format!("its fence was refused: {error}"),
                 };
                 self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
+            }
+        }
+    }
+
+    /// An own rank has put something, ahead of its fence.
+    pub(super) fn on_put(
+        &mut self,
+        now: Time,
+        namespace: NamespaceId,
+        rank: Rank,
+        puts: Puts,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let number = ns.fence.number();
+        match ns.pass(None, number, &puts) {
+            Ok(()) => actions.push(Action::ToParent(Up::Put { namespace, number, puts })),
+            Err(error) => {
+                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
+                let why = format!("its put was refused: {error}");
+                self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
+            }
+        }
+    }
+
+    /// A rank of a child has put something, ahead of its fence.
+    pub(super) fn on_put_below(
+        &mut self,
+        now: Time,
+        from: AgentId,
+        (namespace, number): (NamespaceId, u32),
+        puts: Puts,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        match ns.pass(Some(from), number, &puts) {
+            Ok(()) => actions.push(Action::ToParent(Up::Put { namespace, number, puts })),
+            Err(error) => {
+                let why = format!("a put for fence {number} of namespace {namespace}: {error}");
+                self.cut_off(now, from, why, actions);
             }
         }
     }
@@ -75,7 +114,7 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let released = match given {
-            Given::Epoch(epoch) => self.release_fence(namespace, number, epoch, actions),
+            Given::News(news) => self.release_fence(namespace, number, news, actions),
             Given::Ring(seat) => self.release_ring(namespace, number, &seat, actions),
         };
         if let Err(why) = released {
@@ -88,26 +127,22 @@ impl Agent {
         &mut self,
         namespace: NamespaceId,
         number: u32,
-        epoch: Bytes,
+        news: News,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
         if ns.fence.is_ring() {
-            return Err("it got an epoch where a ring was waited for".to_owned());
+            return Err("it got a fence's release where a ring was waited for".to_owned());
         }
+        // Out of turn it lets nobody go and changes nothing.
+        let Some(released) = ns.release(number) else { return Ok(()) };
         // The children first: the farther away, the longer the way.
         for child in ns.children.keys() {
-            let given = Given::Epoch(epoch.clone());
+            let given = Given::News(news.clone());
             actions.push(Action::ToChild(*child, Down::Release { namespace, number, given }));
         }
-        if !epoch.is_empty() {
-            let epoch =
-                Epoch::from_bytes(epoch).map_err(|error| format!("it got an epoch that it cannot read: {error}"))?;
-            actions.push(Action::Publish(namespace, epoch));
-        }
-        if let Some(released) = ns.release(number)
-            && !released.is_empty()
-        {
+        actions.extend(ns.cache.release(news).map(|epoch| Action::Publish(namespace, epoch)));
+        if !released.is_empty() {
             actions.push(Action::Release(namespace, released));
         }
         Ok(())

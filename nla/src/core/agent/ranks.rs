@@ -6,6 +6,7 @@ use super::{Action, Agent, Phase, SIGKILL, SIGSTOP};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::FAILURES_SINGLE_MAX;
+use crate::core::lookup::Waiter;
 use crate::core::message::{Asker, Brought, Matter, Question, Up};
 use crate::core::ring::Stretch;
 
@@ -62,6 +63,8 @@ impl Agent {
             Request::Fence { puts, .. } => {
                 return self.on_arrived(now, namespace, rank, Brought::Puts(puts), actions);
             }
+            Request::Put { puts } => return self.on_put(now, namespace, rank, puts, actions),
+            Request::Get { key } => return self.on_get(namespace, Waiter::Own(rank), &key, actions),
             Request::Ring { to_left, to_right } => {
                 let part = Stretch::of_rank(to_left, to_right);
                 return self.on_arrived(now, namespace, rank, Brought::Ring(part), actions);

@@ -5,9 +5,8 @@ mod meetings;
 
 use super::*;
 use crate::core::limits::FAILURES_SINGLE_MAX;
-use crate::core::message::{Brought, Given, Question, Reply};
+use crate::core::message::{Brought, Given, News, Question, Reply};
 use crate::core::tests::{NS, T, at, plan, ranks};
-use bytes::Bytes;
 use pmi::Puts;
 
 struct World {
@@ -122,7 +121,7 @@ fn an_inner_agent_is_ready_when_its_subtree_is() {
 fn a_launch_is_cut_for_each_child() {
     let mut world = World::joined(1, 3, 1); // 1 - 2 - 3
     let actions = world.after(T, Input::FromParent(Down::Launch(plan(4, &[(1, "0-1"), (3, "2-3")]))));
-    let [Action::ToChild(AgentId(2), Down::Launch(share)), Action::Start(_, own)] = &actions[..] else {
+    let [Action::ToChild(AgentId(2), Down::Launch(share)), Action::Start(_, own, _)] = &actions[..] else {
         panic!("{actions:?}")
     };
     assert_eq!(share.placement, [(AgentId(3), ranks("2-3"))]);
@@ -162,7 +161,7 @@ fn a_fence_goes_up_as_one_message_and_down_children_first() {
     assert_eq!(gathered(&world.fence(T, 1, "b")), Some((&ranks("0-2"), 3)));
 
     let epoch = Epoch::from_entries([(&b"a"[..], &b"v"[..])]);
-    let release = Down::Release { namespace: NS, number: 0, given: Given::Epoch(epoch.bytes().clone()) };
+    let release = Down::Release { namespace: NS, number: 0, given: Given::News(News::Epoch(epoch.clone())) };
     let actions = world.after(T, Input::FromParent(release.clone()));
     assert_eq!(
         actions,
@@ -175,7 +174,7 @@ fn a_release_out_of_turn_lets_nobody_go() {
     let mut world = World::leaf(2, "0-1");
     world.fence(T, 0, "a");
     for number in [0, 1, 7] {
-        let release = Down::Release { namespace: NS, number, given: Given::Epoch(Bytes::new()) };
+        let release = Down::Release { namespace: NS, number, given: Given::News(News::Epoch(Epoch::default())) };
         assert_eq!(world.after(T, Input::FromParent(release)), [], "fence {number}");
     }
 }

@@ -6,9 +6,11 @@ use pmi::Ranks;
 
 use super::namespace::Namespace;
 use super::{Notice, Phase, Root, RootAction};
+use crate::core::cache::Place;
 use crate::core::cause::{Cause, Failure};
 use crate::core::fence::Fence;
 use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::lookup::LookUps;
 use crate::core::message::{Asker, Down, Reply};
 use crate::core::plan::NamespacePlan;
 
@@ -23,6 +25,8 @@ impl Root {
         }
         let namespace = Namespace {
             fence: Fence::new(Ranks::range(0..plan.size)),
+            cache: self.session.cache.at(Place::new(true, &children)),
+            look_ups: LookUps::default(),
             unstarted: children.len(),
             children,
             contacted: false,

@@ -1,14 +1,13 @@
 //! Fences and rings: what comes together at the root, and what goes out again.
 
-use bytes::Bytes;
-use pmi::{Epoch, Puts, Ranks};
+use pmi::{Puts, Ranks};
 
 use super::namespace::Namespace;
 use super::{Notice, Root, RootAction};
 use crate::core::cause::{Cause, Failure};
 use crate::core::fence::{FenceError, Part};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::message::{Brought, Down, Given};
+use crate::core::message::{Brought, Down, Given, News};
 
 impl Root {
     pub(super) fn on_gathered(
@@ -35,6 +34,25 @@ impl Root {
             }
         }
     }
+
+    /// A rank below has put something, ahead of its fence.
+    pub(super) fn on_put(
+        &mut self,
+        now: Time,
+        from: AgentId,
+        (namespace, number): (NamespaceId, u32),
+        puts: &Puts,
+        actions: &mut Vec<RootAction>,
+    ) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let nobody = Ranks::new();
+        let share = ns.children.get(&from).unwrap_or(&nobody);
+        let passed = ns.fence.check_ahead(number, share, puts).and_then(|()| ns.cache.pass(puts));
+        if let Err(error) = passed {
+            let why = format!("a put for fence {number} of namespace {namespace}: {error}");
+            self.cut_off(now, from, why, actions);
+        }
+    }
 }
 
 /// Releases the open fence if all have arrived.
@@ -46,11 +64,17 @@ fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     let mut to = |child, given| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, given }));
     let (entries, bytes) = match ns.fence.take() {
         Brought::Puts(puts) => {
-            let (entries, bytes) = merged(&puts);
+            let news = ns.cache.close(puts);
             for child in ns.children.keys() {
-                to(*child, Given::Epoch(bytes.clone()));
+                to(*child, Given::News(news.clone()));
             }
-            (entries, bytes.len())
+            let told = match &news {
+                News::Epoch(epoch) => (epoch.len(), epoch.bytes().len()),
+                News::Overwritten(keys) => (keys.len(), keys.bytes().len()),
+            };
+            // No rank is served here: nobody looks at a board.
+            ns.cache.release(news);
+            told
         }
         Brought::Ring(whole) => {
             // All parts were checked when they came in, so they have seats.
@@ -64,11 +88,4 @@ fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     };
     actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes }));
     ns.fence.release(number);
-}
-
-/// The epoch of these puts: how many entries it has, and its bytes; none if nothing was put.
-fn merged(puts: &Puts) -> (usize, Bytes) {
-    // The puts were validated when they came in, so merging them cannot fail.
-    let epoch = Epoch::merge(puts).unwrap_or_else(|_| Epoch::from_entries([]));
-    (epoch.len(), if epoch.is_empty() { Bytes::new() } else { epoch.bytes().clone() })
 }

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use pmi::Ranks;
 
+use crate::core::cache::Cache;
 use crate::core::fence::Fence;
 use crate::core::ids::{AgentId, Time};
 use crate::core::limits::LEFT_TIME;
+use crate::core::lookup::LookUps;
 use crate::core::message::{Asker, Inquiry};
 use crate::core::plan::NamespacePlan;
 
@@ -15,6 +17,10 @@ use crate::core::plan::NamespacePlan;
 pub(super) struct Namespace {
     pub(super) plan: NamespacePlan,
     pub(super) fence: Fence,
+    /// What is kept here of the board.
+    pub(super) cache: Box<dyn Cache>,
+    /// Gets that wait for an answer from below.
+    pub(super) look_ups: LookUps,
     /// Child subtrees that have ranks of it; the shares that these may speak for.
     pub(super) children: BTreeMap<AgentId, Ranks>,
     pub(super) unstarted: usize,

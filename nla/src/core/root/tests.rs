@@ -1,12 +1,13 @@
 //! The root as a value.
 
 use super::*;
-use crate::core::message::{Asker, Brought, Given, Inquiry, Matter, Question, Reply};
+use crate::core::cache::CachePolicy;
+use crate::core::message::{Asker, Brought, Given, Inquiry, Matter, News, Question, Reply};
 use crate::core::placement::place;
 use crate::core::ring::{Seat, Stretch};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
-use pmi::{Epoch, NameError, Puts, SpawnCommand, SpawnOrder};
+use pmi::{NameError, Puts, SpawnCommand, SpawnOrder};
 use serde_bytes::ByteBuf;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -21,6 +22,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             hold_lines: true,
             pmi_port: false,
             kill_grace: GRACE,
+            cache: CachePolicy::default(),
         },
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
@@ -107,16 +109,15 @@ fn a_fence_is_released_with_one_winner_per_key() {
     let mut world = World::running();
     assert_eq!(world.gather(1, 0, "0-1", &[(1, "k", "low"), (0, "a", "x")]), []);
     let actions = world.gather(2, 0, "2-3", &[(2, "k", "high")]);
-    let [Down::Release { number: 0, given: Given::Epoch(epoch), .. }] = sent(&actions, 1)[..] else {
+    let [Down::Release { number: 0, given: Given::News(News::Epoch(epoch)), .. }] = sent(&actions, 1)[..] else {
         panic!("{actions:?}")
     };
     assert_eq!(sent(&actions, 1), sent(&actions, 2), "the same bytes for all");
-    let epoch = Epoch::from_bytes(epoch.clone()).unwrap();
     assert_eq!((epoch.len(), epoch.get(b"k"), epoch.get(b"a")), (2, Some(&b"high"[..]), Some(&b"x"[..])));
     world.gather(1, 1, "0-1", &[]);
     let actions = world.gather(2, 1, "2-3", &[]);
     assert!(
-        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: Given::Epoch(epoch), .. }] if epoch.is_empty())
+        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: Given::News(News::Epoch(epoch)), .. }] if epoch.is_empty())
     );
 }
 

@@ -1,5 +1,6 @@
 //! What the tests of the core share, and tests of whole trees.
 
+mod boards;
 mod nodes;
 mod rings;
 mod tree;

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use pmi::{Answer, Board, Rank, Ranks, Request};
+use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 
 use super::{NS, T};
 use crate::core::agent::{Action, Agent, Input};
+use crate::core::cache::{CachePolicy, Held};
 use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
@@ -45,6 +46,18 @@ impl Tree {
         nodes: &BTreeMap<AgentId, u32>,
         seed: u64,
     ) -> Self {
+        Self::with(CachePolicy::default(), agents, fanout, placement, nodes, seed)
+    }
+
+    /// [`Tree::started`] with this policy.
+    pub(super) fn with(
+        cache: CachePolicy,
+        agents: u32,
+        fanout: u32,
+        placement: Vec<(AgentId, Ranks)>,
+        nodes: &BTreeMap<AgentId, u32>,
+        seed: u64,
+    ) -> Self {
         let tree = Subtree::whole(agents, fanout);
         let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
         let node_of = |rank: Rank| nodes[&placement.iter().find(|(_, ranks)| ranks.contains(rank)).unwrap().0];
@@ -58,6 +71,7 @@ impl Tree {
                 hold_lines: true,
                 pmi_port: false,
                 kill_grace: std::time::Duration::from_secs(5),
+                cache,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },
             nodes: nodes.clone(),
@@ -91,6 +105,29 @@ impl Tree {
         let rank = Rank(rank);
         assert!(!self.answers.contains_key(&(namespace, rank)), "rank {rank} has not read its answer");
         self.agent(self.places[&(namespace, rank)], Input::FromRank(namespace, rank, request));
+    }
+
+    /// A rank gets a key; what is here is answered here, else with nothing else on its way.
+    pub(super) fn get(&mut self, namespace: NamespaceId, rank: u32, key: &str) -> Option<String> {
+        let board = &self.boards[&(self.places[&(namespace, Rank(rank))], namespace)];
+        let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+        match board.look_up(key.as_bytes()) {
+            LookUp::Found(value) => Some(text(&value)),
+            LookUp::Absent => None,
+            LookUp::Pending => {
+                self.ask(namespace, rank, Request::Get { key: key.into() });
+                self.settle();
+                match self.answer(namespace, rank) {
+                    Some(Answer::Got(value)) => value.as_deref().map(text),
+                    answer => panic!("{answer:?}"),
+                }
+            }
+        }
+    }
+
+    /// How much the caches of an agent have held.
+    pub(super) fn held(&self, agent: u32) -> Held {
+        self.agents[&AgentId(agent)].held()
     }
 
     /// As [`Tree::ask`], for the first namespace, with nothing else on its way.
@@ -166,11 +203,11 @@ impl Tree {
             match action {
                 Action::ToParent(message) => self.send_up(id, &message),
                 Action::ToChild(to, message) => self.send_down(id, to, &message),
-                Action::Start(plan, ranks) => {
+                Action::Start(plan, ranks, board) => {
                     let namespace = plan.id;
                     self.places.extend(ranks.iter().map(|rank| ((namespace, rank), id)));
                     if !ranks.is_empty() {
-                        self.boards.insert((id, namespace), Board::new());
+                        self.boards.insert((id, namespace), board);
                         self.agent(id, Input::Started(namespace, ranks));
                     }
                 }

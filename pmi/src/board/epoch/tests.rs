@@ -50,6 +50,17 @@ fn empty_keys_and_values_are_entries() {
 }
 
 #[test]
+fn entries_share_the_memory_of_the_epoch() {
+    let both = epoch(&[("a", "1"), ("", ""), ("k", "vw")]);
+    let entries: Vec<_> = both.entries().collect();
+    let expected = [("a", "1"), ("", ""), ("k", "vw")];
+    assert_eq!(entries, expected.map(|(key, value)| super::Entry::new(key.as_bytes(), value.as_bytes())));
+    let keys = both.iter().map(|(key, _)| key.as_ptr());
+    assert!(keys.eq(entries.iter().map(|entry| entry.key().as_ptr())));
+    assert_eq!(Epoch::default().entries().count(), 0);
+}
+
+#[test]
 fn of_several_entries_the_last_wins() {
     let entries = epoch(&[("a", "1"), ("b", "1"), ("a", "2")]);
     assert_eq!(entries.iter().collect::<Vec<_>>(), [(&b"a"[..], &b"2"[..]), (b"b", b"1")]);
@@ -217,6 +228,9 @@ mod properties {
             }
             if let Ok(epoch) = Epoch::from_bytes(bytes.into()) {
                 prop_assert_eq!(epoch.iter().count(), epoch.len());
+                let entries: Vec<_> = epoch.entries().collect();
+                let pairs: Vec<_> = entries.iter().map(|entry| (entry.key(), entry.value())).collect();
+                prop_assert_eq!(pairs, epoch.iter().collect::<Vec<_>>());
                 for (key, _) in epoch.iter() {
                     prop_assert!(epoch.get(key).is_some());
                 }

@@ -180,10 +180,12 @@ fn a_spawn_is_answered_when_it_runs() {
 #[test]
 fn answers_that_nobody_waits_for_are_dropped() {
     let mut world = World::joined_2();
+    world.board = Board::partial(None);
     let answers = || {
         let names = [Answer::Published(Ok(())), Answer::Found(Ok(b"p".into())), Answer::Unpublished(Ok(()))];
         let others = [
             Answer::Released,
+            Answer::Got(None),
             Answer::Spawned(Err(String::new())),
             Answer::Ring { position: 0, from_left: vec![], from_right: vec![] },
             Answer::NodePut(true),
@@ -204,6 +206,7 @@ fn answers_that_nobody_waits_for_are_dropped() {
         ("cmd=info-putnodeattr;key=a;value=b;", "info-putnodeattr"),
         ("cmd=info-getnodeattr;key=a;", "info-getnodeattr"),
         ("cmd=kvs-get;jobid=x;key=a;", "kvs-get"),
+        ("cmd=kvs-get;jobid=;key=a;", "kvs-get"),
         ("cmd=job-connect;jobid=x;", "job-connect"),
         ("cmd=scela-segment;", "scela-segment"),
     ];

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::Launched;
+use crate::{Entry, Launched, NodeCache};
 
 /// Lines as clients send them, and as they should not.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
@@ -46,16 +46,103 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..24).prop_map(|pieces| format!("cmd=init pmi_version=2\n{}", pieces.concat()).into_bytes())
 }
 
-/// What a host answers that can answer all.
-fn answer_to(request: &Request, board: &mut Board) -> Option<Answer> {
-    Some(match request {
-        Request::Fence { puts, in_segment } => {
-            board.publish(Epoch::merge(puts).unwrap());
-            if *in_segment {
-                return None;
-            }
-            Answer::Released
+/// What a host keeps of the board, and when it wants the puts.
+#[derive(Copy, Clone, Debug)]
+struct Policy {
+    part: Part,
+    puts_at_once: bool,
+}
+
+#[derive(Copy, Clone, Debug)]
+enum Part {
+    Whole,
+    Nothing,
+    /// A cache that learns what was asked for.
+    Asked,
+    /// A cache that learns all that was put.
+    Put,
+}
+
+const WHOLE: Policy = Policy { part: Part::Whole, puts_at_once: false };
+
+fn policies() -> impl Iterator<Item = Policy> {
+    let parts = [Part::Whole, Part::Nothing, Part::Asked, Part::Put];
+    parts.into_iter().flat_map(|part| [false, true].map(|puts_at_once| Policy { part, puts_at_once }))
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop::sample::select(policies().collect::<Vec<_>>())
+}
+
+/// A host that can answer all.
+struct Host {
+    policy: Policy,
+    /// All that was published, whatever the rank's conversation may see of it.
+    board: Board,
+    cache: Arc<NodeCache>,
+    /// What was put and is to be published with the next fence.
+    early: Puts,
+}
+
+impl Host {
+    fn new(policy: Policy) -> Self {
+        Self { policy, board: Board::new(), cache: Arc::default(), early: Puts::new() }
+    }
+
+    /// What the conversation may see.
+    fn seen(&self) -> Board {
+        match self.policy.part {
+            Part::Whole => self.board.clone(),
+            Part::Nothing => Board::partial(None),
+            Part::Asked | Part::Put => Board::partial(Some(Arc::clone(&self.cache))),
         }
+    }
+
+    fn publish(&mut self, puts: &Puts) {
+        let mut all = std::mem::take(&mut self.early);
+        all.append(puts);
+        let epoch = Epoch::merge(&all).unwrap();
+        self.cache.forget_absences();
+        match self.policy.part {
+            Part::Asked => self.cache.forget(epoch.iter().map(|(key, _)| key)),
+            Part::Put => epoch.entries().for_each(|entry| self.cache.learn(entry)),
+            Part::Whole | Part::Nothing => {}
+        }
+        self.board.publish(epoch);
+    }
+
+    fn get(&self, key: &[u8]) -> Answer {
+        let value = self.board.get(key);
+        match (self.policy.part, value) {
+            (Part::Asked, Some(value)) => self.cache.learn(Entry::new(key, value)),
+            (Part::Asked | Part::Put, None) => self.cache.learn_absent(key),
+            (Part::Whole | Part::Put, Some(_)) => panic!("it was here"),
+            (Part::Whole, None) => panic!("it is nowhere"),
+            (Part::Nothing, _) => {}
+        }
+        Answer::Got(value.map(|value| value.to_vec().into()))
+    }
+
+    fn answer_to(&mut self, request: &Request) -> Option<Answer> {
+        if let Request::Put { puts } = request {
+            assert!(self.policy.puts_at_once && puts.validate() == Ok(1));
+            self.early.append(puts);
+        }
+        if let Request::Fence { puts, .. } = request {
+            self.publish(puts);
+        }
+        match request {
+            Request::Get { key } => Some(self.get(key)),
+            _ => answer_to(request),
+        }
+    }
+}
+
+/// What any host answers, except to a get.
+fn answer_to(request: &Request) -> Option<Answer> {
+    Some(match request {
+        Request::Fence { in_segment: false, .. } => Answer::Released,
+        Request::Get { .. } => return None,
         Request::Ring { to_left, to_right } => {
             Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
         }
@@ -68,19 +155,29 @@ fn answer_to(request: &Request, board: &mut Board) -> Option<Answer> {
         Request::Lookup { .. } => Answer::Found(Ok(b"p".to_vec())),
         Request::Unpublish { .. } => Answer::Unpublished(Ok(())),
         Request::Spawn(_) => Answer::Spawned(Ok(Launched { job: String::new(), codes: vec![0] })),
+        Request::Fence { .. } | Request::Put { .. } => return None,
         Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
     })
 }
 
 /// All requests and replies, each answer given as soon as it is owed.
 fn serve(pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>) {
-    let mut world = World::new();
+    let (requests, out, _) = serve_with(WHOLE, pieces);
+    (requests, out)
+}
+
+/// The same, and all that was published, where part of the board may be elsewhere.
+fn serve_with(policy: Policy, pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>, Board) {
+    let mut world = World::with(|facts| facts.puts_at_once = policy.puts_at_once);
+    let mut host = Host::new(policy);
+    world.board = host.seen();
     let (mut requests, mut out) = (Vec::new(), Vec::new());
     for piece in pieces {
         world.conversation.receive(piece);
         while let Some(request) = world.conversation.advance(&world.board, &mut out) {
-            let answer = answer_to(&request, &mut world.board);
+            let answer = host.answer_to(&request);
             assert_eq!(answer.is_some(), request.wants_answer());
+            world.board = host.seen();
             requests.push(request);
             if let Some(answer) = answer {
                 world.conversation.answer(answer, &mut out);
@@ -88,7 +185,22 @@ fn serve(pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>) {
             assert!(!world.conversation.is_waiting());
         }
     }
-    (requests, out)
+    (requests, out, host.board)
+}
+
+/// What came of it, apart from what may depend on where the board is.
+fn outcome(policy: Policy, bytes: &[u8]) -> (Vec<Request>, Vec<Vec<u8>>, Board) {
+    let (mut requests, out, board) = serve_with(policy, &[bytes]);
+    requests.retain(|request| !matches!(request, Request::Put { .. } | Request::Get { .. }));
+    for request in &mut requests {
+        if let Request::Fence { puts, .. } = request {
+            *puts = Puts::new();
+        }
+    }
+    let lines = out.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec);
+    // Entries are listed where they all are.
+    let lines = lines.filter(|line| !line.starts_with(b"cmd=getbyidx_results"));
+    (requests, lines.collect(), board)
 }
 
 /// The same bytes in pieces.
@@ -109,6 +221,26 @@ proptest! {
     #[test]
     fn splits_of_frames_do_not_matter(frames in frames(), cuts in vec(any::<prop::sample::Index>(), 0..12)) {
         prop_assert_eq!(serve(&cut(&frames, &cuts)), serve(&[&frames]));
+    }
+
+    #[test]
+    fn splits_do_not_matter_on_any_board(
+        policy in policy(),
+        lines in lines(),
+        cuts in vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let lines = [INIT.as_bytes(), &lines].concat();
+        prop_assert_eq!(serve_with(policy, &cut(&lines, &cuts)), serve_with(policy, &[&lines]));
+    }
+
+    #[test]
+    fn it_does_not_matter_where_the_board_is(lines in lines(), frames in frames()) {
+        for said in [&[INIT.as_bytes(), &lines].concat(), &frames] {
+            let expected = outcome(WHOLE, said);
+            for policy in policies() {
+                prop_assert_eq!(&outcome(policy, said), &expected, "{:?}", policy);
+            }
+        }
     }
 
     #[test]
@@ -141,12 +273,13 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(bytes in vec(prop_oneof![Just(b'\n'), Just(b'='), any::<u8>()], 0..300)) {
-        serve(&[INIT.as_bytes(), b"cmd=", &bytes]);
+    fn no_bytes_panic(policy in policy(), bytes in vec(prop_oneof![Just(b'\n'), Just(b'='), any::<u8>()], 0..300)) {
+        serve_with(policy, &[INIT.as_bytes(), b"cmd=", &bytes]);
     }
 
     #[test]
     fn no_bytes_in_frames_panic(
+        policy in policy(),
         payloads in vec(vec(prop_oneof![Just(b';'), Just(b'='), any::<u8>()], 0..60), 0..9),
         rest in vec(any::<u8>(), 0..20),
     ) {
@@ -155,6 +288,6 @@ proptest! {
             bytes.extend(format!("{:>6}cmd=", payload.len() + 4).into_bytes());
             bytes.extend(payload);
         }
-        serve(&[&bytes, &rest]);
+        serve_with(policy, &[&bytes, &rest]);
     }
 }

@@ -106,12 +106,12 @@ fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
 #[test]
 fn a_release_that_contradicts_the_ring_is_the_agents_loss() {
     let long = "x".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
-    let epoch = Down::Release { namespace: NS, number: 0, given: Given::Epoch(Bytes::new()) };
+    let epoch = Down::Release { namespace: NS, number: 0, given: Given::News(News::Epoch(Epoch::default())) };
     for (release, expected) in [
         (seated(0, seat(1, "", "")), "a seat at position 1 is beyond the end of the ring"),
         (seated(0, seat(0, &long, "")), "a seat at position 0"),
         (seated(1, seat(0, "", "")), "it is for fence 1, the open one is 0"),
-        (epoch, "it got an epoch where a ring was waited for"),
+        (epoch, "it got a fence's release where a ring was waited for"),
     ] {
         let mut world = World::leaf(2, "0-1");
         world.ring(0);

@@ -1,0 +1,222 @@
+//! HCMAB-LRU: everybody is told everything at the fence, and keeps so much of it.
+//!
+//! Nothing is lost: the agent of the rank that put an entry keeps it for good, and each place above
+//! knows below which child that is. So a key that is not in the root's index was put by nobody. What an
+//! epoch says last of a key is what counts: who kept another value of it drops that.
+//!
+//! The index has 8 bytes of hash for a key. Keys that share them, and keys that moved from one child
+//! to another, have several children to be asked, the newest first; who does not have it any more says
+//! so.
+
+use std::collections::{HashMap, hash_map};
+use std::hash::{DefaultHasher, Hasher};
+use std::num::NonZeroUsize;
+
+use bytes::Bytes;
+use lru::LruCache;
+use pmi::{Board, Entry, Epoch, Known, NodeCache, Puts, Rank};
+
+use super::{Cache, Held, Place, Whereabouts};
+use crate::core::fence::FenceError;
+use crate::core::ids::AgentId;
+use crate::core::message::News;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Bounded {
+    place: Place,
+    /// Values of other places' ranks, in order of use.
+    cached: LruCache<Box<[u8]>, Bytes>,
+    /// What own ranks have put and nobody has overwritten; and what is known to be nowhere.
+    own: NodeCache,
+    index: Index,
+    /// The subtree's winners of the open fence, by their keys.
+    gathered: HashMap<Box<[u8]>, Gathered>,
+    held: Held,
+    cached_bytes: usize,
+}
+
+/// A put of the open fence that is the subtree's best for its key.
+#[derive(Debug)]
+struct Gathered {
+    rank: Rank,
+    entry: Entry,
+}
+
+impl Bounded {
+    pub(super) fn new(entries: u32, place: Place) -> Self {
+        let entries = NonZeroUsize::new(entries as usize).unwrap_or(NonZeroUsize::MIN);
+        Self {
+            place,
+            // Not room for all of them at once: few jobs have so many.
+            cached: unbounded_to(entries),
+            own: NodeCache::default(),
+            index: Index::default(),
+            gathered: HashMap::new(),
+            held: Held::default(),
+            cached_bytes: 0,
+        }
+    }
+
+    fn note_gathered(&mut self, puts: Puts) {
+        for (rank, entry) in puts.into_entries() {
+            match self.gathered.entry(entry.key().into()) {
+                hash_map::Entry::Vacant(free) => drop(free.insert(Gathered { rank, entry })),
+                hash_map::Entry::Occupied(mut best) if best.get().rank <= rank => {
+                    best.insert(Gathered { rank, entry });
+                }
+                hash_map::Entry::Occupied(_) => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, key: &[u8], value: &[u8]) {
+        self.cached_bytes += key.len() + value.len();
+        // Copies: a slice would keep the whole epoch in memory.
+        if let Some((key, value)) = self.cached.push(key.into(), Bytes::copy_from_slice(value)) {
+            self.cached_bytes -= key.len() + value.len();
+            self.held.evictions += 1;
+        }
+    }
+
+    fn drop_cached(&mut self, key: &[u8]) {
+        if let Some((key, value)) = self.cached.pop_entry(key) {
+            self.cached_bytes -= key.len() + value.len();
+        }
+    }
+
+    fn note_held(&mut self) {
+        self.held.note(self.cached.len(), self.cached_bytes);
+        self.held.own_entries = self.held.own_entries.max(self.own.len() as u64);
+        self.held.own_bytes = self.held.own_bytes.max(self.own.bytes() as u64);
+        self.held.index_entries = self.held.index_entries.max(self.index.len() as u64);
+    }
+}
+
+/// A cache of at most `entries`, without making room for all of them at once.
+fn unbounded_to(entries: NonZeroUsize) -> LruCache<Box<[u8]>, Bytes> {
+    let mut cache = LruCache::unbounded();
+    cache.resize(entries);
+    cache
+}
+
+impl Cache for Bounded {
+    /// Gets touch the order of use, so all come here.
+    fn board(&self) -> Board {
+        Board::partial(None)
+    }
+
+    /// As for HCMAB: nobody sends any.
+    fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
+        Err(FenceError::Ahead)
+    }
+
+    fn gather(&mut self, puts: &Puts) {
+        self.note_gathered(puts.clone());
+    }
+
+    fn close(&mut self, puts: Puts) -> News {
+        let epoch = Epoch::merge(&puts).unwrap_or_default();
+        self.note_gathered(puts);
+        News::Epoch(epoch)
+    }
+
+    fn release(&mut self, news: News) -> Option<Epoch> {
+        let News::Epoch(epoch) = news else { return None };
+        self.own.forget_absences();
+        let mut gathered = std::mem::take(&mut self.gathered);
+        // Those before would have to make room for those behind.
+        let passing = epoch.len().saturating_sub(self.cached.cap().get());
+        for (place, entry) in epoch.entries().enumerate() {
+            let (key, value) = (entry.key(), entry.value());
+            self.drop_cached(key);
+            // Where another rank's value of the same bytes won, this one is as good.
+            let ours = gathered.remove(key).filter(|ours| ours.entry.value() == value);
+            match ours.map(|ours| self.place.child_of(ours.rank)) {
+                Some(None) => {
+                    self.own.learn(entry.copied());
+                    continue;
+                }
+                Some(Some(child)) => self.index.insert(key, child),
+                None => {}
+            }
+            self.own.forget(std::iter::once(key));
+            if place >= passing {
+                self.keep(key, value);
+            } else {
+                self.held.evictions += 1;
+            }
+        }
+        self.note_held();
+        None
+    }
+
+    fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts {
+        match self.own.get(key) {
+            Known::Value(value) => return Whereabouts::Here(value),
+            Known::Absent => return Whereabouts::Nowhere,
+            Known::Unknown => {}
+        }
+        if let Some(value) = self.cached.get(key) {
+            return Whereabouts::Here(value.clone());
+        }
+        match self.index.child(key, tried) {
+            Some(child) => Whereabouts::Below(child),
+            None if self.place.is_root => Whereabouts::Nowhere,
+            None => Whereabouts::Above,
+        }
+    }
+
+    fn learn(&mut self, key: &[u8], value: Option<&Bytes>) {
+        match value {
+            Some(value) => {
+                self.drop_cached(key);
+                self.keep(key, value);
+            }
+            None => self.own.learn_absent(key),
+        }
+        self.note_held();
+    }
+
+    fn held(&self) -> Held {
+        self.held
+    }
+}
+
+/// Below which child a key was put.
+#[derive(Debug, Default)]
+struct Index {
+    newest: HashMap<u64, AgentId>,
+    /// Where there is more than one: the others, the newest first.
+    older: HashMap<u64, Vec<AgentId>>,
+}
+
+impl Index {
+    fn insert(&mut self, key: &[u8], child: AgentId) {
+        let hash = hash(key);
+        let Some(before) = self.newest.insert(hash, child).filter(|before| *before != child) else { return };
+        let older = self.older.entry(hash).or_default();
+        older.retain(|known| *known != child && *known != before);
+        older.insert(0, before);
+    }
+
+    /// The child to ask after `tried` others.
+    fn child(&self, key: &[u8], tried: usize) -> Option<AgentId> {
+        let hash = hash(key);
+        match tried.checked_sub(1) {
+            None => self.newest.get(&hash).copied(),
+            Some(older) => self.older.get(&hash)?.get(older).copied(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.newest.len()
+    }
+}
+
+/// The same in every process.
+fn hash(key: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(key);
+    hasher.finish()
+}

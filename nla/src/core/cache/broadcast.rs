@@ -1,0 +1,53 @@
+//! HCMAB: everybody is told everything at the fence.
+
+use bytes::Bytes;
+use pmi::{Board, Epoch, Puts};
+
+use super::{Cache, Held, Whereabouts};
+use crate::core::fence::FenceError;
+use crate::core::message::News;
+
+/// Keeps nothing itself: the board is whole, and lies with those who serve ranks.
+#[derive(Debug, Default)]
+pub(super) struct Broadcast {
+    entries: usize,
+    bytes: usize,
+}
+
+impl Cache for Broadcast {
+    fn board(&self) -> Board {
+        Board::new()
+    }
+
+    /// Nobody sends any; they would be lost, so they are refused.
+    fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
+        Err(FenceError::Ahead)
+    }
+
+    fn gather(&mut self, _: &Puts) {}
+
+    fn close(&mut self, puts: Puts) -> News {
+        // They were validated when they came in, so merging them cannot fail.
+        News::Epoch(Epoch::merge(&puts).unwrap_or_default())
+    }
+
+    fn release(&mut self, news: News) -> Option<Epoch> {
+        let News::Epoch(epoch) = news else { return None };
+        self.entries += epoch.len();
+        self.bytes += epoch.bytes().len();
+        (!epoch.is_empty()).then_some(epoch)
+    }
+
+    /// The board knows; who asks here asks for what is not on it.
+    fn look_up(&mut self, _: &[u8], _: usize) -> Whereabouts {
+        Whereabouts::Nowhere
+    }
+
+    fn learn(&mut self, _: &[u8], _: Option<&Bytes>) {}
+
+    fn held(&self) -> Held {
+        let mut held = Held::default();
+        held.note(self.entries, self.bytes);
+        held
+    }
+}

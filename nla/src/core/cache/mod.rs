@@ -1,0 +1,218 @@
+//! Cache policies: what a place in the tree keeps of a bulletin board, and where it asks for the rest.
+//!
+//! Four of them, from the ScELA work (Sridhar and Panda), chosen once for a session:
+//!
+//! | policy | a put goes up | a fence brings down | a get is answered | kept here |
+//! |---|---|---|---|---|
+//! | HCS | at once, by itself | which keys were overwritten | here, or by the nearest above that has it | all that passed |
+//! | HCMA | with the fence, merged | the same | the same | all that passed |
+//! | HCMAB | with the fence, merged | all that was put | here | all |
+//! | HCMAB-LRU | with the fence, merged | all that was put | here, or where it was put | `entries` values, own ranks' puts, an index of the subtree |
+//!
+//! The rest of the core knows a [`Cache`] and not which. Under each a rank sees the same: its own puts
+//! at once, those of others after the fence.
+
+mod bounded;
+mod broadcast;
+mod on_demand;
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use pmi::{Board, Epoch, Puts, Rank, Ranks};
+use serde::{Deserialize, Serialize};
+
+use super::fence::FenceError;
+use super::ids::AgentId;
+use super::limits::CACHE_ENTRIES_DEFAULT;
+use super::message::News;
+
+/// What agents keep of bulletin boards; see the module.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum CachePolicy {
+    /// Hierarchical caching, simple: each put travels by itself.
+    Hcs,
+    /// With merging of puts at the fence.
+    Hcma,
+    /// With merging, and a broadcast of all that was put.
+    #[default]
+    Hcmab,
+    /// As HCMAB, with a bound on the values that a place keeps; the least recently used ones go.
+    HcmabLru {
+        /// How many values of other places' ranks are kept, at least 1.
+        entries: u32,
+    },
+}
+
+impl CachePolicy {
+    /// All policies, with the default bound where there is one.
+    pub const ALL: [Self; 4] = [Self::Hcs, Self::Hcma, Self::Hcmab, Self::HcmabLru { entries: CACHE_ENTRIES_DEFAULT }];
+
+    /// Its name as it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hcs => "hcs",
+            Self::Hcma => "hcma",
+            Self::Hcmab => "hcmab",
+            Self::HcmabLru { .. } => "hcmab-lru",
+        }
+    }
+
+    /// The same policy with another bound on cached values; `None` if it has no bound.
+    pub fn with_entries(self, entries: u32) -> Option<Self> {
+        matches!(self, Self::HcmabLru { .. }).then_some(Self::HcmabLru { entries })
+    }
+
+    /// Whether ranks' puts are handed on one by one as they are made.
+    pub fn puts_at_once(self) -> bool {
+        self == Self::Hcs
+    }
+
+    /// The cache of one namespace at one place in the tree.
+    pub(super) fn at(self, place: Place) -> Box<dyn Cache> {
+        match self {
+            Self::Hcs | Self::Hcma => Box::new(on_demand::OnDemand::new(place.is_root)),
+            Self::Hcmab => Box::new(broadcast::Broadcast::default()),
+            Self::HcmabLru { entries } => Box::new(bounded::Bounded::new(entries, place)),
+        }
+    }
+}
+
+impl fmt::Display for CachePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// There is no policy of this name.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("there is no such cache policy")]
+pub struct UnknownPolicy;
+
+impl FromStr for CachePolicy {
+    type Err = UnknownPolicy;
+
+    /// Reads a name, in either case.
+    fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
+        Self::ALL.into_iter().find(|policy| policy.name().eq_ignore_ascii_case(name)).ok_or(UnknownPolicy)
+    }
+}
+
+/// Where in the tree a cache is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// There is nobody above to ask.
+    pub(super) is_root: bool,
+    /// The namespace's ranks below each child, as intervals (first, end, child) in order.
+    shares: Vec<(u32, u32, AgentId)>,
+}
+
+impl Place {
+    pub(super) fn new<'a>(is_root: bool, children: impl IntoIterator<Item = (&'a AgentId, &'a Ranks)>) -> Self {
+        let intervals = |(child, ranks): (&AgentId, &'a Ranks)| {
+            let child = *child;
+            ranks.intervals().iter().map(move |(first, end)| (*first, *end, child))
+        };
+        let mut shares: Vec<_> = children.into_iter().flat_map(intervals).collect();
+        shares.sort_unstable();
+        Self { is_root, shares }
+    }
+
+    /// The child that has the rank below it; `None`: it is an own one.
+    fn child_of(&self, rank: Rank) -> Option<AgentId> {
+        let after = self.shares.partition_point(|(first, _, _)| *first <= rank.0);
+        let (_, end, child) = self.shares.get(after.checked_sub(1)?)?;
+        (rank.0 < *end).then_some(*child)
+    }
+}
+
+/// Where a key's value is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Whereabouts {
+    /// Here: this is it.
+    Here(Bytes),
+    /// Nobody has put it.
+    Nowhere,
+    /// This child may have it below.
+    Below(AgentId),
+    /// The parent knows.
+    Above,
+}
+
+/// How much a cache has ever held at a time, and what it let go.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Held {
+    /// Most entries that were held at a time, without those of `own` and `index`.
+    pub entries: u64,
+    /// Bytes of keys and values of these.
+    pub bytes: u64,
+    /// Most entries of own ranks that had to be kept beside them.
+    pub own_entries: u64,
+    /// Their bytes.
+    pub own_bytes: u64,
+    /// Most keys that the index of the subtree had.
+    pub index_entries: u64,
+    /// Values that were let go, or found no room.
+    pub evictions: u64,
+}
+
+impl Held {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            entries: self.entries + other.entries,
+            bytes: self.bytes + other.bytes,
+            own_entries: self.own_entries + other.own_entries,
+            own_bytes: self.own_bytes + other.own_bytes,
+            index_entries: self.index_entries + other.index_entries,
+            evictions: self.evictions + other.evictions,
+        }
+    }
+
+    /// Raises the peak of entries and bytes.
+    fn note(&mut self, entries: usize, bytes: usize) {
+        self.entries = self.entries.max(entries as u64);
+        self.bytes = self.bytes.max(bytes as u64);
+    }
+}
+
+/// What one place in the tree keeps of one namespace's board.
+///
+/// A fence goes [`Cache::pass`] for puts that come ahead of it, [`Cache::gather`] when the subtree has
+/// arrived, at the root [`Cache::close`], and everywhere [`Cache::release`].
+pub(super) trait Cache: fmt::Debug + Send {
+    /// The board as those see it who serve ranks here: whole, or with what this cache keeps.
+    fn board(&self) -> Board;
+
+    /// Whether all is on that board, so that nobody has to be asked.
+    fn is_whole(&self) -> bool {
+        self.board().is_whole()
+    }
+
+    /// A put comes by on its way up, ahead of its fence.
+    fn pass(&mut self, puts: &Puts) -> Result<(), FenceError>;
+
+    /// The whole subtree has arrived and brought these puts. Not called at the root.
+    fn gather(&mut self, puts: &Puts);
+
+    /// At the root all have arrived and brought these puts: what everybody is told.
+    fn close(&mut self, puts: Puts) -> News;
+
+    /// The fence is released with this news. An epoch that comes back is to be published on the
+    /// board before any rank goes on.
+    fn release(&mut self, news: News) -> Option<Epoch>;
+
+    /// Where the value of a key is. After asking in vain below, `tried` says of how many children.
+    fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts;
+
+    /// What was asked for is here, or is nowhere.
+    fn learn(&mut self, key: &[u8], value: Option<&Bytes>);
+
+    /// The peaks so far.
+    fn held(&self) -> Held;
+}
+
+#[cfg(test)]
+mod tests;

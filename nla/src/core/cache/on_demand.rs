@@ -1,0 +1,111 @@
+//! HCS and HCMA: each place keeps what passes it, and asks above for the rest.
+//!
+//! Puts pass on their way up, one by one or merged, and wait here for the release of their fence; then
+//! answers pass on their way down. The root, which all puts pass, has them all. A release names the
+//! keys of which something else may lie in a cache: those that were on the board before, and those
+//! that several ranks put. They are dropped everywhere, also from what has just passed, and asked for
+//! again by who needs them. So nothing stale is ever found.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use pmi::{Board, Entry, Epoch, Keys, Known, NodeCache, Puts, Rank};
+
+use super::{Cache, Held, Whereabouts};
+use crate::core::fence::FenceError;
+use crate::core::limits::FENCE_BYTES_MAX;
+use crate::core::message::News;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct OnDemand {
+    is_root: bool,
+    known: Arc<NodeCache>,
+    /// The puts that have passed since the last release.
+    passed: Puts,
+    held: Held,
+}
+
+impl OnDemand {
+    pub(super) fn new(is_root: bool) -> Self {
+        Self { is_root, known: Arc::default(), passed: Puts::new(), held: Held::default() }
+    }
+}
+
+impl Cache for OnDemand {
+    fn board(&self) -> Board {
+        Board::partial(Some(Arc::clone(&self.known)))
+    }
+
+    fn pass(&mut self, puts: &Puts) -> Result<(), FenceError> {
+        if self.passed.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX {
+            return Err(FenceError::TooLarge);
+        }
+        self.passed.append(puts);
+        Ok(())
+    }
+
+    fn gather(&mut self, puts: &Puts) {
+        self.passed.append(puts);
+    }
+
+    fn close(&mut self, puts: Puts) -> News {
+        self.passed.append(&puts);
+        let mut owners: HashMap<&[u8], Rank> = HashMap::new();
+        let mut overwritten = HashSet::new();
+        for put in self.passed.iter().map_while(Result::ok) {
+            let owner = *owners.entry(put.key).or_insert(put.rank);
+            if owner != put.rank || matches!(self.known.get(put.key), Known::Value(_)) {
+                overwritten.insert(put.key);
+            }
+        }
+        // In an order that is the same in every run.
+        let mut overwritten: Vec<_> = overwritten.into_iter().collect();
+        overwritten.sort_unstable();
+        News::Overwritten(overwritten.into_iter().collect())
+    }
+
+    fn release(&mut self, news: News) -> Option<Epoch> {
+        let overwritten = match news {
+            News::Overwritten(keys) => keys,
+            News::Epoch(_) => Keys::default(),
+        };
+        self.known.forget_absences();
+        let passed = std::mem::take(&mut self.passed);
+        if self.is_root {
+            // All has passed here: the winners are known.
+            let winners = Epoch::merge(&passed).unwrap_or_default();
+            winners.entries().for_each(|entry| self.known.learn(entry));
+        } else {
+            self.known.forget(overwritten.iter());
+            let overwritten: HashSet<&[u8]> = overwritten.iter().collect();
+            // Of what one rank put under a key, its last put comes last.
+            let passed = passed.into_entries().map(|(_, entry)| entry);
+            passed.filter(|entry| !overwritten.contains(entry.key())).for_each(|entry| self.known.learn(entry));
+        }
+        self.held.note(self.known.len(), self.known.bytes());
+        None
+    }
+
+    fn look_up(&mut self, key: &[u8], _: usize) -> Whereabouts {
+        match self.known.get(key) {
+            Known::Value(value) => Whereabouts::Here(value),
+            Known::Absent => Whereabouts::Nowhere,
+            Known::Unknown if self.is_root => Whereabouts::Nowhere,
+            Known::Unknown => Whereabouts::Above,
+        }
+    }
+
+    fn learn(&mut self, key: &[u8], value: Option<&Bytes>) {
+        match value {
+            Some(value) => self.known.learn(Entry::new(key, value)),
+            None => self.known.learn_absent(key),
+        }
+        self.held.note(self.known.len(), self.known.bytes());
+    }
+
+    fn held(&self) -> Held {
+        self.held
+    }
+}

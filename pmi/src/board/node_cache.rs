@@ -1,0 +1,338 @@
+//! [`NodeCache`]: what an agent keeps of a board that it does not hold whole.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use bytes::Bytes;
+
+use super::entry::Entry;
+use super::hash::hash;
+use crate::limits::ABSENT_KEYS_MAX;
+
+/// Some entries of a board, and some keys that are known not to be on it.
+///
+/// One party fills it and others read it, by a shared reference. What it may hold, and for how
+/// long, is decided by who fills it; it does not bound its entries itself. An entry takes one slot
+/// of a hash table, and no memory besides its own.
+#[derive(Default)]
+pub struct NodeCache(RwLock<Held>);
+
+#[derive(Default)]
+struct Held {
+    entries: HashSet<ByKey, BuildHasherDefault<KeyHasher>>,
+    /// At most [`ABSENT_KEYS_MAX`], and none of the entries' keys.
+    absent: HashSet<Box<[u8]>, BuildHasherDefault<KeyHasher>>,
+    /// Of all entries together.
+    bytes: usize,
+}
+
+/// What a [`NodeCache`] knows of a key.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Known {
+    /// Its value.
+    Value(Bytes),
+    /// That nobody has put it.
+    Absent,
+    /// Nothing.
+    Unknown,
+}
+
+impl NodeCache {
+    /// One that knows nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What is known of a key.
+    pub fn get(&self, key: &[u8]) -> Known {
+        let held = self.read();
+        match held.entries.get(key) {
+            Some(ByKey(entry)) => Known::Value(entry.value_bytes()),
+            None if held.absent.contains(key) => Known::Absent,
+            None => Known::Unknown,
+        }
+    }
+
+    /// Keeps an entry, in place of an older one of its key. The memory is shared:
+    /// [`Entry::copied`] first if what it lies in is not to be kept.
+    pub fn learn(&self, entry: Entry) {
+        let mut held = self.write();
+        if !held.absent.is_empty() {
+            held.absent.remove(entry.key());
+        }
+        held.bytes += entry.bytes_len();
+        if let Some(ByKey(older)) = held.entries.replace(ByKey(entry)) {
+            held.bytes -= older.bytes_len();
+        }
+    }
+
+    /// Keeps that nobody has put a key, while there is room: beyond [`ABSENT_KEYS_MAX`] nothing is
+    /// learnt. An entry of that key stays: nothing leaves a board, so that this is older news.
+    pub fn learn_absent(&self, key: &[u8]) {
+        let mut held = self.write();
+        if held.absent.len() < ABSENT_KEYS_MAX && !held.entries.contains(key) {
+            held.absent.insert(key.into());
+        }
+    }
+
+    /// Knows nothing of these keys any more. `keys` must not look into this cache.
+    pub fn forget<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        let mut held = self.write();
+        for key in keys {
+            held.absent.remove(key);
+            if let Some(ByKey(entry)) = held.entries.take(key) {
+                held.bytes -= entry.bytes_len();
+            }
+        }
+    }
+
+    /// Does not know of any key any more that it is absent: somebody may have put it.
+    pub fn forget_absences(&self) {
+        self.write().absent.clear();
+    }
+
+    /// How many entries are held.
+    pub fn len(&self) -> usize {
+        self.read().entries.len()
+    }
+
+    /// Whether no entry is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How long the keys and values of all entries are together.
+    pub fn bytes(&self) -> usize {
+        self.read().bytes
+    }
+
+    // Nothing panics in the middle of a change, so that a poisoned lock would guard whole contents.
+
+    fn read(&self) -> RwLockReadGuard<'_, Held> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Held> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for NodeCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let held = self.read();
+        let (entries, absent) = (held.entries.len(), held.absent.len());
+        write!(f, "NodeCache({entries} entries, {} bytes, {absent} absent keys)", held.bytes)
+    }
+}
+
+/// An entry that is found by its key.
+struct ByKey(Entry);
+
+impl Borrow<[u8]> for ByKey {
+    fn borrow(&self) -> &[u8] {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key().hash(state);
+    }
+}
+
+/// [`hash`] for the tables here: it needs no random number.
+#[derive(Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= hash(bytes);
+    }
+
+    /// A slice's length, which is in its hash already.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::board::{Epoch, Puts, colliding_keys};
+
+    fn value(value: &str) -> Known {
+        Known::Value(Bytes::copy_from_slice(value.as_bytes()))
+    }
+
+    fn entry(key: &str, value: &str) -> Entry {
+        Entry::new(key.as_bytes(), value.as_bytes())
+    }
+
+    #[test]
+    fn what_was_learnt_is_known_until_it_is_forgotten() {
+        let cache = NodeCache::new();
+        assert_eq!(cache.get(b"a"), Known::Unknown);
+        assert!(cache.is_empty());
+        cache.learn(entry("a", "1"));
+        cache.learn(entry("b", ""));
+        assert_eq!(cache.get(b"a"), value("1"));
+        assert_eq!(cache.get(b"b"), value(""));
+        assert_eq!((cache.len(), cache.bytes()), (2, 3));
+        cache.learn(entry("a", "longer"));
+        assert_eq!(cache.get(b"a"), value("longer"));
+        assert_eq!((cache.len(), cache.bytes()), (2, 8));
+        cache.forget([&b"a"[..], b"c"].into_iter());
+        assert_eq!(cache.get(b"a"), Known::Unknown);
+        assert_eq!((cache.len(), cache.bytes()), (1, 1));
+        assert!(!cache.is_empty());
+        assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 1 bytes, 0 absent keys)");
+    }
+
+    #[test]
+    fn an_absence_is_over_when_there_is_a_value() {
+        let cache = NodeCache::new();
+        cache.learn_absent(b"a");
+        cache.learn_absent(b"b");
+        cache.learn_absent(b"c");
+        assert_eq!(cache.get(b"a"), Known::Absent);
+        assert_eq!((cache.len(), cache.bytes()), (0, 0), "only entries count");
+        cache.learn(entry("a", "1"));
+        assert_eq!(cache.get(b"a"), value("1"));
+        cache.learn_absent(b"a");
+        assert_eq!(cache.get(b"a"), value("1"), "older news");
+        cache.forget([&b"a"[..], b"b"].into_iter());
+        assert_eq!(cache.get(b"a"), Known::Unknown, "the absence had gone");
+        assert_eq!(cache.get(b"b"), Known::Unknown);
+        assert_eq!(cache.get(b"c"), Known::Absent);
+        cache.learn(entry("d", "1"));
+        cache.forget_absences();
+        assert_eq!(cache.get(b"c"), Known::Unknown);
+        assert_eq!(cache.get(b"d"), value("1"));
+    }
+
+    #[test]
+    fn so_many_absences_are_learnt_and_no_more() {
+        let cache = NodeCache::new();
+        for number in 0..=ABSENT_KEYS_MAX {
+            cache.learn_absent(&number.to_le_bytes());
+        }
+        assert_eq!(cache.get(&(ABSENT_KEYS_MAX - 1).to_le_bytes()), Known::Absent);
+        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), Known::Unknown);
+        cache.forget([&0_usize.to_le_bytes()[..]].into_iter());
+        cache.learn_absent(&ABSENT_KEYS_MAX.to_le_bytes());
+        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), Known::Absent);
+    }
+
+    #[test]
+    fn entries_of_batches_and_epochs_share_their_memory() {
+        let mut puts = Puts::new();
+        puts.push(crate::Rank(1), b"a", b"1");
+        let epoch = Epoch::merge(&puts).unwrap();
+        let cache = NodeCache::new();
+        epoch.entries().for_each(|entry| cache.learn(entry));
+        let Known::Value(found) = cache.get(b"a") else { panic!() };
+        assert_eq!(found.as_ptr(), epoch.get(b"a").unwrap().as_ptr());
+        puts.into_entries().for_each(|(_, entry)| cache.learn(entry));
+        let Known::Value(found) = cache.get(b"a") else { panic!() };
+        assert_ne!(found.as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry was kept");
+        assert_eq!(cache.bytes(), 2);
+    }
+
+    #[test]
+    fn keys_of_one_hash_are_told_apart() {
+        let [one, other] = colliding_keys();
+        let cache = NodeCache::new();
+        cache.learn(Entry::new(&one, b"1"));
+        assert_eq!(cache.get(&other), Known::Unknown);
+        cache.learn(Entry::new(&other, b"2"));
+        assert_eq!((cache.get(&one), cache.get(&other)), (value("1"), value("2")));
+    }
+
+    #[test]
+    fn is_lean_and_can_be_shared() {
+        fn shared<T: Send + Sync>() {}
+        shared::<NodeCache>();
+        assert!(size_of::<ByKey>() <= 40);
+        // Reading does not keep others from reading.
+        let cache = NodeCache::new();
+        let (one, other) = (cache.read(), cache.read());
+        assert_eq!(one.bytes, other.bytes);
+    }
+
+    mod properties {
+        use std::collections::BTreeMap;
+
+        use proptest::collection::vec;
+        use proptest::prelude::*;
+
+        use super::super::*;
+
+        #[derive(Clone, Debug)]
+        enum Step {
+            Learn(Vec<u8>, Vec<u8>),
+            LearnAbsent(Vec<u8>),
+            Forget(Vec<Vec<u8>>),
+            ForgetAbsences,
+        }
+
+        fn steps() -> impl Strategy<Value = Vec<Step>> {
+            let key = || vec(0_u8..3, 0..3);
+            let step = prop_oneof![
+                4 => (key(), vec(any::<u8>(), 0..9)).prop_map(|(key, value)| Step::Learn(key, value)),
+                2 => key().prop_map(Step::LearnAbsent),
+                2 => vec(key(), 0..4).prop_map(Step::Forget),
+                1 => Just(Step::ForgetAbsences),
+            ];
+            vec(step, 0..60)
+        }
+
+        proptest! {
+            #[test]
+            fn behaves_as_a_map(steps in steps()) {
+                let cache = NodeCache::new();
+                let mut map: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
+                for step in steps {
+                    match step {
+                        Step::Learn(key, value) => {
+                            cache.learn(Entry::new(&key, &value));
+                            map.insert(key, Some(value));
+                        }
+                        Step::LearnAbsent(key) => {
+                            cache.learn_absent(&key);
+                            map.entry(key).or_insert(None);
+                        }
+                        Step::Forget(keys) => {
+                            cache.forget(keys.iter().map(Vec::as_slice));
+                            keys.iter().for_each(|key| drop(map.remove(key)));
+                        }
+                        Step::ForgetAbsences => {
+                            cache.forget_absences();
+                            map.retain(|_, value| value.is_some());
+                        }
+                    }
+                    for (key, value) in &map {
+                        let known = value.clone().map_or(Known::Absent, |value| Known::Value(value.into()));
+                        prop_assert_eq!(cache.get(key), known);
+                    }
+                    let values = || map.iter().filter_map(|(key, value)| Some(key.len() + value.as_ref()?.len()));
+                    prop_assert_eq!(cache.len(), values().count());
+                    prop_assert_eq!(cache.bytes(), values().sum::<usize>());
+                    prop_assert_eq!(cache.get(b"\x03"), Known::Unknown);
+                }
+            }
+        }
+    }
+}
