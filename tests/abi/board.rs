@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use tests::{Program, Run, scela};
+use tests::{CACHES, Program, Run, scela};
 
 use crate::libraries::{Ours, skip};
 
@@ -36,10 +36,13 @@ fn wire<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
     [program, "script"].into_iter().chain(steps).map(OsString::from).collect()
 }
 
-/// For each shape of the tree.
+/// For each shape of the tree, and for each cache policy in one of them.
 fn in_all_shapes(check: impl Fn(Run)) {
     for (agents, fanout) in [(1, 2), (3, 2), (8, 2), (8, 32)] {
         check(scela().agents(agents).fanout(fanout));
+    }
+    for policy in &CACHES[1..] {
+        check(scela().agents(12).fanout(3).cache(policy));
     }
 }
 
@@ -65,6 +68,20 @@ fn wire_and_library_see_one_board() {
     in_all_shapes(|run| {
         let run = run.np(2).program(wire(steps)).and(2, script(steps)).and(2, wire(steps));
         run.run().is_quiet_success().wrote_lines((0..6).flat_map(of));
+    });
+}
+
+#[test]
+fn what_is_put_again_replaces_what_was_there() {
+    let steps = [
+        "init", "put same {rank}", "put own-{rank} 1", "fence", "get same", "get own-0", "@0", "put same low",
+        "put own-0 2", "@*", "fence", "get same", "get own-0", "get none", "finalize",
+    ];
+    let lines = ["same=12", "own-0=1", "same=low", "own-0=2", "none is absent"];
+    let of = |rank: u32| lines.map(|line| format!("{rank}: {line}"));
+    in_all_shapes(|run| {
+        let run = run.np(6).program(script(steps)).and(7, wire(steps));
+        run.run().is_quiet_success().wrote_lines((0..13).flat_map(of));
     });
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-use tests::Outcome;
+use tests::{CACHES, Outcome};
 
 use crate::library::{script, succeeded, wheel};
 
@@ -22,8 +22,12 @@ fn children(ranks: std::ops::Range<u32>, size: u32, what: impl Display) -> Vec<S
 
 /// A run of a script over three agents; `None` without the library, which is said.
 fn run(ranks: u32, name: &str, what: &str) -> Option<Outcome> {
+    run_under(CACHES[0], ranks, name, what)
+}
+
+fn run_under(policy: &[&str], ranks: u32, name: &str, what: &str) -> Option<Outcome> {
     let mpi = wheel()?;
-    Some(mpi.scela().np(ranks).agents(3).program(script(name, &[what])).run())
+    Some(mpi.scela().np(ranks).agents(3).cache(policy).program(script(name, &[what])).run())
 }
 
 #[test]
@@ -33,6 +37,14 @@ fn one_command() {
     let arguments = "app 0, arguments ['a b', '', '=c']";
     let children = children(0..5, 5, format!("{arguments}, 4 parents, 9 together, sum 36, in / False"));
     succeeded(&outcome, [parents, children].concat());
+}
+
+#[test]
+fn several_commands_under_each_cache_policy() {
+    for policy in &CACHES[1..] {
+        let Some(outcome) = run_under(policy, 4, "spawn.py", "several") else { return };
+        several_have_met(&outcome);
+    }
 }
 
 #[test]
@@ -46,10 +58,15 @@ fn one_parent() {
 #[test]
 fn several_commands() {
     let Some(outcome) = run(4, "spawn.py", "several") else { return };
+    several_have_met(&outcome);
+}
+
+#[track_caller]
+fn several_have_met(outcome: &Outcome) {
     let met = "4 parents, 9 together, sum 36";
     let first = children(0..2, 5, format!("app 0, arguments ['first'], {met}, in / True"));
     let second = children(2..5, 5, format!("app 1, arguments ['second'], {met}, in / False"));
-    succeeded(&outcome, [parents(4, "5 children, 9 together, sum 36"), first, second].concat());
+    succeeded(outcome, [parents(4, "5 children, 9 together, sum 36"), first, second].concat());
 }
 
 /// The caller gets an error, nothing is left of the attempt, and the job goes on: it spawns again.

@@ -1,5 +1,7 @@
 //! Who the ranks are, that they can talk, and that all they say arrives.
 
+use tests::CACHES;
+
 use crate::library::{ALL, debian, python, succeeded, wheel};
 
 /// A world that one line of `world.c` speaks of.
@@ -43,6 +45,17 @@ fn allreduce_and_ring_over_a_tree() {
         let Some(mpi) = library() else { continue };
         let outcome = mpi.scela().np(16).agents(5).fanout(2).program(mpi.c("world", &[])).run();
         succeeded(&outcome, World::on_one_node(16).lines());
+    }
+}
+
+#[test]
+fn allreduce_and_ring_under_each_cache_policy() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        for policy in &CACHES[1..] {
+            let run = mpi.scela().np(16).agents(5).fanout(2).cache(policy);
+            succeeded(&run.program(mpi.c("world", &[])).run(), World::on_one_node(16).lines());
+        }
     }
 }
 

@@ -1,13 +1,18 @@
 //! The bulletin board: what is put is got, in trees of every shape.
 
-use tests::{Outcome, Run, scela};
+use tests::{CACHES, Outcome, Run, scela};
 
 use crate::{rank, script};
 
-/// A run of `np` ranks for each shape of the tree.
+/// A run of `np` ranks for each shape of the tree, and for each cache policy in two of them.
 fn in_all_shapes(np: u32, check: impl Fn(Run)) {
     for (agents, fanout) in [(1, 2), (3, 2), (12, 2), (12, 3), (12, 32)] {
         check(scela().np(np).agents(agents).fanout(fanout));
+    }
+    for policy in &CACHES[1..] {
+        for (agents, fanout) in [(1, 2), (12, 3)] {
+            check(scela().np(np).agents(agents).fanout(fanout).cache(policy));
+        }
     }
 }
 
@@ -34,8 +39,21 @@ fn one_to_all() {
 
 #[test]
 fn one_to_all_of_many() {
-    let run = scela().np(128).agents(5).fanout(2);
-    run.program(rank(["everybody", "1"])).run().is_quiet_success();
+    for policy in CACHES {
+        // A board many times larger than what the smaller caches hold.
+        let run = scela().np(128).agents(12).fanout(3).cache(policy);
+        run.program(rank(["everybody", "1"])).run().is_quiet_success();
+    }
+}
+
+#[test]
+fn a_walk_over_a_board_that_is_not_all_here_is_refused() {
+    let steps = ["init", "put k v", "fence", "cmd=getbyidx kvsname=x idx=0", "finalize"];
+    for policy in &CACHES[1..] {
+        let outcome = scela().np(1).cache(policy).program(script(steps)).run();
+        outcome.is_quiet_success().wrote_among_others("0: cmd=getbyidx_results rc=-1");
+    }
+    scela().np(1).program(script(steps)).run().wrote_among_others("0: cmd=getbyidx_results rc=0 nextidx=1 key=k val=v");
 }
 
 #[test]

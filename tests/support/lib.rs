@@ -26,7 +26,7 @@ pub use binary::scela_run;
 pub use capture::Capture;
 pub use outcome::Outcome;
 pub use process::Process;
-pub use run::{Program, Run, scela, sh};
+pub use run::{CACHES, Program, Run, scela, sh};
 pub use running::Running;
 pub use slurm::Slurm;
 pub use sockets::{TcpSocket, tcp_sockets};

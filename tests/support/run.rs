@@ -19,6 +19,17 @@ pub fn sh(script: &str) -> Program {
     ["sh", "-c", script, "sh"].map(OsString::from).into()
 }
 
+/// All cache policies as they are typed: the default first, the bounded one with room for all that a
+/// test puts, for some, and for nearly nothing.
+pub const CACHES: [&[&str]; 6] = [
+    &["hcmab"],
+    &["hcs"],
+    &["hcma"],
+    &["hcmab-lru"],
+    &["hcmab-lru", "--cache-entries", "16"],
+    &["hcmab-lru", "--cache-entries", "1"],
+];
+
 /// Begins the description of a run.
 pub fn scela() -> Run {
     Run {
@@ -77,6 +88,11 @@ impl Run {
     /// At most so many children for an agent.
     pub fn fanout(self, fanout: u32) -> Self {
         self.args(["--fanout", &fanout.to_string()])
+    }
+
+    /// One of [`CACHES`].
+    pub fn cache(self, policy: &[&str]) -> Self {
+        self.arg("--cache").args(policy)
     }
 
     /// One more word for scela-run, in front of the program.
