@@ -17,6 +17,7 @@
 //! | `descriptors` | what the launcher inherits, and who does not |
 //! | `invocation` | names, files of programs, defaults, verbosity |
 //! | `tree` | that the tree is one |
+//! | `recordings` | that a core replays what an agent recorded |
 //! | `security` | that links are closed to strangers and unreadable |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -31,6 +32,7 @@ mod invocation;
 mod losses;
 mod malformed;
 mod output;
+mod recordings;
 mod security;
 mod signals;
 mod silence;

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::cache::{CachePolicy, Held};
 use super::cause::{Cause, Exit, Failure, bounded};
@@ -30,8 +31,8 @@ const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// What has happened.
-#[derive(Debug)]
+/// What has happened. It can be encoded for recordings, not for peers.
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Input {
     /// A message from the parent.
     FromParent(Down),
@@ -76,8 +77,8 @@ pub enum Input {
     Timeout,
 }
 
-/// What is to be done.
-#[derive(Debug, PartialEq)]
+/// What is to be done. It can be encoded for recordings, not for peers.
+#[derive(Debug, PartialEq, Serialize)]
 pub enum Action {
     /// Send to the parent.
     ToParent(Up),
@@ -89,7 +90,7 @@ pub enum Action {
     Configure(Box<SessionPlan>),
     /// Start these of the agent's own ranks, maybe none; standard input goes to where the plan
     /// says. The board is what they see at first.
-    Start(Box<NamespacePlan>, Ranks, Board),
+    Start(Box<NamespacePlan>, Ranks, #[serde(serialize_with = "wholeness")] Board),
     /// Forget what was to be started and has not been.
     CancelStarts,
     /// Make an epoch's entries visible to the namespace's ranks here.
@@ -118,6 +119,11 @@ pub enum Action {
     WakeAt(Time),
     /// The end: close everything and leave with this code. Of several the first counts.
     Leave(u8),
+}
+
+/// All there is to be said of a board that is empty yet.
+fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Error> {
+    board.is_whole().serialize(serializer)
 }
 
 #[derive(Debug, Default)]

@@ -71,7 +71,7 @@ impl Cause {
 }
 
 /// How a rank's process ended, as the kernel told its parent.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Exit {
     /// It ended by itself, with this code.
     Code(i32),

@@ -22,13 +22,14 @@ use super::greeting::{Accepted, Gatekeeper, connect, let_in};
 use super::input::InputHub;
 use super::link::{Link, LinkEvent, Receipt, StreamSink};
 use super::output::OutputPump;
+use super::recorder::Recorder;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
 use crate::core::{Action, Agent, AgentId, Input, NamespaceId, Subtree, Up};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, decode, decode_down, encode};
+use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, Place, decode, decode_down, encode};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -161,6 +162,7 @@ struct ChildLink {
 
 struct Driver {
     core: Agent,
+    recorder: Option<Recorder>,
     clock: Clock,
     guardian: Option<GuardianLink>,
     dead_time: Duration,
@@ -227,6 +229,7 @@ impl Driver {
         let parent = Link::start(accepted, link_events.clone(), streams, order.dead_time, Rc::clone(&suspended));
         Ok(Self {
             core: Agent::new(here),
+            recorder: Recorder::begin(Place { agents: order.agents, fanout: order.fanout, agent: order.agent })?,
             clock,
             guardian,
             dead_time: order.dead_time,
@@ -352,7 +355,13 @@ impl Driver {
 
     fn handle(&mut self, input: Input) {
         tracing::debug!(?input, "in");
-        self.core.handle(self.clock.now(), input, &mut self.actions);
+        let now = self.clock.now();
+        let step = self.recorder.as_ref().map(|recorder| recorder.step(now, &input));
+        let before = self.actions.len();
+        self.core.handle(now, input, &mut self.actions);
+        if let (Some(recorder), Some(step)) = (&mut self.recorder, step) {
+            recorder.done(step, &self.actions[before..]);
+        }
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
             tracing::debug!(?action, "out");

@@ -11,6 +11,7 @@ mod input;
 mod link;
 mod output;
 mod port;
+mod recorder;
 mod serving;
 mod startup;
 mod table;

@@ -28,7 +28,7 @@ pub enum CodingError {
 }
 
 /// The bytes of `message`. All of the project's messages can be encoded.
-pub fn encode<M: Serialize>(message: &M) -> Vec<u8> {
+pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
     rmp_serde::to_vec(message).expect("messages are plain data, which rmp-serde can always encode")
 }
 

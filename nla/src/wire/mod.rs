@@ -13,6 +13,7 @@ mod coding;
 mod hello;
 mod lane;
 mod record;
+mod recording;
 
 pub use boot::{BootOrder, BootReport, MARKER, NoMarker, ParentAddress, marked};
 pub use coding::{CodingError, DownEncoder, decode, decode_down, encode};
@@ -21,3 +22,4 @@ pub use hello::{
 };
 pub use lane::{Assembler, Lane};
 pub use record::{Content, Opener, RecordError, Sealer};
+pub use recording::{Place, ReplayError, StepFrame, replay};

@@ -213,6 +213,7 @@ mod tests {
         assert_eq!(cache.get(b"a"), value("1"));
         cache.learn_absent(b"a");
         assert_eq!(cache.get(b"a"), value("1"), "older news");
+        assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 2 bytes, 2 absent keys)", "nothing counts twice");
         cache.forget([&b"a"[..], b"b"].into_iter());
         assert_eq!(cache.get(b"a"), Known::Unknown, "the absence had gone");
         assert_eq!(cache.get(b"b"), Known::Unknown);

@@ -163,6 +163,12 @@ fn what_nobody_can_have_put_is_not_asked_for() {
         let longest = &long[1..];
         assert_eq!(world.ask(&(spoken.get)(longest)), get(longest));
     }
+    // Nor looked up.
+    let cache = Arc::new(NodeCache::new());
+    cache.learn(Entry::new(b"PMI_x", b"1"));
+    for (mut world, spoken) in on(&Board::partial(Some(Arc::clone(&cache)))) {
+        world.check_whole(&(spoken.get)("PMI_x"), &(spoken.absent)("PMI_x"));
+    }
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! What agents record is replayed into new cores, which do the same.
+
+use nix::sys::signal::Signal;
+use tests::{CACHES, Outcome, Run, scela};
+
+use crate::{rank, script};
+
+/// A run that is recorded, and how many agents' recordings are replayed; each must have some steps.
+#[track_caller]
+fn replayed(run: Run, agents: u32, finish: impl FnOnce(Run) -> Outcome) {
+    let place = tempfile::tempdir().expect("a place for temporary files");
+    let outcome = finish(run.env("SCELA_RECORD", place.path()).agents(agents));
+    for agent in 1..=agents {
+        let path = place.path().join(format!("agent-{agent}.recording"));
+        let recording = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}\n{outcome}", path.display()));
+        let steps = nla::wire::replay(&recording).unwrap_or_else(|error| panic!("agent {agent}: {error}\n{outcome}"));
+        outcome.check(steps > 5, "there is something to replay");
+    }
+}
+
+#[test]
+fn exchanges_under_each_policy() {
+    for policy in CACHES {
+        replayed(scela().np(24).fanout(2).cache(policy), 5, |run| {
+            let outcome = run.program(rank(["everybody", "3"])).run();
+            outcome.is_quiet_success();
+            outcome
+        });
+    }
+}
+
+#[test]
+fn an_abort() {
+    let steps = ["init", "fence", "@1", "cmd=abort exitcode=7", "@*", "fence"];
+    replayed(scela().np(6).fanout(2), 3, |run| run.program(script(steps)).run());
+}
+
+#[test]
+fn a_lost_agent() {
+    // The recording of who is killed ends in the middle, those of the others with the loss.
+    replayed(scela().np(6).fanout(2), 3, |run| {
+        let running = run.program(script(["init", "fence", "say here", "pause"])).spawn();
+        running.wait_for_times("here", 6);
+        running.world().agents()[0].signal(Signal::SIGKILL);
+        running.finish()
+    });
+}
