@@ -87,9 +87,9 @@ pub enum Notice {
         namespace: NamespaceId,
         /// Which one.
         number: u32,
-        /// New entries on the board.
+        /// Entries that were put.
         entries: usize,
-        /// Their bytes, index included.
+        /// Bytes of what everybody was told of them.
         bytes: usize,
     },
     /// All ranks have ended.

@@ -43,6 +43,26 @@ fn exchange(rounds: u64, partners: impl Fn(u32, u32) -> Vec<u32>) -> Result<(), 
     Ok(pmi.finalize()?)
 }
 
+/// The exchange that the simulator knows, with keys and lengths of values as there: put, fence, get the
+/// cards of both neighbours or of all, fence.
+pub(crate) fn cards(of_all: bool) -> Result<(), Finding> {
+    let (mut pmi, rank, size) = client()?;
+    let key = |rank: u32| format!("card-{rank}");
+    let value = |rank: u32| {
+        let length = ((u64::from(rank) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % 1000 + 1;
+        let text = format!("of {rank} ").repeat(length as usize);
+        text[..length as usize].to_owned()
+    };
+    pmi.put(key(rank).as_bytes(), value(rank).as_bytes())?;
+    pmi.barrier()?;
+    let partners = if of_all { (1..=size).collect() } else { vec![size - 1, 1] };
+    for partner in partners.into_iter().map(|step| (rank + step) % size) {
+        check(pmi.get(key(partner).as_bytes())?, &value(partner), &key(partner))?;
+    }
+    pmi.barrier()?;
+    Ok(pmi.finalize()?)
+}
+
 /// Nothing but fences, an entry of one rank in each tenth.
 pub(crate) fn fences(count: u64) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;

@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         ["script", steps @ ..] => script::run(steps),
         ["neighbours", rounds] => number(rounds).and_then(board::neighbours),
         ["everybody", rounds] => number(rounds).and_then(board::everybody),
+        ["cards", "1:2"] => board::cards(false),
+        ["cards", "1:p"] => board::cards(true),
         ["fences", count] => number(count).and_then(board::fences),
         ["values"] => board::values(),
         ["lines", count, bytes_max] => pair(count, bytes_max).and_then(|(count, max)| streams::lines(count, max)),

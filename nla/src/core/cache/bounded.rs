@@ -115,10 +115,11 @@ impl Cache for Bounded {
         self.note_gathered(puts.clone());
     }
 
-    fn close(&mut self, puts: Puts) -> News {
+    fn close(&mut self, puts: Puts) -> (News, usize) {
         let epoch = Epoch::merge(&puts).unwrap_or_default();
         self.note_gathered(puts);
-        News::Epoch(epoch)
+        let entries = epoch.len();
+        (News::Epoch(epoch), entries)
     }
 
     fn release(&mut self, news: News) -> Option<Epoch> {

@@ -26,9 +26,11 @@ impl Cache for Broadcast {
 
     fn gather(&mut self, _: &Puts) {}
 
-    fn close(&mut self, puts: Puts) -> News {
+    fn close(&mut self, puts: Puts) -> (News, usize) {
         // They were validated when they came in, so merging them cannot fail.
-        News::Epoch(Epoch::merge(&puts).unwrap_or_default())
+        let epoch = Epoch::merge(&puts).unwrap_or_default();
+        let entries = epoch.len();
+        (News::Epoch(epoch), entries)
     }
 
     fn release(&mut self, news: News) -> Option<Epoch> {

@@ -197,8 +197,9 @@ pub(super) trait Cache: fmt::Debug + Send {
     /// The whole subtree has arrived and brought these puts. Not called at the root.
     fn gather(&mut self, puts: &Puts);
 
-    /// At the root all have arrived and brought these puts: what everybody is told.
-    fn close(&mut self, puts: Puts) -> News;
+    /// At the root all have arrived and brought these puts: what everybody is told, and how many
+    /// entries were put.
+    fn close(&mut self, puts: Puts) -> (News, usize);
 
     /// The fence is released with this news. An epoch that comes back is to be published on the
     /// board before any rank goes on.

@@ -50,7 +50,7 @@ impl Cache for OnDemand {
         self.passed.append(puts);
     }
 
-    fn close(&mut self, puts: Puts) -> News {
+    fn close(&mut self, puts: Puts) -> (News, usize) {
         self.passed.append(&puts);
         let mut owners: HashMap<&[u8], Rank> = HashMap::new();
         let mut overwritten = HashSet::new();
@@ -63,7 +63,7 @@ impl Cache for OnDemand {
         // In an order that is the same in every run.
         let mut overwritten: Vec<_> = overwritten.into_iter().collect();
         overwritten.sort_unstable();
-        News::Overwritten(overwritten.into_iter().collect())
+        (News::Overwritten(overwritten.into_iter().collect()), owners.len())
     }
 
     fn release(&mut self, news: News) -> Option<Epoch> {

@@ -30,7 +30,7 @@ fn puts(list: &[(u32, &str, &str)]) -> Puts {
 
 /// One fence at the root.
 fn fence(cache: &mut dyn Cache, brought: &[(u32, &str, &str)]) -> News {
-    let news = cache.close(puts(brought));
+    let (news, _) = cache.close(puts(brought));
     cache.release(news.clone());
     news
 }

@@ -64,17 +64,17 @@ fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     let mut to = |child, given| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, given }));
     let (entries, bytes) = match ns.fence.take() {
         Brought::Puts(puts) => {
-            let news = ns.cache.close(puts);
+            let (news, entries) = ns.cache.close(puts);
             for child in ns.children.keys() {
                 to(*child, Given::News(news.clone()));
             }
-            let told = match &news {
-                News::Epoch(epoch) => (epoch.len(), epoch.bytes().len()),
-                News::Overwritten(keys) => (keys.len(), keys.bytes().len()),
+            let bytes = match &news {
+                News::Epoch(epoch) => epoch.bytes().len(),
+                News::Overwritten(keys) => keys.bytes().len(),
             };
             // No rank is served here: nobody looks at a board.
             ns.cache.release(news);
-            told
+            (entries, bytes)
         }
         Brought::Ring(whole) => {
             // All parts were checked when they came in, so they have seats.
