@@ -10,7 +10,7 @@ use crate::core::cache::CachePolicy;
 use crate::core::ids::AgentId;
 
 /// All policies; those with a bound with room for nearly nothing, for some, and for all.
-fn policies() -> Vec<CachePolicy> {
+pub(super) fn policies() -> Vec<CachePolicy> {
     let bounded = [1, 3, 1000].map(|entries| CachePolicy::HcmabLru { entries });
     [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab].into_iter().chain(bounded).collect()
 }

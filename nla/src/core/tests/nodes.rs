@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use pmi::{Answer, Puts, Rank, Ranks, Request, SpawnCommand, SpawnOrder};
 
 use super::NS;
+use super::boards::policies;
 use super::tree::{Tree, placements, shapes};
 use crate::core::agent::Input;
+use crate::core::cache::CachePolicy;
 use crate::core::cause::Exit;
 use crate::core::ids::{AgentId, NamespaceId};
 
@@ -118,45 +120,108 @@ fn keys_that_nobody_can_put_are_answered_at_once() {
     }
 }
 
-#[test]
-fn boards_of_other_namespaces_can_be_asked_in_every_tree() {
-    let elsewhere = |job: &str, key: &str| Request::Elsewhere { job: job.into(), key: key.into() };
-    let connect = |job: &str| Request::Connect { job: job.into() };
-    let found = |value: &str| Some(Answer::Elsewhere(Some(value.into())));
-    for (agents, fanout) in shapes(7) {
-        let nodes = (1..=agents).map(|agent| (AgentId(agent), 0)).collect();
-        for (number, placement) in placements(agents).into_iter().enumerate() {
-            let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
-            let mut tree = Tree::started(agents, fanout, placement, &nodes, number as u64);
-            let parent = "scela-77_0";
-            assert_eq!(tree.answer_to(0, connect("scela-77_1")), Some(Answer::Connected(false)));
-            let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 2, info: Vec::new() };
-            let preputs = vec![(b"preput".to_vec(), b"p".to_vec()), (b"both".to_vec(), b"p".to_vec())];
-            let spawned = tree.answer_to(0, Request::Spawn(SpawnOrder { commands: vec![command], preputs }));
-            let Some(Answer::Spawned(Ok(launched))) = spawned else { panic!("{spawned:?}") };
-            let (child, job) = (NamespaceId(1), launched.job);
+fn elsewhere(job: &str, key: &str) -> Request {
+    Request::Elsewhere { job: job.into(), key: key.into() }
+}
 
-            assert_eq!(tree.answer_to(size - 1, connect(&job)), Some(Answer::Connected(true)));
-            assert_eq!(tree.answer_to(size - 1, elsewhere(&job, "preput")), found("p"));
-            assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::Elsewhere(None)));
-            assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::Elsewhere(None)));
-            for rank in 0..2 {
-                let mut puts = Puts::new();
-                puts.push(Rank(rank), b"k", b"v");
-                puts.push(Rank(rank), b"both", b"put");
-                tree.ask(child, rank, Request::Fence { puts, in_segment: false });
+fn found(value: &str) -> Option<Answer> {
+    Some(Answer::Elsewhere(Some(value.into())))
+}
+
+#[test]
+fn an_answer_that_crosses_a_release_is_never_kept() {
+    for policy in policies() {
+        for seed in 0..200 {
+            // 0 - 1 - 2 - 3, and who asks is a rank of the other namespace.
+            let nodes = (1..=4).map(|agent| (AgentId(agent), agent)).collect();
+            let placement = (1..=4).map(|agent| (AgentId(agent), Ranks::range(agent - 1..agent))).collect();
+            let mut tree = Tree::with(policy, 4, 1 + seed as u32 % 2, placement, &nodes, seed);
+            let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 4, info: Vec::new() };
+            let order = SpawnOrder { commands: vec![command], preputs: Vec::new() };
+            let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Spawn(order)) else {
+                panic!("spawned")
+            };
+            let (child, job) = (NamespaceId(1), launched.job);
+            let mut last = None;
+            for round in 0..4 {
+                let value = round.to_string();
+                for rank in 0..4 {
+                    tree.ask(NS, rank, elsewhere(&job, "k"));
+                    for _ in 0..(seed + u64::from(rank)) % 5 {
+                        tree.step();
+                    }
+                    let mut puts = Puts::new();
+                    if rank == round % 4 {
+                        puts.push(Rank(rank), b"k", value.as_bytes());
+                    }
+                    tree.ask(child, rank, Request::Fence { puts, in_segment: false });
+                }
+                tree.settle();
+                for rank in 0..4 {
+                    let answer = tree.answer(NS, rank);
+                    let old = last.as_deref().map_or(Some(Answer::Elsewhere(None)), found);
+                    assert!(answer == old || answer == found(&value), "{answer:?} in round {round} under {policy:?}");
+                    assert_eq!(tree.answer(child, rank), Some(Answer::Released));
+                }
+                for rank in 0..4 {
+                    assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found(&value), "seed {seed}, {policy:?}");
+                    assert_eq!(tree.get(child, rank, "k"), Some(value.clone()), "seed {seed}, {policy:?}");
+                }
+                last = Some(value);
             }
-            // As soon as one is released it may tell somebody else to look.
-            while tree.answer(child, 0).is_none() {
-                assert!(tree.step());
-            }
-            for rank in 0..size {
-                assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found("v"));
-                assert_eq!(tree.answer_to(rank, elsewhere(&job, "both")), found("put"));
-            }
-            tree.ask(child, 0, connect(parent));
-            tree.settle();
-            assert_eq!(tree.answer(child, 0), Some(Answer::Connected(true)));
         }
     }
+}
+
+#[test]
+fn boards_of_other_namespaces_can_be_asked_in_every_tree() {
+    for policy in policies() {
+        for (agents, fanout) in shapes(7) {
+            for (number, placement) in placements(agents).into_iter().enumerate() {
+                other_boards_can_be_asked(policy, agents, fanout, placement, number as u64);
+            }
+        }
+    }
+}
+
+fn other_boards_can_be_asked(
+    policy: CachePolicy,
+    agents: u32,
+    fanout: u32,
+    placement: Vec<(AgentId, Ranks)>,
+    seed: u64,
+) {
+    let connect = |job: &str| Request::Connect { job: job.into() };
+    let nodes = (1..=agents).map(|agent| (AgentId(agent), 0)).collect();
+    let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
+    let mut tree = Tree::with(policy, agents, fanout, placement, &nodes, seed);
+    let parent = "scela-77_0";
+    assert_eq!(tree.answer_to(0, connect("scela-77_1")), Some(Answer::Connected(false)));
+    let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 2, info: Vec::new() };
+    let preputs = vec![(b"preput".to_vec(), b"p".to_vec()), (b"both".to_vec(), b"p".to_vec())];
+    let spawned = tree.answer_to(0, Request::Spawn(SpawnOrder { commands: vec![command], preputs }));
+    let Some(Answer::Spawned(Ok(launched))) = spawned else { panic!("{spawned:?}") };
+    let (child, job) = (NamespaceId(1), launched.job);
+
+    assert_eq!(tree.answer_to(size - 1, connect(&job)), Some(Answer::Connected(true)));
+    assert_eq!(tree.answer_to(size - 1, elsewhere(&job, "preput")), found("p"));
+    assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::Elsewhere(None)));
+    assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::Elsewhere(None)));
+    for rank in 0..2 {
+        let mut puts = Puts::new();
+        puts.push(Rank(rank), b"k", b"v");
+        puts.push(Rank(rank), b"both", b"put");
+        tree.ask(child, rank, Request::Fence { puts, in_segment: false });
+    }
+    // As soon as one is released it may tell somebody else to look.
+    while tree.answer(child, 0).is_none() {
+        assert!(tree.step());
+    }
+    for rank in 0..size {
+        assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found("v"));
+        assert_eq!(tree.answer_to(rank, elsewhere(&job, "both")), found("put"));
+    }
+    tree.ask(child, 0, connect(parent));
+    tree.settle();
+    assert_eq!(tree.answer(child, 0), Some(Answer::Connected(true)));
 }
