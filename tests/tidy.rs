@@ -253,6 +253,8 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "rmp_serde",
         "serde",
         "serde_bytes",
+        "serde_json",
+        "sim",
         "snow",
         "strsim",
         "tempfile",
@@ -290,7 +292,8 @@ fn dependencies_point_one_way() {
     never(&["nla/src/core/"], &["crate::driver", "crate::sys", "crate::wire"]);
     never(&["nla/src/wire/"], &["crate::driver", "crate::sys"]);
     never(&["nla/src/sys/"], &["crate::driver", "crate::core", "crate::wire"]);
-    never(&["nla/src/"], &["launcher::"]);
+    never(&["nla/src/"], &["launcher::", "sim::"]);
+    only_uses(&["nla/sim/src/"], &["pmi", "nla", "serde", "thiserror", "bytes"]);
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
     // The crate at the top is called pmi itself.
     only_uses(&["libpmi-c/src/", "libpmi-c/pmi2/src/"], &["attachment", "libc"]);
@@ -316,6 +319,7 @@ fn dependencies_are_the_allowed_ones() {
         "attachment",
         "pmi",
         "nla",
+        "sim",
         "bytes",
         "clap",
         "libc",
@@ -326,6 +330,7 @@ fn dependencies_are_the_allowed_ones() {
         "rmp-serde",
         "serde",
         "serde_bytes",
+        "serde_json",
         "snow",
         "strsim",
         "tempfile",
@@ -336,12 +341,13 @@ fn dependencies_are_the_allowed_ones() {
         "tracing-subscriber",
     ];
     assert_eq!(keys("Cargo.toml", "[workspace.dependencies]"), set(&allowed));
-    let workspace = set(&["pmi", "nla", "scela-run", "attachment", "libpmi-c", "libpmi2-c", "benches", "tests"]);
+    let workspace = set(&["pmi", "nla", "sim", "scela-run", "attachment", "libpmi-c", "libpmi2-c", "benches", "tests"]);
     let within = |manifest: &str| -> BTreeSet<String> {
         keys(manifest, "[dependencies]").intersection(&workspace).cloned().collect()
     };
     assert_eq!(within("pmi/Cargo.toml"), set(&[]));
     assert_eq!(within("nla/Cargo.toml"), set(&["pmi"]));
+    assert_eq!(within("nla/sim/Cargo.toml"), set(&["nla", "pmi"]));
     assert_eq!(within("launcher/Cargo.toml"), set(&["nla", "pmi"]));
     assert_eq!(within("libpmi-c/attachment/Cargo.toml"), set(&["pmi"]));
     assert_eq!(within("libpmi-c/Cargo.toml"), set(&["attachment"]));

@@ -9,10 +9,13 @@
 pub mod cli;
 pub mod demo;
 pub mod exit;
+pub mod hosts;
 pub mod mpi;
 pub mod plan;
 pub mod report;
 pub mod session;
+pub mod simulate;
+pub mod stats;
 
 mod bootstrap;
 mod elf;

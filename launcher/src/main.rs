@@ -18,7 +18,7 @@ use std::time::Duration;
 use launcher::cli::{self, Typed};
 use launcher::plan::{self, Machine};
 use launcher::session::{self, Secrets};
-use launcher::{demo, exit, mpi};
+use launcher::{demo, exit, mpi, simulate};
 use nla::sys;
 use nla::wire::SessionKey;
 
@@ -70,6 +70,10 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
     };
     let request = match cli::parse(name, arguments, &read_file) {
         Ok(Typed::Run(request)) => *request,
+        Ok(Typed::Simulate(options)) => {
+            let code = simulate::run(&options, &mut io::stdout().lock(), &mut io::stderr().lock());
+            return ExitCode::from(code);
+        }
         Ok(Typed::Help(text) | Typed::Version(text)) => {
             // Nobody to tell if nobody reads.
             let _ = io::stdout().write_all(text.as_bytes());

@@ -172,6 +172,7 @@ pub fn plan(request: Request, machine: &Machine) -> Result<Plan, PlanError> {
             pmi_port: options.pmi_port,
             kill_grace: options.kill_grace,
             cache: options.cache,
+            stats: options.stats.is_some(),
         },
         first: NamespacePlan {
             id: NamespaceId::FIRST,

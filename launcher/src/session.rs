@@ -11,8 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
 use nla::core::limits::DEAD_TIME;
-use nla::core::{AgentId, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree};
-use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Receipt, StreamSink, let_in};
+use nla::core::{
+    AgentId, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Traffic,
+};
+use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in};
 use nla::sys;
 use nla::wire::{BootOrder, DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::net::TcpListener;
@@ -29,6 +31,7 @@ use crate::library::explain_silence;
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
 use crate::report::{Reporter, Verbosity, epilogue, leftovers_text, step_text};
+use crate::stats::{Sink, Statistics};
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
@@ -95,6 +98,19 @@ struct Session {
     phases: Phases,
     flushes: Vec<oneshot::Receiver<()>>,
     ending_told: bool,
+    meter: Meter,
+    down: Traffic,
+    fences: Times,
+    /// When the input came that is being handled.
+    handling: Time,
+}
+
+/// What is said at the end, if asked for.
+struct Asides {
+    demo: bool,
+    timing: bool,
+    stats: Option<Sink>,
+    fanout: u32,
 }
 
 async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<u8> {
@@ -112,6 +128,7 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
     let tree = settings.tree;
 
     // All that can fail is set up before the first process is started.
+    let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let root_address = listener.local_addr()?;
@@ -175,6 +192,10 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         phases: Phases::default(),
         flushes: Vec::new(),
         ending_told: false,
+        meter: Meter::default(),
+        down: Traffic::default(),
+        fences: Times::default(),
+        handling: Time::ZERO,
         root: Root::new(settings),
     };
     session.handle(RootInput::Timeout);
@@ -214,8 +235,8 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
     };
     door.abort();
     session.leave(&mut link_incoming, &mut guardians).await;
-    let code = session.conclude(&outcome, demo, options.timing);
-    Ok(code)
+    let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout };
+    Ok(session.conclude(outcome, asides))
 }
 
 /// What a signal to the launcher means.
@@ -271,7 +292,8 @@ impl Signals {
 impl Session {
     fn handle(&mut self, input: RootInput) {
         tracing::debug!(?input, "in");
-        self.root.handle(self.clock.now(), input, &mut self.actions);
+        self.handling = self.clock.now();
+        self.root.handle(self.handling, input, &mut self.actions);
         for action in std::mem::take(&mut self.actions) {
             tracing::debug!(?action, "out");
             self.act(action);
@@ -291,7 +313,9 @@ impl Session {
                     } else {
                         Receipt::default()
                     };
-                    child.link.send(lane, self.encoder.encode(&message), receipt);
+                    let bytes = self.encoder.encode(&message);
+                    self.down.note(message.is_board(), bytes.len());
+                    child.link.send(lane, bytes, receipt);
                 }
             }
             RootAction::CloseChild(child, why) => {
@@ -313,6 +337,8 @@ impl Session {
         }
         match notice {
             Notice::Joined => self.start_input(),
+            // The last to arrive was what is being handled.
+            Notice::Released { .. } => self.fences.note(now.saturating_sub(self.handling)),
             Notice::Leftovers(count) => {
                 self.reporter.note(&leftovers_text(*count));
             }
@@ -347,7 +373,8 @@ impl Session {
                 writer.write(bytes, receipt);
             }
         });
-        let link = Link::start(accepted, self.link_events.clone(), streams, DEAD_TIME, Rc::clone(&self.suspended));
+        let (events, suspended) = (self.link_events.clone(), Rc::clone(&self.suspended));
+        let link = Link::start(accepted, events, streams, DEAD_TIME, suspended, self.meter.clone());
         self.children.insert(child, ChildLink { link, open });
     }
 
@@ -463,11 +490,12 @@ impl Session {
         self.children.clear();
     }
 
-    fn conclude(&mut self, outcome: &Outcome, demo: bool, timing: bool) -> u8 {
+    fn conclude(&mut self, mut outcome: Outcome, asides: Asides) -> u8 {
+        let Asides { demo, timing, stats, fanout } = asides;
         let now = self.clock.now();
         self.phases.end(now);
         let host = self.host.clone();
-        if let Some(text) = epilogue(outcome, self.size, |_: &Failure| host.clone()) {
+        if let Some(text) = epilogue(&outcome, self.size, |_: &Failure| host.clone()) {
             self.reporter.error(&text);
         }
         let silent = self.size > 1 && self.root.is_silent();
@@ -479,7 +507,18 @@ impl Session {
                 self.size
             ));
         }
-        let code = exit::code(outcome);
+        let table = match stats.map(|sink| sink.take(&self.statistics(fanout))) {
+            Some(Err(text)) => {
+                self.reporter.error(&text);
+                if outcome == Outcome::Success {
+                    outcome = Outcome::OutputLost;
+                }
+                None
+            }
+            Some(Ok(table)) => table,
+            None => None,
+        };
+        let code = exit::code(&outcome);
         self.reporter
             .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
         if demo && code == exit::SUCCESS {
@@ -488,6 +527,25 @@ impl Session {
         } else if timing {
             self.reporter.note(&format!("phases:\n{}", self.phases.table()));
         }
+        if let Some(table) = table {
+            self.reporter.note(&table);
+        }
         code
+    }
+
+    fn statistics(&self, fanout: u32) -> Statistics {
+        let counted = Counted {
+            down: self.down,
+            link_bytes: self.meter.link_bytes(),
+            stream_bytes: self.meter.stream_bytes(),
+            ..Counted::default()
+        };
+        Statistics {
+            policy: self.session.cache,
+            ranks: self.size,
+            agents: self.tree.size() - 1,
+            fanout,
+            stats: self.root.stats(counted, self.fences.clone()),
+        }
     }
 }

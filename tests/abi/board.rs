@@ -74,8 +74,21 @@ fn wire_and_library_see_one_board() {
 #[test]
 fn what_is_put_again_replaces_what_was_there() {
     let steps = [
-        "init", "put same {rank}", "put own-{rank} 1", "fence", "get same", "get own-0", "@0", "put same low",
-        "put own-0 2", "@*", "fence", "get same", "get own-0", "get none", "finalize",
+        "init",
+        "put same {rank}",
+        "put own-{rank} 1",
+        "fence",
+        "get same",
+        "get own-0",
+        "@0",
+        "put same low",
+        "put own-0 2",
+        "@*",
+        "fence",
+        "get same",
+        "get own-0",
+        "get none",
+        "finalize",
     ];
     let lines = ["same=12", "own-0=1", "same=low", "own-0=2", "none is absent"];
     let of = |rank: u32| lines.map(|line| format!("{rank}: {line}"));

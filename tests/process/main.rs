@@ -17,7 +17,9 @@
 //! | `descriptors` | what the launcher inherits, and who does not |
 //! | `invocation` | names, files of programs, defaults, verbosity |
 //! | `tree` | that the tree is one |
+//! | `stats` | what was counted, against the kernel's counts |
 //! | `recordings` | that a core replays what an agent recorded |
+//! | `simulated` | that the simulation counts what a real run counts |
 //! | `security` | that links are closed to strangers and unreadable |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -36,7 +38,9 @@ mod recordings;
 mod security;
 mod signals;
 mod silence;
+mod simulated;
 mod spawns;
+mod stats;
 mod tree;
 
 use tests::Program;

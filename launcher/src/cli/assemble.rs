@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::error::{Fault, Place, Problem, shown, shown_path};
 use super::options::{
-    AGENTS_PER_NODE_MAX, CACHE_ENTRIES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Id, Local, Mode, RANKS_MAX,
+    AGENTS_PER_NODE_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local, Mode,
+    RANKS_MAX,
 };
 use super::request::{Command, EnvChange, EnvPolicy, Options, Program, Request};
 use super::scan::{self, Item, Segment};
+use super::simulation;
 use super::value_problem::ValueProblem;
 use super::values;
 use super::{ReadFile, Typed};
@@ -18,6 +20,21 @@ use super::{ReadFile, Typed};
 /// The request that the commands of a command line make.
 pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
     let mut options = Options::default();
+    if let Some(simulate) = simulate(&segments)? {
+        apply_globals(&mut options, &segments)?;
+        if let Some(local) = segments.iter().flat_map(|segment| &segment.items).find(|item| is_local(item)) {
+            let problem = Problem::NotInSimulation { option: local.typed.clone() };
+            return Err(Fault::new(local.place.clone(), problem));
+        }
+        let program = segments.iter().find_map(|segment| segment.program.as_ref());
+        return match program {
+            None => Ok(Typed::Simulate(Box::new(options))),
+            Some(program) => {
+                let problem = Problem::SimulationNotAlone { program: shown(program) };
+                Err(Fault::new(simulate, problem))
+            }
+        };
+    }
     let commands = match configfile(&segments)? {
         Some(path) => {
             let lines = read(&path, read_file)?;
@@ -31,6 +48,21 @@ pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Resul
         }
     };
     Ok(Typed::Run(Box::new(Request { options, commands })))
+}
+
+/// Where a simulation is asked for, if it is. What else is about one is good for nothing without.
+fn simulate(segments: &[Segment]) -> Result<Option<Place>, Fault> {
+    let items = || segments.iter().flat_map(|segment| &segment.items);
+    if let Some(item) = items().rfind(|item| item.spec.id == Id::Global(Global::Simulate)) {
+        return Ok(Some(item.place.clone()));
+    }
+    match items().find(|item| item.spec.group == Group::Simulation) {
+        None => Ok(None),
+        Some(item) => {
+            let problem = Problem::OnlyInSimulation { option: item.typed.clone() };
+            Err(Fault::new(item.place.clone(), problem))
+        }
+    }
 }
 
 /// The configfile that a command line names, checked to be its only source of programs.
@@ -213,8 +245,17 @@ fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<()
         // Applied when all else is known.
         Global::CacheEntries => {}
         Global::PmiPort => options.pmi_port = true,
+        Global::Simulate => options.simulation.size = Some(simulation::size(value)?),
+        Global::Pattern => options.simulation.pattern = simulation::pattern(value)?,
+        Global::Latency => options.simulation.latency = Some(simulation::latency(value)?),
+        Global::Bandwidth => options.simulation.bandwidth = Some(simulation::bandwidth(value)?),
+        Global::Cores => options.simulation.cores = Some(values::number(value, 1, CORES_MAX)?),
+        Global::Fanouts => options.simulation.fanouts = simulation::fanouts(value)?,
+        Global::Seed => options.simulation.seed = Some(simulation::seed(value)?),
+        Global::Faults => options.simulation.faults = true,
         Global::Label => options.label = Some(values::label(value)?),
         Global::Timing => options.timing = true,
+        Global::Stats => options.stats = Some(values::stats(item.values.first())?),
         Global::Verbose => {
             options.quiet = false;
             options.verbose = options.verbose.saturating_add(1);

@@ -157,6 +157,24 @@ pub enum Problem {
         /// The other program.
         program: String,
     },
+    /// A simulation and a program.
+    #[error("a simulation runs no program, and '{program}' is one")]
+    SimulationNotAlone {
+        /// The program.
+        program: String,
+    },
+    /// A simulation and an option for a program.
+    #[error("option '{option}' is about a program, and a simulation runs none")]
+    NotInSimulation {
+        /// As typed.
+        option: String,
+    },
+    /// An option about a simulation where there is none.
+    #[error("option '{option}' is about a simulation, and this is none")]
+    OnlyInSimulation {
+        /// As typed.
+        option: String,
+    },
     /// A configfile and a program on the command line.
     #[error("the programs come from '{path}', and '{program}' is one more on the command line")]
     ConfigfileNotAlone {
@@ -249,6 +267,9 @@ impl Problem {
             Self::LonelyColon => "remove it; each line is a command of its own".to_owned(),
             Self::EmptyProgram => "a variable on the command line may be unset".to_owned(),
             Self::DemoNotAlone { .. } => format!("try '{called} -np 64 --demo'"),
+            Self::SimulationNotAlone { .. } | Self::NotInSimulation { .. } | Self::OnlyInSimulation { .. } => {
+                format!("try '{called} --simulate 1024x64'")
+            }
             Self::ConfigfileNotAlone { .. } => {
                 "put it on a line of its own in the file, or leave '-configfile' out".to_owned()
             }

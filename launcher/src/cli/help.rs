@@ -34,6 +34,7 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
     ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, an end for all"),
     ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
+    ("--simulate 16384x64 --fanouts 8,32,128", "which fan-out would be best for a million ranks?"),
 ];
 
 const ABOUT: &str = "\
@@ -56,7 +57,8 @@ fn build(called: &str) -> clap::Command {
     let usage = format!(
         "  {called} [OPTIONS] PROGRAM [ARGS] [: [OPTIONS] PROGRAM [ARGS]]...\n  \
          {called} [OPTIONS] -configfile FILE\n  \
-         {called} [OPTIONS] --demo"
+         {called} [OPTIONS] --demo\n  \
+         {called} [OPTIONS] --simulate NODESxPPN"
     );
     clap::Command::new("scela-run")
         .version(env!("CARGO_PKG_VERSION"))
@@ -76,7 +78,7 @@ fn arg(spec: &'static Spec) -> Arg {
     let mut arg = Arg::new(Str::from(spec.names[0]))
         .help(spec.help)
         .help_heading(spec.group.heading())
-        .action(if spec.values.is_empty() { ArgAction::SetTrue } else { ArgAction::Set });
+        .action(if spec.values.is_empty() && spec.optional.is_none() { ArgAction::SetTrue } else { ArgAction::Set });
     if let Some(letter) = letters.next() {
         arg = arg.short(letter);
     }
@@ -85,6 +87,9 @@ fn arg(spec: &'static Spec) -> Arg {
     }
     if !spec.values.is_empty() {
         arg = arg.num_args(spec.values.len()).value_names(spec.values.iter().copied());
+    }
+    if let Some(optional) = &spec.optional {
+        arg = arg.num_args(0..=1).value_name(optional.name);
     }
     arg.visible_short_aliases(letters).visible_aliases(words)
 }

@@ -17,6 +17,8 @@
 //!   is about the session, in whichever command's options it is typed.
 //! - Of an option given twice, the last wins; changes of environment add up, in the order typed.
 //!   `-v` and `-q` undo each other.
+//! - The file of `--stats` may be left out: the next word is one if it ends with `.json` and does not
+//!   begin with a dash.
 //! - With `-configfile`, the programs come from the file only. Options on the command line win over
 //!   those in the file.
 //! - `-help` and `-version` win over everything typed behind them.
@@ -29,6 +31,7 @@ mod help;
 mod options;
 mod request;
 mod scan;
+mod simulation;
 mod value_problem;
 mod values;
 
@@ -41,8 +44,9 @@ pub use self::error::{Place, Problem, UsageError};
 pub use self::help::{ENVIRONMENT, EXAMPLES, EXIT_CODES, command};
 pub use self::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
 pub use self::request::{
-    Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, KILL_GRACE_DEFAULT, Mpi, Options, Program, Request, StdinTo,
+    Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, KILL_GRACE_DEFAULT, Mpi, Options, Program, Request, StatsTo, StdinTo,
 };
+pub use self::simulation::{FANOUTS_MAX, Simulation};
 pub use self::value_problem::ValueProblem;
 pub use self::values::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
 
@@ -53,6 +57,8 @@ use self::scan::Scanned;
 pub enum Typed {
     /// Run a session.
     Run(Box<Request>),
+    /// Simulate a job: these options say which.
+    Simulate(Box<Options>),
     /// Print this text, the help, on stdout and exit with 0.
     Help(String),
     /// Print this text, name and version, on stdout and exit with 0.

@@ -15,6 +15,9 @@ pub const FANOUT_MAX: u32 = 1024;
 /// The most `--cache-entries`; nobody has so many.
 pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
 
+/// The most `--cores`.
+pub(super) const CORES_MAX: u32 = 1 << 20;
+
 /// The most agents that can be asked for on one node.
 pub const AGENTS_PER_NODE_MAX: u32 = 4096;
 
@@ -61,8 +64,17 @@ pub(super) enum Global {
     PmiPort,
     Label,
     Timing,
+    Stats,
     Verbose,
     Quiet,
+    Simulate,
+    Pattern,
+    Latency,
+    Bandwidth,
+    Cores,
+    Fanouts,
+    Seed,
+    Faults,
 }
 
 /// An option about what to do at all. It stands on the command line only.
@@ -83,6 +95,7 @@ pub(super) enum Group {
     Streams,
     Ending,
     Tree,
+    Simulation,
     Talking,
 }
 
@@ -96,6 +109,7 @@ impl Group {
             Self::Streams => "Input and output",
             Self::Ending => "How it ends",
             Self::Tree => "The tree of agents",
+            Self::Simulation => "A simulation in place of a job",
             Self::Talking => "What scela-run says",
         }
     }
@@ -110,13 +124,36 @@ pub(super) struct Spec {
     pub(super) names: &'static [&'static str],
     /// What its values are called; as many as it takes.
     pub(super) values: &'static [&'static str],
+    /// A value that it may have and need not.
+    pub(super) optional: Option<Optional>,
     /// Where help shows it.
     pub(super) group: Group,
     /// What help says, in lines that fit.
     pub(super) help: &'static str,
 }
 
+/// A value that may be left out. Behind `=` it may be anything; the next word is only taken for it if
+/// it looks so.
+#[derive(Debug)]
+pub(super) struct Optional {
+    /// What it is called.
+    pub(super) name: &'static str,
+    /// How a word ends that is one.
+    pub(super) ending: &'static str,
+}
+
 impl Spec {
+    /// This option, with a value that may be left out.
+    const fn with(mut self, name: &'static str, ending: &'static str) -> Self {
+        self.optional = Some(Optional { name, ending });
+        self
+    }
+
+    /// Whether a configfile has no use for it.
+    pub(super) fn is_of_the_command_line(&self) -> bool {
+        matches!(self.id, Id::Mode(_)) || self.group == Group::Simulation
+    }
+
     /// Whether its value is a number, which may be glued to the name.
     fn takes_number(&self) -> bool {
         self.values == [N]
@@ -132,7 +169,7 @@ const fn spec(
     group: Group,
     help: &'static str,
 ) -> Spec {
-    Spec { id, names, values, group, help }
+    Spec { id, names, values, optional: None, group, help }
 }
 
 /// All options, in the order of the help text.
@@ -210,10 +247,32 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], Group::Tree,
         "let ranks connect to a loopback port for PMI"),
 
+    spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], Group::Simulation,
+        "simulate so many nodes with so many ranks each, with\n\
+         the same code for the tree; --fanout and --cache hold"),
+    spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], Group::Simulation,
+        "what ranks get after a fence: their neighbours'\n\
+         entries, 1:2 (default), all, 1:p, or fence or none"),
+    spec(Id::Global(Global::Latency), &["latency"], &["TIME"], Group::Simulation,
+        "of a link: 25us, 1ms"),
+    spec(Id::Global(Global::Bandwidth), &["bandwidth"], &["BYTES"], Group::Simulation,
+        "per second, of what a node sends: 100M, 12.5G"),
+    spec(Id::Global(Global::Cores), &["cores"], &[N], Group::Simulation,
+        "all nodes share N cores, as on one machine"),
+    spec(Id::Global(Global::Fanouts), &["fanouts"], &["A,B"], Group::Simulation,
+        "compare these fan-outs"),
+    spec(Id::Global(Global::Seed), &["seed"], &["NUMBER"], Group::Simulation,
+        "what --faults are drawn from"),
+    spec(Id::Global(Global::Faults), &["faults"], &[], Group::Simulation,
+        "let links and agents fail"),
+
     spec(Id::Global(Global::Label), &["label"], &["TEXT"], Group::Talking,
         "call the session TEXT in messages and in ps"),
     spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
         "tell how long each phase took"),
+    spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,
+        "tell what each level of the tree sent, answered and\n\
+         held; with a file, write it there as JSON").with("FILE.json", ".json"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], Group::Talking,
         "say more; -vv still more"),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], Group::Talking,
@@ -285,7 +344,7 @@ mod tests {
         }
         let count = |of: fn(&Id) -> bool| OPTIONS.iter().filter(|spec| of(&spec.id)).count();
         assert_eq!(count(|id| matches!(id, Id::Local(_))), Local::EnvAll as usize + 1);
-        assert_eq!(count(|id| matches!(id, Id::Global(_))), Global::Quiet as usize + 1);
+        assert_eq!(count(|id| matches!(id, Id::Global(_))), Global::Faults as usize + 1);
         assert_eq!(count(|id| matches!(id, Id::Mode(_))), Mode::Version as usize + 1);
     }
 

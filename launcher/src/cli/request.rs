@@ -7,6 +7,7 @@ use std::time::Duration;
 use nla::core::CachePolicy;
 
 use super::error::Place;
+use super::simulation::Simulation;
 
 /// How many children an agent has at most, where `--fanout` is not typed.
 pub const FANOUT_DEFAULT: u32 = 32;
@@ -120,6 +121,15 @@ impl Mpi {
     }
 }
 
+/// Where statistics go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatsTo {
+    /// To standard error, as a table.
+    Table,
+    /// Into this file, as JSON. Never empty; may be relative to the launcher's own directory.
+    File(PathBuf),
+}
+
 /// What is said about the session as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -159,6 +169,10 @@ pub struct Options {
     pub pmi_port: bool,
     /// `--timing`: whether to say how long each phase took.
     pub timing: bool,
+    /// `--stats`: whether, and where, to tell what was counted.
+    pub stats: Option<StatsTo>,
+    /// `--simulate` and what belongs to it.
+    pub simulation: Simulation,
     /// `--label`: the session's name for people, 1 to
     /// [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) characters of `[A-Za-z0-9._-]`, the first a
     /// letter or digit.
@@ -187,6 +201,8 @@ impl Default for Options {
             cache: CachePolicy::default(),
             pmi_port: false,
             timing: false,
+            simulation: Simulation::default(),
+            stats: None,
             label: None,
         }
     }

@@ -37,7 +37,7 @@ pub(super) struct Item {
     pub(super) spec: &'static Spec,
     /// The name as typed, dashes included.
     pub(super) typed: String,
-    /// One for each of the spec's values, or `NAME=VALUE` for two.
+    /// One for each of the spec's values, or `NAME=VALUE` for two; and the optional one, if it is there.
     pub(super) values: Vec<OsString>,
     pub(super) place: Place,
 }
@@ -169,7 +169,7 @@ impl Scanner<'_> {
 
         if let Some(spec) = options::find(&name) {
             match spec.id {
-                Id::Mode(_) if self.path.is_some() => {
+                _ if self.path.is_some() && spec.is_of_the_command_line() => {
                     return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
                 }
                 Id::Mode(Mode::Help) => return Err(Stop::Help),
@@ -209,6 +209,14 @@ impl Scanner<'_> {
         glued: Option<OsString>,
         place: &Place,
     ) -> Result<Vec<OsString>, Fault> {
+        if let Some(optional) = &spec.optional {
+            let follows = |word: &&Word| looks_like(&word.text, optional.ending);
+            return Ok(match (glued, self.words.as_slice().first().filter(follows)) {
+                (Some(value), _) => vec![value],
+                (None, Some(_)) => self.words.next().map(|word| word.text).into_iter().collect(),
+                (None, None) => Vec::new(),
+            });
+        }
         if let (Some(value), true) = (&glued, spec.values.is_empty()) {
             let problem = Problem::UnexpectedValue { option: typed.to_owned(), value: shown(value) };
             return Err(Fault::new(place.clone(), problem));
@@ -236,6 +244,11 @@ impl Scanner<'_> {
 /// Whether a word is an option rather than a program. `-` alone is not one.
 fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes().starts_with(b"-")
+}
+
+/// Whether a word ends so, and is no option.
+fn looks_like(word: &OsStr, ending: &str) -> bool {
+    word.as_bytes().ends_with(ending.as_bytes()) && !is_option(word)
 }
 
 /// Whether a word is the name of an option that there is.

@@ -188,6 +188,12 @@ fn options_of_the_session() {
     });
     check_options(&["-pmi-port", "--pmi-port"], |o| o.pmi_port = true);
     check_options(&["-timing", "--timing"], |o| o.timing = true);
+    check_options(&["-stats", "--stats", "--stats s.json --stats", "--stats --"], |o| o.stats = Some(StatsTo::Table));
+    check_options(&["--stats s.json", "-stats s.json", "--stats=s.json", "--stats --stats=s.json"], |o| {
+        o.stats = Some(StatsTo::File("s.json".into()));
+    });
+    check_options(&["--stats .json"], |o| o.stats = Some(StatsTo::File(".json".into())));
+    check_options(&["--stats=-s"], |o| o.stats = Some(StatsTo::File("-s".into())));
     check_options(&["-label cfd-3", "--label=cfd-3"], |o| o.label = Some("cfd-3".to_owned()));
 }
 
@@ -206,6 +212,20 @@ fn what_follows_the_program_is_its_own() {
     assert_eq!(command_of("- 3").program, named("-"));
     assert_eq!(command_of("np 3").program, named("np"));
     assert_eq!(command_of("./a ::").args, words("::"));
+}
+
+#[test]
+fn a_file_of_statistics_looks_like_one() {
+    for (line, program) in
+        [("--stats ./a x.json", "./a"), ("--stats -- x.json", "x.json"), ("--stats a.JSON", "a.JSON")]
+    {
+        let request = request(line);
+        assert_eq!(request.options.stats, Some(StatsTo::Table), "{line}");
+        assert_eq!(request.commands[0].program, named(program), "{line}");
+    }
+    let request = request("./a : --stats s.json -np 2 ./b");
+    assert_eq!(request.options.stats, Some(StatsTo::File("s.json".into())));
+    assert_eq!(request.commands[1].program, named("./b"));
 }
 
 #[test]
@@ -271,9 +291,33 @@ fn help_and_version() {
 }
 
 #[test]
+fn a_simulation_has_options_and_no_program() {
+    let simulated = |line: &str| match parse(OsStr::new("scela-run"), words(line), &no_file) {
+        Ok(Typed::Simulate(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    };
+    let options =
+        simulated("--simulate 16x4 --fanout 8 --cache hcs --pattern 1:p --latency 2us --bandwidth=1G --seed 7");
+    assert_eq!((options.fanout, options.cache), (8, CachePolicy::Hcs));
+    let expected = Simulation {
+        size: Some((16, 4)),
+        pattern: sim::Pattern::All,
+        latency: Some(Duration::from_micros(2)),
+        bandwidth: Some(1_000_000_000),
+        seed: Some(7),
+        ..Simulation::default()
+    };
+    assert_eq!(options.simulation, expected);
+    assert_eq!(simulated("--simulate 2x2 --fanouts 2,4 --faults --cores 2").simulation.fanouts, [2, 4]);
+}
+
+#[test]
 fn examples_of_the_help_are_right() {
     for (typed, meaning) in EXAMPLES {
-        let request = request(typed);
-        assert!(!request.commands.is_empty(), "{meaning}");
+        match parse(OsStr::new("scela-run"), words(typed), &no_file) {
+            Ok(Typed::Run(request)) => assert!(!request.commands.is_empty(), "{meaning}"),
+            Ok(Typed::Simulate(options)) => assert!(options.simulation.size.is_some(), "{meaning}"),
+            other => panic!("{meaning}: {other:?}"),
+        }
     }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use nla::core::CachePolicy;
+use sim::Pattern;
 
 use super::error::thousands;
 use super::options::RANKS_MAX;
 use super::request::Mpi;
+use super::simulation::{FANOUTS_MAX, pattern_name};
 use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
 
 /// What is wrong with an option's value.
@@ -104,6 +106,35 @@ pub enum ValueProblem {
         /// The policy.
         policy: CachePolicy,
     },
+    /// Not nodes and ranks on each.
+    #[error("'{value}' is not a number of nodes, an 'x' and a number of ranks on each")]
+    NotASize {
+        /// As typed.
+        value: String,
+    },
+    /// Not a short time.
+    #[error("'{value}' is not a latency")]
+    NotALatency {
+        /// As typed.
+        value: String,
+    },
+    /// Not bytes per second.
+    #[error("'{value}' is not a number of bytes per second")]
+    NotABandwidth {
+        /// As typed.
+        value: String,
+    },
+    /// No pattern of this name.
+    #[error("there is no pattern '{value}', only 1:2, 1:p, fence and none")]
+    PatternUnknown {
+        /// As typed.
+        value: String,
+        /// The one that it looks like.
+        near: Option<Pattern>,
+    },
+    /// A list that is too long.
+    #[error("the list has more than {FANOUTS_MAX} fan-outs")]
+    FanoutsTooMany,
     /// No MPI library of this name.
     #[error("there is no kind '{value}' of MPI library here, only auto, none and openmpi")]
     MpiUnknown {
@@ -143,6 +174,13 @@ impl ValueProblem {
             Self::CacheUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
             Self::CacheUnknown { near: None, .. } => format!("leave '{option}' out"),
             Self::CacheUnbounded { .. } => format!("leave '{option}' out, or say '--cache hcmab-lru'"),
+            Self::NotASize { .. } => format!("write it as in '{option} 1024x64'"),
+            Self::NotALatency { .. } => format!("write a number with ns, us, ms or s, as in '{option} 25us'"),
+            Self::NotABandwidth { .. } => format!("write a number with k, M, G or T, as in '{option} 12.5G'"),
+            Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{}'?", pattern_name(*near)),
+            Self::PatternUnknown { near: None, .. } | Self::FanoutsTooMany => {
+                format!("'{called} --help' tells what '{option}' takes")
+            }
             Self::MpiUnknown { near: Some(near), .. } => format!("did you mean '{}'?", near.name()),
             Self::MpiUnknown { near: None, .. } => {
                 format!("leave '{option}' out: which PMI a rank speaks is heard from itself")

@@ -8,7 +8,7 @@ use nla::core::CachePolicy;
 
 use super::error::shown;
 use super::options::{RANKS_MAX, nearest_of};
-use super::request::{EnvChange, Mpi, StdinTo};
+use super::request::{EnvChange, Mpi, StatsTo, StdinTo};
 use super::value_problem::ValueProblem;
 
 /// The longest `--timeout`, a year.
@@ -23,7 +23,7 @@ pub const LABEL_BYTES_MAX: usize = 64;
 /// The most names in one `-envlist` or `-genvlist`.
 pub const ENV_NAMES_MAX: usize = 4096;
 
-type Parsed<T> = Result<T, ValueProblem>;
+pub(super) type Parsed<T> = Result<T, ValueProblem>;
 
 /// Something that must not be empty, and may be anything else.
 pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
@@ -223,6 +223,11 @@ pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
         value: shown(value),
         near: nearest_of(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
     })
+}
+
+/// Where statistics go: into a file, if there is one.
+pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
+    value.map_or(Ok(StatsTo::Table), |value| Ok(StatsTo::File(non_empty(value)?.into())))
 }
 
 /// A session's name.

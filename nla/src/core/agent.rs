@@ -10,6 +10,7 @@ mod gets;
 mod inquiries;
 mod meetings;
 mod ranks;
+mod stats;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +18,14 @@ use std::time::Duration;
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::cache::{CachePolicy, Held};
+use super::cache::CachePolicy;
 use super::cause::{Cause, Exit, Failure, bounded};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::lookup::{Gets, Waiter, Way};
+use super::lookup::{Waiter, Way};
 use super::message::{Asker, Down, Up};
 use super::namespace::{Namespace, Stage};
 use super::plan::{NamespacePlan, SessionPlan};
+use super::stats::{Counted, Stats};
 use super::topology::Subtree;
 
 /// Signal numbers that the core speaks of; the same on all Linux machines.
@@ -73,6 +75,12 @@ pub enum Input {
         /// Processes that had outlived their ranks.
         leftovers: u64,
     },
+    /// All output of the subtree has been written to the parent's link, its end too. On no link
+    /// anything follows but last words.
+    Drained {
+        /// What the driver has counted up to here.
+        counted: Box<Counted>,
+    },
     /// The time of the last [`Action::WakeAt`] has come. Harmless when it is stale.
     Timeout,
 }
@@ -112,8 +120,9 @@ pub enum Action {
     Signal(NamespaceId, Ranks, i32),
     /// While suspended, silence of the parent is no sign of loss.
     Suspended(bool),
-    /// Kill all descendants that are left. When their output has been read to its end, and that
-    /// of the children too, the parent is told so on the lanes that carry it.
+    /// Kill all descendants that are left, and hand in [`Input::Swept`]. When their output has been
+    /// read to its end, and that of the children too, the parent is told so on the lanes that carry
+    /// it; then hand in [`Input::Drained`].
     Sweep,
     /// Hand in [`Input::Timeout`] at this time. A later one replaces it.
     WakeAt(Time),
@@ -132,6 +141,9 @@ struct Child {
     ready: bool,
     ended: bool,
     leftovers: u64,
+    /// Nothing more comes from it.
+    gone: bool,
+    stats: Option<Box<Stats>>,
 }
 
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -163,6 +175,9 @@ pub struct Agent {
     leftovers: u64,
     wake_at: Option<Time>,
     cache: CachePolicy,
+    /// The parent is to be told what was counted.
+    tells_stats: bool,
+    counted: Option<Box<Counted>>,
 }
 
 impl Agent {
@@ -181,6 +196,8 @@ impl Agent {
             leftovers: 0,
             wake_at: None,
             cache: CachePolicy::default(),
+            tells_stats: false,
+            counted: None,
         }
     }
 
@@ -224,6 +241,7 @@ impl Agent {
                     self.leftovers = leftovers;
                 }
             }
+            Input::Drained { counted } => self.counted = Some(counted),
             Input::Timeout => self.wake_at = None,
         }
         self.on_time(now, actions);
@@ -246,6 +264,7 @@ impl Agent {
             Down::Session(plan) => {
                 self.to_children(&Down::Session(plan.clone()), actions);
                 self.cache = plan.cache;
+                self.tells_stats = plan.stats;
                 actions.push(Action::Configure(Box::new(plan)));
             }
             Down::Launch(plan) => self.on_launch(now, plan, actions),
@@ -287,6 +306,7 @@ impl Agent {
             Down::Leave => {
                 self.to_children(&Down::Leave, actions);
                 self.phase = Phase::Over;
+                self.tells_stats = false;
                 actions.push(Action::Leave(0));
             }
         }
@@ -367,6 +387,7 @@ impl Agent {
             message @ Up::Ask { .. } => actions.push(Action::ToParent(message)),
             Up::Inquire(inquiry) => self.on_inquiry_from_below(now, from, inquiry, actions),
             Up::Reply { asker, reply } => self.on_reply_from_below(now, from, asker, reply, actions),
+            Up::Stats(stats) => self.on_stats(now, from, stats, actions),
         }
     }
 
@@ -379,6 +400,7 @@ impl Agent {
 
     fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
         let Some(state) = self.children.get_mut(&child) else { return };
+        state.gone = true;
         if std::mem::replace(&mut state.ended, true) {
             return;
         }
@@ -431,6 +453,7 @@ impl Agent {
                 actions.push(Action::ToParent(Up::Ended { leftovers }));
             }
         }
+        self.tell_stats(actions);
     }
 
     fn set_timer(&mut self, actions: &mut Vec<Action>) {
@@ -445,16 +468,6 @@ impl Agent {
             self.wake_at = Some(at);
             actions.push(Action::WakeAt(at));
         }
-    }
-
-    /// How much the caches here have held, all namespaces together.
-    pub fn held(&self) -> Held {
-        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
-    }
-
-    /// How gets were answered here, beside those that the boards themselves have answered.
-    pub fn gets(&self) -> Gets {
-        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
     }
 
     /// What must hold between two inputs; the simulator calls it after each.

@@ -76,10 +76,10 @@ impl Gets {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
-            own: self.own + other.own,
-            others: self.others + other.others,
-            asked: self.asked + other.asked,
-            joined: self.joined + other.joined,
+            own: self.own.saturating_add(other.own),
+            others: self.others.saturating_add(other.others),
+            asked: self.asked.saturating_add(other.asked),
+            joined: self.joined.saturating_add(other.joined),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::cause::{Cause, Failure};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{Seat, Stretch};
+use super::stats::Stats;
 
 /// From an agent to its parent, about the agent's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -119,6 +120,9 @@ pub enum Up {
         /// Processes that outlived their ranks and were killed.
         leftovers: u64,
     },
+    /// What the subtree has counted; the last message of all, and only if the session's plan asks for
+    /// it.
+    Stats(Box<Stats>),
 }
 
 /// A rank that asks, and where it is.

@@ -22,6 +22,7 @@ mod plan;
 mod ring;
 mod root;
 mod spawning;
+mod stats;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -37,4 +38,5 @@ pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable};
 pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
+pub use stats::{Counted, LevelStats, Sent, Stats, Times, Traffic};
 pub use topology::Subtree;

@@ -15,6 +15,7 @@ use super::message::{Brought, Inquiry, Matter, Up};
 use super::node::Node;
 use super::plan::{NamespacePlan, Variable};
 use super::ring::Seat;
+use super::stats::Times;
 use super::topology::Subtree;
 
 /// Where one of the agent's own ranks is in its life.
@@ -58,6 +59,8 @@ pub(super) struct Namespace {
     pub(super) cache: Box<dyn Cache>,
     /// Gets that wait for an answer from elsewhere.
     pub(super) look_ups: LookUps,
+    /// How long each fence took from when the whole subtree had arrived to its release.
+    pub(super) fences: Times,
     here: AgentId,
     size: u32,
     /// Agents of the subtree that do not own their node's attributes, and who does.
@@ -71,6 +74,8 @@ pub(super) struct Namespace {
     contacted: bool,
     waiting_told: Option<u32>,
     gathered_told: Option<u32>,
+    /// When the parent was told of the open fence.
+    gathered_at: Option<Time>,
     /// By the number of fences, and whether they were unfinished.
     exits: BTreeMap<(u32, bool), Ranks>,
     exits_since: Option<Time>,
@@ -113,6 +118,7 @@ impl Namespace {
             node: Node::default(),
             cache: policy.at(Place::new(false, &children)),
             look_ups: LookUps::default(),
+            fences: Times::default(),
             here: here.head(),
             size: plan.size,
             owners: plan.owners.iter().copied().collect(),
@@ -122,6 +128,7 @@ impl Namespace {
             contacted: false,
             waiting_told: None,
             gathered_told: None,
+            gathered_at: None,
             exits: BTreeMap::new(),
             exits_since: None,
             exited: 0,
@@ -208,12 +215,13 @@ impl Namespace {
     }
 
     /// The whole subtree has arrived and the parent has not been told: the message to tell it.
-    pub(super) fn gathered(&mut self) -> Option<Up> {
+    pub(super) fn gathered(&mut self, now: Time) -> Option<Up> {
         let number = self.fence.number();
         if !self.fence.is_complete() || self.gathered_told == Some(number) {
             return None;
         }
         self.gathered_told = Some(number);
+        self.gathered_at = Some(now);
         let (ranks, brought) = (self.fence.arrived().clone(), self.fence.take());
         if let Brought::Puts(puts) = &brought {
             self.cache.gather(puts);
@@ -249,9 +257,12 @@ impl Namespace {
     }
 
     /// The open fence was released: the own ranks that may go on.
-    pub(super) fn release(&mut self, number: u32) -> Option<Ranks> {
+    pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
         if !self.fence.release(number) {
             return None;
+        }
+        if let Some(gathered) = self.gathered_at.take() {
+            self.fences.note(now.saturating_sub(gathered));
         }
         let mut released = Ranks::new();
         for (rank, local) in self.locals.iter_mut().filter(|(_, local)| local.waiting) {

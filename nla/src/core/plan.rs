@@ -30,6 +30,8 @@ pub struct SessionPlan {
     pub kill_grace: Duration,
     /// What agents keep of the bulletin boards.
     pub cache: CachePolicy,
+    /// Each agent tells at the end what it has counted.
+    pub stats: bool,
 }
 
 /// Environments hold secrets; a log shows how many variables there are.
@@ -41,6 +43,7 @@ impl fmt::Debug for SessionPlan {
             .field("pmi_port", &self.pmi_port)
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
+            .field("stats", &self.stats)
             .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ mod joining;
 mod meetings;
 mod namespace;
 mod questions;
+mod stats;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +18,12 @@ use std::time::Duration;
 use pmi::{Rank, Ranks};
 
 use self::namespace::Namespace;
-use super::cache::Held;
 use super::cause::{Cause, Failure, Outcome};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{END_MARGIN, JOIN_TIME, LEFT_TIME};
-use super::lookup::Gets;
 use super::message::{Down, Up};
 use super::plan::{NamespacePlan, SessionPlan};
+use super::stats::Stats;
 use super::topology::Subtree;
 
 const SIGKILL: i32 = 9;
@@ -119,6 +119,9 @@ pub struct RootSettings {
 struct Child {
     ready: bool,
     ended: bool,
+    /// Nothing more comes from it.
+    gone: bool,
+    stats: Option<Box<Stats>>,
 }
 
 #[derive(Debug)]
@@ -131,7 +134,8 @@ enum Phase {
     Gathering { until: Time },
     /// The session is being ended.
     Ending { outcome: Outcome, until: Time, interrupted: bool },
-    /// No process is left. Their output is written out, however slowly it is read.
+    /// No process is left. Their output is written out, however slowly it is read; then agents tell
+    /// what they have counted, if they are to.
     Flushing { outcome: Outcome },
     /// It is over.
     Over,
@@ -256,6 +260,7 @@ impl Root {
             Up::Ask { asker, question } => self.on_question(asker, question, actions),
             Up::Inquire(inquiry) => self.on_inquiry(now, from, inquiry, actions),
             Up::Reply { asker, reply } => self.on_reply(now, from, asker, reply, actions),
+            Up::Stats(stats) => self.on_stats(now, from, stats, actions),
         }
     }
 
@@ -337,20 +342,11 @@ impl Root {
         }
         if let Phase::Flushing { outcome } = &self.phase
             && self.output_done
+            && self.all_have_told()
         {
             let outcome = outcome.clone();
             self.over(outcome, actions);
         }
-    }
-
-    /// How much the caches here have held, all namespaces together.
-    pub fn held(&self) -> Held {
-        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
-    }
-
-    /// How gets were answered here.
-    pub fn gets(&self) -> Gets {
-        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
     }
 
     /// What must hold between two inputs; the simulator calls it after each.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,14 +21,14 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use super::clock::Clock;
 use super::greeting::{Accepted, Gatekeeper, connect, let_in};
 use super::input::InputHub;
-use super::link::{Link, LinkEvent, Receipt, StreamSink};
+use super::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 use super::output::OutputPump;
 use super::recorder::Recorder;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
-use crate::core::{Action, Agent, AgentId, Input, NamespaceId, Subtree, Up};
+use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::sys::{self, Ended, GuardianLink};
 use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, Place, decode, decode_down, encode};
 
@@ -156,8 +157,6 @@ struct ChildLink {
     link: Link,
     /// Lanes of output that have not ended yet, counted down by the stream sink.
     streams_open: Rc<Cell<u8>>,
-    /// All processes below it have ended.
-    ended: bool,
 }
 
 struct Driver {
@@ -190,6 +189,9 @@ struct Driver {
     parent_id: AgentId,
     parent_gone: bool,
     stream_ends: Rc<tokio::sync::Notify>,
+    meter: Meter,
+    up: Traffic,
+    down: Traffic,
 }
 
 /// The end of all processes here, and then of their output.
@@ -202,8 +204,31 @@ enum Sweep {
     Draining(oneshot::Receiver<usize>),
     /// Own output has been read.
     Drained,
-    /// The parent has been told that no output follows.
+    /// The parent is being told that no output follows; the channel ends when that is written.
+    Telling(oneshot::Receiver<()>),
+    /// It has been told.
     Told,
+}
+
+impl Sweep {
+    /// Waits for what the driver does not do itself, and says what comes next.
+    async fn next(&mut self) -> Self {
+        match self {
+            Self::Draining(drained) => {
+                let held = drained.await.unwrap_or_default();
+                if held > 0 {
+                    tracing::warn!(held, "pipes of ranks are held open by processes out of reach");
+                }
+                Self::Drained
+            }
+            Self::Telling(written) => {
+                // Nothing is ever sent: it ends with its senders.
+                let _ = written.await;
+                Self::Told
+            }
+            Self::No | Self::Killing { .. } | Self::Drained | Self::Told => std::future::pending().await,
+        }
+    }
 }
 
 impl Driver {
@@ -226,13 +251,15 @@ impl Driver {
             }
         });
         let parent_id = accepted.peer;
-        let parent = Link::start(accepted, link_events.clone(), streams, order.dead_time, Rc::clone(&suspended));
+        let meter = Meter::default();
+        let (events, dead_time, still) = (link_events.clone(), order.dead_time, Rc::clone(&suspended));
+        let parent = Link::start(accepted, events, streams, dead_time, still, meter.clone());
         Ok(Self {
             core: Agent::new(here),
             recorder: Recorder::begin(Place { agents: order.agents, fanout: order.fanout, agent: order.agent })?,
             clock,
             guardian,
-            dead_time: order.dead_time,
+            dead_time,
             suspended,
             parent,
             children: BTreeMap::new(),
@@ -257,6 +284,9 @@ impl Driver {
             parent_id,
             parent_gone: false,
             stream_ends: Rc::new(tokio::sync::Notify::new()),
+            meter,
+            up: Traffic::default(),
+            down: Traffic::default(),
         })
     }
 
@@ -301,11 +331,11 @@ impl Driver {
                 _ = self.reaped.recv() => self.reap(),
                 Some(accepted) = self.joined.recv() => self.on_joined(accepted),
                 () = self.stream_ends.notified() => {}
-                held = async { match &mut self.sweep { Sweep::Draining(drained) => drained.await.unwrap_or_default(), _ => std::future::pending().await } } => {
-                    if held > 0 {
-                        tracing::warn!(held, "pipes of ranks are held open by processes out of reach");
+                next = self.sweep.next() => {
+                    self.sweep = next;
+                    if let Sweep::Told = self.sweep {
+                        self.handle(Input::Drained { counted: Box::new(self.counted()) });
                     }
-                    self.sweep = Sweep::Drained;
                 }
                 _ = async { match &guardian { Some(fd) => fd.readable().await.map(drop), None => std::future::pending().await } }, if guarded => {
                     guarded = false;
@@ -378,12 +408,16 @@ impl Driver {
         match action {
             Action::ToParent(message) => {
                 let lane = if message.is_board() { Lane::Board } else { Lane::Control };
-                self.parent.send(lane, encode(&message).into(), Receipt::default());
+                let bytes = Bytes::from(encode(&message));
+                self.up.note(message.is_board(), bytes.len());
+                self.parent.send(lane, bytes, Receipt::default());
             }
             Action::ToChild(child, message) => {
                 if let Some(child) = self.children.get(&child) {
                     let lane = if message.is_board() { Lane::Board } else { Lane::Control };
-                    child.link.send(lane, self.encoder.encode(&message), Receipt::default());
+                    let bytes = self.encoder.encode(&message);
+                    self.down.note(message.is_board(), bytes.len());
+                    child.link.send(lane, bytes, Receipt::default());
                 }
             }
             Action::CloseChild(child, why) => {
@@ -482,8 +516,9 @@ impl Driver {
                 parent.send(lane, bytes, receipt);
             }
         });
-        let link = Link::start(accepted, self.link_events.clone(), streams, self.dead_time, Rc::clone(&self.suspended));
-        self.children.insert(child, ChildLink { link, streams_open, ended: false });
+        let (events, still, meter) = (self.link_events.clone(), Rc::clone(&self.suspended), self.meter.clone());
+        let link = Link::start(accepted, events, streams, self.dead_time, still, meter);
+        self.children.insert(child, ChildLink { link, streams_open });
         self.handle(Input::ChildJoined(child));
     }
 
@@ -499,19 +534,14 @@ impl Driver {
                 self.handle(Input::ParentLost { why });
             }
             LinkEvent::Message(bytes) => match decode::<Up>(&bytes) {
-                Ok(message) => {
-                    if let (Up::Ended { .. }, Some(child)) = (&message, self.children.get_mut(&peer)) {
-                        child.ended = true;
-                    }
-                    self.handle(Input::FromChild(peer, message));
-                }
+                Ok(message) => self.handle(Input::FromChild(peer, message)),
                 Err(error) => {
                     self.children.remove(&peer);
                     self.handle(Input::ChildLost(peer, format!("it sent {error}")));
                 }
             },
             LinkEvent::Lost(why) => {
-                if self.children.remove(&peer).is_some_and(|child| !child.ended) {
+                if self.children.remove(&peer).is_some() {
                     self.handle(Input::ChildLost(peer, why));
                 }
             }
@@ -582,10 +612,25 @@ impl Driver {
             }
         }
         if matches!(self.sweep, Sweep::Drained) && self.children.values().all(|child| child.streams_open.get() == 0) {
-            self.sweep = Sweep::Told;
+            let (told, written) = oneshot::channel::<()>();
+            let told = Arc::new(told);
             for lane in [Lane::Stdout, Lane::Stderr] {
-                self.parent.send(lane, Bytes::new(), Receipt::default());
+                self.parent.send(lane, Bytes::new(), Receipt::holding(Arc::clone(&told)));
             }
+            self.sweep = Sweep::Telling(written);
+        }
+    }
+
+    /// What was counted here so far.
+    fn counted(&self) -> Counted {
+        let boards = || self.namespaces.values().map(|local| local.board.borrow());
+        Counted {
+            up: self.up,
+            down: self.down,
+            link_bytes: self.meter.link_bytes(),
+            stream_bytes: self.meter.stream_bytes(),
+            board_gets: boards().map(|board| board.board().answered()).sum(),
+            segments: boards().map(|board| board.readers()).sum(),
         }
     }
 }

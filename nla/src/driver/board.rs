@@ -15,6 +15,7 @@ pub(super) struct SharedBoard {
     board: Board,
     facts: Arc<Facts>,
     shared: Shared,
+    readers: u64,
 }
 
 enum Shared {
@@ -33,7 +34,7 @@ impl SharedBoard {
     /// not in the segment is nowhere.
     pub(super) fn new(facts: Arc<Facts>, board: Board) -> Self {
         let shared = if board.is_whole() { Shared::No } else { Shared::Never };
-        Self { board, facts, shared }
+        Self { board, facts, shared, readers: 0 }
     }
 
     /// What has been published.
@@ -63,6 +64,16 @@ impl SharedBoard {
         if let Shared::In { segment, .. } | Shared::Closed { segment } = &mut self.shared {
             segment.release();
         }
+    }
+
+    /// A rank has been given the segment.
+    pub(super) fn note_reader(&mut self) {
+        self.readers += 1;
+    }
+
+    /// How many have.
+    pub(super) fn readers(&self) -> u64 {
+        self.readers
     }
 
     /// The segment's descriptor for a rank, unless there can be none.

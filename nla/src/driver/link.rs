@@ -9,6 +9,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -49,6 +50,39 @@ impl Receipt {
     /// Holds `what` until the bytes are gone.
     pub fn holding(what: impl Any + Send + Sync) -> Self {
         Self(Some(Box::new(what)))
+    }
+}
+
+/// Counts what is written to links: one for all links of a process.
+#[derive(Clone, Default, Debug)]
+pub struct Meter(Arc<Written>);
+
+#[derive(Default, Debug)]
+struct Written {
+    all: AtomicU64,
+    streams: AtomicU64,
+}
+
+impl Meter {
+    /// Bytes that were handed to the kernel: records, with all that belongs to them.
+    pub fn link_bytes(&self) -> u64 {
+        self.0.all.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the lanes with a window that these records carried, the lengths of messages among
+    /// them.
+    pub fn stream_bytes(&self) -> u64 {
+        self.0.streams.load(Ordering::Relaxed)
+    }
+
+    // Statistics: they order nothing.
+
+    fn note_written(&self, bytes: usize) {
+        self.0.all.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn note_stream(&self, bytes: usize) {
+        self.0.streams.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -124,13 +158,15 @@ pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
 
 impl Link {
     /// Sets a link to work in this thread's `LocalSet`: its events go to `events` under the peer's
-    /// number, its streams to `streams`. `suspended` tells that silence means nothing for now.
+    /// number, its streams to `streams`. `suspended` tells that silence means nothing for now, `meter`
+    /// counts what is written.
     pub fn start(
         accepted: Accepted,
         events: mpsc::Sender<(AgentId, LinkEvent)>,
         streams: StreamSink,
         dead_time: Duration,
         suspended: Rc<Cell<bool>>,
+        meter: Meter,
     ) -> Self {
         let Accepted { peer, stream, established: Established { sealer, opener }, leftover } = accepted;
         let shared = Arc::new(Shared {
@@ -147,7 +183,8 @@ impl Link {
             peer,
             heard: Rc::clone(&heard),
         };
-        let writer = Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new() };
+        let writer =
+            Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new(), meter };
         tokio::task::spawn_local(async move {
             // Whichever side ends first takes the other with it.
             let why = tokio::select! {
@@ -267,6 +304,7 @@ struct Writer {
     sealer: Sealer,
     alive_every: Duration,
     passed_on: Vec<Receipt>,
+    meter: Meter,
 }
 
 impl Writer {
@@ -285,6 +323,7 @@ impl Writer {
                 if let Err(error) = stream.write_all(&out).await {
                     return format!("the connection broke: {error}");
                 }
+                self.meter.note_written(out.len());
                 // Not under the lock: a receipt may take that of another link, or of this one.
                 self.passed_on.clear();
                 out.clear();
@@ -359,6 +398,7 @@ impl Writer {
             }
             if lane.has_window() {
                 queues.window[index] -= piece.len() as u32;
+                self.meter.note_stream(piece.len());
             }
             self.sealer.seal(&Content::Piece(lane, &piece), out);
         }

@@ -19,5 +19,5 @@ mod table;
 pub use agent::run_agent;
 pub use clock::Clock;
 pub use greeting::{Accepted, Gatekeeper, GreetingError, accept, connect, let_in};
-pub use link::{Link, LinkEvent, Receipt, StreamSink};
+pub use link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};

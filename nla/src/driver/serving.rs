@@ -53,6 +53,8 @@ pub(super) struct Serving {
     pub(super) board: Rc<RefCell<SharedBoard>>,
     /// The rank comes over TCP, which passes no descriptors.
     pub(super) by_port: bool,
+    /// The rank has the segment.
+    pub(super) has_segment: bool,
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
@@ -183,6 +185,9 @@ impl Serving {
             let send = || sys::send_descriptor(connection.get_ref(), &reply, &descriptor);
             let sent = when_writable(connection, ended, send).await?;
             reply.drain(..sent);
+            if !std::mem::replace(&mut self.has_segment, true) {
+                self.board.borrow_mut().note_reader();
+            }
         }
         self.scratch.borrow_mut().outgoing.extend_from_slice(&reply);
         self.flush(connection, ended).await

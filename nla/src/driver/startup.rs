@@ -217,6 +217,7 @@ impl Startup {
             conversation,
             board: Rc::clone(&job.board),
             by_port: job.port.is_some(),
+            has_segment: false,
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };

@@ -1,5 +1,7 @@
 //! Messages as bytes: rmp-serde, with the sender's and the receiver's bounds checked.
 
+use std::io;
+
 use bytes::Bytes;
 use pmi::Epoch;
 use serde::de::DeserializeOwned;
@@ -30,6 +32,27 @@ pub enum CodingError {
 /// The bytes of `message`. All of the project's messages can be encoded.
 pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
     rmp_serde::to_vec(message).expect("messages are plain data, which rmp-serde can always encode")
+}
+
+/// How long [`encode`] would make `message`, without the memory for it.
+pub fn encoded_bytes<M: Serialize>(message: &M) -> usize {
+    let mut count = Count(0);
+    rmp_serde::encode::write(&mut count, message).expect("as in encode");
+    count.0
+}
+
+/// Counts what is written to it.
+struct Count(usize);
+
+impl io::Write for Count {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Reads one message that fills `bytes` wholly. Never panics, and takes no more memory than some

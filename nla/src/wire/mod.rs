@@ -16,10 +16,10 @@ mod record;
 mod recording;
 
 pub use boot::{BootOrder, BootReport, MARKER, NoMarker, ParentAddress, marked};
-pub use coding::{CodingError, DownEncoder, decode, decode_down, encode};
+pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,
 };
 pub use lane::{Assembler, Lane};
-pub use record::{Content, Opener, RecordError, Sealer};
+pub use record::{Content, Opener, RecordError, Sealer, bytes_on_link};
 pub use recording::{Place, ReplayError, StepFrame, replay};

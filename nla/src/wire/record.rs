@@ -9,13 +9,15 @@ use std::sync::Arc;
 use snow::StatelessTransportState;
 use thiserror::Error;
 
-use super::lane::Lane;
+use super::lane::{LENGTH_BYTES, Lane};
 use crate::core::limits::RECORD_BYTES_MAX;
 
 /// Bytes that encryption adds.
 const TAG_BYTES: usize = 16;
 /// The longest ciphertext that is accepted; Noise itself ends at 65,535.
 const CIPHERTEXT_BYTES_MAX: usize = RECORD_BYTES_MAX + 1 + TAG_BYTES;
+/// Bytes of a record beside the piece that it carries: its length, the lane, the tag.
+const OVERHEAD_BYTES: usize = 2 + 1 + TAG_BYTES;
 const GRANT: u8 = 0x10;
 const ALIVE: u8 = 0x11;
 
@@ -45,6 +47,12 @@ pub enum Content<'a> {
     Grant(Lane, u32),
     /// Nothing but a sign of life.
     Alive,
+}
+
+/// How many bytes a message of so many takes on a link that carries nothing else at the time.
+pub fn bytes_on_link(message: usize) -> usize {
+    let bytes = LENGTH_BYTES + message;
+    bytes + bytes.div_ceil(RECORD_BYTES_MAX) * OVERHEAD_BYTES
 }
 
 /// Seals records. One per direction and link; records must be sent in the order of sealing.

@@ -121,6 +121,7 @@ fn values() {
         ("-n0 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "0")), &tells("-n")),
         ("--ppn=0 ./a", &format!("{} 1 to 16,777,216", bad_range("--ppn", "0")), &tells("--ppn")),
         ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
+        ("--stats= ./a", "option '--stats': the value is empty", &empty("--stats")),
         ("-wdir= ./a", "option '-wdir': the value is empty", &empty("-wdir")),
         ("-fanout 1 ./a", &format!("{} 2 to 1,024", bad_range("-fanout", "1")), &tells("-fanout")),
         ("--fanout 1025 ./a", &format!("{} 2 to 1,024", bad_range("--fanout", "1025")), &tells("--fanout")),
@@ -163,6 +164,16 @@ fn values() {
             "--cache lru ./a",
             "option '--cache': there is no policy 'lru', only hcs, hcma, hcmab, hcmab-lru",
             "leave '--cache' out",
+        ),
+        (
+            "--simulate 4 ",
+            "option '--simulate': '4' is not a number of nodes, an 'x' and a number of ranks on each",
+            "write it as in '--simulate 1024x64'",
+        ),
+        (
+            "--simulate 4x4 --pattern 1:q",
+            "option '--pattern': there is no pattern '1:q', only 1:2, 1:p, fence and none",
+            "did you mean '1:2'?",
         ),
         (
             "--cache hcs --cache-entries 7 ./a",
@@ -232,6 +243,16 @@ fn the_demo_wants_to_be_alone() {
             "command 1 of 2 has no program",
             "each ':' begins another command: 'scela-run -np 1 ./a.out : -np 3 ./b.out'",
         ),
+    ]);
+}
+
+#[test]
+fn a_simulation_wants_to_be_alone() {
+    let hint = "try 'scela-run --simulate 1024x64'";
+    check(&[
+        ("--simulate 2x2 ./a", "a simulation runs no program, and './a' is one", hint),
+        ("--simulate 2x2 -np 4", "option '-np' is about a program, and a simulation runs none", hint),
+        ("--latency 2us ./a", "option '--latency' is about a simulation, and this is none", hint),
     ]);
 }
 

@@ -28,7 +28,7 @@ impl Agent {
         match entered {
             Ok(()) => {
                 ns.on_entered(rank);
-                actions.extend(ns.gathered().map(Action::ToParent));
+                actions.extend(ns.gathered(now).map(Action::ToParent));
             }
             Err(error) => {
                 actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
@@ -93,7 +93,7 @@ impl Agent {
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         match ns.arrive(now, from, number, &ranks, brought) {
-            Ok(()) => actions.extend(ns.gathered().map(Action::ToParent)),
+            Ok(()) => actions.extend(ns.gathered(now).map(Action::ToParent)),
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };
                 self.fail(Failure { at: now, agent: from, namespace, ranks, cause }, actions);
@@ -114,8 +114,8 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let released = match given {
-            Given::News(news) => self.release_fence(namespace, number, news, actions),
-            Given::Ring(seat) => self.release_ring(namespace, number, &seat, actions),
+            Given::News(news) => self.release_fence(now, (namespace, number), news, actions),
+            Given::Ring(seat) => self.release_ring(now, (namespace, number), &seat, actions),
         };
         if let Err(why) = released {
             let cause = Cause::Lost { why };
@@ -125,8 +125,8 @@ impl Agent {
 
     fn release_fence(
         &mut self,
-        namespace: NamespaceId,
-        number: u32,
+        now: Time,
+        (namespace, number): (NamespaceId, u32),
         news: News,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
@@ -135,7 +135,7 @@ impl Agent {
             return Err("it got a fence's release where a ring was waited for".to_owned());
         }
         // Out of turn it lets nobody go and changes nothing.
-        let Some(released) = ns.release(number) else { return Ok(()) };
+        let Some(released) = ns.release(now, number) else { return Ok(()) };
         // The children first: the farther away, the longer the way.
         for child in ns.children.keys() {
             let given = Given::News(news.clone());
@@ -150,15 +150,15 @@ impl Agent {
 
     fn release_ring(
         &mut self,
-        namespace: NamespaceId,
-        number: u32,
+        now: Time,
+        (namespace, number): (NamespaceId, u32),
         whole: &Seat,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
         let seats = ns.seats(number, whole);
         let seats = seats.map_err(|error| format!("it got the release of a ring that makes no sense: {error}"))?;
-        let released = ns.release(number).unwrap_or_default();
+        let released = ns.release(now, number).unwrap_or_default();
         let mut own = Vec::new();
         for (part, seat) in seats {
             match part {

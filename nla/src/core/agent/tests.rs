@@ -2,6 +2,7 @@
 
 mod inquiries;
 mod meetings;
+mod stats;
 
 use super::*;
 use crate::core::limits::FAILURES_SINGLE_MAX;

@@ -161,13 +161,23 @@ impl Held {
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Of each number the greater one.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        self.with(other, u64::max)
+    }
+
+    fn with(self, other: Self, both: impl Fn(u64, u64) -> u64) -> Self {
         Self {
-            entries: self.entries + other.entries,
-            bytes: self.bytes + other.bytes,
-            own_entries: self.own_entries + other.own_entries,
-            own_bytes: self.own_bytes + other.own_bytes,
-            index_entries: self.index_entries + other.index_entries,
-            evictions: self.evictions + other.evictions,
+            entries: both(self.entries, other.entries),
+            bytes: both(self.bytes, other.bytes),
+            own_entries: both(self.own_entries, other.own_entries),
+            own_bytes: both(self.own_bytes, other.own_bytes),
+            index_entries: both(self.index_entries, other.index_entries),
+            evictions: both(self.evictions, other.evictions),
         }
     }
 

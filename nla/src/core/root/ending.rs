@@ -46,6 +46,7 @@ impl Root {
 
     pub(super) fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<RootAction>) {
         let Some(state) = self.children.get_mut(&child) else { return };
+        state.gone = true;
         if std::mem::replace(&mut state.ended, true) {
             return;
         }

@@ -1,5 +1,7 @@
 //! The root as a value.
 
+mod stats;
+
 use super::*;
 use crate::core::cache::CachePolicy;
 use crate::core::message::{Asker, Brought, Given, Inquiry, Matter, News, Question, Reply};
@@ -23,6 +25,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             pmi_port: false,
             kill_grace: GRACE,
             cache: CachePolicy::default(),
+            stats: false,
         },
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),

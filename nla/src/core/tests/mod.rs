@@ -3,6 +3,7 @@
 mod boards;
 mod nodes;
 mod rings;
+mod stats;
 mod tree;
 
 use pmi::{Mapping, Ranks};

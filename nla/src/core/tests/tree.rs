@@ -11,11 +11,13 @@ use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 use super::{NS, T};
 use crate::core::agent::{Action, Agent, Input};
 use crate::core::cache::{CachePolicy, Held};
+use crate::core::cause::{Exit, Outcome};
 use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
 use crate::core::root::{Root, RootAction, RootInput, RootSettings};
+use crate::core::stats::{Counted, Stats, Times};
 use crate::core::topology::Subtree;
 use crate::wire::{decode, encode};
 
@@ -33,6 +35,9 @@ pub(super) struct Tree {
     answers: BTreeMap<(NamespaceId, Rank), Answer>,
     /// How many messages went over links.
     pub(super) messages: usize,
+    /// What each place sent, as its driver would count it.
+    pub(super) counted: BTreeMap<AgentId, Counted>,
+    outcome: Option<Outcome>,
     seed: u64,
 }
 
@@ -72,6 +77,7 @@ impl Tree {
                 pmi_port: false,
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,
+                stats: true,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },
             nodes: nodes.clone(),
@@ -86,6 +92,8 @@ impl Tree {
             places: BTreeMap::new(),
             answers: BTreeMap::new(),
             messages: 0,
+            counted: BTreeMap::new(),
+            outcome: None,
             seed,
         };
         for id in 1..=agents {
@@ -142,6 +150,28 @@ impl Tree {
         self.answers.remove(&(namespace, Rank(rank)))
     }
 
+    /// All ranks end well, and with them the session; what was counted.
+    pub(super) fn end(&mut self) -> Stats {
+        for ((namespace, rank), agent) in self.places.clone() {
+            self.agent(agent, Input::RankEnded(namespace, rank, Exit::Code(0)));
+        }
+        self.settle();
+        self.root(RootInput::OutputDone);
+        assert_eq!(self.outcome, None, "what was counted is waited for");
+        for id in self.agents.keys().copied().collect::<Vec<_>>() {
+            let boards = self.boards.iter().filter(|((agent, _), _)| *agent == id);
+            let board_gets = boards.map(|(_, board)| board.answered()).sum();
+            let counted = self.counted.entry(id).or_default();
+            counted.board_gets = board_gets;
+            let counted = Box::new(*counted);
+            self.agent(id, Input::Drained { counted });
+            self.step();
+        }
+        self.settle();
+        assert_eq!(self.outcome, Some(Outcome::Success));
+        self.root.stats(self.counted.get(&AgentId::ROOT).copied().unwrap_or_default(), Times::default())
+    }
+
     /// Anything else that happens to a rank.
     pub(super) fn happens(&mut self, rank: u32, input: Input) {
         self.agent(self.places[&(NS, Rank(rank))], input);
@@ -177,6 +207,9 @@ impl Tree {
     }
 
     fn send(&mut self, lane: Lane, bytes: Vec<u8>) {
+        let (from, to, is_board) = lane;
+        let counted = self.counted.entry(from).or_default();
+        if from < to { &mut counted.down } else { &mut counted.up }.note(is_board, bytes.len());
         self.messages += 1;
         self.lanes.entry(lane).or_default().push_back(bytes.into());
     }
@@ -189,7 +222,8 @@ impl Tree {
             match action {
                 RootAction::ToChild(to, message) => self.send_down(AgentId::ROOT, to, &message),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}
-                RootAction::CloseChild(..) | RootAction::Over(_) => panic!("{action:?}"),
+                RootAction::Over(outcome) => self.outcome = Some(outcome),
+                RootAction::CloseChild(..) => panic!("{action:?}"),
             }
         }
     }
@@ -227,13 +261,11 @@ impl Tree {
                     let value = board.and_then(|board| board.get(&key).map(<[u8]>::to_vec));
                     self.agent(id, Input::LookedUp { namespace, key, asker, value });
                 }
-                Action::Configure(_) | Action::WakeAt(_) => {}
-                Action::CloseChild(..)
-                | Action::CancelStarts
-                | Action::Signal(..)
-                | Action::Suspended(_)
-                | Action::Sweep
-                | Action::Leave(_) => panic!("{action:?}"),
+                Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
+                Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}
+                Action::CloseChild(..) | Action::Signal(..) | Action::Suspended(_) | Action::Leave(_) => {
+                    panic!("{action:?}")
+                }
             }
         }
     }

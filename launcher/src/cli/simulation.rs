@@ -1,0 +1,171 @@
+//! The options of a simulation, and the values that only they take.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use sim::Pattern;
+
+use super::error::shown;
+use super::options::{FANOUT_MAX, FANOUT_MIN, RANKS_MAX, nearest_of};
+use super::value_problem::ValueProblem;
+use super::values::{Parsed, number};
+
+/// The most fan-outs that one command compares.
+pub const FANOUTS_MAX: usize = 64;
+
+/// What is to be simulated, beside the fan-out and the cache policy, which a session has too.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Simulation {
+    /// `--simulate`: nodes, and ranks on each. None if a session is to be run.
+    pub size: Option<(u32, u32)>,
+    /// `--pattern`: what ranks get from each other.
+    pub pattern: Pattern,
+    /// `--latency`: from one end of a link to the other.
+    pub latency: Option<Duration>,
+    /// `--bandwidth`: bytes per second that a place can send.
+    pub bandwidth: Option<u64>,
+    /// `--cores`: all agents share so many, as on one machine.
+    pub cores: Option<u32>,
+    /// `--seed`: what faults are drawn from.
+    pub seed: Option<u64>,
+    /// `--faults`: whether something goes wrong.
+    pub faults: bool,
+    /// `--fanouts`: each of these is simulated, and the best one named.
+    pub fanouts: Vec<u32>,
+}
+
+/// `1024x64`: nodes, and ranks on each.
+pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
+    let not_a_size = || ValueProblem::NotASize { value: shown(value) };
+    if value.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let (nodes, ppn) = value.to_str().and_then(|text| text.split_once(['x', 'X'])).ok_or_else(not_a_size)?;
+    let count = |text: &str| match number(OsStr::new(text), 1, RANKS_MAX) {
+        Err(ValueProblem::NotANumber { .. } | ValueProblem::Empty) => Err(not_a_size()),
+        other => other,
+    };
+    Ok((count(nodes)?, count(ppn)?))
+}
+
+/// `25us`, `1.5ms`, `2s`, `100ns`.
+pub(super) fn latency(value: &OsStr) -> Parsed<Duration> {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let nanoseconds = with_unit(value, &units).filter(|nanoseconds| *nanoseconds <= 3600e9);
+    match nanoseconds {
+        Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds as u64)),
+        None if value.is_empty() => Err(ValueProblem::Empty),
+        None => Err(ValueProblem::NotALatency { value: shown(value) }),
+    }
+}
+
+/// Bytes per second: `1.5G`, `100M`, `12500000000`.
+pub(super) fn bandwidth(value: &OsStr) -> Parsed<u64> {
+    let units = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("", 1.0)];
+    match with_unit(value, &units).filter(|bytes| (1.0..=1e15).contains(bytes)) {
+        Some(bytes) => Ok(bytes as u64),
+        None if value.is_empty() => Err(ValueProblem::Empty),
+        None => Err(ValueProblem::NotABandwidth { value: shown(value) }),
+    }
+}
+
+/// A number and one of these units, the longest that fits first.
+fn with_unit(value: &OsStr, units: &[(&str, f64)]) -> Option<f64> {
+    let text = value.to_str()?;
+    let (digits, scale) = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))?;
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: f64 = digits.parse().ok().filter(|_| is_plain)?;
+    Some(number * scale)
+}
+
+/// The names of patterns.
+const PATTERNS: [(&str, Pattern); 4] =
+    [("1:2", Pattern::Neighbours), ("1:p", Pattern::All), ("fence", Pattern::Fences), ("none", Pattern::Nothing)];
+
+/// The name of a pattern.
+pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
+    let name = value.to_string_lossy();
+    if name.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let named = |name: &str| PATTERNS.iter().find(|(known, _)| *known == name);
+    named(&name).map(|(_, pattern)| *pattern).ok_or_else(|| ValueProblem::PatternUnknown {
+        value: shown(value),
+        near: nearest_of(&name, PATTERNS.iter().map(|(name, _)| *name)).and_then(named).map(|(_, pattern)| *pattern),
+    })
+}
+
+/// As it is typed.
+pub(super) fn pattern_name(pattern: Pattern) -> &'static str {
+    PATTERNS.iter().find(|(_, known)| *known == pattern).map_or("", |(name, _)| name)
+}
+
+/// Any number, also hexadecimal.
+pub(super) fn seed(value: &OsStr) -> Parsed<u64> {
+    let text = value.to_str().unwrap_or_default();
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16).ok(),
+        _ if text.starts_with('+') => None,
+        _ => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| match value.is_empty() {
+        true => ValueProblem::Empty,
+        false => ValueProblem::NotANumber { value: shown(value) },
+    })
+}
+
+/// `2,4,8`: fan-outs to be compared.
+pub(super) fn fanouts(value: &OsStr) -> Parsed<Vec<u32>> {
+    let parts = value.as_bytes().split(|byte| *byte == b',');
+    let fanouts: Vec<u32> =
+        parts.map(|part| number(OsStr::from_bytes(part), FANOUT_MIN, FANOUT_MAX)).collect::<Parsed<_>>()?;
+    match fanouts.len() <= FANOUTS_MAX {
+        true => Ok(fanouts),
+        false => Err(ValueProblem::FanoutsTooMany),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check<T: PartialEq + std::fmt::Debug>(parse: impl Fn(&OsStr) -> Parsed<T>, good: &[(&str, T)], bad: &[&str]) {
+        for (text, expected) in good {
+            assert_eq!(parse(OsStr::new(text)).ok().as_ref(), Some(expected), "{text}");
+        }
+        for text in bad {
+            assert!(parse(OsStr::new(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        check(
+            size,
+            &[("16x64", (16, 64)), ("1X1", (1, 1))],
+            &["", "16", "x", "0x4", "4x", "-1x2", "1x2x3", "16777217x1"],
+        );
+    }
+
+    #[test]
+    fn latencies() {
+        let us = Duration::from_micros;
+        let good = [("25us", us(25)), ("1.5ms", us(1500)), ("2s", us(2_000_000)), ("100ns", Duration::from_nanos(100))];
+        check(latency, &good, &["", "25", "us", "-1us", "1e3us", "inf s", "2h", "4000s"]);
+    }
+
+    #[test]
+    fn bandwidths() {
+        let good = [("1.5G", 1_500_000_000), ("100M", 100_000_000), ("12500", 12_500), ("3k", 3000)];
+        check(bandwidth, &good, &["", "0", "G", "1g", "-1G", "1e9", "nan", "2000T"]);
+    }
+
+    #[test]
+    fn patterns_seeds_and_fanouts() {
+        check(pattern, &[("1:2", Pattern::Neighbours), ("none", Pattern::Nothing)], &["", "1:3", "all"]);
+        check(seed, &[("7", 7), ("0x1f", 31)], &["", "-1", "x", "0x", "0x+1", "+1"]);
+        check(fanouts, &[("2", vec![2]), ("2,32", vec![2, 32])], &["", "1", "2,", "2000"]);
+    }
+}

@@ -1,0 +1,155 @@
+//! A place in a line that moves forward while the line is read.
+
+use std::ops::Range;
+
+use super::problem::HostsProblem;
+
+/// What is wrong, and which bytes of the line it is about.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) at: Range<usize>,
+    pub(super) problem: HostsProblem,
+}
+
+impl Fault {
+    pub(super) fn new(at: Range<usize>, problem: HostsProblem) -> Self {
+        Self { at, problem }
+    }
+}
+
+/// A line and a place in it. Places are bytes from the line's beginning, also in a part of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, at: 0 }
+    }
+
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn rest(&self) -> &'a str {
+        self.text.get(self.at..).unwrap_or_default()
+    }
+
+    pub(super) fn is_at_end(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    pub(super) fn peek(&self) -> Option<char> {
+        self.rest().chars().next()
+    }
+
+    /// Takes the next character, if it is this one.
+    pub(super) fn eat(&mut self, wanted: char) -> bool {
+        let is_there = self.peek() == Some(wanted);
+        if is_there {
+            self.at += wanted.len_utf8();
+        }
+        is_there
+    }
+
+    /// Takes this text, if it comes next.
+    pub(super) fn eat_text(&mut self, wanted: &str) -> bool {
+        let is_there = self.rest().starts_with(wanted);
+        if is_there {
+            self.at += wanted.len();
+        }
+        is_there
+    }
+
+    /// Takes characters as long as they are of this kind.
+    pub(super) fn take_while(&mut self, is_wanted: impl Fn(char) -> bool) -> &'a str {
+        let rest = self.rest();
+        let taken = rest.split(|c| !is_wanted(c)).next().unwrap_or_default();
+        self.at += taken.len();
+        taken
+    }
+
+    /// Takes so many bytes as a part that is read by itself. They must end where a character does.
+    pub(super) fn take_part(&mut self, bytes: usize) -> Self {
+        let end = self.at + bytes;
+        let part = Self { text: self.text.get(..end).unwrap_or(self.text), at: self.at };
+        self.at = end;
+        part
+    }
+
+    /// The bytes from `begin` to here.
+    pub(super) fn since(&self, begin: usize) -> Range<usize> {
+        begin..self.at
+    }
+
+    /// The text from `begin` to here.
+    pub(super) fn text_since(&self, begin: usize) -> &'a str {
+        self.text.get(self.since(begin)).unwrap_or_default()
+    }
+
+    /// A fault that is about what was taken since `begin`.
+    pub(super) fn fault_since(&self, begin: usize, problem: HostsProblem) -> Fault {
+        Fault::new(self.since(begin), problem)
+    }
+
+    /// A fault that is about the next character, or about the end.
+    pub(super) fn fault_here(&self, problem: HostsProblem) -> Fault {
+        let width = self.peek().map_or(0, char::len_utf8);
+        Fault::new(self.at..self.at + width, problem)
+    }
+}
+
+/// Does it separate words?
+pub(super) fn is_blank(c: char) -> bool {
+    c == ' ' || c == '\t'
+}
+
+/// Can it be in the name of a host or user?
+pub(super) fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '.' | '_' | '+')
+}
+
+/// Can the name of a host or user begin with it?
+pub(super) fn begins_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_moves_over_characters_and_knows_its_place() {
+        let mut cursor = Cursor::new("äb-12,x");
+        assert!(!cursor.eat('b') && cursor.eat('ä') && cursor.eat('b'));
+        assert_eq!((cursor.at(), cursor.peek(), cursor.rest()), (3, Some('-'), "-12,x"));
+        assert!(cursor.eat_text("-1") && !cursor.eat_text("3"));
+        assert_eq!(cursor.take_while(|c| c.is_ascii_digit()), "2");
+        assert_eq!(cursor.take_while(|c| c.is_ascii_digit()), "");
+        assert_eq!((cursor.since(3), cursor.text_since(3)), (3..6, "-12"));
+        assert_eq!(cursor.take_while(|_| true), ",x");
+        assert!(cursor.is_at_end() && cursor.peek().is_none());
+    }
+
+    #[test]
+    fn a_part_ends_where_it_was_told_to_and_keeps_its_places() {
+        let mut cursor = Cursor::new("a[1-2]b");
+        cursor.eat_text("a[");
+        let mut part = cursor.take_part(3);
+        assert_eq!(cursor.rest(), "]b");
+        assert_eq!((part.at(), part.take_while(|_| true)), (2, "1-2"));
+        assert!(part.is_at_end());
+    }
+
+    #[test]
+    fn faults_are_about_characters() {
+        let mut cursor = Cursor::new("aä");
+        cursor.eat('a');
+        assert_eq!(cursor.fault_here(HostsProblem::NoHosts).at, 1..3);
+        cursor.eat('ä');
+        assert_eq!(cursor.fault_here(HostsProblem::NoHosts).at, 3..3);
+        assert_eq!(cursor.fault_since(1, HostsProblem::NoHosts).at, 1..3);
+    }
+}

@@ -1,0 +1,76 @@
+//! Hosts that are not to be used.
+
+use std::collections::HashMap;
+
+use super::error::HostsError;
+use super::list::{HostEntry, expand};
+
+/// What is left of a list, and what could not be left out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excluded {
+    /// The hosts that are left, in order. There may be none.
+    pub kept: Vec<HostEntry>,
+    /// Names that no host had, in the order in which they were first typed: worth a warning, a range may
+    /// well name hosts beyond those of the job.
+    pub unmatched: Vec<String>,
+}
+
+/// Leaves out each host with one of the names of the list `text`, as often as it is there. Two names
+/// are the same if they have the same characters: `node1` leaves `node1.example.org` in. Users and
+/// slots cannot stand in the list.
+pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsError> {
+    let names = expand(text)?;
+    let mut matched: HashMap<&str, bool> = names.iter().map(|name| (name.as_str(), false)).collect();
+    let mut kept = hosts;
+    kept.retain(|host| match matched.get_mut(host.name.as_str()) {
+        Some(is_matched) => {
+            *is_matched = true;
+            false
+        }
+        None => true,
+    });
+    // A name is told once, however often it was typed.
+    let unmatched: Vec<String> =
+        names.iter().filter(|name| matched.remove(name.as_str()) == Some(false)).cloned().collect();
+    Ok(Excluded { kept, unmatched })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{HostsProblem, parse_list};
+    use super::*;
+
+    fn check(hosts: &str, text: &str, kept: &str, unmatched: &str) {
+        let hosts = parse_list(hosts.as_bytes()).expect("the test's hosts are well-formed");
+        let excluded = exclude(hosts, text.as_bytes()).expect("the test's names are well-formed");
+        let names: Vec<_> = excluded.kept.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!((names.join(" ").as_str(), excluded.unmatched.join(" ").as_str()), (kept, unmatched), "{text}");
+    }
+
+    #[test]
+    fn names_are_left_out() {
+        check("a,b:2,ada@c,b", "b", "a c", "");
+        check("n[1-9]", "n[2-8]", "n1 n9", "");
+        check("[::1],a", "[::1]", "a", "");
+        check("a,b", "b,a", "", "");
+    }
+
+    #[test]
+    fn names_are_opaque() {
+        check("node1.example.org,node01,Node1", "node1", "node1.example.org node01 Node1", "node1");
+        check("[::1]", "[0:0:0:0:0:0:0:1]", "::1", "0:0:0:0:0:0:0:1");
+    }
+
+    #[test]
+    fn what_named_nothing_is_told_once_and_in_order() {
+        check("n[1-3]", "x,n[2-5],x,n2", "n1", "x n4 n5");
+    }
+
+    #[test]
+    fn only_names_can_be_left_out() {
+        let problem = |text: &str| exclude(Vec::new(), text.as_bytes()).map_err(|error| error.problem().clone());
+        assert_eq!(problem("a:2"), Err(HostsProblem::NotAName));
+        assert_eq!(problem("ada@a"), Err(HostsProblem::NotAName));
+        assert_eq!(problem(""), Err(HostsProblem::Empty));
+    }
+}

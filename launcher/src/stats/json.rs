@@ -1,0 +1,142 @@
+//! The JSON of statistics. Whoever changes it changes docs/statistics.md, and the version if a field
+//! goes or gets another meaning.
+
+use std::time::Duration;
+
+use nla::core::{CachePolicy, Counted, Gets, Held, LevelStats, Sent, Times, Traffic};
+use serde::Serialize;
+
+use super::Statistics;
+
+/// The version of the schema.
+const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Document {
+    version: u32,
+    policy: &'static str,
+    cache_entries: Option<u32>,
+    ranks: u32,
+    agents: u32,
+    agents_reported: u64,
+    fanout: u32,
+    ranks_with_segment: u64,
+    levels: Vec<LevelRow>,
+}
+
+#[derive(Serialize)]
+struct LevelRow {
+    level: usize,
+    places: u64,
+    up: TrafficRow,
+    down: TrafficRow,
+    link_bytes: u64,
+    stream_bytes: u64,
+    gets: GetsRow,
+    held: HeldRows,
+    fences: FencesRow,
+}
+
+#[derive(Serialize)]
+struct TrafficRow {
+    board: SentRow,
+    control: SentRow,
+}
+
+#[derive(Serialize)]
+struct SentRow {
+    messages: u64,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct GetsRow {
+    board: u64,
+    own: u64,
+    others: u64,
+    asked: u64,
+    joined: u64,
+}
+
+#[derive(Serialize)]
+struct HeldRows {
+    max: HeldRow,
+    sum: HeldRow,
+}
+
+#[derive(Serialize)]
+struct HeldRow {
+    entries: u64,
+    bytes: u64,
+    own_entries: u64,
+    own_bytes: u64,
+    index_entries: u64,
+    evictions: u64,
+}
+
+#[derive(Serialize)]
+struct FencesRow {
+    count: u64,
+    min_s: Option<f64>,
+    median_s: Option<f64>,
+    max_s: Option<f64>,
+}
+
+/// The document, with a newline at its end.
+pub(super) fn json(statistics: &Statistics) -> String {
+    let Statistics { policy, ranks, agents, fanout, stats } = statistics;
+    let document = Document {
+        version: VERSION,
+        policy: policy.name(),
+        cache_entries: match policy {
+            CachePolicy::HcmabLru { entries } => Some(*entries),
+            CachePolicy::Hcs | CachePolicy::Hcma | CachePolicy::Hcmab => None,
+        },
+        ranks: *ranks,
+        agents: *agents,
+        agents_reported: statistics.reported(),
+        fanout: *fanout,
+        ranks_with_segment: stats.segments(),
+        levels: stats.levels.iter().enumerate().map(level).collect(),
+    };
+    let mut text = serde_json::to_string_pretty(&document).expect("numbers and names can always be written as JSON");
+    text.push('\n');
+    text
+}
+
+fn level((level, stats): (usize, &LevelStats)) -> LevelRow {
+    let LevelStats { places, counted, gets, held_max, held_sum, fences } = stats;
+    let Counted { up, down, link_bytes, stream_bytes, board_gets, segments: _ } = *counted;
+    let Gets { own, others, asked, joined } = *gets;
+    LevelRow {
+        level,
+        places: *places,
+        up: traffic(up),
+        down: traffic(down),
+        link_bytes,
+        stream_bytes,
+        gets: GetsRow { board: board_gets, own, others, asked, joined },
+        held: HeldRows { max: held(held_max), sum: held(held_sum) },
+        fences: times(fences),
+    }
+}
+
+fn traffic(Traffic { board, control }: Traffic) -> TrafficRow {
+    let sent = |Sent { messages, bytes }| SentRow { messages, bytes };
+    TrafficRow { board: sent(board), control: sent(control) }
+}
+
+fn held(held: &Held) -> HeldRow {
+    let Held { entries, bytes, own_entries, own_bytes, index_entries, evictions } = *held;
+    HeldRow { entries, bytes, own_entries, own_bytes, index_entries, evictions }
+}
+
+fn times(times: &Times) -> FencesRow {
+    let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+    FencesRow {
+        count: times.count(),
+        min_s: seconds(times.min()),
+        median_s: seconds(times.median()),
+        max_s: seconds(times.max()),
+    }
+}

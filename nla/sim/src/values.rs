@@ -1,0 +1,91 @@
+//! What ranks put in the exchange: the keys and values of `benches/programs/values.h`, to the byte.
+//!
+//! A value is a piece of one long text, so that a million of them take no memory.
+
+/// Where in the text a value can begin.
+const STARTS: usize = 4096;
+/// The longest value; that of the benchmark program.
+pub(crate) const VALUE_BYTES_MAX: u32 = 1023;
+/// The longest prefix of keys.
+pub(crate) const PREFIX_BYTES_MAX: usize = 32;
+/// The longest key: a prefix and a number.
+pub(crate) const KEY_BYTES: usize = PREFIX_BYTES_MAX + 10;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct Values {
+    text: Vec<u8>,
+    prefix: String,
+    shortest: u32,
+    longest: u32,
+}
+
+impl Values {
+    /// Values of `shortest..=longest` bytes under keys that begin with `prefix`.
+    pub(crate) fn new(prefix: &str, shortest: u32, longest: u32) -> Self {
+        let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+        let text = (0..STARTS + VALUE_BYTES_MAX as usize).map(|_| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            b'a' + (seed % 26) as u8
+        });
+        Self { text: text.collect(), prefix: prefix.to_owned(), shortest, longest }
+    }
+
+    /// The value of entry `id`.
+    pub(crate) fn value(&self, id: u32) -> &[u8] {
+        let start = id as usize % STARTS;
+        &self.text[start..start + self.length(id)]
+    }
+
+    fn length(&self, id: u32) -> usize {
+        let hash = (u64::from(id) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let span = u64::from(self.longest - self.shortest) + 1;
+        self.shortest as usize + ((hash >> 32) % span) as usize
+    }
+
+    /// The key of entry `id`, written to `into`.
+    pub(crate) fn key<'a>(&self, id: u32, into: &'a mut [u8; KEY_BYTES]) -> &'a [u8] {
+        let prefix = self.prefix.as_bytes();
+        into[..prefix.len()].copy_from_slice(prefix);
+        let mut digits = [0; 10];
+        let (mut left, mut at) = (id, digits.len());
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        let end = prefix.len() + digits.len() - at;
+        into[prefix.len()..end].copy_from_slice(&digits[at..]);
+        &into[..end]
+    }
+
+    /// Bytes of keys and values of entries `0..count`.
+    pub(crate) fn bytes(&self, count: u32) -> u64 {
+        let mut key = [0; KEY_BYTES];
+        (0..count).map(|id| (self.length(id) + self.key(id, &mut key).len()) as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_those_of_the_benchmark_program() {
+        let values = Values::new("card-", 1, 1000);
+        let mut key = [0; KEY_BYTES];
+        assert_eq!(values.key(0, &mut key), b"card-0");
+        assert_eq!(values.key(u32::MAX, &mut key), b"card-4294967295");
+        // As printed by a program with values.h.
+        assert_eq!([0, 1, 2, 70_000].map(|id| values.length(id)), [770, 243, 13, 24]);
+        assert_eq!(values.text[..12], *b"xavoihyhxdoz");
+        assert_eq!(values.value(4096 + 5), &values.text[5..5 + values.length(4101)]);
+        let whole: u64 = (0..50).map(|id| (values.key(id, &mut key).len() + values.value(id).len()) as u64).sum();
+        assert_eq!(values.bytes(50), whole);
+    }
+}

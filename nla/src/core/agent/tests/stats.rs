@@ -1,0 +1,123 @@
+//! What was counted is told once, last of all, and only if it is asked for.
+
+use bytes::Bytes;
+use pmi::Request;
+
+use super::*;
+use crate::core::message::News;
+use crate::core::stats::{Counted, LevelStats, Stats};
+
+fn plan_of_session(stats: bool) -> SessionPlan {
+    SessionPlan {
+        environment: Vec::new(),
+        shell: Bytes::new(),
+        hold_lines: true,
+        pmi_port: false,
+        kill_grace: Duration::ZERO,
+        cache: CachePolicy::default(),
+        stats,
+    }
+}
+
+fn counted(link_bytes: u64) -> Box<Counted> {
+    Box::new(Counted { link_bytes, ..Counted::default() })
+}
+
+fn of_leaf() -> Box<Stats> {
+    let place = LevelStats { places: 1, ..LevelStats::default() };
+    Box::new(Stats { levels: vec![place] })
+}
+
+/// Agent 1, with agent 2 below it and no ranks. Its own end has come, its child's has not.
+fn ended(stats: bool) -> World {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Session(plan_of_session(stats))));
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    world.after(T, Input::Swept { leftovers: 0 });
+    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "before Ended nothing");
+    world
+}
+
+fn told(actions: &[Action]) -> &Stats {
+    let [Action::ToParent(Up::Stats(stats))] = actions else { panic!("{actions:?}") };
+    stats
+}
+
+const CHILD: AgentId = AgentId(2);
+
+#[test]
+fn statistics_come_after_the_last_word_of_each_child() {
+    let mut world = ended(true);
+    let actions = world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    assert_eq!(actions, [Action::ToParent(Up::Ended { leftovers: 0 })]);
+    let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
+    let stats = told(&actions);
+    assert_eq!(stats.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(stats.levels[0].counted, *counted(7));
+    assert_eq!(world.after(T, Input::Timeout), [], "once");
+    assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
+}
+
+#[test]
+fn statistics_come_behind_the_end_of_own_processes() {
+    let mut world = World::joined(1, 1, 2);
+    world.after(T, Input::FromParent(Down::Session(plan_of_session(true))));
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), []);
+    let actions = world.after(T, Input::Swept { leftovers: 0 });
+    assert!(matches!(actions[..], [Action::ToParent(Up::Ended { .. }), Action::ToParent(Up::Stats(_))]), "{actions:?}");
+}
+
+#[test]
+fn a_child_that_is_gone_is_not_waited_for() {
+    let mut world = ended(true);
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    let actions = world.after(T, Input::ChildLost(CHILD, "closed".into()));
+    assert_eq!(told(&actions).places(), 1);
+}
+
+#[test]
+fn nobody_is_told_who_has_not_asked() {
+    let mut world = ended(false);
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
+    // Nor who has said that all is over.
+    let mut world = ended(true);
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    world.after(T, Input::FromParent(Down::Leave));
+    assert_eq!(world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf()))), []);
+}
+
+#[test]
+fn statistics_that_make_no_sense_end_the_link() {
+    for twice in [false, true] {
+        let mut world = ended(true);
+        world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+        let stats = if twice {
+            world.agent.counted = None;
+            world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
+            of_leaf()
+        } else {
+            Box::default()
+        };
+        let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(stats)));
+        assert!(
+            matches!(&actions[0], Action::CloseChild(CHILD, why) if why.contains("statistics")),
+            "{twice}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_fence_takes_from_the_last_arrival_to_the_release() {
+    let mut world = World::leaf(2, "0-1");
+    let fence = || Request::Fence { puts: Puts::new(), in_segment: false };
+    world.after(at(1), Input::FromRank(NS, Rank(0), fence()));
+    world.after(at(20), Input::FromRank(NS, Rank(1), fence()));
+    let given = || Given::News(News::Epoch(Epoch::default()));
+    let out_of_turn = Down::Release { namespace: NS, number: 9, given: given() };
+    world.after(at(25), Input::FromParent(out_of_turn));
+    world.after(at(50), Input::FromParent(Down::Release { namespace: NS, number: 0, given: given() }));
+    let times = world.agent.fences();
+    assert_eq!((times.count(), times.min(), times.max()), (1, Some(at(30)), Some(at(30))));
+}

@@ -1,0 +1,66 @@
+//! The root waits for what agents have counted, where it asked for it.
+
+use super::*;
+use crate::core::stats::{Counted, LevelStats, Stats, Times};
+
+fn of_leaf() -> Box<Stats> {
+    Box::new(Stats { levels: vec![LevelStats { places: 1, ..LevelStats::default() }] })
+}
+
+/// All ranks have ended, and all output was written.
+fn flushed(stats: bool) -> World {
+    let mut world = World::running();
+    world.root.session.stats = stats;
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    for child in [1, 2] {
+        world.up(T, child, Up::Ended { leftovers: 0 });
+    }
+    world
+}
+
+#[test]
+fn the_session_is_over_when_all_have_told() {
+    let mut world = flushed(true);
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), None);
+    assert_eq!(world.up(T, 2, Up::Stats(of_leaf())), []);
+    assert_eq!(outcome(&world.up(T, 1, Up::Stats(of_leaf()))), Some(&Outcome::Success));
+    let own = Counted { link_bytes: 5, ..Counted::default() };
+    let stats = world.root.stats(own, Times::default());
+    assert_eq!(stats.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(stats.levels[0].counted, own);
+}
+
+#[test]
+fn nobody_is_waited_for_who_was_not_asked() {
+    let mut world = flushed(false);
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Success));
+}
+
+#[test]
+fn who_is_gone_is_missing_and_not_waited_for() {
+    let mut world = flushed(true);
+    world.after(T, RootInput::OutputDone);
+    world.up(T, 1, Up::Stats(of_leaf()));
+    let actions = world.after(T, RootInput::ChildLost(AgentId(2), "closed".into()));
+    assert_eq!(outcome(&actions), Some(&Outcome::Success), "its ranks had ended before");
+    assert_eq!(world.root.stats(Counted::default(), Times::default()).places(), 2);
+}
+
+#[test]
+fn a_user_who_does_not_want_to_wait_need_not() {
+    let mut world = flushed(true);
+    let actions = world.after(T, RootInput::Interrupt(2));
+    assert_eq!(outcome(&actions), Some(&Outcome::Interrupted { signal: 2 }));
+}
+
+#[test]
+fn statistics_that_make_no_sense_end_the_link() {
+    for unasked in [false, true] {
+        let mut world = flushed(!unasked);
+        let stats = if unasked { of_leaf() } else { Box::default() };
+        let actions = world.up(T, 1, Up::Stats(stats));
+        assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
+        assert_eq!(world.root.stats(Counted::default(), Times::default()).places(), 1);
+    }
+}

@@ -1,0 +1,192 @@
+//! Lengths of time, many of them in little room.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Each power of two of nanoseconds is cut into 2^4 buckets of one width.
+const CUT_BITS: u32 = 4;
+/// How many buckets there are for 64 bits of nanoseconds.
+const BUCKETS: u16 = ((64 - CUT_BITS + 1) << CUT_BITS) as u16;
+
+/// How often which length of time was seen. The least and the greatest are exact, what is between is
+/// known to a thirty-second part of it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Times {
+    count: u64,
+    min_ns: u64,
+    max_ns: u64,
+    /// How many of them are in each bucket; none that is empty.
+    buckets: BTreeMap<u16, u64>,
+}
+
+impl Times {
+    /// One more.
+    pub fn note(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
+        self.max_ns = self.max_ns.max(ns);
+        self.count = self.count.saturating_add(1);
+        let bucket = self.buckets.entry(bucket(ns)).or_default();
+        *bucket = bucket.saturating_add(1);
+    }
+
+    /// All of `other` too.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        self.min_ns = if self.count == 0 { other.min_ns } else { self.min_ns.min(other.min_ns) };
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.count = self.count.saturating_add(other.count);
+        for (bucket, count) in &other.buckets {
+            let sum = self.buckets.entry(*bucket).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The least.
+    pub fn min(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_nanos(self.min_ns))
+    }
+
+    /// The greatest.
+    pub fn max(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_nanos(self.max_ns))
+    }
+
+    /// About the middle one; of an even number the lower of the two in the middle.
+    pub fn median(&self) -> Option<Duration> {
+        let middle = self.count.checked_sub(1)? / 2;
+        let mut before = 0u64;
+        let bucket = self.buckets.iter().find(|(_, count)| {
+            before = before.saturating_add(**count);
+            before > middle
+        });
+        let ns = bucket.map_or(self.max_ns, |(bucket, _)| middle_of(*bucket));
+        Some(Duration::from_nanos(ns.max(self.min_ns).min(self.max_ns)))
+    }
+
+    /// Whether the numbers fit each other: what comes from a peer is checked with this.
+    pub(super) fn is_consistent(&self) -> bool {
+        let ends = |first: &u16, last: &u16| (*first, *last) == (bucket(self.min_ns), bucket(self.max_ns));
+        let in_buckets = self.buckets.values().try_fold(0u64, |sum, count| sum.checked_add(*count));
+        in_buckets == Some(self.count)
+            && self.min_ns <= self.max_ns
+            && self.buckets.values().all(|count| *count > 0)
+            && match (self.buckets.first_key_value(), self.buckets.last_key_value()) {
+                (Some((first, _)), Some((last, _))) => ends(first, last),
+                _ => self.max_ns == 0,
+            }
+    }
+}
+
+/// The bucket that a number of nanoseconds is in; small numbers have one each.
+fn bucket(ns: u64) -> u16 {
+    let Some(shift) = ns.checked_ilog2().and_then(|power| power.checked_sub(CUT_BITS)) else {
+        return ns as u16;
+    };
+    // The highest bit of the part that is left is set: from one power to the next all goes on.
+    ((shift << CUT_BITS) as u16) + (ns >> shift) as u16
+}
+
+/// The number in the middle of a bucket.
+fn middle_of(bucket: u16) -> u64 {
+    let bucket = u64::from(bucket.min(BUCKETS - 1));
+    let shift = (bucket >> CUT_BITS).saturating_sub(1);
+    let low = (bucket - (shift << CUT_BITS)) << shift;
+    low + (1 << shift >> 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(all_ns: &[u64]) -> Times {
+        let mut times = Times::default();
+        all_ns.iter().for_each(|ns| times.note(Duration::from_nanos(*ns)));
+        times
+    }
+
+    #[test]
+    fn buckets_follow_each_other_without_a_gap() {
+        assert_eq!((bucket(0), bucket(15), bucket(16), bucket(31), bucket(32)), (0, 15, 16, 31, 32));
+        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        let mut before = 0;
+        for ns in 0..100_000 {
+            assert!((before..=before + 1).contains(&bucket(ns)), "{ns}");
+            before = bucket(ns);
+        }
+        for at in 0..BUCKETS {
+            assert_eq!(bucket(middle_of(at)), at, "the middle of bucket {at} is in it");
+        }
+    }
+
+    #[test]
+    fn a_median_is_nearly_right_and_the_ends_are_exact() {
+        let ns = |time: Option<Duration>| time.unwrap().as_nanos() as u64;
+        let mut all: Vec<u64> = (0..1001).map(|at| 17 + at * at * 131).collect();
+        let times = of(&all);
+        all.sort_unstable();
+        assert_eq!((times.count(), ns(times.min()), ns(times.max())), (1001, all[0], all[1000]));
+        let (exact, found) = (all[500] as f64, ns(times.median()) as f64);
+        assert!((exact - found).abs() <= exact / 32.0, "{found} for {exact}");
+        for one in [0, 1, 15, 16, 12_345, u64::MAX] {
+            assert_eq!(ns(of(&[one]).median()), one);
+        }
+        assert_eq!(ns(of(&[1, 2, 3, 4]).median()), 2);
+        let nothing = Times::default();
+        assert_eq!((nothing.min(), nothing.median(), nothing.max()), (None, None, None));
+    }
+
+    #[test]
+    fn merged_is_as_if_seen_in_one_place() {
+        let (left, right) = ([5, 900, 70_000], [3, 3, 1_000_000_000]);
+        let mut merged = of(&left);
+        merged.merge(&of(&right));
+        assert_eq!(merged, of(&[left, right].concat()));
+        merged.merge(&Times::default());
+        assert_eq!(merged.count(), 6);
+        let mut nothing = Times::default();
+        nothing.merge(&merged);
+        assert_eq!(nothing, merged);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_seen() {
+        let good = of(&[5, 900, 70_000]);
+        assert!(good.is_consistent() && Times::default().is_consistent());
+        let changes: [fn(&mut Times); 7] = [
+            |times| times.count = 2,
+            |times| times.min_ns = 0,
+            |times| times.max_ns = 1,
+            |times| times.max_ns = u64::MAX,
+            |times| times.buckets.extend([(u16::MAX, 1)]),
+            |times| times.buckets.extend([(20, 0)]),
+            |times| times.buckets.extend([(20, u64::MAX)]),
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut bad = good.clone();
+            change(&mut bad);
+            assert!(!bad.is_consistent(), "change {at}");
+        }
+        let empty = Times { max_ns: 1, ..Times::default() };
+        assert!(!empty.is_consistent());
+    }
+
+    #[test]
+    fn nothing_overflows() {
+        let mut many = Times { count: u64::MAX, buckets: [(0, u64::MAX)].into(), ..Times::default() };
+        assert!(many.is_consistent());
+        many.merge(&many.clone());
+        many.note(Duration::MAX);
+        assert_eq!((many.count(), many.max()), (u64::MAX, Some(Duration::from_nanos(u64::MAX))));
+        assert!(many.median().is_some());
+    }
+}

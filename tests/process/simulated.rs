@@ -1,0 +1,48 @@
+//! What the simulation counts is what a real run counts: the same code sends the same messages.
+
+use serde_json::Value;
+use sim::{Level, Pattern, Spec, Traffic};
+use tests::{CACHES, scela};
+
+use crate::rank;
+
+/// Messages and their bytes in the board's lane that places of one level have sent, up and down.
+fn real(statistics: &Value, level: usize) -> [(u64, u64); 2] {
+    let of = |way: &str| {
+        let traffic = &statistics["levels"][level][way]["board"];
+        let number = |what: &str| traffic[what].as_u64().unwrap_or_else(|| panic!("{what} of {statistics}"));
+        (number("messages"), number("bytes"))
+    };
+    [of("up"), of("down")]
+}
+
+fn simulated(traffic: impl Fn(&Level) -> Traffic, levels: &[Level], number: Option<usize>) -> (u64, u64) {
+    let traffic = number.and_then(|number| levels.get(number)).map(traffic).unwrap_or_default();
+    (traffic.messages, traffic.encoded)
+}
+
+/// Of these policies no place lets go of anything here: what depends on the order in which ranks happen
+/// to ask cannot be the same in two runs.
+#[test]
+fn messages_and_bytes_of_64_agents_are_those_of_the_simulation() {
+    for policy in &CACHES[..4] {
+        for (word, pattern) in [("1:2", Pattern::Neighbours), ("1:p", Pattern::All)] {
+            let run = scela().np(512).agents(64).arg("--agents-as-nodes").fanout(4).cache(policy);
+            let place = tempfile::tempdir().expect("a place for temporary files");
+            let file = place.path().join("stats.json");
+            let outcome = run.arg(format!("--stats={}", file.display())).program(rank(["cards", word])).run();
+            outcome.is_quiet_success();
+            let text = std::fs::read_to_string(&file).expect("statistics were written");
+            let statistics: Value = serde_json::from_str(&text).expect("JSON");
+
+            let cache = policy[0].parse().expect("a policy");
+            let spec = Spec { nodes: 64, ppn: 8, fanout: 4, cache, pattern, ..Spec::default() };
+            let levels = sim::run(&spec).expect("it can be simulated").levels;
+            for level in 0..=levels.len() {
+                let up = simulated(|level| level.up_board, &levels, level.checked_sub(1));
+                let down = simulated(|level| level.down_board, &levels, Some(level));
+                assert_eq!(real(&statistics, level), [up, down], "level {level}, {word} under {policy:?}\n{outcome}");
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! `--stats`: what each level of the tree sent, answered and held, against what must be so, and
+//! against what the kernel has counted.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::{Outcome, Run, Tree, scela, sh};
+
+use crate::{rank, script};
+
+const AGENTS: u32 = 12;
+const RANKS: u64 = 24;
+
+/// A run that writes its statistics to a place that outlives it.
+fn counted(run: Run) -> (Run, TempDir) {
+    let place = tempfile::tempdir().unwrap();
+    (run.arg("--stats").arg(place.path().join("stats.json")), place)
+}
+
+/// A run of 24 ranks on a tree of twelve agents, three of them below the launcher.
+fn run_of_twelve(policy: &str) -> (Run, TempDir) {
+    let run = scela().np(RANKS as u32).agents(AGENTS).arg("--agents-as-nodes").fanout(3);
+    counted(run.args(policy.split(' ')))
+}
+
+/// What was counted.
+struct Stats(Value);
+
+impl Stats {
+    fn of(place: &TempDir) -> Self {
+        let text = fs::read(place.path().join("stats.json")).unwrap();
+        let stats = Self(serde_json::from_slice(&text).unwrap());
+        assert_eq!(stats.0["version"], 1);
+        stats
+    }
+
+    /// The number at the end of a path of names, for one level.
+    fn at(&self, level: usize, path: &str) -> u64 {
+        let pointer = format!("/levels/{level}/{path}");
+        self.0.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{pointer} in {:#}", self.0))
+    }
+
+    fn levels(&self) -> usize {
+        self.0["levels"].as_array().map_or(0, Vec::len)
+    }
+
+    /// For all levels together.
+    fn sum(&self, path: &str) -> u64 {
+        (0..self.levels()).map(|level| self.at(level, path)).sum()
+    }
+
+    /// Messages up and down in the board lane, for each level.
+    fn board_messages(&self) -> Vec<(u64, u64)> {
+        let of = |level| (self.at(level, "up/board/messages"), self.at(level, "down/board/messages"));
+        (0..self.levels()).map(of).collect()
+    }
+}
+
+/// Each rank puts `puts` entries and meets the others in a fence.
+fn put_and_fence(policy: &str, puts: u64) -> Stats {
+    let (run, place) = run_of_twelve(policy);
+    let puts: Vec<String> = (0..puts).map(|put| format!("put key-{{rank}}-{put} value")).collect();
+    let mut steps = vec!["init"];
+    steps.extend(puts.iter().map(String::as_str));
+    steps.extend(["fence", "finalize"]);
+    run.program(script(steps)).run().is_quiet_success();
+    Stats::of(&place)
+}
+
+#[test]
+fn messages_of_a_fence_are_as_the_policy_says() {
+    for policy in ["--cache hcs", "--cache hcma", "--cache hcmab", "--cache hcmab-lru --cache-entries 16"] {
+        let stats = put_and_fence(policy, 2);
+        // Three agents below the launcher, nine below these. A rank's entry goes by itself, or with the
+        // fence.
+        let single = if policy.ends_with("hcs") { 2 * RANKS } else { 0 };
+        let expected = [(0, 3), (3 + single, 9), (9 + single * 9 / 12, 0)];
+        assert_eq!(stats.board_messages(), expected, "{policy}");
+        assert_eq!((stats.at(0, "places"), stats.at(1, "places"), stats.at(2, "places")), (1, 3, 9));
+        assert_eq!([0, 1, 2].map(|level| stats.at(level, "fences/count")), [1, 3, 9]);
+        assert_eq!(stats.0["agents_reported"], 12);
+        let name = policy.split(' ').nth(1).unwrap();
+        assert_eq!((stats.0["policy"].as_str(), stats.0["ranks"].as_u64()), (Some(name), Some(RANKS)));
+        // What comes down of a broadcast is all that was put, for each that gets it.
+        let entries = 2 * RANKS * "key-00-0value".len() as u64;
+        let down = stats.at(1, "down/board/bytes");
+        assert_eq!(down > 9 * entries, policy.contains("hcmab"), "{policy}: {down}");
+    }
+}
+
+#[test]
+fn gets_travel_where_the_policy_lets_them() {
+    for policy in ["--cache hcs", "--cache hcma", "--cache hcmab", "--cache hcmab-lru --cache-entries 100"] {
+        let (run, place) = run_of_twelve(policy);
+        let steps = ["init", "put key-{rank} value", "fence", "get key-0", "get key-13", "get key-23", "finalize"];
+        run.program(script(steps)).run().has_code(0);
+        let stats = Stats::of(&place);
+        let (board, own) = (stats.sum("gets/board"), stats.sum("gets/own"));
+        let asked = stats.sum("gets/asked");
+        match policy {
+            "--cache hcmab" => assert_eq!((board, own, asked), (3 * RANKS, 0, 0)),
+            // Each get is the core's, and there is room for all.
+            "--cache hcmab-lru --cache-entries 100" => assert_eq!((board, own, asked), (0, 3 * RANKS, 0)),
+            _ => {
+                assert!(asked >= 11, "{policy}: most agents have to ask for key-0: {asked}");
+                assert!(stats.sum("gets/others") >= 3, "somebody has answered: {:#}", stats.0);
+                assert!(board > 0 && board + own < 3 * RANKS, "{policy}: {board} and {own} here");
+            }
+        }
+        // A question goes up as one message, and its answer down.
+        let (up, down) = (stats.sum("up/board/messages"), stats.sum("down/board/messages"));
+        assert_eq!(down, 12 + asked, "{policy}");
+        let single = if policy.ends_with("hcs") { RANKS + RANKS * 9 / 12 } else { 0 };
+        assert_eq!(up, 12 + asked + single, "{policy}");
+    }
+}
+
+#[test]
+fn a_bounded_cache_lets_go_and_keeps_its_bound() {
+    let stats = put_and_fence("--cache hcmab-lru --cache-entries 16", 3);
+    for level in 0..3 {
+        let at = |path: &str| stats.at(level, &format!("held/{path}"));
+        // Of the last 16 of 72 entries those of own ranks are kept elsewhere.
+        assert!((1..=16).contains(&at("max/entries")), "{:#}", stats.0);
+        assert!(at("sum/entries") <= 16 * stats.at(level, "places"), "{:#}", stats.0);
+        assert!(at("sum/evictions") >= 50 * stats.at(level, "places"), "the others: {:#}", stats.0);
+        assert_eq!(at("max/own_entries"), if level == 0 { 0 } else { 6 });
+        assert_eq!(at("max/index_entries"), [72, 18, 0][level], "below");
+    }
+}
+
+#[test]
+fn fences_take_time() {
+    let (run, place) = run_of_twelve("--cache hcma");
+    run.program(rank(["fences", "50"])).run().is_quiet_success();
+    let stats = Stats::of(&place);
+    for level in 0..3 {
+        let seconds = |name: &str| stats.0["levels"][level]["fences"][name].as_f64().unwrap();
+        let (min, median, max) = (seconds("min_s"), seconds("median_s"), seconds("max_s"));
+        assert!(0.0 < min && min <= median && median <= max && max < 60.0, "{:#}", stats.0);
+        assert_eq!(stats.at(level, "fences/count") % stats.at(level, "places"), 0);
+        assert!(stats.at(level, "fences/count") >= 50 * stats.at(level, "places"));
+    }
+}
+
+#[test]
+fn the_table_is_said_at_the_end() {
+    let run = || scela().np(2).agents(2).arg("--stats").program(script(["init", "fence", "finalize"]));
+    let outcome = run().run();
+    outcome
+        .has_code(0)
+        .says("scela-run: statistics: policy hcmab, ranks: 2, fan-out: 32, agents reported: 2 of 2\n")
+        .says("\n  level  places   msgs  bytes ")
+        .says("- board down -")
+        .says(" gets ")
+        .says(" fences ")
+        .never_says("note:");
+    run().arg("-q").run().is_quiet_success();
+}
+
+#[test]
+fn output_counts_however_late_it_is_read() {
+    let (run, place) = counted(scela().np(3).agents(3).fanout(2).unread());
+    let program = sh("head -c 100000 /dev/zero | tr '\\0' x; echo >&2");
+    let mut running = run.program(program).spawn();
+    // More than standard output takes unread: the ranks are gone, and what they wrote is on its way.
+    running.wait_until("all ranks have ended", || (running.stderr().text().len() >= 3).then_some(()));
+    running.wait_until("all ranks are gone", || running.world().ranks().is_empty().then_some(()));
+    running.read_output();
+    let outcome = running.finish();
+    outcome.has_code(0);
+    assert_eq!(outcome.stdout.len(), 300_000);
+    let stats = Stats::of(&place);
+    // Headers of messages come to it.
+    assert!((300_000..306_000).contains(&stats.at(1, "stream_bytes")), "{:#}", stats.0);
+    assert!((100_000..102_000).contains(&stats.at(2, "stream_bytes")), "one is below another: {:#}", stats.0);
+    assert!(stats.sum("link_bytes") > stats.sum("stream_bytes"));
+}
+
+#[test]
+fn an_agent_that_was_lost_is_missing() {
+    let (run, place) = counted(scela().np(7).agents(7).fanout(2));
+    let running = run.program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 7);
+    let tree = Tree::new(7, 2);
+    tree.process(running.world(), tree.leaf()).signal(Signal::SIGKILL);
+    running.finish().has_code(252);
+    let stats = Stats::of(&place);
+    assert_eq!((stats.0["agents"].as_u64(), stats.0["agents_reported"].as_u64()), (Some(7), Some(6)), "{:#}", stats.0);
+    assert_eq!(stats.sum("places"), 7);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_stops_the_session_before_it_begins() {
+    let outcome = scela().np(1).arg("--stats=/proc/no/stats.json").program(sh("echo ran")).run();
+    let why = "error: the job could not be launched: the statistics cannot be written to '/proc/no/stats.json': ";
+    outcome.has_code(251).says(why).wrote("");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_no_success() {
+    let outcome = scela().np(1).arg("--stats=/dev/full").program(sh("echo ran")).run();
+    let why = "error: the statistics cannot be written to '/dev/full': No space left on device";
+    outcome.has_code(1).says(why).wrote("ran\n");
+    // A failure of the job says more.
+    scela().np(1).arg("--stats=/dev/full").program(sh("exit 3")).run().has_code(3).says(why);
+}
+
+/// What the kernel has counted in a network of a run's own: on its loopback interface, where there is
+/// nothing but the tree's links.
+struct Kernel {
+    bytes: u64,
+    packets: u64,
+}
+
+/// Runs where the kernel counts for it alone. Where it had to send something twice, which it does when a
+/// receiver gets no processor for long, it has counted that twice; then again.
+fn counted_by_kernel(describe: impl Fn() -> (Run, TempDir)) -> (Outcome, Stats, Kernel) {
+    for _ in 0..10 {
+        let (run, place) = describe();
+        let file = place.path().join("counters");
+        let unshare = if Uid::effective().is_root() { "unshare -n" } else { "unshare -rn" };
+        // Nor does it send anything twice only to learn whether it was lost.
+        let inside = format!(
+            "ip link set lo up && echo 0 >/proc/sys/net/ipv4/tcp_early_retrans || exit 99; \"$@\"; code=$?; \
+             cat /proc/net/dev /proc/net/snmp >{}; exit $code",
+            file.display()
+        );
+        let outcome = run.shell(&format!("exec {unshare} sh -c '{inside}' sh \"$@\"")).run();
+        outcome.check(outcome.code != Some(99), "a network of its own takes root, or namespaces of users");
+        let text = fs::read_to_string(file).unwrap();
+        let numbers = |name: &str| {
+            let line = text.lines().rev().find_map(|line| line.trim().strip_prefix(name)).unwrap();
+            line.split_ascii_whitespace().map(|number| number.parse().unwrap_or_default()).collect::<Vec<u64>>()
+        };
+        let (interface, tcp) = (numbers("lo:"), numbers("Tcp:"));
+        if tcp[11] == 0 {
+            return (outcome, Stats::of(&place), Kernel { bytes: interface[8], packets: interface[9] });
+        }
+    }
+    panic!("the kernel sends everything twice here");
+}
+
+/// What the kernel has counted is what the program has counted, headers of packets, and a few words at the
+/// beginning and at the end of each link.
+#[track_caller]
+fn agrees(stats: &Stats, kernel: &Kernel) {
+    // IP and TCP, at least; and with what TCP may say in its options.
+    const HEADERS_MIN: u64 = 40;
+    const HEADERS_MAX: u64 = 66;
+    // Hello and welcome, the statistics themselves, the leave.
+    const WORDS_MAX: u64 = 2048;
+    let Kernel { bytes, packets } = *kernel;
+    let counted = stats.sum("link_bytes");
+    let least = counted + packets * HEADERS_MIN;
+    let most = counted + packets * HEADERS_MAX + u64::from(AGENTS) * WORDS_MAX;
+    println!("counted {counted} bytes; the kernel {bytes} in {packets} packets; in between {}", bytes - counted);
+    assert!((most - counted) * 50 < bytes, "{most} allows for over 2 % of {bytes}");
+    assert!((least..=most).contains(&bytes), "{counted} bytes were counted, {bytes} went by in {packets} packets");
+}
+
+#[test]
+fn bytes_of_the_board_agree_with_the_kernel() {
+    for policy in ["--cache hcmab", "--cache hcma"] {
+        let value = "v".repeat(1000);
+        let puts: Vec<String> = (0..100).map(|put| format!("put key-{{rank}}-{put} {value}")).collect();
+        let mut steps = vec!["init"];
+        steps.extend(puts.iter().map(String::as_str));
+        steps.extend(["fence", "finalize"]);
+        let (outcome, stats, kernel) = counted_by_kernel(|| {
+            let (run, place) = run_of_twelve(policy);
+            (run.program(script(steps.iter().copied())), place)
+        });
+        outcome.is_quiet_success();
+        agrees(&stats, &kernel);
+        // All that the tree carried was messages: the launch with these words, and the board.
+        let lanes = ["up/board/bytes", "up/control/bytes", "down/board/bytes", "down/control/bytes"];
+        let messages: u64 = lanes.iter().map(|lane| stats.sum(lane)).sum();
+        assert!(messages < kernel.bytes && messages * 100 > kernel.bytes * 98, "{messages} of {}", kernel.bytes);
+    }
+}
+
+#[test]
+fn bytes_of_output_agree_with_the_kernel() {
+    let (outcome, stats, kernel) = counted_by_kernel(|| {
+        let (run, place) = run_of_twelve("--cache hcmab");
+        (run.program(sh("head -c 1000000 /dev/zero | tr '\\0' x")), place)
+    });
+    assert_eq!(outcome.has_code(0).stdout.len(), 24_000_000);
+    agrees(&stats, &kernel);
+}
