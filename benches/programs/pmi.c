@@ -11,8 +11,9 @@
  *   get     rank 0 times single gets and batches of them, while all others wait in a fence
  *   memory  1:p, with a look at this process's own memory before its client is there and after it has done all; then
  *           as sleep
+ *   rounds  1:2 in as many rounds as each rank has entries, one new entry in each; then as sleep
  *
- * The mark is left last: a rank that marked has finalized (sleep, memory: has entered its fence). */
+ * The mark is left last: a rank that marked has finalized (sleep, memory, rounds: has entered its fence). */
 #define _GNU_SOURCE
 #include "values.h"
 
@@ -279,12 +280,29 @@ static void memory(void)
     sleep_in_fence();
 }
 
+/* Timed as a whole, from when all are ready to the last get of the last round. */
+static void rounds(void)
+{
+    uint64_t before = neighbour((int)page->np - 1), after = neighbour(1);
+    client_fence();
+    note_start(page, now_ns());
+    for (uint64_t round = 0; round < page->keys; round++) {
+        put_entry(page, (uint64_t)rank * page->keys + round);
+        client_commit();
+        client_fence();
+        get_entry(page, before * page->keys + round);
+        get_entry(page, after * page->keys + round);
+    }
+    note_end(page, now_ns());
+    sleep_in_fence();
+}
+
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*run)(void); int starts_client; } modes[] = {
         { "hello", hello, 0 }, { "1:2", exchange_two, 0 }, { "1:p", exchange_all, 0 },
         { "fence", fences, 0 }, { "flood", fences_in_flood, 0 }, { "sleep", sleep_in_fence, 0 },
-        { "get", times_of_gets, 0 }, { "memory", memory, 1 },
+        { "get", times_of_gets, 0 }, { "memory", memory, 1 }, { "rounds", rounds, 0 },
     };
     if (argc != 3)
         return EXIT_NO_PAGE;

@@ -11,8 +11,10 @@ use crate::family;
 use crate::launcher::{Client, Kind, LIBRARY, Launcher};
 use crate::machine::{self, Machine};
 use crate::options::Options;
+use crate::policy::{Bound, Caching, Policy};
 use crate::programs::{CompileError, Programs};
 use crate::report::Report;
+use crate::results::ResultsError;
 use crate::scratch::Scratch;
 use crate::suite::Suite;
 
@@ -58,6 +60,9 @@ pub enum BenchError {
         /// What the system says.
         source: io::Error,
     },
+    /// Results cannot be kept.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
     /// What was measured cannot be printed.
     #[error("cannot print the results")]
     Print(#[from] io::Error),
@@ -73,7 +78,7 @@ impl Bench {
         let scratch = Scratch::create(&target).map_err(BenchError::Scratch)?;
         machine::clean_up_on_signals(scratch.paths())?;
         let is_wanted = |launcher: &Launcher| !options.without.iter().any(|name| launcher.is_called(name));
-        let own = own(&options, &target)?;
+        let own = own(&options, &target, &scratch)?;
         let programs = Programs::compile(scratch.programs(), own.iter().find_map(Launcher::library))?;
 
         let (rivals, absent) = Launcher::rivals(&target, options.suite);
@@ -115,16 +120,37 @@ impl Bench {
     }
 }
 
-/// scela-run, once for each client, as far as wanted: nothing is built that is not.
-fn own(options: &Options, target: &Path) -> Result<Vec<Launcher>, BuildError> {
+/// scela-run, once for each client or policy, as far as wanted: nothing is built that is not.
+fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launcher>, BuildError> {
     let is_unwanted = |is_called: &dyn Fn(&str) -> bool| options.without.iter().any(|name| is_called(name));
     if is_unwanted(&|name| Kind::Scela.is_called(name)) {
         return Ok(Vec::new());
     }
     let path = cargo::SCELA_RUN.find(target)?;
-    let mut own = vec![Launcher::scela(path.clone(), Client::Wire)];
-    if options.suite == Suite::Pmi && !is_unwanted(&|name| name.eq_ignore_ascii_case(LIBRARY)) {
-        own.push(Launcher::scela(path, Client::Library(cargo::LIBPMI.find(target)?)));
+    let caching = |policy| Caching { policy, fanout: FANOUT, stats: scratch.programs().join("stats.json") };
+    let mut own: Vec<Launcher> = match options.suite {
+        Suite::Launch | Suite::Pmi => vec![Launcher::scela(path.clone(), Client::Wire, None)],
+        Suite::Caches => {
+            POLICIES.map(|policy| Launcher::scela(path.clone(), Client::Wire, Some(caching(policy)))).into()
+        }
+    };
+    if options.suite != Suite::Launch && !is_unwanted(&|name| name.eq_ignore_ascii_case(LIBRARY)) {
+        let client = Client::Library(cargo::LIBPMI.find(target)?);
+        // Under the other policies the library asks its agent as any other client does.
+        let caching = (options.suite == Suite::Caches).then(|| caching(Policy::Hcmab));
+        own.push(Launcher::scela(path, client, caching));
     }
     Ok(own)
 }
+
+/// What each section picks from: a bound that lets nothing go, one that does, and one for each rank.
+const POLICIES: [Policy; 6] = [
+    Policy::Hcs,
+    Policy::Hcma,
+    Policy::Hcmab,
+    Policy::HcmabLru(Bound::Own),
+    Policy::HcmabLru(Bound::RanksBy(8)),
+    Policy::HcmabLru(Bound::Ranks),
+];
+/// As scela-run takes it where it is not asked for another.
+const FANOUT: u32 = 32;

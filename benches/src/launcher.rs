@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::policy::Caching;
 use crate::suite::Suite;
 
 /// One launcher as it stands on this machine.
@@ -19,6 +20,8 @@ pub struct Launcher {
     pub path: PathBuf,
     /// By what its ranks speak PMI.
     pub client: Client,
+    /// How it is asked to cache, where it is asked.
+    pub caching: Option<Caching>,
 }
 
 /// How a rank speaks PMI.
@@ -49,13 +52,22 @@ impl Launcher {
     /// The floor, whose program is one of ours.
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
-        Self { kind: Kind::Floor, version: String::new(), path, client: Client::Wire }
+        Self { kind: Kind::Floor, version: String::new(), path, client: Client::Wire, caching: None }
     }
 
     /// scela-run itself.
     #[must_use]
-    pub fn scela(path: PathBuf, client: Client) -> Self {
-        Self { kind: Kind::Scela, version: String::new(), path, client }
+    pub fn scela(path: PathBuf, client: Client, caching: Option<Caching>) -> Self {
+        Self { kind: Kind::Scela, version: String::new(), path, client, caching }
+    }
+
+    /// The same over a tree of another fan-out, where it is asked for a tree.
+    #[must_use]
+    pub fn with_fanout(mut self, fanout: u32) -> Self {
+        if let Some(caching) = &mut self.caching {
+            caching.fanout = fanout;
+        }
+        self
     }
 
     /// The other launchers that are installed and can take part in a suite; and in words, those that are not.
@@ -63,6 +75,9 @@ impl Launcher {
     pub fn rivals(target: &Path, suite: Suite) -> (Vec<Self>, Vec<String>) {
         let mut present = Vec::new();
         let mut absent = Vec::new();
+        if suite == Suite::Caches {
+            return (present, absent);
+        }
         let mut note = |found: Result<Self, String>| match found {
             Ok(rival) => present.push(rival),
             Err(why) => absent.push(why),
@@ -88,7 +103,23 @@ impl Launcher {
             Client::Library(_) => name.eq_ignore_ascii_case(LIBRARY),
             Client::Wire => self.kind == Kind::Scela && name.eq_ignore_ascii_case(WIRE),
         };
-        by_client || self.kind.is_called(name) || self.to_string().eq_ignore_ascii_case(name)
+        by_client || self.kind.is_called(name) || self.label().eq_ignore_ascii_case(name)
+    }
+
+    /// What it is called beside others of the same tree: its name and version, or its policy; and its client.
+    #[must_use]
+    pub fn label(&self) -> String {
+        let mut label = match (&self.caching, self.kind) {
+            (Some(caching), _) => caching.policy.to_string(),
+            // There is one of each, and its version is the repository's.
+            (None, Kind::Floor | Kind::Scela) => self.kind.name().to_owned(),
+            (None, Kind::Hydra | Kind::Srun | Kind::OpenMpi) => format!("{} {}", self.kind.name(), self.version),
+        };
+        if let Client::Library(_) = self.client {
+            label += " with ";
+            label += LIBRARY;
+        }
+        label
     }
 
     /// The libpmi.so by which its ranks ask it.
@@ -131,6 +162,7 @@ impl Launcher {
             Kind::Floor => {}
             Kind::Scela | Kind::Hydra => {
                 command.args(["-n", &np.to_string()]);
+                command.args(self.caching.iter().flat_map(|caching| caching.options(np)));
             }
             Kind::Srun => {
                 command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]);
@@ -149,16 +181,8 @@ impl Launcher {
 
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.name())?;
-        match self.kind {
-            // There is one of each, and its version is the repository's.
-            Kind::Floor | Kind::Scela => {}
-            Kind::Hydra | Kind::Srun | Kind::OpenMpi => write!(f, " {}", self.version)?,
-        }
-        match self.client {
-            Client::Wire => Ok(()),
-            Client::Library(_) => write!(f, " with {LIBRARY}"),
-        }
+        f.write_str(&self.label())?;
+        self.caching.as_ref().map_or(Ok(()), |caching| write!(f, " fan-out {}", caching.fanout))
     }
 }
 
@@ -198,7 +222,7 @@ fn hydras(target: &Path) -> Vec<PathBuf> {
 }
 
 fn rival(kind: Kind, version: &str, path: PathBuf) -> Launcher {
-    Launcher { kind, version: version.trim().to_owned(), path, client: Client::Wire }
+    Launcher { kind, version: version.trim().to_owned(), path, client: Client::Wire, caching: None }
 }
 
 fn hydra(path: PathBuf) -> Result<Launcher, String> {
@@ -249,6 +273,7 @@ const WIRE: &str = "wire";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::{Bound, Policy};
 
     #[test]
     fn a_kind_names_all_of_it_and_a_version_only_one() {
@@ -260,11 +285,20 @@ mod tests {
 
     #[test]
     fn the_library_is_left_out_alone_or_with_its_launcher() {
-        let wire = Launcher::scela(PathBuf::new(), Client::Wire);
-        let library = Launcher::scela(PathBuf::new(), Client::Library(PathBuf::new()));
+        let wire = Launcher::scela(PathBuf::new(), Client::Wire, None);
+        let library = Launcher::scela(PathBuf::new(), Client::Library(PathBuf::new()), None);
         assert_eq!(library.to_string(), "scela-run with libpmi");
         assert!(library.is_called("libpmi") && library.is_called("scela-run with libpmi"));
         assert!(library.is_called("scela-run") && wire.is_called("scela-run") && !wire.is_called("libpmi"));
         assert!(wire.is_called("wire") && !library.is_called("wire"));
+    }
+
+    #[test]
+    fn a_policy_is_left_out_over_every_tree() {
+        let policy = Policy::HcmabLru(Bound::RanksBy(8));
+        let caching = Some(Caching { policy, fanout: 32, stats: PathBuf::new() });
+        let launcher = Launcher::scela(PathBuf::new(), Client::Wire, caching).with_fanout(4);
+        assert_eq!(launcher.to_string(), "hcmab-lru p/8 fan-out 4");
+        assert!(launcher.is_called("hcmab-lru p/8") && launcher.is_called("wire") && !launcher.is_called("hcmab-lru"));
     }
 }

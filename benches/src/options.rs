@@ -28,6 +28,8 @@ pub struct Options {
     pub deadline: Duration,
     /// Where each single run is written, as comma-separated values.
     pub csv: Option<PathBuf>,
+    /// The directory in which results are kept; nothing where they are only printed.
+    pub write: Option<PathBuf>,
 }
 
 impl Options {
@@ -49,6 +51,7 @@ impl Options {
             fences: if suite == Suite::Launch { number(matches, "fences") } else { 0 },
             deadline: Duration::from_secs(number(matches, "deadline").into()),
             csv: matches.get_one("csv").cloned(),
+            write: if suite == Suite::Caches { matches.get_one("write").cloned() } else { None },
         }
     }
 }
@@ -93,6 +96,16 @@ fn command(suite: Suite) -> Command {
             command.arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
         }
         Suite::Pmi => command,
+        Suite::Caches => command.arg(
+            Arg::new("write")
+                .long("write")
+                .value_name("DIR")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_missing_value(RESULTS)
+                .value_parser(value_parser!(PathBuf))
+                .help("Also keep tables, numbers and plots in DIR [default: docs/results]"),
+        ),
     }
 }
 
@@ -124,9 +137,19 @@ fn words(suite: Suite) -> Words {
             without: "Launchers to leave out: hydra, srun, libpmi (scela-run with it), wire (scela-run without), ...",
             deadline: "300",
         },
+        Suite::Caches => Words {
+            about: "Times exchanges under each cache policy of scela-run over trees of many agents, in turns, and looks \
+                    at the memory of the board",
+            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH time those instead of building them.",
+            sizes: "64,128,256,512 to exchange; 256 for memory",
+            without: "Policies to leave out: hcs, hcma, \"hcmab-lru p/8\", libpmi (hcmab with it), ...",
+            deadline: "120",
+        },
     }
 }
 
+/// Where results are kept if nothing else is said.
+const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results");
 /// More ranks than any one machine is asked for; what is beyond is a slip of the finger.
 const RANKS_MAX: i64 = 65_536;
 
@@ -135,7 +158,8 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Options {
-        let suite = if line.starts_with("pmi") { Suite::Pmi } else { Suite::Launch };
+        let suites = [Suite::Launch, Suite::Pmi, Suite::Caches];
+        let suite = suites.into_iter().find(|suite| line.starts_with(suite.name())).unwrap();
         Options::from_matches(suite, &command(suite).get_matches_from(line.split(' ')))
     }
 
@@ -162,6 +186,14 @@ mod tests {
         assert_eq!((options.deadline, options.fences), (Duration::from_secs(300), 0));
         let command = command(Suite::Pmi);
         assert!(command.try_get_matches_from(["pmi", "--only", "fence"]).is_err());
+    }
+
+    #[test]
+    fn results_are_kept_where_it_is_said_or_in_the_repository() {
+        assert_eq!(parsed("caches --bench").write, None);
+        assert!(parsed("caches --write --runs 1").write.unwrap().ends_with("docs/results"));
+        assert_eq!(parsed("caches --write=elsewhere").write, Some(PathBuf::from("elsewhere")));
+        assert!(command(Suite::Pmi).try_get_matches_from(["pmi", "--write"]).is_err());
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Report {
                 (_, Some(library)) => format!("{} with {}", launcher.path.display(), library.display()),
                 (Kind::Scela | Kind::Hydra | Kind::Srun | Kind::OpenMpi, None) => launcher.path.display().to_string(),
             };
-            writeln!(out, "{launcher}: {what}")?;
+            writeln!(out, "{}: {what}", launcher.label())?;
         }
         for why in absent {
             writeln!(out, "{why}")?;
@@ -82,10 +82,7 @@ impl Report {
     pub fn section(&mut self, title: &str, table: &Table, notes: &[String]) -> io::Result<()> {
         self.clear_progress();
         let mut out = io::stdout().lock();
-        writeln!(out, "\n{title}\n\n{table}")?;
-        for note in notes {
-            writeln!(out, "  {note}")?;
-        }
+        write!(out, "\n{}", section_text(title, table, notes))?;
         out.flush()?;
         self.csv.as_mut().map_or(Ok(()), BufWriter::flush)
     }
@@ -116,6 +113,13 @@ impl Report {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
+}
+
+/// A section in plain text.
+#[must_use]
+pub fn section_text(title: &str, table: &Table, notes: &[String]) -> String {
+    let notes: String = notes.iter().map(|note| format!("  {note}\n")).collect();
+    format!("{title}\n\n{table}\n{notes}")
 }
 
 /// Prints why nothing can be measured, with all reasons behind it.

@@ -53,6 +53,12 @@ impl<T> Series<T> {
         self.results.iter().filter_map(|result| result.as_ref().ok())
     }
 
+    /// The runs that count, each with the number of its round, from 1.
+    pub fn by_round(&self) -> impl Iterator<Item = (usize, &T)> {
+        let rounds = self.results.iter().enumerate();
+        rounds.filter_map(|(index, result)| Some((index + 1, result.as_ref().ok()?)))
+    }
+
     /// The first reason why a run does not count, and how many do not.
     #[must_use]
     pub fn voids(&self) -> Option<(usize, &Void)> {
@@ -122,6 +128,7 @@ mod tests {
         });
         assert_eq!(all[1].median_ratio(&all[0], |time| *time), Some(6.0));
         assert_eq!(all[1].voids().map(|(count, _)| count), Some(1));
+        assert!(all[1].by_round().eq([(1, &3.0), (3, &9.0)]));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::launcher::{Client, Kind, Launcher};
 use crate::machine::STARTING;
 use crate::mark::Mark;
 use crate::page::{Header, Page, Reading};
+use crate::stats::StatsError;
 
 /// What is started, whoever starts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub enum Program {
     Get,
     /// Everyone gets everyone's entry and looks at its own memory before and after; then as [`Program::Sleep`].
     Memory,
+    /// As [`Program::OneToTwo`], so many times with new entries; then as [`Program::Sleep`].
+    Rounds(u32),
 }
 
 /// A run that counts.
@@ -105,6 +108,9 @@ pub enum Void {
     /// It would take too long, and was not asked for by name.
     #[error("more than {0} ranks only where typed (--np)")]
     NotTyped(u32),
+    /// What scela-run counted is not there.
+    #[error("{0}")]
+    Stats(#[from] StatsError),
     /// An earlier run hung, so this one was not tried.
     #[error("not tried after a run that hung")]
     NotTried,
@@ -271,6 +277,7 @@ impl Program {
             Self::Sleep => Some("sleep"),
             Self::Get => Some("get"),
             Self::Memory => Some("memory"),
+            Self::Rounds(_) => Some("rounds"),
         }
     }
 
@@ -288,7 +295,11 @@ impl Job {
     /// How many entries each rank puts.
     #[must_use]
     pub fn keys(self) -> u32 {
-        if self.program == Program::Get { (GET_ENTRIES / self.np).max(1) } else { 1 }
+        match self.program {
+            Program::Get => (GET_ENTRIES / self.np).max(1),
+            Program::Rounds(rounds) => rounds,
+            _ => 1,
+        }
     }
 
     /// How many words the program takes down.
@@ -301,7 +312,12 @@ impl Job {
             Program::Get => 5 * self.program.gets(launcher) as usize,
             // Before and after.
             Program::Memory => 2 * np,
-            Program::Empty | Program::Hello | Program::OneToTwo | Program::OneToAll | Program::Sleep => 0,
+            Program::Empty
+            | Program::Hello
+            | Program::OneToTwo
+            | Program::OneToAll
+            | Program::Sleep
+            | Program::Rounds(_) => 0,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The two benches, and in what they differ.
+//! The three benches, and in what they differ.
 
 use std::ops::RangeInclusive;
 
@@ -11,6 +11,8 @@ pub enum Suite {
     Launch,
     /// PMI: what exchanging entries takes, over the wire and through libpmi.so.
     Pmi,
+    /// Cache policies: what exchanging entries takes over trees of many agents, under each of them.
+    Caches,
 }
 
 impl Suite {
@@ -22,6 +24,7 @@ impl Suite {
                 &[Section::Empty, Section::Hello, Section::OneToTwo, Section::OneToAll, Section::Fence, Section::Memory]
             }
             Self::Pmi => &[Section::OneToTwo, Section::OneToAll, Section::Get, Section::PrivateMemory],
+            Self::Caches => &[Section::CachedOneToTwo, Section::CachedOneToAll, Section::CachedMemory],
         }
     }
 
@@ -47,6 +50,7 @@ impl Suite {
         match self {
             Self::Launch => "launch",
             Self::Pmi => "pmi",
+            Self::Caches => "caches",
         }
     }
 
@@ -55,7 +59,7 @@ impl Suite {
     pub fn value_bytes(self) -> RangeInclusive<u32> {
         match self {
             // As long as a business card of shared memory and one network address.
-            Self::Launch => 64..=64,
+            Self::Launch | Self::Caches => 64..=64,
             // All that a PMI-1 line of 1024 bytes has room for.
             Self::Pmi => 1..=1000,
         }
@@ -70,6 +74,7 @@ mod tests {
     fn a_name_means_the_section_of_its_own_suite() {
         assert_eq!(Suite::Launch.parse_section("memory"), Ok(Section::Memory));
         assert_eq!(Suite::Pmi.parse_section("memory"), Ok(Section::PrivateMemory));
+        assert_eq!(Suite::Caches.parse_section("memory"), Ok(Section::CachedMemory));
         assert_eq!(Suite::Pmi.parse_section("flood"), Err("there are 1:2, 1:p, get, memory".to_owned()));
     }
 }

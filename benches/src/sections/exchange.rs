@@ -72,9 +72,10 @@ fn wall(run: &Finished) -> f64 {
     run.wall.as_secs_f64()
 }
 
-fn sizes(suite: Suite) -> &'static [u32] {
+/// The numbers of ranks that exchange.
+pub(super) fn sizes(suite: Suite) -> &'static [u32] {
     match suite {
-        Suite::Launch => &[64, 128, 256, 512],
+        Suite::Launch | Suite::Caches => &[64, 128, 256, 512],
         Suite::Pmi => &[64, 256, 1024, 4096],
     }
 }

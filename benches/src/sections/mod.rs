@@ -1,6 +1,7 @@
 //! The sections: what is asked of every launcher, each with its table.
 
 mod agents;
+mod caches;
 mod exchange;
 mod fence;
 mod get;
@@ -37,6 +38,12 @@ pub enum Section {
     Get,
     /// How much memory PMI takes of a rank.
     PrivateMemory,
+    /// [`Section::OneToTwo`] under each cache policy.
+    CachedOneToTwo,
+    /// [`Section::OneToAll`] under each cache policy.
+    CachedOneToAll,
+    /// How much memory the board takes under each cache policy.
+    CachedMemory,
 }
 
 impl Section {
@@ -54,6 +61,9 @@ impl Section {
             Self::Memory => memory::run(bench, self),
             Self::Get => get::run(bench, self),
             Self::PrivateMemory => private_memory::run(bench, self),
+            Self::CachedOneToTwo => caches::exchange::run(bench, self, Program::OneToTwo),
+            Self::CachedOneToAll => caches::exchange::run(bench, self, Program::OneToAll),
+            Self::CachedMemory => caches::memory::run(bench, self),
         }
     }
 }
@@ -63,12 +73,12 @@ impl fmt::Display for Section {
         f.write_str(match self {
             Self::Empty => "empty",
             Self::Hello => "hello",
-            Self::OneToTwo => "1:2",
-            Self::OneToAll => "1:p",
+            // Some have the same name in another suite.
+            Self::OneToTwo | Self::CachedOneToTwo => "1:2",
+            Self::OneToAll | Self::CachedOneToAll => "1:p",
             Self::Fence => "fence",
             Self::Get => "get",
-            // Each has a suite of its own.
-            Self::Memory | Self::PrivateMemory => "memory",
+            Self::Memory | Self::PrivateMemory | Self::CachedMemory => "memory",
         })
     }
 }

@@ -1,0 +1,129 @@
+//! The cache policies of scela-run, and how it is asked for one of them over a tree of agents that count as nodes.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+/// What agents keep of the bulletin board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Hierarchical caching, simple.
+    Hcs,
+    /// With message aggregation.
+    Hcma,
+    /// With message aggregation and broadcast.
+    Hcmab,
+    /// The same, with a bound on the values that an agent keeps.
+    HcmabLru(Bound),
+}
+
+/// How many values of others an agent keeps under HCMAB-LRU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// What scela-run takes by itself.
+    Own,
+    /// One for each rank of the job.
+    Ranks,
+    /// One for each so many ranks of the job.
+    RanksBy(u32),
+}
+
+/// How scela-run is asked: a policy, over a tree of one agent for each [`RANKS_PER_AGENT`] ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caching {
+    /// What agents keep.
+    pub policy: Policy,
+    /// The most children of an agent.
+    pub fanout: u32,
+    /// Where scela-run writes what it counted.
+    pub stats: PathBuf,
+}
+
+impl Policy {
+    /// What scela-run calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hcs => "hcs",
+            Self::Hcma => "hcma",
+            Self::Hcmab => "hcmab",
+            Self::HcmabLru(_) => "hcmab-lru",
+        }
+    }
+
+    /// The bound that is asked for in a job of `np` ranks, where one is.
+    #[must_use]
+    pub fn entries(self, np: u32) -> Option<u32> {
+        match self {
+            Self::HcmabLru(Bound::Ranks) => Some(np),
+            Self::HcmabLru(Bound::RanksBy(divisor)) => Some((np / divisor).max(1)),
+            Self::HcmabLru(Bound::Own) | Self::Hcs | Self::Hcma | Self::Hcmab => None,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Self::HcmabLru(Bound::Ranks) => f.write_str(" p"),
+            Self::HcmabLru(Bound::RanksBy(divisor)) => write!(f, " p/{divisor}"),
+            Self::HcmabLru(Bound::Own) | Self::Hcs | Self::Hcma | Self::Hcmab => Ok(()),
+        }
+    }
+}
+
+impl Caching {
+    /// The options for a job of `np` ranks.
+    #[must_use]
+    pub fn options(&self, np: u32) -> Vec<OsString> {
+        let mut options = vec![
+            "--agents-as-nodes".into(),
+            "--agents-per-node".into(),
+            agents(np).to_string().into(),
+            "--fanout".into(),
+            self.fanout.to_string().into(),
+            "--cache".into(),
+            self.policy.name().into(),
+        ];
+        if let Some(entries) = self.policy.entries(np) {
+            options.extend(["--cache-entries".into(), entries.to_string().into()]);
+        }
+        let mut stats = OsString::from("--stats=");
+        stats.push(&self.stats);
+        options.push(stats);
+        options
+    }
+}
+
+/// How many agents serve `np` ranks.
+#[must_use]
+pub fn agents(np: u32) -> u32 {
+    np.div_ceil(RANKS_PER_AGENT)
+}
+
+/// So few that 512 ranks make a tree of 64 agents.
+pub const RANKS_PER_AGENT: u32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_follows_the_number_of_ranks() {
+        let entries = |bound| Policy::HcmabLru(bound).entries(256);
+        assert_eq!([Bound::Own, Bound::Ranks, Bound::RanksBy(8)].map(entries), [None, Some(256), Some(32)]);
+        assert_eq!(Policy::HcmabLru(Bound::RanksBy(8)).entries(4), Some(1));
+        assert_eq!(Policy::HcmabLru(Bound::RanksBy(8)).to_string(), "hcmab-lru p/8");
+    }
+
+    #[test]
+    fn scela_run_is_asked_for_agents_policy_and_counts() {
+        let policy = Policy::HcmabLru(Bound::RanksBy(8));
+        let caching = Caching { policy, fanout: 4, stats: PathBuf::from("/s/stats") };
+        let words = "--agents-as-nodes --agents-per-node 16 --fanout 4 --cache hcmab-lru --cache-entries 16 \
+                     --stats=/s/stats";
+        assert_eq!(caching.options(128), words.split(' ').collect::<Vec<_>>());
+        assert_eq!([1, 8, 9].map(agents), [1, 1, 2]);
+    }
+}

@@ -1,0 +1,134 @@
+//! What scela-run counted on each level of the tree.
+
+use super::{Counted, entries};
+use crate::launcher::{Client, Launcher};
+use crate::results::csv::Csv;
+use crate::rounds::Series;
+use crate::sections::notes::Notes;
+use crate::sections::number;
+use crate::stats::Level;
+use crate::table::Table;
+
+/// The counts of all jobs, medians over their rounds.
+#[derive(Debug)]
+pub(super) struct Levels {
+    numbers: Csv,
+}
+
+impl Default for Levels {
+    fn default() -> Self {
+        let heads = JOB_HEADS.into_iter().chain(QUANTITIES.iter().map(|quantity| quantity.name));
+        Self { numbers: Csv::new(&heads.collect::<Vec<_>>()) }
+    }
+}
+
+impl Levels {
+    /// Adds a row for each level.
+    pub(super) fn keep(&mut self, launcher: &Launcher, np: u32, series: &Series<Counted>) {
+        let fanout = launcher.caching.as_ref().map_or(0, |caching| caching.fanout);
+        let (label, entries) = (launcher.label(), entries(launcher, np));
+        for (at, level) in levels(series).iter().enumerate() {
+            let medians = QUANTITIES.map(|quantity| median(series, at, quantity.of).unwrap_or(f64::NAN));
+            let mut row: Vec<&dyn std::fmt::Display> =
+                vec![&fanout, &np, &label, &entries, &level.level, &level.places];
+            row.extend(medians.iter().map(|median| median as &dyn std::fmt::Display));
+            self.numbers.row(&row);
+        }
+    }
+
+    pub(super) fn numbers(self) -> Csv {
+        self.numbers
+    }
+}
+
+/// The levels of one job under each policy.
+pub(super) fn table(launchers: &[Launcher], all: &[Series<Counted>]) -> Table {
+    let mut table = Table::default();
+    table.group("", &["", "level", "places"]);
+    table.group("up", &["messages", "kB"]);
+    table.group("down", &["messages", "kB"]);
+    table.group("gets", &["own", "others'", "sent on", "joined"]);
+    table.group("values", &["let go"]);
+    for (launcher, series) in launchers.iter().zip(all) {
+        for (at, level) in levels(series).iter().enumerate() {
+            let count = |of| median(series, at, of).map_or_else(|| "-".to_owned(), |count| format!("{count:.0}"));
+            let kilobytes = |of| number(median(series, at, of).map(|bytes| bytes / 1e3));
+            table.row(vec![
+                if at == 0 { launcher.label() } else { String::new() },
+                level.level.to_string(),
+                level.places.to_string(),
+                count(|level| level.up.board.messages),
+                kilobytes(|level| level.up.board.bytes),
+                count(|level| level.down.board.messages),
+                kilobytes(|level| level.down.board.bytes),
+                count(|level| level.gets.board + level.gets.own),
+                count(|level| level.gets.others),
+                count(|level| level.gets.asked),
+                count(|level| level.gets.joined),
+                count(|level| level.held.sum.evictions),
+            ]);
+        }
+    }
+    table
+}
+
+/// What there is to say about single policies: how many values a cache may keep, and who has no segment.
+pub(super) fn notes(launchers: &[Launcher], all: &[Series<Counted>]) -> Notes {
+    let mut notes = Notes::default();
+    for (launcher, series) in launchers.iter().zip(all) {
+        let label = launcher.label();
+        for Counted { stats, run } in series.counted() {
+            if let Some(entries) = stats.cache_entries {
+                notes.add(format!("{label}: a cache keeps at most {entries} values of others' ranks"));
+            }
+            let (ranks, readers) = (run.reading.marks.len(), stats.ranks_with_segment);
+            if matches!(launcher.client, Client::Library(_)) && readers as usize != ranks {
+                notes.add(format!("{label}: only {readers} of {ranks} ranks read their agent's memory"));
+            }
+        }
+    }
+    notes
+}
+
+/// The levels of the tree, which are those of any run.
+fn levels(series: &Series<Counted>) -> &[Level] {
+    series.counted().next().map_or(&[], |counted| &counted.stats.levels)
+}
+
+fn median(series: &Series<Counted>, level: usize, of: fn(&Level) -> u64) -> Option<f64> {
+    series.median(|counted| counted.stats.levels.get(level).map_or(f64::NAN, |level| of(level) as f64))
+}
+
+#[derive(Clone, Copy)]
+struct Quantity {
+    name: &'static str,
+    of: fn(&Level) -> u64,
+}
+
+const fn quantity(name: &'static str, of: fn(&Level) -> u64) -> Quantity {
+    Quantity { name, of }
+}
+
+const JOB_HEADS: [&str; 6] = ["fanout", "np", "policy", "cache_entries", "level", "places"];
+
+const QUANTITIES: [Quantity; 19] = [
+    quantity("up_board_messages", |level| level.up.board.messages),
+    quantity("up_board_bytes", |level| level.up.board.bytes),
+    quantity("up_control_messages", |level| level.up.control.messages),
+    quantity("up_control_bytes", |level| level.up.control.bytes),
+    quantity("down_board_messages", |level| level.down.board.messages),
+    quantity("down_board_bytes", |level| level.down.board.bytes),
+    quantity("down_control_messages", |level| level.down.control.messages),
+    quantity("down_control_bytes", |level| level.down.control.bytes),
+    quantity("link_bytes", |level| level.link_bytes),
+    quantity("gets_board", |level| level.gets.board),
+    quantity("gets_own", |level| level.gets.own),
+    quantity("gets_others", |level| level.gets.others),
+    quantity("gets_asked", |level| level.gets.asked),
+    quantity("gets_joined", |level| level.gets.joined),
+    quantity("held_max_bytes", |level| level.held.max.bytes),
+    quantity("held_max_own_bytes", |level| level.held.max.own_bytes),
+    quantity("held_max_index_entries", |level| level.held.max.index_entries),
+    quantity("held_sum_bytes", |level| level.held.sum.all_bytes()),
+    quantity("evictions", |level| level.held.sum.evictions),
+];
