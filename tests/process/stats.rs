@@ -162,6 +162,23 @@ fn the_table_is_said_at_the_end() {
 }
 
 #[test]
+fn ranks_with_shared_memory_are_counted_once_each() {
+    // Only HCMAB has any; rank 0 does not ask, the others do so twice.
+    for (policy, expected) in [("--cache hcmab", RANKS - 1), ("--cache hcma", 0)] {
+        let (run, place) = run_of_twelve(policy);
+        let ask = "cmd=scela_segment";
+        let steps = ["init", "@0", "say here", "@*", "fence"];
+        let others = (1..RANKS).flat_map(|rank| [format!("@{rank}"), ask.to_owned(), ask.to_owned()]);
+        let steps: Vec<String> = steps.map(str::to_owned).into_iter().chain(others).collect();
+        let steps = steps.iter().map(String::as_str).chain(["@*", "finalize"]);
+        run.program(script(steps)).run().has_code(0);
+        assert_eq!(Stats::of(&place).0["ranks_with_segment"].as_u64(), Some(expected), "{policy}");
+    }
+    let run = scela().np(2).arg("--stats").program(script(["init", "cmd=scela_segment", "finalize"]));
+    run.run().has_code(0).says("\n  note: ranks that read the board in shared memory: 2; their gets nobody counts\n");
+}
+
+#[test]
 fn output_counts_however_late_it_is_read() {
     let (run, place) = counted(scela().np(3).agents(3).fanout(2).unread());
     let program = sh("head -c 100000 /dev/zero | tr '\\0' x; echo >&2");
