@@ -24,7 +24,9 @@ impl Suite {
                 &[Section::Empty, Section::Hello, Section::OneToTwo, Section::OneToAll, Section::Fence, Section::Memory]
             }
             Self::Pmi => &[Section::OneToTwo, Section::OneToAll, Section::Get, Section::PrivateMemory],
-            Self::Caches => &[Section::CachedOneToTwo, Section::CachedOneToAll, Section::CachedMemory],
+            Self::Caches => {
+                &[Section::CachedOneToTwo, Section::CachedOneToAll, Section::CachedMemory, Section::Simulated]
+            }
         }
     }
 

@@ -99,7 +99,7 @@ impl Findings {
 
     fn write_to(self, directory: &Path, suite: Suite, conditions: &str) -> Result<(), ResultsError> {
         let suite_name = suite.name();
-        let stem = format!("{suite_name}-{}", self.section.to_string().replace(':', "-"));
+        let stem = stem(suite, self.section);
         let mut block = format!("{conditions}\n\n```text\n{}\n```\n", self.tables.join("\n\n"));
         for (what, plot) in self.plots {
             let name = format!("{stem}-{what}.svg");
@@ -110,7 +110,7 @@ impl Findings {
             block += &format!("\n![{}]({name})\n", plot.title);
         }
         for (what, numbers) in self.numbers {
-            let name = format!("{stem}-{what}.csv");
+            let name = numbers_name(suite, self.section, what);
             write(&directory.join(&name), numbers.text())?;
             block += &format!("\nNumbers: [{name}]({name})\n");
         }
@@ -125,6 +125,17 @@ impl Findings {
             Err(marker) => Err(ResultsError::NoMarker { path: page, marker }),
         }
     }
+}
+
+/// How the names of a section's files begin.
+fn stem(suite: Suite, section: Section) -> String {
+    format!("{}-{}", suite.name(), section.to_string().replace(':', "-"))
+}
+
+/// The name of a file of numbers: `what` they are of a section.
+#[must_use]
+pub fn numbers_name(suite: Suite, section: Section, what: &str) -> String {
+    format!("{}-{what}.csv", stem(suite, section))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), ResultsError> {

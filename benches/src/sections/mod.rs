@@ -44,6 +44,8 @@ pub enum Section {
     CachedOneToAll,
     /// How much memory the board takes under each cache policy.
     CachedMemory,
+    /// What the simulation makes of the exchanges under each cache policy.
+    Simulated,
 }
 
 impl Section {
@@ -64,6 +66,7 @@ impl Section {
             Self::CachedOneToTwo => caches::exchange::run(bench, self, Program::OneToTwo),
             Self::CachedOneToAll => caches::exchange::run(bench, self, Program::OneToAll),
             Self::CachedMemory => caches::memory::run(bench, self),
+            Self::Simulated => caches::simulated::run(bench, self),
         }
     }
 }
@@ -79,6 +82,7 @@ impl fmt::Display for Section {
             Self::Fence => "fence",
             Self::Get => "get",
             Self::Memory | Self::PrivateMemory | Self::CachedMemory => "memory",
+            Self::Simulated => "simulated",
         })
     }
 }

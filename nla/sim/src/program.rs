@@ -74,6 +74,8 @@ pub(crate) struct Exchange {
     pub(crate) ranks: u32,
     pub(crate) pattern: Pattern,
     pub(crate) values: Values,
+    /// There is a fence before it.
+    pub(crate) ready: bool,
 }
 
 impl Program {
@@ -110,6 +112,14 @@ impl Program {
         }
     }
 
+    /// How many fences ranks have passed when they get anything; at least 1.
+    pub(crate) fn fences_before_gets(&self) -> usize {
+        match self {
+            Self::Exchange(exchange) => 1 + usize::from(exchange.ready),
+            Self::Drawn { .. } => 1,
+        }
+    }
+
     /// What a key's value is after so many fences, where nothing newer is known.
     pub(crate) fn value_after(&self, fences: u32, key: &[u8]) -> Option<&[u8]> {
         match self {
@@ -140,6 +150,11 @@ impl Exchange {
         if self.pattern == Pattern::Nothing {
             return Op::Exit(0);
         }
+        let position = match (self.ready, position) {
+            (true, 1) => return Op::Fence,
+            (true, 2..) => position - 1,
+            _ => position,
+        };
         match (position, self.pattern) {
             (0, _) => return Op::Join,
             (1, _) => return Op::PutCard,
@@ -174,7 +189,7 @@ mod tests {
     fn an_exchange_is_put_fence_get_fence() {
         let steps = |pattern, rank| {
             let values = Values::new("card-", 1, 10);
-            let program = Program::Exchange(Exchange { ranks: 4, pattern, values });
+            let program = Program::Exchange(Exchange { ranks: 4, pattern, values, ready: false });
             let mut ops: Vec<Op> = Vec::new();
             while !matches!(ops.last(), Some(Op::Exit(_))) {
                 ops.push(program.op(rank, ops.len() as u32));

@@ -364,8 +364,8 @@ impl World {
                 self.queue.push(*clock + 2 * self.costs.local, here as u32, What::Step(index as u32));
             }
             Stage::InSweep if self.places[here].locals.sweep.waiting => {
-                let (key, members) = self.swept_key(here);
-                *clock += u64::from(members.len() as u32) * self.costs.get_answered;
+                let (key, _) = self.swept_key(here);
+                *clock += self.costs.get_answered;
                 self.check_card(here, key, *clock, value.as_deref());
                 self.places[here].locals.sweep.waiting = false;
                 self.pass_key(here, *clock);
@@ -467,13 +467,14 @@ impl World {
                     // The others of its agent ask after it, and are answered with it.
                     match self.ask(here, clock, rank, key) {
                         Some(value) => {
-                            *clock += asking * self.costs.get_hit;
+                            *clock += (asking - 1) * self.costs.get_asked;
                             self.tally
                                 .note_in_step(self.places[here].depth, Gets { own: asking - 1, ..Gets::default() });
                             value.as_deref() == Some(program.card(of))
                         }
                         None => {
-                            *clock += (asking - 1) * self.costs.get_asked;
+                            // Out of step they would find it a moment later: that is what it costs.
+                            *clock += (asking - 1) * self.costs.get_hit;
                             let joined = Gets { joined: asking - 1, ..Gets::default() };
                             self.tally.note_in_step(self.places[here].depth, joined);
                             self.places[here].locals.sweep.waiting = true;

@@ -99,8 +99,10 @@ pub struct Report {
     pub started: u64,
     /// The fences.
     pub fences: Vec<FenceReport>,
-    /// From the last rank's release from the first fence until the last get was answered.
+    /// From the last rank's release from the fence after the puts until the last get was answered.
     pub getting: u64,
+    /// From the first rank's arrival at the fence after the puts until the last get was answered.
+    pub exchange: u64,
     /// When the session was over.
     pub over: u64,
     /// By level: first the links right below the root.
@@ -229,7 +231,9 @@ impl crate::world::World {
     /// What the run has shown.
     pub(crate) fn report(&self, fanout: u32, pattern: Option<Pattern>, seed: u64) -> Report {
         let tally = &self.tally;
-        let released = self.watch.fences.first().map_or(0, |fence| fence.last_release);
+        let exchanged = self.watch.fences.get(self.program.fences_before_gets() - 1);
+        let released = exchanged.map_or(0, |fence| fence.last_release);
+        let put = exchanged.and_then(|fence| fence.arrivals).map_or(0, |(first, _)| first);
         let [root, inner, leaves] = tally.memory;
         let mut gets = tally.gets.clone();
         let mut stats = self.root.stats(self.places[0].counted, tally.fences.clone());
@@ -256,6 +260,7 @@ impl crate::world::World {
             started: tally.started,
             fences: tally.fences(&self.watch.fences),
             getting: self.watch.last_get.saturating_sub(released),
+            exchange: self.watch.last_get.max(released).saturating_sub(put),
             over: tally.over,
             levels: tally.levels.clone(),
             gets,

@@ -33,6 +33,8 @@ pub struct Spec {
     /// Where the board is whole, ranks read it themselves, as through libpmi. Else each get is a question
     /// to the agent, as over PMI's wire.
     pub segment: bool,
+    /// Ranks meet at a fence before they put anything, as where an exchange is timed.
+    pub ready: bool,
     /// What keys begin with.
     pub prefix: String,
     /// The shortest value, in bytes.
@@ -79,6 +81,7 @@ impl Default for Spec {
             cache: CachePolicy::default(),
             pattern: Pattern::default(),
             segment: false,
+            ready: false,
             prefix: "card-".to_owned(),
             value_min: 1,
             value_max: 1000,
@@ -167,6 +170,9 @@ impl Spec {
         let ranks = self.ranks() as u32;
         let agents: Vec<_> = (1..=self.nodes).map(AgentId).collect();
         let mut costs = self.costs.clone();
+        if self.cores.is_some() {
+            costs = costs.on_one_machine();
+        }
         if let Some(latency) = self.latency {
             costs.latency = latency.as_nanos() as u64;
         }
@@ -176,7 +182,12 @@ impl Spec {
             fanout: self.fanout,
             placement: place(ranks, &agents),
             cache: self.cache,
-            program: Program::Exchange(Exchange { ranks, pattern: self.pattern, values: self.values() }),
+            program: Program::Exchange(Exchange {
+                ranks,
+                pattern: self.pattern,
+                values: self.values(),
+                ready: self.ready,
+            }),
             costs,
             segment: self.segment && self.cache == CachePolicy::Hcmab,
             cores: self.cores,

@@ -138,7 +138,7 @@ impl Exchange {
             |what: &str, y, panels| Plot { title: format!("PMI {section} exchange: {what}"), x: "ranks", y, panels };
         findings.plot("time", plot("time until the last rank has its last entry", "seconds", times));
         findings.plot("messages", plot("messages about the board over all links", "messages", messages));
-        findings.numbers("runs", runs);
+        findings.numbers(RUNS, runs);
         findings.numbers("levels", levels.numbers());
         findings.write(bench)?;
         Ok(())
@@ -171,6 +171,9 @@ fn values(counted: &Counted) -> Vec<(&'static str, f64)> {
         ("evictions", counted.stats.evictions() as f64),
     ]
 }
+
+/// What the file of single runs is called.
+pub(super) const RUNS: &str = "runs";
 
 const RUN_HEADS: [&str; 11] = [
     "fanout",

@@ -7,6 +7,7 @@
 pub(super) mod exchange;
 mod levels;
 pub(super) mod memory;
+pub(super) mod simulated;
 
 use super::participants;
 use crate::bench::Bench;
