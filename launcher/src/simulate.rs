@@ -7,6 +7,9 @@ use sim::{Refusal, Report, Spec};
 use crate::cli::Options;
 use crate::exit;
 
+/// The length of the values that simulated ranks put.
+const VALUE_BYTES: u32 = 64;
+
 /// Simulates what `options` ask for and writes what came out to `out`. The exit code: success, usage
 /// where it was refused, which `err` is told, or a bug where an invariant did not hold.
 pub fn run(options: &Options, out: &mut impl Write, err: &mut impl Write) -> u8 {
@@ -54,6 +57,9 @@ fn spec(options: &Options, fanout: u32) -> Spec {
         fanout,
         cache: options.cache,
         pattern: simulation.pattern,
+        // As a business card of shared memory and one network address.
+        value_min: VALUE_BYTES,
+        value_max: VALUE_BYTES,
         latency: simulation.latency,
         bandwidth: simulation.bandwidth,
         cores: simulation.cores,

@@ -15,7 +15,7 @@ pub enum Pattern {
     /// Each gets the entries of the ranks on its left and right, as a ring of neighbours does.
     #[default]
     Neighbours,
-    /// Each gets all entries, from that of the next rank on and around.
+    /// Each gets all entries, in the order of the ranks that put them.
     All,
 }
 

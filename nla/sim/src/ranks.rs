@@ -67,13 +67,12 @@ pub(crate) struct Locals {
     sweep: Sweep,
 }
 
-/// All ranks of an agent get all entries in step: each key is got by all of them before the next, but for
-/// those that have not come to their first key, or are beyond their last.
+/// All ranks of an agent get all entries in step: each key is got by all of them before the next.
 #[derive(Debug, Default)]
 struct Sweep {
     entered: usize,
-    /// The key, counted from that of the agent's first rank.
-    at: u64,
+    /// The rank whose entry they are at.
+    at: u32,
     waiting: bool,
 }
 
@@ -196,7 +195,6 @@ impl World {
                     let locals = &mut self.places[here].locals;
                     locals.sweep.entered += 1;
                     if locals.sweep.entered == locals.all.len() {
-                        locals.sweep.at = 1;
                         self.sweep(here, clock);
                     }
                     return;
@@ -364,7 +362,7 @@ impl World {
                 self.queue.push(*clock + 2 * self.costs.local, here as u32, What::Step(index as u32));
             }
             Stage::InSweep if self.places[here].locals.sweep.waiting => {
-                let (key, _) = self.swept_key(here);
+                let key = self.places[here].locals.sweep.at;
                 *clock += self.costs.get_answered;
                 self.check_card(here, key, *clock, value.as_deref());
                 self.places[here].locals.sweep.waiting = false;
@@ -404,23 +402,14 @@ impl World {
 
     // ---- all gets of all ranks, in step ----
 
-    /// The rank whose entry the ranks are at, and which of them are.
-    fn swept_key(&self, here: usize) -> (u32, std::ops::Range<usize>) {
-        let locals = &self.places[here].locals;
-        let (at, ranks) = (locals.sweep.at, u64::from(self.watch.ranks()));
-        let first = locals.all.first().map_or(0, |local| u64::from(local.rank));
-        let members = at.saturating_sub(ranks) as usize..(at as usize).min(locals.all.len());
-        (((first + at) % ranks) as u32, members)
-    }
-
-    /// All are done with a key. Who has got its last one goes on.
+    /// All are done with a key. When it was the last, they go on.
     fn pass_key(&mut self, here: usize, clock: u64) {
-        let ranks = u64::from(self.watch.ranks());
         let locals = &mut self.places[here].locals;
-        let at = locals.sweep.at;
         locals.sweep.at += 1;
-        if at >= ranks {
-            self.leave_sweep(here, (at - ranks) as usize, clock);
+        if locals.sweep.at == self.watch.ranks() {
+            for index in 0..locals.all.len() {
+                self.leave_sweep(here, index, clock);
+            }
         }
     }
 
@@ -440,10 +429,10 @@ impl World {
         }
         let program = std::rc::Rc::clone(&self.program);
         for _ in 0..TURN {
-            if self.places[here].locals.sweep.at >= count + ranks {
+            let of = self.places[here].locals.sweep.at;
+            if u64::from(of) >= ranks {
                 return;
             }
-            let (of, members) = self.swept_key(here);
             let mut key = [0; KEY_BYTES];
             let key = program.card_key(of, &mut key);
             let place = &self.places[here];
@@ -453,7 +442,7 @@ impl World {
                 LookUp::Absent => Some(false),
                 LookUp::Pending => None,
             };
-            let asking = members.len() as u64;
+            let asking = count;
             let right = match found {
                 Some(right) => {
                     *clock += asking * self.costs.get_hit;
@@ -462,7 +451,7 @@ impl World {
                     right
                 }
                 None => {
-                    let Some(rank) = place.locals.all.get(members.start).map(|local| Rank(local.rank)) else { return };
+                    let Some(rank) = place.locals.all.first().map(|local| Rank(local.rank)) else { return };
                     *clock += self.costs.get_asked;
                     // The others of its agent ask after it, and are answered with it.
                     match self.ask(here, clock, rank, key) {

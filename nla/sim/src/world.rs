@@ -121,7 +121,8 @@ pub(crate) struct World {
     pub(crate) asking: Option<(usize, Rank)>,
     /// What that was answered at once.
     pub(crate) answered: Option<Option<Bytes>>,
-    actions: Vec<Action>,
+    /// Room for actions, one for each input that is handed in while others are acted on.
+    actions: Vec<Vec<Action>>,
     root_actions: Vec<RootAction>,
 }
 
@@ -233,7 +234,7 @@ impl World {
     /// passes with what is done.
     pub(crate) fn input(&mut self, here: usize, clock: &mut u64, input: Input) {
         let Some(core) = &mut self.places[here].core else { return };
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut actions = self.actions.pop().unwrap_or_default();
         core.handle(Duration::from_nanos(*clock), input, &mut actions);
         if self.checked {
             core.check_invariants();
@@ -241,7 +242,7 @@ impl World {
         for action in actions.drain(..) {
             self.act(here, clock, action);
         }
-        self.actions = actions;
+        self.actions.push(actions);
     }
 
     /// As [`World::input`], for the root.

@@ -4,7 +4,7 @@
 //! releases, behind those that they know of, so that what comes is what is true here now. An answer
 //! from below may have crossed a release on its way up: then it is asked again.
 
-use std::collections::{BTreeMap, btree_map};
+use std::collections::{HashMap, hash_map};
 
 use bytes::Bytes;
 use pmi::Rank;
@@ -95,7 +95,8 @@ struct Question {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
-    open: BTreeMap<Vec<u8>, Question>,
+    /// Never walked through: what comes of it has to be the same in each run.
+    open: HashMap<Vec<u8>, Question>,
     /// How many wait, for all of them.
     waiting: usize,
     gets: Gets,
@@ -116,17 +117,17 @@ impl LookUps {
             Ok(way) => way,
         };
         match self.open.entry(key.to_vec()) {
-            btree_map::Entry::Occupied(open) if waiter == Waiter::Parent && open.get().way == Way::Up => {
+            hash_map::Entry::Occupied(open) if waiter == Waiter::Parent && open.get().way == Way::Up => {
                 // All that could be below was asked; to wait for the parent would be for ever.
                 self.answer_here(waiter, None)
             }
-            btree_map::Entry::Occupied(mut open) => {
+            hash_map::Entry::Occupied(mut open) => {
                 open.get_mut().waiters.push(waiter);
                 self.waiting += 1;
                 self.gets.joined += 1;
                 Asked::Waits
             }
-            btree_map::Entry::Vacant(free) => {
+            hash_map::Entry::Vacant(free) => {
                 self.waiting += 1;
                 free.insert(Question { waiters: vec![waiter], way, tried: 0 });
                 self.gets.asked += 1;

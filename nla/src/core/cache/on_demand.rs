@@ -71,6 +71,7 @@ impl Cache for OnDemand {
             News::Overwritten(keys) => keys,
             News::Epoch(_) => Keys::default(),
         };
+        self.held.note(self.known.len(), self.known.bytes());
         self.known.forget_absences();
         let passed = std::mem::take(&mut self.passed);
         if self.is_root {
@@ -102,10 +103,12 @@ impl Cache for OnDemand {
             Some(value) => self.known.learn(Entry::new(key, value)),
             None => self.known.learn_absent(key),
         }
-        self.held.note(self.known.len(), self.known.bytes());
     }
 
     fn held(&self) -> Held {
-        self.held
+        // It only grows from one release to the next.
+        let mut held = self.held;
+        held.note(self.known.len(), self.known.bytes());
+        held
     }
 }
