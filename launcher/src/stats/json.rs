@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nla::core::{CachePolicy, Counted, Gets, Held, LevelStats, Sent, Times, Traffic};
+use nla::core::{Counted, Gets, Held, LevelStats, Sent, Times, Traffic};
 use serde::Serialize;
 
 use super::Statistics;
@@ -88,10 +88,7 @@ pub(super) fn json(statistics: &Statistics) -> String {
     let document = Document {
         version: VERSION,
         policy: policy.name(),
-        cache_entries: match policy {
-            CachePolicy::HcmabLru { entries } => Some(*entries),
-            CachePolicy::Hcs | CachePolicy::Hcma | CachePolicy::Hcmab => None,
-        },
+        cache_entries: policy.entries(),
         ranks: *ranks,
         agents: *agents,
         agents_reported: statistics.reported(),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use nla::core::{CachePolicy, LevelStats, Sent};
+use nla::core::{LevelStats, Sent};
 
 use super::Statistics;
 
@@ -37,10 +37,7 @@ const GAP: &str = "  ";
 /// All of it, without a newline at the end.
 pub(super) fn table(statistics: &Statistics) -> String {
     let Statistics { policy, ranks, agents, fanout, stats } = statistics;
-    let bound = match policy {
-        CachePolicy::HcmabLru { entries } => format!(" ({entries} entries)"),
-        CachePolicy::Hcs | CachePolicy::Hcma | CachePolicy::Hcmab => String::new(),
-    };
+    let bound = policy.entries().map_or_else(String::new, |entries| format!(" ({entries} entries)"));
     let (reported, segments) = (statistics.reported(), stats.segments());
     let mut text = format!(
         "statistics: policy {policy}{bound}, ranks: {ranks}, fan-out: {fanout}, agents reported: {reported} of {agents}\n"

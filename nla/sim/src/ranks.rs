@@ -1,9 +1,9 @@
 //! Ranks: not processes, but where each is in its program.
 
 use bytes::Bytes;
-use nla::core::{Action, CachePolicy, Exit, Gets, Input};
+use nla::core::{Action, Exit, Gets, Input};
 use pmi::board::Pending;
-use pmi::{Answer, LookUp, Puts, Rank, Ranks, Request};
+use pmi::{Answer, Board, LookUp, Puts, Rank, Ranks, Request};
 
 use crate::events::What;
 use crate::faults::Mutation;
@@ -424,7 +424,7 @@ impl World {
 
     fn sweep(&mut self, here: usize, clock: &mut u64) {
         let (count, ranks) = (self.places[here].locals.all.len() as u64, u64::from(self.watch.ranks()));
-        if self.cache == CachePolicy::Hcmab {
+        if self.places[here].board.as_ref().is_some_and(Board::is_whole) {
             return self.sweep_whole_board(here, clock, count, ranks);
         }
         let program = std::rc::Rc::clone(&self.program);

@@ -195,7 +195,7 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, agents, fanout, ranks, placement, cache, rounds, .. } = self;
         write!(f, "SCELA_SEED={seed}: {ranks} ranks on {agents} agents ({placement:?}), fan-out {fanout}, {cache}")?;
-        if let CachePolicy::HcmabLru { entries } = cache {
+        if let Some(entries) = cache.entries() {
             write!(f, " of {entries} entries")?;
         }
         write!(f, ", {rounds} fences; {}", self.faults)?;

@@ -59,9 +59,17 @@ impl CachePolicy {
         }
     }
 
+    /// Its bound on cached values, if it has one.
+    pub fn entries(self) -> Option<u32> {
+        match self {
+            Self::HcmabLru { entries } => Some(entries),
+            Self::Hcs | Self::Hcma | Self::Hcmab => None,
+        }
+    }
+
     /// The same policy with another bound on cached values; `None` if it has no bound.
     pub fn with_entries(self, entries: u32) -> Option<Self> {
-        matches!(self, Self::HcmabLru { .. }).then_some(Self::HcmabLru { entries })
+        self.entries().map(|_| Self::HcmabLru { entries })
     }
 
     /// Whether ranks' puts are handed on one by one as they are made.
