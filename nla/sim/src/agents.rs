@@ -11,6 +11,10 @@ use crate::oracle::{Doom, Violation};
 use crate::report::Which;
 use crate::world::{NS, State, World};
 
+/// How long an agent takes at most to kill its ranks and to leave, once it has heard that its parent is
+/// gone: no grace is due.
+const LINGERED_MAX: u64 = 1_000_000_000;
+
 impl World {
     /// Starts all agents, one after another; each says hello when it is up and its parent is.
     pub(crate) fn invite(&mut self) {
@@ -116,6 +120,12 @@ impl World {
         place.state = State::Left;
         place.core = None;
         place.board = None;
+        let lingered = place.orphaned.map_or(0, |since| clock.saturating_sub(since));
+        let stalled = self.faults.faults.iter().any(|timed| matches!(timed.fault, Fault::Stall { .. }));
+        if self.checked && lingered > LINGERED_MAX && !stalled {
+            let why = format!("agent {here} was without its parent for {} ms", lingered / 1_000_000);
+            self.watch.fail(Violation::new(clock, why));
+        }
         self.part(here, clock);
     }
 

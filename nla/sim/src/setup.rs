@@ -84,6 +84,7 @@ pub(crate) fn places(tree: Subtree) -> Vec<Place> {
             streams_open: 0,
             locals: Locals::default(),
             board: None,
+            orphaned: None,
             told_up: 0,
             counted: Counted::default(),
         });

@@ -62,7 +62,8 @@ pub struct Spec {
 pub struct Bounds {
     /// Bytes of memory, as estimated.
     pub memory: u64,
-    /// Messages and entries to be handled one by one, as estimated; about ten million take a second.
+    /// Messages and entries to be handled one by one, as estimated. Half a million take a second where caches are
+    /// large, some millions where they are small.
     pub steps: u64,
 }
 

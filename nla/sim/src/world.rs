@@ -85,6 +85,8 @@ pub(crate) struct Place {
     pub(crate) streams_open: u32,
     pub(crate) locals: Locals,
     pub(crate) board: Option<Board>,
+    /// When it heard that its parent is gone.
+    pub(crate) orphaned: Option<u64>,
     /// Fence messages sent up since the last release.
     pub(crate) told_up: u32,
     /// What a driver counts.
@@ -219,6 +221,7 @@ impl World {
                 self.input(here, &mut clock, Input::ChildLost(AgentId(child), "the link broke".to_owned()));
             }
             What::ParentLost => {
+                self.places[here].orphaned = Some(clock);
                 self.input(here, &mut clock, Input::ParentLost { why: "the link broke".to_owned() });
             }
             What::NeverJoined(agent) => {

@@ -154,6 +154,7 @@ mod tests {
     fn what_is_encoded_can_be_read_and_nothing_else() {
         let message = Up::Waiting { namespace: NamespaceId(3), number: 9 };
         let bytes = encode(&message);
+        assert_eq!(encoded_bytes(&message), bytes.len());
         assert_eq!(decode::<Up>(&bytes).unwrap(), message);
         assert!(matches!(decode::<Up>(&[bytes.clone(), vec![0]].concat()), Err(CodingError::TooLong(1))));
         assert!(matches!(decode::<Up>(&bytes[..bytes.len() - 1]), Err(CodingError::Unreadable { .. })));

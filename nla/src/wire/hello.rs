@@ -267,9 +267,10 @@ impl Responder {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::Content;
+    use super::super::record::{Content, bytes_on_link};
     use super::super::{Lane, RecordError};
     use super::*;
+    use crate::core::limits::RECORD_BYTES_MAX;
 
     const SESSION: SessionId = SessionId(0x5ce1a);
 
@@ -306,6 +307,19 @@ mod tests {
         assert_eq!(content, Content::Piece(Lane::Board, b"put key=value"));
         let (content, rest) = parent.opener.open(&wire[first..]).unwrap().unwrap();
         assert_eq!((content, first + rest), (Content::Grant(Lane::Stdout, 77), wire.len()));
+    }
+
+    #[test]
+    fn what_a_message_weighs_is_known_without_sending_it() {
+        let (mut child, _) = pair();
+        for length in [0, 1, 1000, RECORD_BYTES_MAX - 5, RECORD_BYTES_MAX - 4, RECORD_BYTES_MAX, 100_000] {
+            let framed = [&(length as u32).to_le_bytes()[..], &vec![7; length]].concat();
+            let mut wire = Vec::new();
+            for piece in framed.chunks(RECORD_BYTES_MAX) {
+                child.sealer.seal(&Content::Piece(Lane::Board, piece), &mut wire);
+            }
+            assert_eq!(wire.len(), bytes_on_link(length), "{length} bytes");
+        }
     }
 
     #[test]
