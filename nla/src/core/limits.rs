@@ -26,8 +26,8 @@ pub const FENCE_BYTES_MAX: usize = 1 << 30;
 /// Values that an agent keeps by default where the cache policy sets a bound: MPI libraries look up a
 /// few dozen of other nodes' entries.
 pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
-/// Look-ups of one child that may wait for an answer at a time, beside one for each of its ranks:
-/// those of other namespaces.
+/// Look-ups that may wait for an answer at a place, beside one for each rank below it: those of
+/// other namespaces.
 pub const FOREIGN_LOOK_UPS_MAX: usize = 65_536;
 
 /// How long the root listens for more failures before it elects the first cause.

@@ -8,10 +8,12 @@ use std::collections::{HashMap, hash_map};
 
 use bytes::Bytes;
 use pmi::Rank;
+use pmi::board::check_put;
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Whereabouts};
 use super::ids::AgentId;
+use super::limits::FOREIGN_LOOK_UPS_MAX;
 use super::message::Asker;
 
 /// Who is to be answered.
@@ -103,9 +105,10 @@ pub(super) struct LookUps {
 }
 
 impl LookUps {
-    /// How many wait for an answer.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting
+    /// Whether a child may ask for this key: somebody could have put it, and no more wait for answers
+    /// than there are `ranks` below, and [`FOREIGN_LOOK_UPS_MAX`].
+    pub(super) fn admits(&self, ranks: u64, key: &[u8]) -> bool {
+        check_put(key, b"").is_ok() && self.waiting < ranks as usize + FOREIGN_LOOK_UPS_MAX
     }
 
     /// Somebody asks for a key.

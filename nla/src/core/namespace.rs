@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use pmi::board::check_put;
 use pmi::{Puts, Rank, Ranks};
 
 use super::cache::{Cache, CachePolicy, Place};
 use super::fence::{Fence, FenceError, Part};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::{EXIT_BATCH, FENCE_SLOW, FOREIGN_LOOK_UPS_MAX};
+use super::limits::{EXIT_BATCH, FENCE_SLOW};
 use super::lookup::LookUps;
 use super::message::{Brought, Inquiry, Matter, Up};
 use super::node::Node;
@@ -293,8 +292,7 @@ impl Namespace {
 
     /// Whether `child` may ask for this key: it has ranks that can, and not too many have asked.
     pub(super) fn may_get(&self, child: AgentId, key: &[u8]) -> bool {
-        let bound = self.fence.expected() as usize + FOREIGN_LOOK_UPS_MAX;
-        self.children.contains_key(&child) && check_put(key, b"").is_ok() && self.look_ups.waiting() < bound
+        self.children.contains_key(&child) && self.look_ups.admits(self.fence.expected(), key)
     }
 
     /// An own rank asks another agent; whether it is to be forgotten there when it ends.

@@ -30,7 +30,9 @@ use super::table::{Key, RankTable};
 use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{BootOrder, BootReport, DownEncoder, Lane, ParentAddress, Place, decode, decode_down, encode};
+use crate::wire::{
+    BootOrder, BootReport, DownEncoder, Lane, ParentAddress, Place, StepFrame, decode, decode_down, encode,
+};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -386,7 +388,7 @@ impl Driver {
     fn handle(&mut self, input: Input) {
         tracing::debug!(?input, "in");
         let now = self.clock.now();
-        let step = self.recorder.as_ref().map(|recorder| recorder.step(now, &input));
+        let step = self.recorder.is_some().then(|| StepFrame::of(now, &input));
         let before = self.actions.len();
         self.core.handle(now, input, &mut self.actions);
         if let (Some(recorder), Some(step)) = (&mut self.recorder, step) {

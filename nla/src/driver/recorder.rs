@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::core::{Action, Input, Time};
+use crate::core::Action;
 use crate::wire::{Place, StepFrame};
 
 /// The variable that names the directory for recordings: one file for each agent in it.
@@ -27,12 +27,7 @@ impl Recorder {
         Ok(Some(Self(recording)))
     }
 
-    /// An input that is about to be handed in.
-    pub(super) fn step(&self, now: Time, input: &Input) -> StepFrame {
-        StepFrame::of(now, input)
-    }
-
-    /// What came of it.
+    /// What came of an input.
     pub(super) fn done(&mut self, step: StepFrame, actions: &[Action]) {
         // A recording that ends early is one all the same.
         let _ = self.0.write_all(&step.with(actions));

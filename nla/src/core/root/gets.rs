@@ -1,11 +1,9 @@
 //! Gets that only the root can answer, or send to where the entry is.
 
 use bytes::Bytes;
-use pmi::board::check_put;
 
 use super::{Root, RootAction};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::limits::FOREIGN_LOOK_UPS_MAX;
 use crate::core::lookup::{Answered, Asked, Waiter, Way};
 use crate::core::message::Down;
 
@@ -20,9 +18,7 @@ impl Root {
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let bound = ns.plan.size as usize + FOREIGN_LOOK_UPS_MAX;
-        let may = ns.children.contains_key(&from) && check_put(key, b"").is_ok() && ns.look_ups.waiting() < bound;
-        if !may {
+        if !(ns.children.contains_key(&from) && ns.look_ups.admits(ns.fence.expected(), key)) {
             return self.cut_off(now, from, "it asks for what it may not".to_owned(), actions);
         }
         match ns.look_ups.ask(ns.cache.as_mut(), Waiter::Child(from), key) {
