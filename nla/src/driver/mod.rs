@@ -11,13 +11,14 @@ mod input;
 mod link;
 mod output;
 mod port;
+mod process;
 mod recorder;
 mod serving;
 mod startup;
 mod table;
 
-pub use agent::run_agent;
 pub use clock::Clock;
 pub use greeting::{Accepted, Gatekeeper, GreetingError, accept, connect, let_in};
 pub use link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
+pub use process::run_agent;
