@@ -25,7 +25,8 @@ impl World {
     pub(crate) fn new() -> Self {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        let label = format!("test-{}-{run}", std::process::id());
+        // Of one width: no label may be the beginning of another, which would own its processes.
+        let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
         Self { label, directory: directory.expect("a place for temporary files") }
     }
