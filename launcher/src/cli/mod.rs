@@ -44,7 +44,8 @@ pub use self::error::{Place, Problem, UsageError};
 pub use self::help::{ENVIRONMENT, EXAMPLES, EXIT_CODES, command};
 pub use self::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
 pub use self::request::{
-    Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, KILL_GRACE_DEFAULT, Mpi, Options, Program, Request, StatsTo, StdinTo,
+    BootstrapKind, Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, HostOptions, HostSource, KILL_GRACE_DEFAULT,
+    LaunchOptions, LaunchShape, Manager, ManagerChoice, MapBy, Mpi, Options, Program, Request, StatsTo, StdinTo,
 };
 pub use self::simulation::{FANOUTS_MAX, Simulation};
 pub use self::value_problem::ValueProblem;

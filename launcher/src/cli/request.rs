@@ -130,9 +130,136 @@ pub enum StatsTo {
     File(PathBuf),
 }
 
+/// Where names of hosts come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostSource {
+    /// `-hosts`: the list itself.
+    List(OsString),
+    /// `-f`: a file; `-` is standard input. Never empty.
+    File(PathBuf),
+}
+
+/// A resource manager that may have given this job its nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Manager {
+    /// Slurm.
+    Slurm,
+    /// PBS Professional, OpenPBS and Torque.
+    Pbs,
+    /// IBM Spectrum LSF.
+    Lsf,
+    /// Sun, Univa and Open Grid Engine.
+    Sge,
+    /// Flux.
+    Flux,
+}
+
+/// `--rm`: whose allocation counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ManagerChoice {
+    /// That of the first whose variables are there.
+    #[default]
+    Auto,
+    /// Nobody's.
+    None,
+    /// This one's; that it is not there is an error.
+    Only(Manager),
+}
+
+/// `--map-by`: which node gets the next rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MapBy {
+    /// The same, until its slots are taken.
+    #[default]
+    Slot,
+    /// The next one, round and round.
+    Node,
+    /// The same, until it has so many (`ppr:N:node`). At least 1.
+    PerNode(u32),
+}
+
+/// Which hosts a session may use, and how its ranks are placed on them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostOptions {
+    /// `-hosts` and `-f`, in the order typed.
+    pub sources: Vec<HostSource>,
+    /// `--exclude`: hosts to leave out.
+    pub exclude: Option<OsString>,
+    /// `--select`: which of the list to take, by their places in it.
+    pub select: Option<OsString>,
+    /// `--rm`.
+    pub manager: ManagerChoice,
+    /// `--map-by`.
+    pub map_by: MapBy,
+    /// `-rankmap`: the node of each rank, in words; not looked into here.
+    pub rankmap: Option<OsString>,
+}
+
+/// `--bootstrap`: how agents are started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootstrapKind {
+    /// As processes of this machine.
+    Fork,
+    /// A secure shell for each node.
+    Ssh,
+    /// By a resource manager's own command.
+    Manager(Manager),
+    /// By a command of the user's, `{host}` in it standing for the host. Never empty.
+    Exec(OsString),
+}
+
+/// `--launch`: who starts whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LaunchShape {
+    /// As the model says.
+    #[default]
+    Auto,
+    /// The launcher starts all, a session for each rank; to compare with.
+    Linear,
+    /// The launcher starts all, a session for each node.
+    Flat,
+    /// Agents start agents.
+    Tree,
+}
+
+/// How agents get to their nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LaunchOptions {
+    /// `--bootstrap`; where it is not typed, the plan decides.
+    pub bootstrap: Option<BootstrapKind>,
+    /// `--launcher-exec`: the program in place of `ssh`, or of the manager's command.
+    pub launcher_exec: Option<OsString>,
+    /// `--launch-agent`: the command on the other host that becomes the agent.
+    pub launch_agent: Option<OsString>,
+    /// `--launch`.
+    pub shape: LaunchShape,
+    /// `--batch`: sessions that one agent opens at a time. At least 1; adaptive where not typed.
+    pub batch: Option<u32>,
+    /// `--connect-back`: the address that others reach this host by.
+    pub connect_back: Option<OsString>,
+    /// `--iface`: the network interface whose address that is.
+    pub iface: Option<OsString>,
+    /// `--port-range`: first and last port to listen on.
+    pub port_range: Option<(u16, u16)>,
+    /// `--no-ports`: links go over the sessions that started the agents.
+    pub no_ports: bool,
+    /// `--min-nodes`: go on with so many nodes, if others fail to start.
+    pub min_nodes: Option<u32>,
+    /// `--spares`: so many nodes of the list are kept for those that fail.
+    pub spares: u32,
+    /// `--start-timeout`: by when all agents must be there. More than zero.
+    pub deadline: Option<Duration>,
+}
+
 /// What is said about the session as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
+    /// Which hosts, and which ranks on them.
+    pub hosts: HostOptions,
+    /// How agents get there.
+    pub launch: LaunchOptions,
+    /// `--explain`: print the plan, start nothing.
+    pub explain: bool,
     /// `-genv` and `-x`: changes for all programs, in the order typed.
     pub genv: Vec<EnvChange>,
     /// `-genvall`, `-genvnone`, `-genvlist`: what all programs get of the launcher's environment.
@@ -183,6 +310,9 @@ impl Default for Options {
     /// What holds where nothing is typed.
     fn default() -> Self {
         Self {
+            hosts: HostOptions::default(),
+            launch: LaunchOptions::default(),
+            explain: false,
             genv: Vec::new(),
             genv_policy: None,
             mpi: Mpi::default(),
