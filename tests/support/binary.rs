@@ -1,4 +1,4 @@
-//! Where the program under test is.
+//! Where programs are: the one under test, and those of the system.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -25,4 +25,11 @@ fn beside_this_test() -> PathBuf {
             candidates[0].display()
         ),
     }
+}
+
+/// Where a program of the system is. Daemons lie where not every user looks.
+pub(crate) fn found(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    places.map(|place| place.join(program)).find(|candidate| candidate.is_file())
 }

@@ -10,7 +10,9 @@
 
 mod binary;
 mod capture;
+mod cluster;
 pub mod lines;
+mod mock;
 mod outcome;
 mod process;
 mod run;
@@ -24,11 +26,13 @@ mod world;
 
 pub use binary::scela_run;
 pub use capture::Capture;
+pub use cluster::{Broken, Builder as ClusterBuilder, Cluster, Host};
+pub use mock::{Manager, Mock};
 pub use outcome::Outcome;
 pub use process::Process;
 pub use run::{CACHES, Program, Run, scela, sh};
 pub use running::Running;
-pub use slurm::Slurm;
+pub use slurm::{Allocation, Slurm};
 pub use sockets::{TcpSocket, tcp_sockets};
 pub use terminal::Terminal;
 pub use tree::Tree;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::binary::scela_run;
+use crate::cluster::Cluster;
 use crate::outcome::Outcome;
 use crate::running::Running;
 use crate::world::World;
@@ -34,6 +35,7 @@ pub const CACHES: [&[&str]; 6] = [
 pub fn scela() -> Run {
     Run {
         world: World::new(),
+        elsewhere: Vec::new(),
         options: Vec::new(),
         program: Vec::new(),
         environment: Vec::new(),
@@ -64,6 +66,8 @@ pub(crate) enum Input {
 #[derive(Debug)]
 pub struct Run {
     pub(crate) world: World,
+    /// The words in front of all others with which they run elsewhere; none for here.
+    elsewhere: Vec<OsString>,
     options: Vec<OsString>,
     program: Program,
     environment: Vec<(OsString, OsString)>,
@@ -125,6 +129,13 @@ impl Run {
         self
     }
 
+    /// More of them.
+    pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
+        let owned = |(name, value): (N, V)| (name.as_ref().to_owned(), value.as_ref().to_owned());
+        self.environment.extend(variables.into_iter().map(owned));
+        self
+    }
+
     /// Shell commands to be run in the shell that becomes scela-run: `ulimit -n 100`, `umask 077`.
     pub fn shell(mut self, prelude: &str) -> Self {
         self.prelude = Some(prelude.to_owned());
@@ -168,6 +179,13 @@ impl Run {
         self
     }
 
+    /// Started on the front end of `cluster`. The run is to leave nothing on any of its hosts.
+    pub fn on(mut self, cluster: &Cluster) -> Self {
+        self.elsewhere = cluster.front_end().entrance();
+        self.world.extend_to(cluster);
+        self
+    }
+
     /// The run must be over by then; 60 s unless said otherwise.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -191,9 +209,17 @@ impl Run {
         Running::start(self)
     }
 
-    /// All words of the command, the program scela-run first.
+    /// All words of the command, the program scela-run first, behind those with which it runs elsewhere.
     pub fn words(&self) -> Vec<OsString> {
-        let mut words = vec![scela_run().clone().into_os_string()];
+        let mut words = self.elsewhere.clone();
+        if !words.is_empty() {
+            // Namespaces have working directories of their own.
+            let directory = self.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
+            let mut option = OsString::from("--wdns=");
+            option.push(directory);
+            words.extend([option, "--".into()]);
+        }
+        words.push(scela_run().clone().into_os_string());
         words.extend(["--label", self.world.label()].map(OsString::from));
         words.extend(self.options.iter().chain(&self.program).cloned());
         words

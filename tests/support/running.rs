@@ -19,6 +19,8 @@ use crate::world::World;
 /// How long streams may stay open after the launcher has ended. They should be closed by then, but
 /// the thread that reads them may have some way to go.
 const STREAMS_TIME: Duration = Duration::from_secs(20);
+/// How long after the launcher's end something may be left on other hosts.
+const REMOTE_END_TIME: Duration = Duration::from_secs(1);
 
 /// See [`Run::spawn`].
 #[derive(Debug)]
@@ -140,7 +142,13 @@ impl Running {
     pub fn finish(mut self) -> Outcome {
         let status = self.wait();
         let outcome = self.outcome(status);
-        if let Some(left) = self.world.leftovers() {
+        let mut left = self.world.leftovers();
+        if left.is_some() && self.world.has_hosts() {
+            // Guardians on other nodes end right after their agents, of whose end the launcher knows.
+            before(Instant::now() + REMOTE_END_TIME, || self.world.leftovers().is_none().then_some(()));
+            left = self.world.leftovers();
+        }
+        if let Some(left) = left {
             self.world.end_all();
             self.is_over = true;
             panic!("something was left behind:\n{left}{outcome}");

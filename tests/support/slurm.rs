@@ -1,13 +1,14 @@
-//! A Slurm of its own, for the ranks that only a real `srun` can start.
+//! A Slurm of its own, for what only a real `srun` can start, and only a real `salloc` can give.
 //!
-//! Its daemons run in the foreground as children of the test, listen on the loopback interface only,
-//! and keep all their files in one temporary directory. They say that this machine is two nodes with
-//! many cores each; nothing is accounted, bound or confined.
+//! Its daemons run in the foreground as children of the test and keep all their files in one temporary
+//! directory. Either they listen on the loopback interface only, and say that this machine is several
+//! nodes; or each host of a [`Cluster`] is a node, with a slurmd on it. Nodes have many cores; nothing is
+//! accounted, bound or confined.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -18,21 +19,46 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 
+use crate::binary::found;
+use crate::capture::Capture;
+use crate::cluster::{Cluster, Host};
 use crate::process::Process;
-use crate::waiting::eventually;
+use crate::waiting::{eventually, patience};
 use crate::world::World;
 
 /// What it consists of, and who asks it.
-const PROGRAMS: [&str; 6] = ["munged", "slurmctld", "slurmd", "srun", "scontrol", "sinfo"];
-
-/// The nodes that it believes to have.
-const NODES: [&str; 2] = ["node1", "node2"];
+const PROGRAMS: [&str; 7] = ["munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo"];
 
 /// A running Slurm. Dropping it ends all that it has started.
 #[derive(Debug)]
 pub struct Slurm {
     daemons: Vec<Daemon>,
-    world: World,
+    /// Has its files, unless a cluster has them.
+    _world: Option<World>,
+    /// Where its files are, for all of its nodes.
+    place: PathBuf,
+    /// Where its controller is, and its users.
+    controller: Node,
+    nodes: Vec<Node>,
+}
+
+/// A node, as Slurm believes.
+#[derive(Debug)]
+struct Node {
+    name: String,
+    /// What the host that it is on calls itself.
+    host: String,
+    address: Ipv4Addr,
+    port: u16,
+    /// The words in front of a command with which it runs there.
+    entrance: Vec<OsString>,
+}
+
+/// Nodes of a Slurm that are somebody's, for as long as this is.
+#[derive(Debug)]
+pub struct Allocation {
+    salloc: Child,
+    environment: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -52,16 +78,41 @@ impl Slurm {
         if let Some(slurm) = running.upgrade() {
             return Ok(slurm);
         }
-        let missing: Vec<_> = PROGRAMS.into_iter().filter(|name| found(name).is_none()).collect();
-        if !missing.is_empty() {
-            return Err(format!(
-                "Slurm is not here ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
-                missing.join(", ")
-            ));
-        }
-        let slurm = Arc::new(Self::start());
+        let slurm = Arc::new(Self::with_nodes(2)?);
         *running = Arc::downgrade(&slurm);
         Ok(slurm)
+    }
+
+    /// A new one, for which this machine is so many nodes: `node001`, `node002` and so on. `Err` says what
+    /// is missing on this machine.
+    #[track_caller]
+    pub fn with_nodes(nodes: usize) -> Result<Self, String> {
+        // Slurm's name of a host ends at the first dot.
+        let host = nla::sys::host_name();
+        let host = host.split('.').next().unwrap_or_default();
+        let node = |name: String, port| {
+            let host = host.to_owned();
+            Node { name, host, address: Ipv4Addr::LOCALHOST, port, entrance: Vec::new() }
+        };
+        let mut ports = free_ports(nodes + 1).into_iter();
+        let controller = node(host.to_owned(), ports.next().expect("one more than nodes"));
+        let nodes = ports.zip(1..).map(|(port, number)| node(format!("node{number:03}"), port)).collect();
+        let world = World::new();
+        let place = world.file("slurm");
+        Self::start(Some(world), place, controller, nodes)
+    }
+
+    /// A new one, whose nodes are the hosts of a cluster, and whose users are on its front end. `Err` says
+    /// what is missing on this machine.
+    #[track_caller]
+    pub fn on(cluster: &Cluster) -> Result<Self, String> {
+        let node = |host: &Host, port| {
+            let name = host.name().to_owned();
+            Node { host: name.clone(), name, address: host.address(), port, entrance: host.entrance() }
+        };
+        let nodes = cluster.hosts().iter().map(|host| node(host, 6818)).collect();
+        let place = cluster.shared().join("slurm");
+        Self::start(None, place, node(cluster.front_end(), 6817), nodes)
     }
 
     /// A command that starts `ranks` ranks on `nodes` nodes by `srun --mpi=MPI`; the program and its
@@ -72,69 +123,94 @@ impl Slurm {
         command
     }
 
+    /// Allocates nodes for so many ranks.
+    #[track_caller]
+    pub fn allocate(&self, nodes: usize, ranks: u32) -> Allocation {
+        let mut salloc = self.command("salloc");
+        salloc.arg("--quiet").arg(format!("--nodes={nodes}")).arg(format!("--ntasks={ranks}"));
+        // What they are given, and then for as long as somebody wants them.
+        let salloc = salloc.args(["sh", "-c", "env -0 && echo && exec cat"]).process_group(0);
+        let mut salloc = salloc.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("salloc can be started");
+        let said = salloc.stdout.take().map_or_else(Capture::none, Capture::of);
+        let is_said = said.wait(patience(), |said| said.ends_with("\0\n"));
+        let said = said.text();
+        let variables = said.split('\0').filter_map(|variable| variable.split_once('='));
+        let of_slurm = variables.filter(|(name, _)| name.starts_with("SLURM"));
+        let environment = of_slurm.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let allocation = Allocation { salloc, environment };
+        assert!(is_said, "{nodes} nodes were never allocated\n{}", self.logs());
+        allocation
+    }
+
     /// What its daemons said, for the reader of a failure.
     pub fn logs(&self) -> String {
         let log = |name: &String| {
             let text = fs::read(self.log(name)).unwrap_or_default();
             format!("--- {name}\n{}", String::from_utf8_lossy(&text))
         };
-        let nodes = NODES.map(|node| format!("steps.{node}"));
-        self.daemons.iter().map(|daemon| &daemon.name).chain(&nodes).map(log).collect()
+        let steps: Vec<_> = self.nodes.iter().map(|node| format!("steps.{}", node.name)).collect();
+        self.daemons.iter().map(|daemon| &daemon.name).chain(&steps).map(log).collect()
     }
 
     #[track_caller]
-    fn start() -> Self {
-        let mut slurm = Self { daemons: Vec::new(), world: World::new() };
-        slurm.write_files();
-        slurm.add("munged", "munged", &munged_words(&slurm.world));
-        slurm.wait("munged listens", |slurm| UnixStream::connect(slurm.world.file("munge.socket")).is_ok());
-        slurm.add("slurmctld", "slurmctld", &["-D", "-i"].map(String::from));
-        slurm.wait("slurmctld answers", |slurm| slurm.says("scontrol", &["ping"]).contains("is UP"));
-        for node in NODES {
-            slurm.add(&format!("slurmd.{node}"), "slurmd", &["-D", "-N", node].map(String::from));
+    fn start(world: Option<World>, place: PathBuf, controller: Node, nodes: Vec<Node>) -> Result<Self, String> {
+        let missing: Vec<_> = PROGRAMS.into_iter().filter(|name| found(name).is_none()).collect();
+        if !missing.is_empty() {
+            return Err(format!(
+                "Slurm is not here ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
+                missing.join(", ")
+            ));
         }
-        let idle = format!("idle {}", NODES.len());
+        let mut slurm = Self { daemons: Vec::new(), _world: world, place, controller, nodes };
+        slurm.write_files();
+        // All hosts reach the same one: its socket is a file.
+        let munged = slurm.command("munged");
+        slurm.add("munged", munged, &slurm.munged_words());
+        slurm.wait("munged listens", |slurm| UnixStream::connect(slurm.file("munge.socket")).is_ok());
+        let controller = slurm.command("slurmctld");
+        slurm.add("slurmctld", controller, &["-D", "-i"].map(String::from));
+        slurm.wait("slurmctld answers", |slurm| slurm.says("scontrol", &["ping"]).contains("is UP"));
+        for index in 0..slurm.nodes.len() {
+            let node = &slurm.nodes[index];
+            let (name, slurmd) = (node.name.clone(), slurm.command_on(node, "slurmd"));
+            slurm.add(&format!("slurmd.{name}"), slurmd, &["-D", "-N", &name].map(String::from));
+        }
+        let idle = format!("idle {}", slurm.nodes.len());
         slurm.wait("the nodes are idle", |slurm| {
             slurm.says("sinfo", &["--noheader", "--format=%T %D"]).lines().any(|line| line.trim() == idle)
         });
-        slurm
+        Ok(slurm)
     }
 
     fn write_files(&self) {
-        let place = |name: &str| self.world.file(name);
-        for directory in ["state", "spool"] {
-            fs::create_dir(place(directory)).expect("a directory of Slurm can be made");
+        for directory in ["", "state", "spool"] {
+            fs::create_dir(self.file(directory)).expect("a directory of Slurm can be made");
         }
         let mut random = [0; 128];
         File::open("/dev/urandom")
             .and_then(|mut source| source.read_exact(&mut random))
             .expect("the kernel has chance");
-        let key = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(place("munge.key"));
+        let key = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file("munge.key"));
         key.and_then(|mut key| key.write_all(&random)).expect("munge's key can be written");
-        fs::write(place("slurm.conf"), self.configuration()).expect("slurm.conf can be written");
+        fs::write(self.file("slurm.conf"), self.configuration()).expect("slurm.conf can be written");
     }
 
     fn configuration(&self) -> String {
-        let place = self.world.file("");
-        let place = place.display().to_string();
-        let place = place.trim_end_matches('/');
+        let place = self.place.display();
         let user = User::from_uid(Uid::effective()).ok().flatten().map_or_else(|| "root".into(), |user| user.name);
-        // Slurm's name of a host ends at the first dot.
-        let host = nla::sys::host_name();
-        let host = host.split('.').next().unwrap_or_default();
-        let [control, ports @ ..] = free_ports::<3>();
-        let nodes: String = NODES
+        let Node { host, address, port, .. } = &self.controller;
+        let nodes: String = self
+            .nodes
             .iter()
-            .zip(ports)
-            .map(|(node, port)| {
-                format!("NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=64 State=UNKNOWN\n")
+            .map(|Node { name, host, address, port, .. }| {
+                format!("NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs=64 State=UNKNOWN\n")
             })
             .collect();
-        let names = NODES.join(",");
+        let names = self.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(",");
         format!(
             "ClusterName=tests
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={control}
+SlurmctldHost={host}({address})
+SlurmctldPort={port}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
@@ -165,38 +241,64 @@ KillWait=1
         )
     }
 
-    fn log(&self, name: &str) -> PathBuf {
-        self.world.file(&format!("{name}.log"))
+    fn file(&self, name: &str) -> PathBuf {
+        self.place.join(name)
     }
 
+    fn log(&self, name: &str) -> PathBuf {
+        self.file(&format!("{name}.log"))
+    }
+
+    /// A command where the users are.
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(found(program).unwrap_or_else(|| program.into()));
+        self.command_on(&self.controller, program)
+    }
+
+    fn command_on(&self, node: &Node, program: &str) -> Command {
+        let program = found(program).unwrap_or_else(|| program.into()).into_os_string();
+        let mut words = node.entrance.iter().chain([&program]);
+        let mut command = Command::new(words.next().expect("the program, if nothing else"));
+        command.args(words);
         // A test that runs under some Slurm is not to talk to that one.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("SLURM") || name.starts_with("PMI")) {
                 command.env_remove(name);
             }
         }
-        command.env("SLURM_CONF", self.world.file("slurm.conf")).stdin(Stdio::null());
+        command.env("SLURM_CONF", self.file("slurm.conf")).stdin(Stdio::null());
         command
+    }
+
+    fn munged_words(&self) -> Vec<String> {
+        let file = |option: &str, name: &str| format!("--{option}={}", self.file(name).display());
+        let files = [
+            ("key-file", "key"),
+            ("socket", "socket"),
+            ("pid-file", "pid"),
+            ("log-file", "log"),
+            ("seed-file", "seed"),
+        ];
+        let files = files.map(|(option, name)| file(option, &format!("munge.{name}")));
+        // A directory for temporary files is one that others may write to, which it does not like.
+        ["--foreground", "--force"].map(String::from).into_iter().chain(files).collect()
     }
 
     /// Starts a daemon.
     #[track_caller]
-    fn add(&mut self, name: &str, program: &str, words: &[impl AsRef<OsStr>]) {
+    fn add(&mut self, name: &str, mut command: Command, words: &[impl AsRef<OsStr>]) {
         let log = File::create(self.log(name)).expect("a log can be written");
         let also = log.try_clone().expect("a log can be written twice");
-        let started = self.command(program).args(words).stdout(log).stderr(also).process_group(0).spawn();
+        let started = command.args(words).stdout(log).stderr(also).process_group(0).spawn();
         match started {
             Ok(child) => self.daemons.push(Daemon { name: name.to_owned(), child }),
-            Err(error) => panic!("failed to start {program}: {error}"),
+            Err(error) => panic!("failed to start {name}: {error}"),
         }
     }
 
     /// All of its processes, its ranks too. Slurm gives some of them an environment of its own making, of
     /// which no more is left than where its configuration is.
     fn processes(&self) -> Vec<Process> {
-        let configuration = self.world.file("slurm.conf");
+        let configuration = self.file("slurm.conf");
         let is_ours = |process: &Process| {
             process.environment().get("SLURM_CONF").is_some_and(|value| configuration.as_os_str() == value.as_str())
         };
@@ -248,25 +350,27 @@ impl Drop for Slurm {
     }
 }
 
-fn munged_words(world: &World) -> Vec<String> {
-    let file = |option: &str, name: &str| format!("--{option}={}", world.file(name).display());
-    let files =
-        [("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed")];
-    let files = files.map(|(option, name)| file(option, &format!("munge.{name}")));
-    // A directory for temporary files is one that others may write to, which it does not like.
-    ["--foreground", "--force"].map(String::from).into_iter().chain(files).collect()
+impl Allocation {
+    /// The variables that Slurm gives to who runs in it, as `salloc` does, and where its configuration is.
+    pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        drop(self.salloc.stdin.take());
+        if eventually(|| self.salloc.try_wait().ok().flatten()).is_none() {
+            let _ = self.salloc.kill();
+            let _ = self.salloc.wait();
+        }
+    }
 }
 
 /// Ports that nobody listens on at the moment.
-fn free_ports<const COUNT: usize>() -> [u16; COUNT] {
+fn free_ports(count: usize) -> Vec<u16> {
     // All at once, so that they differ.
-    let listeners = [(); COUNT].map(|()| TcpListener::bind(("127.0.0.1", 0)).expect("there is a loopback interface"));
-    listeners.map(|listener| listener.local_addr().expect("a listener has an address").port())
-}
-
-/// Where a program is. Daemons lie where not every user looks.
-fn found(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    places.map(|place| place.join(program)).find(|candidate| candidate.is_file())
+    let listeners: Vec<_> =
+        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("there is a loopback interface")).collect();
+    listeners.iter().map(|listener| listener.local_addr().expect("a listener has an address").port()).collect()
 }

@@ -1,13 +1,15 @@
 //! All that belongs to one run, and how it is found again.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::waiting::eventually;
 
@@ -19,6 +21,8 @@ const MARK: &str = "SCELA_TEST_WORLD";
 pub struct World {
     label: String,
     directory: TempDir,
+    /// Further directories in which nothing is to be left, with what was there before.
+    watched: Vec<(PathBuf, BTreeSet<PathBuf>)>,
 }
 
 impl World {
@@ -28,7 +32,31 @@ impl World {
         // Of one width: no label may be the beginning of another, which would own its processes.
         let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
-        Self { label, directory: directory.expect("a place for temporary files") }
+        Self { label, directory: directory.expect("a place for temporary files"), watched: Vec::new() }
+    }
+
+    /// Hosts of a cluster are part of it: what the run is given as TMPDIR is there as well, and nothing is
+    /// to be left on them.
+    pub(crate) fn extend_to(&mut self, cluster: &Cluster) {
+        let temporary = self.temporary();
+        // The front end has the /tmp of this machine, where others have their files too.
+        self.watch(cluster.front_end().path("/dev/shm"));
+        for host in cluster.hosts() {
+            fs::create_dir_all(host.path(&temporary)).expect("a directory for temporary files on a host");
+            for place in [Path::new("/dev/shm"), Path::new("/tmp"), &temporary] {
+                self.watch(host.path(place));
+            }
+        }
+    }
+
+    /// Whether it has other hosts than this one.
+    pub(crate) fn has_hosts(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
+    fn watch(&mut self, directory: PathBuf) {
+        let before = files(&directory).collect();
+        self.watched.push((directory, before));
     }
 
     /// The session's label, unique on this machine.
@@ -95,14 +123,18 @@ impl World {
     /// What should be gone when a run is over and is not, in words.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let mut text = self.listing();
-        let files =
-            |directory: PathBuf| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
         // Benchmarks that run on the same machine have theirs there.
         let is_ours = |path: &PathBuf| {
             let path = path.to_string_lossy();
             path.contains("scela") && !path.contains("scela-bench")
         };
-        for path in files(self.temporary()).chain(files(PathBuf::from("/dev/shm")).filter(is_ours)) {
+        let watched = self.watched.iter();
+        // A program that was sent stays for the next session.
+        let was_sent =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".scela-0-"));
+        let on_hosts = watched.flat_map(|(place, before)| files(place).filter(|path| !before.contains(path)));
+        let on_hosts = on_hosts.filter(|path| !was_sent(path));
+        for path in files(&self.temporary()).chain(files(Path::new("/dev/shm")).filter(is_ours)).chain(on_hosts) {
             let _ = writeln!(text, "{}", path.display());
         }
         (!text.is_empty()).then_some(text)
@@ -128,4 +160,9 @@ impl World {
             eprintln!("processes of {} cannot be ended:\n{}", self.label, self.listing());
         }
     }
+}
+
+/// What is in a directory.
+fn files(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }

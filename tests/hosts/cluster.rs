@@ -1,0 +1,300 @@
+//! The hosts that tests live on: that they are hosts, break as asked, and leave nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tests::{Broken, Cluster, Host, Process, eventually, scela, scela_run, sh};
+
+use crate::{cluster, out};
+
+/// What the front end gets from a host by ssh.
+fn ssh(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
+    // Who does not hear of a host has waited long enough.
+    cluster.front_end().run([&["ssh", "-oConnectTimeout=1", host.name()], words].concat())
+}
+
+/// It fails as a failing ssh does, and says so.
+#[track_caller]
+fn fails(output: &Output, text: &str) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(255) && said.contains(text), "this should say {text:?}: {output:?}");
+}
+
+#[test]
+fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
+    let Some(cluster) = cluster(2) else { return };
+    let (first, second) = (cluster.host(0), cluster.host(1));
+    for host in cluster.everywhere() {
+        assert_eq!(out(host.run(["hostname"])).trim(), host.name());
+        assert!(out(host.run(["ip", "-brief", "address"])).contains(&host.address().to_string()));
+    }
+    let home = out(first.run(["sh", "-c", "echo ~"]));
+    for place in ["/tmp", "/dev/shm", "/run", home.trim()] {
+        let file = Path::new(place).join("a-file-of-the-first-host");
+        out(first.run([Path::new("touch"), &file]));
+        assert!(first.path(&file).exists() && !second.path(&file).exists() && !file.exists(), "{}", file.display());
+    }
+    // Itself and what precedes it, the sshd, the first process: no other host's, nor this machine's.
+    assert!(out(first.run(["ps", "-e", "--no-headers"])).lines().count() <= 3);
+}
+
+#[test]
+fn what_loses_its_parent_on_a_host_is_waited_for() {
+    let Some(cluster) = cluster(1) else { return };
+    out(cluster.host(0).run(["sh", "-c", "sh -c 'true & exec setsid --fork true' &"]));
+    let states = || out(cluster.host(0).run(["ps", "-e", "--no-headers", "-o", "stat"]));
+    assert!(eventually(|| (!states().contains('Z')).then_some(())).is_some(), "{}", states());
+}
+
+#[test]
+fn all_hosts_see_each_other_and_the_same_files_of_the_cluster() {
+    let Some(cluster) = cluster(3) else { return };
+    assert_eq!(cluster.names(), "node001,node002,node003");
+    fs::write(cluster.shared().join("word"), "seen").unwrap();
+    for host in cluster.everywhere() {
+        for other in cluster.everywhere() {
+            let found = out(host.run(["getent", "ahostsv4", other.name()]));
+            assert!(found.starts_with(&other.address().to_string()), "{found}");
+        }
+        assert_eq!(out(host.run([Path::new("cat"), &cluster.host_file()])), "node001\nnode002\nnode003\n");
+        assert_eq!(out(host.run([Path::new("cat"), &cluster.shared().join("word")])), "seen");
+        assert!(out(host.run([scela_run().as_path(), Path::new("--version")])).starts_with("scela-run"));
+    }
+}
+
+#[test]
+fn ssh_asks_nothing_from_the_front_end_and_onward() {
+    let Some(cluster) = cluster(3) else { return };
+    for host in cluster.hosts() {
+        for onward in cluster.hosts() {
+            let said = ssh(&cluster, host, &["ssh", onward.name(), "hostname"]);
+            assert!(said.stderr.is_empty(), "{said:?}");
+            assert_eq!(out(said).trim(), onward.name());
+        }
+    }
+}
+
+#[test]
+fn hosts_and_front_end_are_called_as_asked() {
+    if cluster(0).is_none() {
+        return;
+    }
+    let cluster = Cluster::builder(0).names(["first", "a-name.with.dots"]).front_end("head").start();
+    assert_eq!(out(ssh(&cluster, cluster.host(1), &["hostname"])).trim(), "a-name.with.dots");
+    assert_eq!(out(cluster.front_end().run(["hostname"])).trim(), "head");
+}
+
+#[test]
+fn many_hosts_are_made_and_removed_within_seconds() {
+    let since = Instant::now();
+    let Some(cluster) = cluster(32) else { return };
+    assert_eq!(out(ssh(&cluster, cluster.host(31), &["hostname"])).trim(), "node032");
+    drop(cluster);
+    // A second, where nobody else needs the cores.
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_host_without_a_name_is_not_found() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::NameUnknown);
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Could not resolve hostname node002: Name or service not known");
+    out(ssh(&cluster, cluster.host(0), &["true"]));
+}
+
+#[test]
+fn a_host_without_sshd_refuses() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::Refused);
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "connect to host node002 port 22: Connection refused");
+    out(ssh(&cluster, cluster.host(0), &["true"]));
+}
+
+#[test]
+fn a_host_that_does_not_know_the_key_denies() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::NoLogin);
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Permission denied (publickey)");
+    out(ssh(&cluster, cluster.host(0), &["true"]));
+}
+
+#[test]
+fn a_host_can_keep_silent() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::Silent);
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    out(ssh(&cluster, cluster.host(0), &["true"]));
+}
+
+#[test]
+fn a_host_can_have_no_place_to_execute_from() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::NoExec);
+    let script = "for place in / ~ /tmp /dev/shm /run /dev /var/tmp /usr/bin \"$OLDPWD\"; do
+        cp /bin/true $place/copy 2>/dev/null && $place/copy 2>/dev/null && echo $place
+    done
+    command -v perl python3; echo done";
+    assert_eq!(out(ssh(&cluster, cluster.host(1), &[script])), "done\n");
+    assert!(out(ssh(&cluster, cluster.host(0), &[script])).contains("/tmp\n"));
+}
+
+#[test]
+fn a_home_directory_can_be_read_only() {
+    let Some(cluster) = cluster(1) else { return };
+    let host = cluster.host(0);
+    out(ssh(&cluster, host, &["touch ~/before"]));
+    host.make_home_read_only();
+    assert_eq!(ssh(&cluster, host, &["touch ~/after"]).status.code(), Some(1));
+    assert!(host.home().join("before").exists() && !host.home().join("after").exists());
+}
+
+#[test]
+fn a_program_can_be_absent_from_a_host() {
+    let Some(cluster) = cluster(2) else { return };
+    let words = [scela_run().to_str().unwrap(), "--version"];
+    cluster.host(1).hide(scela_run());
+    let said = ssh(&cluster, cluster.host(1), &words);
+    assert_eq!(said.status.code(), Some(127), "{said:?}");
+    out(ssh(&cluster, cluster.host(0), &words));
+    // What lies beside it is there still.
+    out(ssh(&cluster, cluster.host(1), &["ls", env!("CARGO_BIN_EXE_rank")]));
+    assert!(scela_run().exists());
+}
+
+#[test]
+fn no_tcp_port_is_open_but_one() {
+    let Some(cluster) = cluster(1) else { return };
+    let host = cluster.host(0);
+    host.restart_sshd(&["Port 22", "Port 2200"]);
+    out(ssh(&cluster, host, &["-p2200", "true"]));
+    host.drop_all_tcp_but(22);
+    fails(&ssh(&cluster, host, &["-p2200", "true"]), "port 2200: Connection timed out");
+    out(ssh(&cluster, host, &["true"]));
+}
+
+#[test]
+fn logins_can_be_slow() {
+    let Some(cluster) = cluster(1) else { return };
+    let delay = Duration::from_millis(300);
+    cluster.host(0).delay_logins(delay);
+    let since = Instant::now();
+    assert_eq!(out(ssh(&cluster, cluster.host(0), &["echo said"])), "said\n");
+    assert!(since.elapsed() >= delay);
+}
+
+#[test]
+fn ssh_connections_can_be_limited() {
+    let Some(cluster) = cluster(3) else { return };
+    cluster.limit_ssh(2);
+    let logged_in = [cluster.host(0), cluster.host(1)].map(|host| {
+        let mut ssh = cluster.front_end().command("ssh");
+        let ssh = ssh.args([host.name(), "echo in; cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut ssh = ssh.unwrap();
+        let mut said = String::new();
+        BufReader::new(ssh.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "in\n");
+        ssh
+    });
+    fails(&ssh(&cluster, cluster.host(2), &["true"]), "Connection refused");
+    for mut ssh in logged_in {
+        drop(ssh.stdin.take());
+        assert!(ssh.wait().unwrap().success());
+    }
+    out(ssh(&cluster, cluster.host(2), &["true"]));
+}
+
+#[test]
+fn a_host_can_be_cut_off_and_come_back() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.cut(cluster.host(1));
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "port 22: ");
+    out(ssh(&cluster, cluster.host(0), &["true"]));
+    cluster.mend(cluster.host(1));
+    eventually(|| ssh(&cluster, cluster.host(1), &["true"]).status.success().then_some(())).unwrap();
+}
+
+#[test]
+fn a_host_can_freeze_and_thaw() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).freeze();
+    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    cluster.host(1).thaw();
+    out(ssh(&cluster, cluster.host(1), &["true"]));
+}
+
+#[test]
+fn a_run_on_the_front_end_is_a_run() {
+    let Some(cluster) = cluster(1) else { return };
+    let run = scela().on(&cluster).np(2).directory(cluster.shared());
+    let outcome = run.program(sh("hostname; pwd; ssh node001 hostname")).run();
+    let shared = cluster.shared();
+    outcome.is_quiet_success();
+    outcome.wrote_lines(
+        ["login", "login", "node001", "node001"]
+            .map(String::from)
+            .into_iter()
+            .chain([shared.display().to_string(), shared.display().to_string()]),
+    );
+}
+
+#[test]
+fn what_a_run_leaves_on_a_host_is_found() {
+    let Some(cluster) = cluster(1) else { return };
+    let leaving = ["touch /tmp/left", "touch /dev/shm/left", "SCELA_TEST_WORLD=$1 setsid sleep 1000 >/dev/null 2>&1 &"];
+    for command in leaving {
+        let run = scela()
+            .on(&cluster)
+            .np(1)
+            .program(sh(&format!("set -- \"$SCELA_TEST_WORLD\"; ssh node001 \"sh -c '{command}' sh $1\"")));
+        let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.run()));
+        let said = left.expect_err(command);
+        let said = said.downcast_ref::<String>().unwrap();
+        assert!(said.starts_with("something was left behind"), "{said}");
+    }
+}
+
+/// Of what a cluster consists: namespaces, by their numbers.
+fn namespaces(pid: i32) -> BTreeSet<PathBuf> {
+    ["net", "uts", "ipc", "mnt", "pid"]
+        .into_iter()
+        .filter_map(|kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).ok())
+        .collect()
+}
+
+fn interfaces() -> String {
+    out(Command::new("ip").args(["-oneline", "link"]).output().unwrap())
+}
+
+#[test]
+fn nothing_is_left() {
+    let interfaces_before = interfaces();
+    let Some(cluster) = cluster(3) else { return };
+    let own = namespaces(std::process::id() as i32);
+    let of_cluster: BTreeSet<_> = cluster.everywhere().flat_map(|host| namespaces(host.pid())).collect();
+    let of_cluster: BTreeSet<_> = of_cluster.difference(&own).cloned().collect();
+    assert_eq!(of_cluster.len(), 3 * 5 + 4);
+    // One that wants to stay, and is frozen; and one on the front end.
+    let stays = "setsid sleep 1000 >/dev/null 2>&1 & echo stays";
+    for host in [cluster.host(0), cluster.host(1), cluster.front_end()] {
+        out(host.run(["sh", "-c", stays]));
+    }
+    cluster.host(1).freeze();
+    assert_eq!(interfaces(), interfaces_before);
+    let directory = cluster.shared();
+    let directory = directory.ancestors().nth(2).unwrap();
+    assert!(directory.exists());
+
+    drop(cluster);
+    assert!(!directory.exists());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(directory.to_str().unwrap()), "{mounts}");
+    assert_eq!(interfaces(), interfaces_before);
+    let is_inside = |process: &Process| process.state != 'Z' && !namespaces(process.pid).is_disjoint(&of_cluster);
+    // Those of the front end were only told to end.
+    let left = || Process::all().into_iter().filter(is_inside).collect::<Vec<_>>();
+    assert!(eventually(|| left().is_empty().then_some(())).is_some(), "{:?}", left());
+}

@@ -1,0 +1,52 @@
+//! The hosts tier: sessions over several hosts, which are namespaces of this machine.
+//!
+//! | file | about |
+//! |---|---|
+//! | `cluster` | that the hosts of tests are hosts, and leave nothing |
+//! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
+//! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
+//! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
+
+#![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
+
+mod cluster;
+mod launch;
+mod mocks;
+mod slurm;
+
+use std::io::{self, Write as _};
+use std::process::Output;
+
+use tests::{Cluster, Program};
+
+/// Says that a test cannot run, or fails where each must.
+#[track_caller]
+fn skip(why: &str) {
+    assert!(std::env::var_os("TESTS_STRICT").is_none(), "{why}");
+    // Not by eprintln!, which is shown for failures only.
+    let _ = writeln!(io::stderr(), "skipped: {why}");
+}
+
+/// A cluster, unless this machine can have none.
+#[track_caller]
+fn cluster(hosts: usize) -> Option<Cluster> {
+    match Cluster::missing() {
+        None => Some(Cluster::new(hosts)),
+        Some(why) => {
+            skip(&why);
+            None
+        }
+    }
+}
+
+/// What a command wrote that succeeded.
+#[track_caller]
+fn out(output: Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The rank program with its arguments.
+fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
+    std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
+}

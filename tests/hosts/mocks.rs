@@ -1,0 +1,127 @@
+//! The mock commands of resource managers: what they start, where, and who reads and writes what.
+
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use tests::{Cluster, Manager, Mock, eventually};
+
+use crate::{cluster, out};
+
+/// Runs words in the job, on the front end, with something to read.
+fn run(cluster: &Cluster, mock: &Mock, words: &[&str]) -> Output {
+    let mut command = cluster.front_end().command(words[0]);
+    command.args(&words[1..]).envs(mock.environment()).env("OWN", "own");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // Who does not read it has closed it.
+    let _ = child.stdin.take().unwrap().write_all(b"read\n");
+    child.wait_with_output().unwrap()
+}
+
+/// What a script says that says where it is, what it reads, and what it has of who called it.
+const WHO: &str = "echo $(hostname) $(cat) ${OWN:-}";
+
+#[test]
+fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
+    let Some(cluster) = cluster(3) else { return };
+    let mock = Mock::new(Manager::Pbs, &cluster, 2);
+    assert_eq!(out(run(&cluster, &mock, &["pbs_tmrsh", "-n", "node002", "sh", "-c", WHO])), "");
+    assert_eq!(mock.output(), "node002\n");
+    assert_eq!(mock.calls(), [["pbs_tmrsh", "-n", "node002", "sh", "-c", WHO]]);
+    assert_eq!(run(&cluster, &mock, &["pbs_tmrsh", "node003", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    let stranger = run(&cluster, &mock, &["pbs_tmrsh", "login", "true"]);
+    assert_eq!(stranger.status.code(), Some(255));
+    assert_eq!(
+        String::from_utf8_lossy(&stranger.stderr),
+        "pbs_tmrsh: host \"login\" is not a node in job <1.server>\n"
+    );
+
+    let mock_of = |words: &[&str]| {
+        let before = mock.output().len();
+        out(run(&cluster, &mock, words));
+        let said = mock.output().split_off(before);
+        let mut lines: Vec<_> = said.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(mock_of(&["pbsdsh", "-u", "--", "hostname"]), ["node001", "node002", "node003"]);
+    assert_eq!(mock_of(&["pbsdsh", "-n", "4", "hostname"]), ["node003"]);
+    assert_eq!(mock_of(&["pbsdsh", "-c", "3", "hostname"]), ["node001", "node001", "node002"]);
+    assert_eq!(mock_of(&["pbsdsh", "hostname"]).len(), 6);
+}
+
+#[test]
+fn what_lsf_starts_is_a_text_for_a_shell() {
+    let Some(cluster) = cluster(2) else { return };
+    let mock = Mock::new(Manager::Lsf, &cluster, 2);
+    let environment: Vec<_> = mock.environment().collect();
+    assert!(environment.contains(&("LSB_MCPU_HOSTS", "node001 2 node002 2")));
+    assert_eq!(out(run(&cluster, &mock, &["blaunch", "node002", WHO])), "node002 read own\n");
+    assert_eq!(out(run(&cluster, &mock, &["blaunch", "-n", "node002", WHO])), "node002 own\n");
+    assert_eq!(out(run(&cluster, &mock, &["blaunch", "-no-shell", "node002", "echo", "$HOME"])), "$HOME\n");
+    let said = out(run(&cluster, &mock, &["blaunch", "-z", "node001 node002", "hostname"]));
+    assert!(said.contains("node001\n") && said.contains("node002\n"), "{said}");
+    assert_eq!(run(&cluster, &mock, &["blaunch", "node001", "exit 4"]).status.code(), Some(4));
+    assert_eq!(run(&cluster, &mock, &["blaunch", "login", "true"]).status.code(), Some(255));
+}
+
+#[test]
+fn what_sge_starts_has_the_environment_of_the_job() {
+    let Some(cluster) = cluster(2) else { return };
+    let mock = Mock::new(Manager::Sge, &cluster, 2);
+    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node002", WHO])), "node002 read\n");
+    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "-V", "-nostdin", "node002", WHO])), "node002 own\n");
+    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node001", "echo $JOB_ID $NSLOTS"])), "1 4\n");
+    let stranger = run(&cluster, &mock, &["qrsh", "-inherit", "login", "true"]);
+    assert!(String::from_utf8_lossy(&stranger.stderr).contains("didn't accept task"), "{stranger:?}");
+}
+
+#[test]
+fn flux_starts_words_on_ranks() {
+    let Some(cluster) = cluster(4) else { return };
+    let mock = Mock::new(Manager::Flux, &cluster, 8);
+    let exec =
+        |ranks: &str, script: &str| out(run(&cluster, &mock, &["flux", "exec", "-r", ranks, "sh", "-c", script]));
+    assert_eq!(exec("2", WHO), "node003 read own\n");
+    let said = exec("0,2-3", WHO);
+    let mut lines: Vec<_> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["node001 read own", "node003 read own", "node004 read own"]);
+    assert_eq!(run(&cluster, &mock, &["flux", "exec", "-n", "sh", "-c", "exit 5"]).status.code(), Some(5));
+
+    let says = |words: &[&str]| out(run(&cluster, &mock, words));
+    assert_eq!(says(&["flux", "resource", "list", "-n", "-o", "{nnodes} {ncores} {nodelist}"]), "4 32 node[001-004]\n");
+    assert_eq!(says(&["flux", "getattr", "hostlist"]), "node[001-004]\n");
+    assert_eq!(says(&["flux", "hostlist", "-e", "-d", ","]), "node001,node002,node003,node004\n");
+}
+
+#[test]
+fn lists_of_flux_are_short() {
+    if cluster(0).is_none() {
+        return;
+    }
+    let names = ["a1", "a2", "b", "c09", "c10", "c12", "d"];
+    let cluster = Cluster::builder(0).names(names).start();
+    let mock = Mock::new(Manager::Flux, &cluster, 1);
+    assert_eq!(out(run(&cluster, &mock, &["flux", "hostlist"])), "a[1-2],b,c[09-10,12],d\n");
+}
+
+#[test]
+fn what_a_command_started_ends_with_it() {
+    let Some(cluster) = cluster(1) else { return };
+    for (manager, command) in [
+        (Manager::Lsf, "blaunch node001 exec"),
+        (Manager::Sge, "qrsh -inherit node001 exec"),
+        (Manager::Flux, "flux exec -r 0"),
+    ] {
+        let mock = Mock::new(manager, &cluster, 1);
+        let script = format!("exec {command} sleep 1000");
+        let mut child =
+            cluster.front_end().command("sh").args(["-c", &script]).envs(mock.environment()).spawn().unwrap();
+        let sleeps = || cluster.host(0).processes().iter().any(|process| process.name() == "sleep");
+        eventually(|| sleeps().then_some(())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually(|| (!sleeps()).then_some(())).unwrap();
+    }
+}

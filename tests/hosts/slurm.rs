@@ -1,0 +1,62 @@
+//! The Slurm that tests run under: nodes that it believes to have, and nodes that are hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tests::{Slurm, scela, sh};
+
+use crate::{cluster, out, skip};
+
+/// A Slurm, unless this machine has none.
+#[track_caller]
+fn here(slurm: Result<Slurm, String>) -> Option<Slurm> {
+    slurm.map_err(|why| skip(&why)).ok()
+}
+
+fn sorted(text: &str) -> Vec<&str> {
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+const NAMES: [&str; 4] = ["node001", "node002", "node003", "node004"];
+
+#[test]
+fn ranks_start_on_nodes_of_this_machine() {
+    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let said = slurm.srun("none", 4, 4).args(["sh", "-c", "echo $SLURMD_NODENAME"]).output().unwrap();
+    assert_eq!(sorted(&out(said)), NAMES);
+}
+
+#[test]
+fn ranks_start_on_hosts() {
+    let Some(cluster) = cluster(4) else { return };
+    let Some(slurm) = here(Slurm::on(&cluster)) else { return };
+    let said = slurm.srun("none", 4, 4).arg("hostname").output().unwrap();
+    assert_eq!(sorted(&out(said)), NAMES);
+}
+
+#[test]
+fn who_runs_in_an_allocation_is_told_so() {
+    let Some(cluster) = cluster(4) else { return };
+    let Some(slurm) = here(Slurm::on(&cluster)) else { return };
+    let allocation = slurm.allocate(3, 6);
+    let environment: BTreeMap<_, _> = allocation.environment().collect();
+    assert_eq!(environment["SLURM_JOB_NODELIST"], "node[001-003]");
+    assert_eq!(environment["SLURM_NTASKS"], "6");
+    // What it starts there by srun is on its nodes.
+    let command = "srun --overlap --ntasks-per-node=1 --ntasks=3 hostname";
+    let run = scela().on(&cluster).envs(allocation.environment()).np(1).program(sh(command));
+    run.run().is_quiet_success().wrote_lines(&NAMES[..3]);
+}
+
+#[test]
+fn many_nodes_are_there_within_seconds() {
+    let since = Instant::now();
+    let Some(slurm) = here(Slurm::with_nodes(32)) else { return };
+    let said = slurm.srun("none", 32, 32).args(["sh", "-c", "echo $SLURMD_NODENAME"]).output().unwrap();
+    assert_eq!(out(said).lines().collect::<BTreeSet<_>>().len(), 32);
+    drop(slurm);
+    // A second or two, where nobody else needs the cores.
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+}

@@ -1,0 +1,324 @@
+//! One host of a cluster, and how it can be broken.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::files::Files;
+use crate::binary::found;
+use crate::capture::Capture;
+use crate::process::Process;
+use crate::waiting::{eventually, patience};
+
+/// What a host's first process does.
+const SCRIPT: &str = include_str!("host.sh");
+
+/// Nothing can be executed that was not there before, and no interpreter is there that could do without a file.
+const NO_EXEC: &str = concat!(include_str!("hide.sh"), include_str!("no_exec.sh"));
+
+/// How it is kept from view what lies on all hosts.
+const HIDE: &str = include_str!("hide.sh");
+
+/// One host of a [`Cluster`](super::Cluster).
+#[derive(Debug)]
+pub struct Host {
+    name: String,
+    address: Ipv4Addr,
+    has_own_processes: bool,
+    /// It has made the namespaces.
+    child: Child,
+    /// The host lives until this is closed.
+    stdin: Option<ChildStdin>,
+    said: Capture,
+    /// The pid of its first process, here. That of [`child`](Self::child) until there is one.
+    first: i32,
+    /// Its files, on this machine.
+    directory: PathBuf,
+    /// What all hosts have in common.
+    common: PathBuf,
+}
+
+/// What may be wrong with a host, for who wants to reach it by ssh.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// No host knows an address for its name.
+    NameUnknown,
+    /// No sshd listens.
+    Refused,
+    /// The sshd does not accept the user's key.
+    NoLogin,
+    /// Whoever logs in can write no file that can be executed, and finds neither Perl nor Python.
+    NoExec,
+    /// Connections come about, and nothing is ever said.
+    Silent,
+}
+
+impl Host {
+    /// Makes its namespaces, in which it then puts together what is its own. To be followed by
+    /// [`wait_mounted`](Self::wait_mounted), [`plug_in`](Self::plug_in) and [`wait_up`](Self::wait_up).
+    #[track_caller]
+    pub(super) fn begin(files: &Files, name: &str, address: Ipv4Addr, is_front_end: bool) -> Self {
+        let directory = files.of_host(name);
+        let log = File::create(directory.join("log")).expect("a log can be written");
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--uts", "--ipc", "--mount"]);
+        if !is_front_end {
+            command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
+        }
+        let sshd = if is_front_end { None } else { found("sshd") };
+        command.args(["sh", "-c", SCRIPT, "host"]).process_group(0);
+        command.env("HOST_NAME", name).env("HOST_ADDRESS", address.to_string());
+        command.env("HOST_COVERS", files.covers(name, !is_front_end)).env("HOST_KEPT", files.kept());
+        command.env("HOST_COMMON", files.common()).env("HOST_SSHD", sshd.unwrap_or_default());
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).spawn();
+        let mut child = started.unwrap_or_else(|error| panic!("failed to start unshare: {error}"));
+        let stdin = child.stdin.take();
+        let said = child.stdout.take().map_or_else(Capture::none, Capture::of);
+        let first = child.id() as i32;
+        let (name, common) = (name.to_owned(), files.common());
+        Self { name, address, has_own_processes: !is_front_end, child, stdin, said, first, directory, common }
+    }
+
+    /// Waits until it has all of its own but an interface.
+    #[track_caller]
+    pub(super) fn wait_mounted(&mut self) {
+        self.wait_said("mounted\n");
+        if self.has_own_processes {
+            let first = Process::of(self.first).and_then(|unshare| unshare.children().first().cloned());
+            self.first = first.unwrap_or_else(|| self.fail("has lost its first process")).pid;
+        }
+    }
+
+    /// Tells it that it has an interface now.
+    pub(super) fn plug_in(&mut self) {
+        if let Some(stdin) = &mut self.stdin {
+            // A host that is gone is noticed by who waits for it.
+            let _ = stdin.write_all(b"\n");
+        }
+    }
+
+    /// Waits until it can be reached.
+    #[track_caller]
+    pub(super) fn wait_up(&self) {
+        self.wait_said("up\n");
+        if self.has_own_processes && eventually(|| self.listens().then_some(())).is_none() {
+            self.fail("has no sshd that listens");
+        }
+    }
+
+    /// Lets go of it: it begins to end.
+    pub(super) fn let_go(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its address.
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// The pid, here, of its first process, which is in all of its namespaces.
+    pub fn pid(&self) -> i32 {
+        self.first
+    }
+
+    /// The user's home directory on it, as it is found here.
+    pub fn home(&self) -> PathBuf {
+        self.directory.join("home")
+    }
+
+    /// A file of it, as it is found here for as long as the host is there.
+    pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
+        let absolute = absolute.as_ref();
+        Path::new(&format!("/proc/{}/root", self.first)).join(absolute.strip_prefix("/").unwrap_or(absolute))
+    }
+
+    /// Its processes, apart from the first.
+    pub fn processes(&self) -> Vec<Process> {
+        let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
+        let Some(own) = namespace(self.first) else { return Vec::new() };
+        let holders = [self.child.id() as i32, self.first];
+        let mut all = Process::all();
+        all.retain(|process| !holders.contains(&process.pid) && namespace(process.pid).as_ref() == Some(&own));
+        all
+    }
+
+    /// The words in front of a command with which it runs on this host.
+    pub(crate) fn entrance(&self) -> Vec<OsString> {
+        let target = self.first.to_string();
+        let mut words = vec!["nsenter", "--target", &target, "--net", "--uts", "--ipc", "--mount"];
+        if self.has_own_processes {
+            words.push("--pid");
+        }
+        words.into_iter().map(OsString::from).collect()
+    }
+
+    /// A command that runs on it, without any ssh. On the front end it is the very process that is
+    /// started; on others, one that waits for it.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let entrance = self.entrance();
+        let mut command = Command::new(&entrance[0]);
+        command.args(&entrance[1..]).args(["--wdns=/", "--"]).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs that to its end.
+    #[track_caller]
+    pub fn run<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Output {
+        let mut words = words.into_iter();
+        let program = words.next().expect("a command has a first word");
+        let output = self.command(program).args(words).output();
+        output.unwrap_or_else(|error| panic!("failed to start nsenter: {error}"))
+    }
+
+    /// Breaks it.
+    #[track_caller]
+    pub fn break_as(&self, broken: Broken) {
+        match broken {
+            Broken::NameUnknown => Files::forget(&self.common, &self.name),
+            Broken::Refused => self.stop_sshd(),
+            Broken::NoLogin => {
+                fs::remove_file(self.home().join(".ssh/authorized_keys")).expect("the key was authorised")
+            }
+            Broken::NoExec => self.shell(NO_EXEC, [""]),
+            // The kernel goes on to accept what the sshd does not look at.
+            Broken::Silent => self.shell("kill -STOP \"$(cat /run/sshd.pid)\"", [""]),
+        }
+    }
+
+    /// Starts its sshd anew, with these lines of sshd_config in front of the others. Who is logged in
+    /// stays so.
+    #[track_caller]
+    pub fn restart_sshd(&self, lines: &[&str]) {
+        self.stop_sshd();
+        let sshd = found("sshd").unwrap_or_default().into_os_string();
+        let options = lines.iter().flat_map(|line| ["-o".into(), OsString::from(line)]);
+        let words = [sshd, "-f".into(), self.common.join("sshd_config").into(), "-E".into(), "/run/sshd.log".into()];
+        self.shell("exec \"$@\"", words.into_iter().chain(options));
+        if eventually(|| self.listens().then_some(())).is_none() {
+            self.fail("has no sshd that listens");
+        }
+    }
+
+    /// Each login by ssh waits for so long before its command begins.
+    pub fn delay_logins(&self, delay: Duration) {
+        let rc = format!("sleep {}\n", delay.as_secs_f64());
+        fs::write(self.home().join(".ssh/rc"), rc).expect("a file of a home directory can be written");
+    }
+
+    /// A file or directory is not there on it. What lies beside it cannot be changed any more.
+    #[track_caller]
+    pub fn hide(&self, path: impl AsRef<Path>) {
+        let path = path.as_ref();
+        let (Some(place), Some(name)) = (path.parent(), path.file_name()) else { panic!("the root cannot be hidden") };
+        self.shell(&format!("{HIDE}hide \"$@\""), [place.as_os_str(), name]);
+    }
+
+    /// Nothing can be written into the home directory.
+    #[track_caller]
+    pub fn make_home_read_only(&self) {
+        self.shell("mount -o remount,bind,ro ~", [""]);
+    }
+
+    /// Packets to any other TCP port are lost, if they come from other hosts.
+    #[track_caller]
+    pub fn drop_all_tcp_but(&self, port: u16) {
+        self.filter(&format!(
+            "table inet firewall {{ chain input {{ type filter hook input priority 0;
+            iifname != \"lo\" tcp dport != {port} tcp flags & (fin | syn | rst | ack) == syn drop
+            }}
+            }}"
+        ));
+    }
+
+    /// Adds rules to its packet filter, in the language of nft.
+    #[track_caller]
+    pub fn filter(&self, rules: &str) {
+        self.shell("printf '%s\\n' \"$1\" | nft -f -", [rules]);
+    }
+
+    /// Stops all of its processes but the first, as a host does that is out of memory or has lost its
+    /// disk; its kernel still answers.
+    #[track_caller]
+    pub fn freeze(&self) {
+        let frozen = eventually(|| {
+            // More may come from those that are not stopped yet.
+            let mut running = self.processes();
+            running.retain(|process| !matches!(process.state, 'T' | 'Z' | 'X'));
+            running.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+            running.is_empty().then_some(())
+        });
+        if frozen.is_none() {
+            self.fail("cannot be frozen");
+        }
+    }
+
+    /// Lets them go on.
+    pub fn thaw(&self) {
+        // Children first: no parent is to see that its child was stopped.
+        self.processes().iter().rev().for_each(|process| process.signal(Signal::SIGCONT));
+    }
+
+    /// What its sshd said.
+    pub fn sshd_log(&self) -> String {
+        fs::read_to_string(self.path("/run/sshd.log")).unwrap_or_default()
+    }
+
+    #[track_caller]
+    fn stop_sshd(&self) {
+        self.shell("kill \"$(cat /run/sshd.pid)\"", [""]);
+        if eventually(|| (!self.listens()).then_some(())).is_none() {
+            self.fail("has an sshd that does not end");
+        }
+    }
+
+    /// Does anything listen on port 22?
+    fn listens(&self) -> bool {
+        let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.first)).unwrap_or_default();
+        table.lines().any(|line| line.contains("00000000:0016 00000000:0000 0A"))
+    }
+
+    /// Runs a script on it, which must succeed.
+    #[track_caller]
+    fn shell<T: AsRef<OsStr>>(&self, script: &str, arguments: impl IntoIterator<Item = T>) {
+        let output = self.command("sh").args(["-euc", script, "sh"]).args(arguments).output();
+        let output = output.unwrap_or_else(|error| panic!("failed to start nsenter: {error}"));
+        if !output.status.success() {
+            self.fail(&format!("has failed to run {script:?}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+
+    #[track_caller]
+    fn wait_said(&self, text: &str) {
+        if !self.said.wait(patience(), |said| said.contains(text)) {
+            self.fail(&format!("never said {text:?}"));
+        }
+    }
+
+    #[track_caller]
+    fn fail(&self, what: &str) -> ! {
+        let log = fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        panic!("{} {what}\n{log}{}", self.name, self.sshd_log());
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.let_go();
+        if eventually(|| self.child.try_wait().ok().flatten()).is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
