@@ -4,13 +4,17 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nla::core::limits::AGENTS_MAX;
+
+use super::cluster;
 use super::configfile::CONFIGFILE_BYTES_MAX;
+use super::conflicts;
 use super::error::{Fault, Place, Problem, shown, shown_path};
 use super::options::{
-    AGENTS_PER_NODE_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local, Mode,
-    RANKS_MAX,
+    AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local,
+    Mode, RANKS_MAX,
 };
-use super::request::{Command, EnvChange, EnvPolicy, Options, Program, Request};
+use super::request::{Command, EnvChange, EnvPolicy, HostSource, Options, Program, Request};
 use super::scan::{self, Item, Segment};
 use super::simulation;
 use super::value_problem::ValueProblem;
@@ -20,6 +24,12 @@ use super::{ReadFile, Typed};
 /// The request that the commands of a command line make.
 pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
     let mut options = Options::default();
+    if let Some(list) = calibration(&segments)? {
+        apply_globals(&mut options, &segments)?;
+        conflicts::check(&options, segments.iter())?;
+        options.hosts.sources.insert(0, HostSource::List(list));
+        return Ok(Typed::Calibrate(Box::new(options)));
+    }
     if let Some(simulate) = simulate(&segments)? {
         apply_globals(&mut options, &segments)?;
         if let Some(local) = segments.iter().flat_map(|segment| &segment.items).find(|item| is_local(item)) {
@@ -39,11 +49,17 @@ pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Resul
         Some(path) => {
             let lines = read(&path, read_file)?;
             apply_globals(&mut options, &lines)?;
+            let hosts_of_file = std::mem::take(&mut options.hosts.sources);
             apply_globals(&mut options, &segments)?;
+            if options.hosts.sources.is_empty() {
+                options.hosts.sources = hosts_of_file;
+            }
+            conflicts::check(&options, lines.iter().chain(&segments))?;
             commands_of_file(lines, &path)?
         }
         None => {
             apply_globals(&mut options, &segments)?;
+            conflicts::check(&options, segments.iter())?;
             commands_of_line(segments)?
         }
     };
@@ -63,6 +79,31 @@ fn simulate(segments: &[Segment]) -> Result<Option<Place>, Fault> {
             Err(Fault::new(item.place.clone(), problem))
         }
     }
+}
+
+/// The hosts of a calibration, if one is asked for, checked to be all that is asked for.
+fn calibration(segments: &[Segment]) -> Result<Option<OsString>, Fault> {
+    let items = || segments.iter().flat_map(|segment| &segment.items);
+    let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::Calibrate)) else {
+        return Ok(None);
+    };
+    let list = values::non_empty(item.value(0)).map_err(|problem| in_option(item, problem))?;
+    if let Some(other) = items().find(|item| item.spec.group == Group::Simulation) {
+        return Err(conflicts::between(other, item, "each is all that scela-run does"));
+    }
+    let is_out_of_place = |item: &&Item| {
+        let of_program = matches!(item.spec.id, Id::Mode(Mode::ConfigFile | Mode::Demo));
+        of_program || is_local(item)
+    };
+    if let Some(other) = items().find(is_out_of_place) {
+        let problem = Problem::NotInCalibration { option: other.typed.clone() };
+        return Err(Fault::new(other.place.clone(), problem));
+    }
+    if let Some(program) = segments.iter().find_map(|segment| segment.program.as_ref()) {
+        let problem = Problem::CalibrationNotAlone { program: shown(program) };
+        return Err(Fault::new(item.place.clone(), problem));
+    }
+    Ok(Some(list))
 }
 
 /// The configfile that a command line names, checked to be its only source of programs.
@@ -220,6 +261,7 @@ fn bound_cache(options: &mut Options, item: &Item) -> Result<(), ValueProblem> {
 
 fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<(), ValueProblem> {
     let value = item.value(0);
+    let Options { hosts, launch, .. } = options;
     match global {
         Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
         Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
@@ -245,6 +287,26 @@ fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<()
         // Applied when all else is known.
         Global::CacheEntries => {}
         Global::PmiPort => options.pmi_port = true,
+        Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
+        Global::HostList => hosts.sources.push(HostSource::List(values::non_empty(value)?)),
+        Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),
+        Global::Select => hosts.select = Some(values::non_empty(value)?),
+        Global::ResourceManager => hosts.manager = cluster::manager(value)?,
+        Global::MapBy => hosts.map_by = cluster::map_by(value)?,
+        Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
+        Global::Bootstrap => launch.bootstrap = cluster::bootstrap(value)?,
+        Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),
+        Global::LaunchAgent => launch.launch_agent = Some(values::non_empty(value)?),
+        Global::Launch => launch.shape = cluster::shape(value)?,
+        Global::Batch => launch.batch = Some(values::number(value, 1, BATCH_MAX)?),
+        Global::ConnectBack => launch.connect_back = Some(cluster::address(value)?),
+        Global::Iface => launch.iface = Some(cluster::interface(value)?),
+        Global::PortRange => launch.port_range = Some(cluster::ports(value)?),
+        Global::NoPorts => launch.no_ports = true,
+        Global::MinNodes => launch.min_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
+        Global::Spares => launch.spares = values::number(value, 0, AGENTS_MAX)?,
+        Global::StartTimeout => launch.deadline = Some(cluster::start_timeout(value)?),
+        Global::Explain => options.explain = true,
         Global::Simulate => options.simulation.size = Some(simulation::size(value)?),
         Global::Pattern => options.simulation.pattern = simulation::pattern(value)?,
         Global::Latency => options.simulation.latency = Some(simulation::latency(value)?),

@@ -42,7 +42,7 @@ impl fmt::Display for Place {
 #[derive(Debug)]
 pub struct UsageError {
     place: Place,
-    problem: Problem,
+    problem: Box<Problem>,
     called: String,
 }
 
@@ -175,6 +175,28 @@ pub enum Problem {
         /// As typed.
         option: String,
     },
+    /// A calibration and a program.
+    #[error("a calibration runs no program, and '{program}' is one")]
+    CalibrationNotAlone {
+        /// The program.
+        program: String,
+    },
+    /// A calibration and an option for a program, or for another mode.
+    #[error("option '{option}' has no place in a calibration, which runs no program")]
+    NotInCalibration {
+        /// As typed.
+        option: String,
+    },
+    /// Two options that cannot both hold.
+    #[error("options '{option}' and '{other}' contradict each other: {why}")]
+    Conflict {
+        /// The one that was typed later, as typed.
+        option: String,
+        /// The one that was typed before.
+        other: String,
+        /// A fragment that says why.
+        why: &'static str,
+    },
     /// A configfile and a program on the command line.
     #[error("the programs come from '{path}', and '{program}' is one more on the command line")]
     ConfigfileNotAlone {
@@ -270,6 +292,10 @@ impl Problem {
             Self::SimulationNotAlone { .. } | Self::NotInSimulation { .. } | Self::OnlyInSimulation { .. } => {
                 format!("try '{called} --simulate 1024x64'")
             }
+            Self::CalibrationNotAlone { .. } | Self::NotInCalibration { .. } => {
+                format!("try '{called} --calibrate node[01-04]'")
+            }
+            Self::Conflict { option, other, .. } => format!("leave '{option}' or '{other}' out"),
             Self::ConfigfileNotAlone { .. } => {
                 "put it on a line of its own in the file, or leave '-configfile' out".to_owned()
             }
@@ -300,7 +326,7 @@ impl Fault {
     }
 
     pub(super) fn into_usage_error(self, called: &str) -> UsageError {
-        UsageError { place: self.place, problem: *self.problem, called: called.to_owned() }
+        UsageError { place: self.place, problem: self.problem, called: called.to_owned() }
     }
 }
 

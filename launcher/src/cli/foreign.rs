@@ -24,28 +24,25 @@ const fn ours(names: &'static [&'static str], purpose: &'static str, instead: &'
 #[rustfmt::skip]
 const FOREIGN: &[Foreign] = &[
     // Hosts and how to reach them.
-    foreign(&["f", "hostfile", "machinefile", "machine", "default-hostfile", "nodefile"],
-        "names a file of hosts"),
-    foreign(&["hosts", "host", "H", "nodelist", "w"], "names hosts"),
+    ours(&["machine", "default-hostfile", "nodefile"], "names a file of hosts", "-f"),
+    ours(&["nodelist", "w"], "names hosts", "-hosts"),
     foreign(&["localhost"], "names the launcher's own host"),
-    foreign(&["launcher", "bootstrap", "plm"], "chooses how to reach hosts"),
-    foreign(&["launcher-exec", "bootstrap-exec", "launch-agent"], "chooses a program to reach hosts with"),
-    foreign(&["rmk"], "chooses a resource manager"),
-    foreign(&["iface"], "chooses a network interface"),
+    ours(&["plm"], "chooses how to reach hosts", "--bootstrap"),
     foreign(&["enable-x", "disable-x"], "turns X forwarding on or off"),
-    foreign(&["nolocal", "skip-launch-node"], "keeps ranks off the launcher's host"),
+    ours(&["nolocal", "skip-launch-node"], "keeps ranks off the launcher's host", "--exclude"),
     foreign(&["prefix"], "says where the launcher is installed on other hosts"),
     foreign(&["nameserver", "ompi-server"], "names a server for published names"),
 
     // Placement and binding.
     foreign(&["bind-to", "binding", "bind-to-core", "bind-to-socket", "bind-to-none", "cpu-bind",
         "cpu-set", "cpu-list"], "binds ranks to cores"),
-    foreign(&["map-by", "bynode", "byslot", "bycore", "distribution", "order-nodes", "ordered"],
-        "says how ranks are placed"),
+    ours(&["bynode", "byslot"], "says how ranks are placed", "--map-by"),
+    foreign(&["bycore", "distribution", "order-nodes", "ordered"], "says how ranks are placed"),
     foreign(&["rank-by", "rankfile", "rf", "rr", "grr"], "says how ranks are numbered"),
     foreign(&["membind", "mem-bind"], "binds memory"),
     foreign(&["topolib"], "chooses a library for the machine's topology"),
-    foreign(&["report-bindings", "display-map", "display", "print-rank-map"], "shows where ranks are placed"),
+    foreign(&["report-bindings"], "shows what ranks are bound to"),
+    ours(&["display-map", "display", "print-rank-map"], "shows where ranks are placed", "--explain"),
     foreign(&["npersocket", "ntasks-per-socket", "cpus-per-proc", "cpus-per-rank", "cpus-per-task"],
         "gives ranks a share of sockets or cores"),
     foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "usize", "exclusive", "overlap"],
@@ -85,7 +82,7 @@ const FOREIGN: &[Foreign] = &[
         "lets the other ranks go on when one fails"),
     foreign(&["kill-on-bad-exit", "K"], "ends all ranks when one fails, as scela-run always does"),
     foreign(&["disable-hostname-propagation"], "lets ranks find out their host's name themselves"),
-    foreign(&["do-not-launch", "test-only"], "starts nothing"),
+    ours(&["do-not-launch", "test-only"], "starts nothing", "--explain"),
 ];
 
 /// The entry of this name, given without dashes.

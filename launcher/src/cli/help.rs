@@ -24,6 +24,7 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("SCELA_LOG", "log to stderr: error, warn, info, debug or trace (default: warn)"),
     ("SCELA_PMI_LIBRARY", "ScELA's libpmi.so, if it is not beside scela-run or in ../lib"),
+    ("XDG_CACHE_HOME", "where --calibrate keeps what it measured (default: ~/.cache)"),
 ];
 
 /// What help shows as examples: what to type, behind the program's name, and what it does.
@@ -31,6 +32,8 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("-np 4 ./a.out", "four ranks on your laptop"),
     ("-np 64 --demo", "does it work here? no MPI needed"),
     ("-l -np 4 ./a.out", "each line of output begins with its rank"),
+    ("-f hosts -np 512 ./a.out", "512 ranks on the hosts of a file, over ssh"),
+    ("-hosts node[01-32] -ppn 16 --explain ./a.out", "what would be started where, how, and how soon?"),
     ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
     ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, an end for all"),
     ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
@@ -58,7 +61,8 @@ fn build(called: &str) -> clap::Command {
         "  {called} [OPTIONS] PROGRAM [ARGS] [: [OPTIONS] PROGRAM [ARGS]]...\n  \
          {called} [OPTIONS] -configfile FILE\n  \
          {called} [OPTIONS] --demo\n  \
-         {called} [OPTIONS] --simulate NODESxPPN"
+         {called} [OPTIONS] --simulate NODESxPPN\n  \
+         {called} [OPTIONS] --calibrate LIST"
     );
     clap::Command::new("scela-run")
         .version(env!("CARGO_PKG_VERSION"))
@@ -117,7 +121,7 @@ pub(super) fn text(called: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{self, FANOUT_MAX, FANOUT_MIN};
+    use super::super::options::{self, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
     use super::super::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
     use super::*;
 
@@ -161,6 +165,7 @@ mod tests {
         let help = |name| options::find(name).expect("it is an option").help;
         assert!(help("fanout").contains(&format!("{FANOUT_MIN} to {FANOUT_MAX}")));
         assert!(help("fanout").contains(&format!("default: {FANOUT_DEFAULT}")));
+        assert!(help("batch").contains(&format!("1 to {BATCH_MAX}")));
         let grace = format!("default: {} seconds", KILL_GRACE_DEFAULT.as_secs());
         assert!(help("kill-grace").contains(&grace));
     }

@@ -15,16 +15,19 @@
 //!   of a variable; `-env IFS=:` and `-wdir=-l` say so. In a configfile, a quoted `:` is a word.
 //! - `-np`, `-wdir` and the `-env` family belong to the command they are typed in; each other option
 //!   is about the session, in whichever command's options it is typed.
-//! - Of an option given twice, the last wins; changes of environment add up, in the order typed.
-//!   `-v` and `-q` undo each other.
+//! - Of an option given twice, the last wins; changes of environment add up, in the order typed, and
+//!   so do hosts. `-v` and `-q` undo each other.
+//! - Options that cannot both hold are an error, whichever is typed first, as far as words can tell.
 //! - The file of `--stats` may be left out: the next word is one if it ends with `.json` and does not
 //!   begin with a dash.
 //! - With `-configfile`, the programs come from the file only. Options on the command line win over
-//!   those in the file.
+//!   those in the file; hosts named on the command line replace the file's.
 //! - `-help` and `-version` win over everything typed behind them.
 
 mod assemble;
+mod cluster;
 mod configfile;
+mod conflicts;
 mod error;
 mod foreign;
 mod help;
@@ -39,10 +42,11 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
+pub use self::cluster::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 pub use self::configfile::CONFIGFILE_BYTES_MAX;
 pub use self::error::{Place, Problem, UsageError};
 pub use self::help::{ENVIRONMENT, EXAMPLES, EXIT_CODES, command};
-pub use self::options::{AGENTS_PER_NODE_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
+pub use self::options::{AGENTS_PER_NODE_MAX, BATCH_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
 pub use self::request::{
     BootstrapKind, Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, HostOptions, HostSource, KILL_GRACE_DEFAULT,
     LaunchOptions, LaunchShape, Manager, ManagerChoice, MapBy, Mpi, Options, Program, Request, StatsTo, StdinTo,
@@ -60,6 +64,9 @@ pub enum Typed {
     Run(Box<Request>),
     /// Simulate a job: these options say which.
     Simulate(Box<Options>),
+    /// Measure what the model of start-up times needs, on the hosts of these options, and keep it.
+    /// [`HostOptions::sources`] has at least one list.
+    Calibrate(Box<Options>),
     /// Print this text, the help, on stdout and exit with 0.
     Help(String),
     /// Print this text, name and version, on stdout and exit with 0.

@@ -18,6 +18,9 @@ pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
 /// The most `--cores`.
 pub(super) const CORES_MAX: u32 = 1 << 20;
 
+/// The most `--batch`: as many as an agent can have children in a tree.
+pub const BATCH_MAX: u32 = FANOUT_MAX;
+
 /// The most agents that can be asked for on one node.
 pub const AGENTS_PER_NODE_MAX: u32 = 4096;
 
@@ -67,6 +70,26 @@ pub(super) enum Global {
     Stats,
     Verbose,
     Quiet,
+    HostFile,
+    HostList,
+    Exclude,
+    Select,
+    ResourceManager,
+    MapBy,
+    RankMap,
+    Bootstrap,
+    LauncherExec,
+    LaunchAgent,
+    Launch,
+    Batch,
+    ConnectBack,
+    Iface,
+    PortRange,
+    NoPorts,
+    MinNodes,
+    Spares,
+    StartTimeout,
+    Explain,
     Simulate,
     Pattern,
     Latency,
@@ -82,6 +105,7 @@ pub(super) enum Global {
 pub(super) enum Mode {
     ConfigFile,
     Demo,
+    Calibrate,
     Help,
     Version,
 }
@@ -91,6 +115,8 @@ pub(super) enum Mode {
 pub(super) enum Group {
     Program,
     Programs,
+    Hosts,
+    Launch,
     Environment,
     Streams,
     Ending,
@@ -105,6 +131,8 @@ impl Group {
         match self {
             Self::Program => "For the program that follows",
             Self::Programs => "For all programs",
+            Self::Hosts => "Hosts",
+            Self::Launch => "How agents get there",
             Self::Environment => "Environment of all programs",
             Self::Streams => "Input and output",
             Self::Ending => "How it ends",
@@ -198,6 +226,58 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Mode(Mode::Demo), &["demo"], &[], Group::Programs,
         "run a built-in PMI hello; no MPI is needed"),
 
+    spec(Id::Global(Global::HostFile), &["f", "hostfile", "machinefile"], &["FILE"], Group::Hosts,
+        "use the hosts in FILE, - for standard\n\
+         input"),
+    spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], Group::Hosts,
+        "use these: node[001-032],gpu[1-4]:8,ada@login;\n\
+         lists and files add up"),
+    spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], Group::Hosts,
+        "leave these out"),
+    spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
+        "take only these of the list, counted from 1: 1..4,10"),
+    spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], Group::Hosts,
+        "whose allocation counts: slurm, pbs, lsf, sge, flux,\n\
+         none, or auto (default), what is there"),
+    spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], Group::Hosts,
+        "fill nodes slot by slot (default), deal ranks out\n\
+         node by node, or put N on each: ppr:N:node"),
+    spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], Group::Hosts,
+        "the node of each rank, counted from 0: 0,0,1,1"),
+
+    spec(Id::Global(Global::Bootstrap), &["bootstrap", "launcher"], &["NAME"], Group::Launch,
+        "start agents by fork, ssh, slurm, pbs, lsf, sge,\n\
+         flux, or exec:COMMAND with {host} in it; by default\n\
+         as the allocation does, else ssh"),
+    spec(Id::Global(Global::LauncherExec), &["launcher-exec", "bootstrap-exec"], &["PROGRAM"], Group::Launch,
+        "run this in place of ssh or srun"),
+    spec(Id::Global(Global::LaunchAgent), &["launch-agent"], &["COMMAND"], Group::Launch,
+        "what to run on the nodes as the agent"),
+    spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], Group::Launch,
+        "who starts agents: tree (agents do), flat (scela-run\n\
+         does), linear (it does, a session for each rank, to\n\
+         compare with) or auto (default), as a model says"),
+    spec(Id::Global(Global::Batch), &["batch"], &[N], Group::Launch,
+        "open at most N sessions at a time, 1 to 1024\n\
+         (default: adaptive)"),
+    spec(Id::Global(Global::ConnectBack), &["connect-back"], &["ADDRESS"], Group::Launch,
+        "the address or name that nodes reach this host by"),
+    spec(Id::Global(Global::Iface), &["iface"], &["NAME"], Group::Launch,
+        "the network interface for links: ib0"),
+    spec(Id::Global(Global::PortRange), &["port-range"], &["FIRST:LAST"], Group::Launch,
+        "listen on these ports only"),
+    spec(Id::Global(Global::NoPorts), &["no-ports"], &[], Group::Launch,
+        "listen nowhere: links go through the sessions"),
+    spec(Id::Global(Global::MinNodes), &["min-nodes"], &[N], Group::Launch,
+        "go on without bad nodes if N are good"),
+    spec(Id::Global(Global::Spares), &["spares"], &[N], Group::Launch,
+        "keep N nodes of the list for those that fail"),
+    spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], Group::Launch,
+        "by when all agents must be there: seconds, or 2m"),
+    spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], Group::Launch,
+        "run nothing; measure on these hosts what the model of\n\
+         start-up times needs, and keep it"),
+
     spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], Group::Environment,
         "set a variable (NAME=VALUE does as well)"),
     spec(Id::Global(Global::X), &["x"], &["NAME[=VALUE]"], Group::Environment,
@@ -268,6 +348,9 @@ pub(super) const OPTIONS: &[Spec] = &[
 
     spec(Id::Global(Global::Label), &["label"], &["TEXT"], Group::Talking,
         "call the session TEXT in messages and in ps"),
+    spec(Id::Global(Global::Explain), &["explain"], &[], Group::Talking,
+        "print hosts, ranks, tree, commands and predicted\n\
+         times; start nothing"),
     spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
         "tell how long each phase took"),
     spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,

@@ -174,7 +174,7 @@ impl Scanner<'_> {
                 }
                 Id::Mode(Mode::Help) => return Err(Stop::Help),
                 Id::Mode(Mode::Version) => return Err(Stop::Version),
-                Id::Mode(Mode::ConfigFile | Mode::Demo) | Id::Local(_) | Id::Global(_) => {}
+                Id::Mode(Mode::ConfigFile | Mode::Demo | Mode::Calibrate) | Id::Local(_) | Id::Global(_) => {}
             }
             let values = self.values(spec, &typed, glued, &place)?;
             items.push(Item { spec, typed, values, place });

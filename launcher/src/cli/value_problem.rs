@@ -5,6 +5,7 @@ use std::time::Duration;
 use nla::core::CachePolicy;
 use sim::Pattern;
 
+use super::cluster::EXEC_CHOICE;
 use super::error::thousands;
 use super::options::RANKS_MAX;
 use super::request::Mpi;
@@ -45,6 +46,8 @@ pub enum ValueProblem {
     NoTime {
         /// As typed.
         value: String,
+        /// What there is where the option is left out.
+        without: &'static str,
     },
     /// More than the option's bound.
     #[error("'{value}' is too long, the most is {} hours", max.as_secs() / 3600)]
@@ -135,6 +138,50 @@ pub enum ValueProblem {
     /// A list that is too long.
     #[error("the list has more than {FANOUTS_MAX} fan-outs")]
     FanoutsTooMany,
+    /// None of the words that there are.
+    #[error("there is no {what} '{value}', only {}", choices.join(", "))]
+    ChoiceUnknown {
+        /// What is chosen.
+        what: &'static str,
+        /// As typed.
+        value: String,
+        /// The words that there are.
+        choices: Vec<&'static str>,
+        /// The one that it looks like.
+        near: Option<&'static str>,
+    },
+    /// `exec:` without a command.
+    #[error("'{value}' has no command behind its ':'")]
+    CommandMissing {
+        /// As typed.
+        value: String,
+    },
+    /// Neither an address nor a name.
+    #[error("'{value}' is neither an IP address nor the name of a host")]
+    NotAnAddress {
+        /// As typed.
+        value: String,
+    },
+    /// Not what Linux calls an interface.
+    #[error("'{value}' is not the name of a network interface")]
+    NotAnInterface {
+        /// As typed.
+        value: String,
+    },
+    /// Not two ports.
+    #[error("'{value}' is not a first port, a ':' and a last port")]
+    NotPorts {
+        /// As typed.
+        value: String,
+    },
+    /// A range of ports that goes down.
+    #[error("the ports {first}:{last} go downwards")]
+    PortsReversed {
+        /// The number before the colon.
+        first: u16,
+        /// The number behind it.
+        last: u16,
+    },
     /// No MPI library of this name.
     #[error("there is no kind '{value}' of MPI library here, only auto, none and openmpi")]
     MpiUnknown {
@@ -165,7 +212,7 @@ impl ValueProblem {
             Self::NotATime { .. } => {
                 format!("write seconds, or a number with s, m or h, as in '{option} 1.5h'")
             }
-            Self::NoTime { .. } => format!("leave '{option}' out for a session without an end"),
+            Self::NoTime { without, .. } => format!("leave '{option}' out for {without}"),
             Self::EnvListGap { .. } => format!("write names and commas only: '{option} HOME,PATH'"),
             Self::EnvPattern { .. } => format!("give '{option}' once for each variable"),
             Self::NotRanks { .. } | Self::RanksReversed { .. } | Self::RankTooLarge { .. } => {
@@ -184,6 +231,23 @@ impl ValueProblem {
             Self::MpiUnknown { near: Some(near), .. } => format!("did you mean '{}'?", near.name()),
             Self::MpiUnknown { near: None, .. } => {
                 format!("leave '{option}' out: which PMI a rank speaks is heard from itself")
+            }
+            Self::ChoiceUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
+            Self::ChoiceUnknown { choices, .. } if choices.contains(&EXEC_CHOICE) => {
+                format!("any command that reaches a host will do, as in {option} 'exec:rsh {{host}}'")
+            }
+            Self::ChoiceUnknown { near: None, .. } => format!("'{called} --help' tells what '{option}' takes"),
+            Self::CommandMissing { .. } => {
+                format!("write the command that reaches a host, as in {option} 'exec:kubectl exec -i {{host}} --'")
+            }
+            Self::NotAnAddress { .. } => {
+                format!("write it without a port, as in '{option} 10.1.0.5'; '--port-range' is about ports")
+            }
+            Self::NotAnInterface { .. } => {
+                format!("'ip link' lists them, as in '{option} ib0'; '--connect-back' takes an address")
+            }
+            Self::NotPorts { .. } | Self::PortsReversed { .. } => {
+                format!("write two ports, 1 to 65535, as in '{option} 50000:50999'")
             }
             Self::LabelTooLong { .. } | Self::LabelCharacter { .. } => {
                 "a label names the session; to begin each line with its rank use '-prepend-rank'".to_owned()

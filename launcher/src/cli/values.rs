@@ -48,7 +48,7 @@ pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
 }
 
 /// Digits that fit.
-fn decimal(bytes: &[u8]) -> Option<u32> {
+pub(super) fn decimal(bytes: &[u8]) -> Option<u32> {
     bytes.iter().try_fold(0u32, |number, byte| {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
         number.checked_mul(10)?.checked_add(u32::from(digit))
@@ -57,8 +57,13 @@ fn decimal(bytes: &[u8]) -> Option<u32> {
 
 /// A `--timeout`, more than nothing.
 pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
-    let time = time(value, TIMEOUT_MAX)?;
-    if time.is_zero() { Err(ValueProblem::NoTime { value: shown(value) }) } else { Ok(time) }
+    some_time(value, TIMEOUT_MAX, "a session without an end")
+}
+
+/// A time that is more than nothing. `without` says what there is where the option is left out.
+pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> Parsed<Duration> {
+    let time = time(value, max)?;
+    if time.is_zero() { Err(ValueProblem::NoTime { value: shown(value), without }) } else { Ok(time) }
 }
 
 /// A `--kill-grace`, which may be nothing.
@@ -222,6 +227,26 @@ pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     named(&name).ok_or_else(|| ValueProblem::MpiUnknown {
         value: shown(value),
         near: nearest_of(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
+    })
+}
+
+/// One of the words of a table, in either case. `what` is what the words are about; `aliases` are
+/// words that other launchers have, which are understood and not told.
+pub(super) fn choice<T: Clone>(
+    value: &OsStr,
+    what: &'static str,
+    choices: &[(&'static str, T)],
+    aliases: &[(&'static str, T)],
+) -> Parsed<T> {
+    let word = value.to_string_lossy().to_ascii_lowercase();
+    if word.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let found = choices.iter().chain(aliases).find(|(name, _)| *name == word);
+    found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
+        let choices: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        let near = nearest_of(&word, choices.iter().copied());
+        ValueProblem::ChoiceUnknown { what, value: shown(value), choices, near }
     })
 }
 

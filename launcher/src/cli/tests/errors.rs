@@ -3,7 +3,7 @@
 use super::*;
 use std::error::Error;
 
-fn error_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> UsageError {
+pub(super) fn error_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> UsageError {
     match parse(OsStr::new("/opt/bin/scela-run"), args, read_file) {
         Err(error) => error,
         Ok(typed) => panic!("not an error: {typed:?}"),
@@ -11,7 +11,7 @@ fn error_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> UsageError {
 }
 
 /// Each line is wrong in this way.
-fn check(cases: &[(&str, &str, &str)]) {
+pub(super) fn check(cases: &[(&str, &str, &str)]) {
     for (line, message, hint) in cases {
         let error = error_of(words(line), &no_file);
         assert_eq!(error.to_string(), *message, "{line}");
@@ -55,16 +55,17 @@ fn options_of_other_launchers() {
     let remove = format!("remove it; {LISTS}");
     check(&[
         ("-bind-to core ./a", "scela-run has no option '-bind-to', which elsewhere binds ranks to cores", &remove),
-        ("--map-by=node ./a", "scela-run has no option '--map-by', which elsewhere says how ranks are placed", &remove),
-        ("-f hosts ./a", "scela-run has no option '-f', which elsewhere names a file of hosts", &remove),
-        ("-hosts a,b ./a", "scela-run has no option '-hosts', which elsewhere names hosts", &remove),
+        ("--bycore ./a", "scela-run has no option '--bycore', which elsewhere says how ranks are placed", &remove),
         (
-            "-launcher ssh ./a",
-            "scela-run has no option '-launcher', which elsewhere chooses how to reach hosts",
-            &remove,
+            "-machine hosts ./a",
+            "scela-run has no option '-machine', which elsewhere names a file of hosts",
+            &format!("use '-f'; {LISTS}"),
         ),
-        ("-rmk slurm ./a", "scela-run has no option '-rmk', which elsewhere chooses a resource manager", &remove),
-        ("-iface eth0 ./a", "scela-run has no option '-iface', which elsewhere chooses a network interface", &remove),
+        (
+            "-display-map ./a",
+            "scela-run has no option '-display-map', which elsewhere shows where ranks are placed",
+            &format!("use '--explain'; {LISTS}"),
+        ),
         (
             "-disable-auto-cleanup ./a",
             "scela-run has no option '-disable-auto-cleanup', which elsewhere lets the other \

@@ -109,7 +109,7 @@ fn on_random_words() {
                 check_request(&request);
                 sessions += 1;
             }
-            Ok(Typed::Simulate(_) | Typed::Help(_) | Typed::Version(_)) => {}
+            Ok(Typed::Simulate(_) | Typed::Calibrate(_) | Typed::Help(_) | Typed::Version(_)) => {}
             Err(error) => {
                 let (message, hint) = (error.to_string(), error.hint());
                 assert!(!message.contains(char::is_control), "{args:?}: {message}");

@@ -1,0 +1,350 @@
+//! Values that only the options about hosts, and about how agents get there, take. Lists of hosts,
+//! indices and rank maps stay as typed: the plan reads them, since an error in one shows the line.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use super::error::shown;
+use super::options::RANKS_MAX;
+use super::request::{BootstrapKind, LaunchShape, Manager, ManagerChoice, MapBy};
+use super::value_problem::ValueProblem;
+use super::values::{Parsed, choice, decimal, number, some_time};
+use crate::hosts::NAME_BYTES_MAX;
+
+/// The longest `--start-timeout`, a day.
+pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest name of a network interface, in bytes: Linux's IFNAMSIZ without the NUL at its end.
+pub const IFACE_BYTES_MAX: usize = 15;
+
+/// How errors write the choice of `--bootstrap` that is no single word.
+pub(super) const EXEC_CHOICE: &str = "exec:COMMAND";
+
+/// How errors write the choice of `--map-by` that is no single word.
+const PER_NODE_CHOICE: &str = "ppr:N:node";
+
+/// `--rm`. `user` is Hydra's word for none, `torque` and `uge` are what two of them are called too.
+pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
+    use ManagerChoice::{Auto, None, Only};
+    let choices = [
+        ("auto", Auto),
+        ("none", None),
+        ("slurm", Only(Manager::Slurm)),
+        ("pbs", Only(Manager::Pbs)),
+        ("lsf", Only(Manager::Lsf)),
+        ("sge", Only(Manager::Sge)),
+        ("flux", Only(Manager::Flux)),
+    ];
+    let aliases = [("user", None), ("torque", Only(Manager::Pbs)), ("uge", Only(Manager::Sge))];
+    choice(value, "resource manager", &choices, &aliases)
+}
+
+/// `--map-by`: a word, or `ppr:N:node`.
+pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
+    let per_node = value.to_str().and_then(|text| text.strip_prefix("ppr:")?.strip_suffix(":node"));
+    if let Some(count) = per_node {
+        return Ok(MapBy::PerNode(number(OsStr::new(count), 1, RANKS_MAX)?));
+    }
+    let choices = [("slot", MapBy::Slot), ("node", MapBy::Node)];
+    choice(value, "mapping", &choices, &[]).map_err(|problem| one_more(problem, PER_NODE_CHOICE))
+}
+
+/// `--bootstrap`: a word, or `exec:COMMAND`; none for `auto`.
+pub(super) fn bootstrap(value: &OsStr) -> Parsed<Option<BootstrapKind>> {
+    if let Some(command) = value.as_bytes().strip_prefix(b"exec:") {
+        let command = OsStr::from_bytes(command);
+        return match command.as_bytes().trim_ascii() {
+            [] => Err(ValueProblem::CommandMissing { value: shown(value) }),
+            _ => Ok(Some(BootstrapKind::Exec(command.to_owned()))),
+        };
+    }
+    let manager = |manager| Some(BootstrapKind::Manager(manager));
+    let choices = [
+        ("auto", None),
+        ("fork", Some(BootstrapKind::Fork)),
+        ("ssh", Some(BootstrapKind::Ssh)),
+        ("slurm", manager(Manager::Slurm)),
+        ("pbs", manager(Manager::Pbs)),
+        ("lsf", manager(Manager::Lsf)),
+        ("sge", manager(Manager::Sge)),
+        ("flux", manager(Manager::Flux)),
+    ];
+    let aliases = [("torque", manager(Manager::Pbs)), ("uge", manager(Manager::Sge))];
+    choice(value, "bootstrap", &choices, &aliases).map_err(|problem| one_more(problem, EXEC_CHOICE))
+}
+
+/// `--launch`.
+pub(super) fn shape(value: &OsStr) -> Parsed<LaunchShape> {
+    let choices = [
+        ("auto", LaunchShape::Auto),
+        ("linear", LaunchShape::Linear),
+        ("flat", LaunchShape::Flat),
+        ("tree", LaunchShape::Tree),
+    ];
+    choice(value, "shape of a launch", &choices, &[])
+}
+
+/// Tells of one more choice, which is no single word.
+fn one_more(mut problem: ValueProblem, more: &'static str) -> ValueProblem {
+    if let ValueProblem::ChoiceUnknown { choices, .. } = &mut problem {
+        choices.push(more);
+    }
+    problem
+}
+
+/// `--connect-back`: an IP address, or the name of a host, and no port. Brackets around an address of
+/// IPv6 are taken off; a zone stays.
+pub(super) fn address(value: &OsStr) -> Parsed<OsString> {
+    if value.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let text = value.to_str().unwrap_or_default();
+    let bracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let plain = match bracketed {
+        Some(address) if is_ipv6(address) => address,
+        None if text.parse::<IpAddr>().is_ok() || is_ipv6(text) || is_name(text) => text,
+        _ => return Err(ValueProblem::NotAnAddress { value: shown(value) }),
+    };
+    Ok(plain.into())
+}
+
+/// Is it an address of IPv6, perhaps with a zone?
+fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
+    address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(|zone| is_interface(zone.as_bytes()))
+}
+
+/// Can it be a name in DNS or in a file of hosts?
+fn is_name(text: &str) -> bool {
+    text.len() <= NAME_BYTES_MAX
+        && text.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+        && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+/// `--iface`: what Linux takes for a name, with the `:` of an alias.
+pub(super) fn interface(value: &OsStr) -> Parsed<OsString> {
+    if value.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    match is_interface(value.as_bytes()) && value.to_str().is_none_or(|text| text.parse::<IpAddr>().is_err()) {
+        true => Ok(value.to_owned()),
+        false => Err(ValueProblem::NotAnInterface { value: shown(value) }),
+    }
+}
+
+fn is_interface(name: &[u8]) -> bool {
+    (1..=IFACE_BYTES_MAX).contains(&name.len())
+        && !matches!(name, b"." | b"..")
+        && name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'/')
+}
+
+/// `--port-range`: `50000:50999` or `50000-50999`, both included, the first not greater than the last.
+pub(super) fn ports(value: &OsStr) -> Parsed<(u16, u16)> {
+    let not_ports = || ValueProblem::NotPorts { value: shown(value) };
+    if value.is_empty() {
+        return Err(ValueProblem::Empty);
+    }
+    let (first, last) = value.to_str().and_then(|text| text.split_once([':', '-'])).ok_or_else(not_ports)?;
+    let port = |text: &str| {
+        let digits = Some(text.as_bytes()).filter(|digits| !digits.is_empty());
+        let port = digits.and_then(decimal).and_then(|port| u16::try_from(port).ok());
+        port.filter(|port| *port > 0).ok_or_else(not_ports)
+    };
+    let (first, last) = (port(first)?, port(last)?);
+    if first <= last { Ok((first, last)) } else { Err(ValueProblem::PortsReversed { first, last }) }
+}
+
+/// `--start-timeout`, more than nothing.
+pub(super) fn start_timeout(value: &OsStr) -> Parsed<Duration> {
+    some_time(value, START_TIMEOUT_MAX, "the usual time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check<T: PartialEq + std::fmt::Debug>(
+        parse: impl Fn(&OsStr) -> Parsed<T>,
+        good: &[(&str, T)],
+        bad: &[(&str, &str)],
+    ) {
+        for (text, expected) in good {
+            assert_eq!(parse(OsStr::new(text)).as_ref(), Ok(expected), "{text}");
+        }
+        for (text, message) in bad {
+            let problem = parse(OsStr::new(text)).expect_err(text);
+            assert_eq!(problem.to_string(), *message, "{text}");
+        }
+    }
+
+    #[test]
+    fn managers() {
+        let only = ManagerChoice::Only;
+        check(
+            manager,
+            &[
+                ("auto", ManagerChoice::Auto),
+                ("none", ManagerChoice::None),
+                ("user", ManagerChoice::None),
+                ("Slurm", only(Manager::Slurm)),
+                ("pbs", only(Manager::Pbs)),
+                ("torque", only(Manager::Pbs)),
+                ("lsf", only(Manager::Lsf)),
+                ("sge", only(Manager::Sge)),
+                ("uge", only(Manager::Sge)),
+                ("flux", only(Manager::Flux)),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("slrum", "there is no resource manager 'slrum', only auto, none, slurm, pbs, lsf, sge, flux"),
+            ],
+        );
+    }
+
+    #[test]
+    fn mappings() {
+        check(
+            map_by,
+            &[
+                ("slot", MapBy::Slot),
+                ("node", MapBy::Node),
+                ("ppr:1:node", MapBy::PerNode(1)),
+                ("ppr:16777216:node", MapBy::PerNode(RANKS_MAX)),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("core", "there is no mapping 'core', only slot, node, ppr:N:node"),
+                ("slot:PE=2", "there is no mapping 'slot:PE=2', only slot, node, ppr:N:node"),
+                ("ppr:2:socket", "there is no mapping 'ppr:2:socket', only slot, node, ppr:N:node"),
+                ("ppr:0:node", "0 is out of range, it must be 1 to 16,777,216"),
+                ("ppr:x:node", "'x' is not a whole number"),
+                ("ppr::node", "the value is empty"),
+                ("ppr:node", "there is no mapping 'ppr:node', only slot, node, ppr:N:node"),
+            ],
+        );
+    }
+
+    #[test]
+    fn bootstraps() {
+        const ONLY: &str = "only auto, fork, ssh, slurm, pbs, lsf, sge, flux, exec:COMMAND";
+        check(
+            bootstrap,
+            &[
+                ("auto", None),
+                ("fork", Some(BootstrapKind::Fork)),
+                ("SSH", Some(BootstrapKind::Ssh)),
+                ("slurm", Some(BootstrapKind::Manager(Manager::Slurm))),
+                ("torque", Some(BootstrapKind::Manager(Manager::Pbs))),
+                ("flux", Some(BootstrapKind::Manager(Manager::Flux))),
+                ("exec:oc rsh {host}", Some(BootstrapKind::Exec("oc rsh {host}".into()))),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("rsh", &format!("there is no bootstrap 'rsh', {ONLY}")),
+                ("exec", &format!("there is no bootstrap 'exec', {ONLY}")),
+                ("exec:", "'exec:' has no command behind its ':'"),
+                ("exec: ", "'exec: ' has no command behind its ':'"),
+            ],
+        );
+    }
+
+    #[test]
+    fn shapes() {
+        check(
+            shape,
+            &[
+                ("auto", LaunchShape::Auto),
+                ("linear", LaunchShape::Linear),
+                ("flat", LaunchShape::Flat),
+                ("Tree", LaunchShape::Tree),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("star", "there is no shape of a launch 'star', only auto, linear, flat, tree"),
+            ],
+        );
+    }
+
+    #[test]
+    fn addresses() {
+        let wrong = |text: &str| format!("'{text}' is neither an IP address nor the name of a host");
+        let name = "n".repeat(NAME_BYTES_MAX);
+        check(
+            address,
+            &[
+                ("10.1.0.5", "10.1.0.5".into()),
+                ("::1", "::1".into()),
+                ("[fe80::1%ib0]", "fe80::1%ib0".into()),
+                ("login-1.example.org", "login-1.example.org".into()),
+                ("süd", "süd".into()),
+                (&name, name.clone().into()),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("login:5000", &wrong("login:5000")),
+                ("[::1]:5000", &wrong("[::1]:5000")),
+                ("[login]", &wrong("[login]")),
+                ("fe80::1%", &wrong("fe80::1%")),
+                ("-x", &wrong("-x")),
+                ("a b", &wrong("a b")),
+                ("a/24", &wrong("a/24")),
+            ],
+        );
+        assert!(address(OsStr::new(&format!("{name}n"))).is_err());
+        assert!(address(OsStr::from_bytes(b"\xff")).is_err());
+    }
+
+    #[test]
+    fn interfaces() {
+        let wrong = |text: &str| format!("'{text}' is not the name of a network interface");
+        check(
+            interface,
+            &[
+                ("ib0", "ib0".into()),
+                ("eth0:1", "eth0:1".into()),
+                ("enp0s31f6.100", "enp0s31f6.100".into()),
+                ("fifteen-bytes-x", "fifteen-bytes-x".into()),
+            ],
+            &[
+                ("", "the value is empty"),
+                ("sixteen-bytes-xx", &wrong("sixteen-bytes-xx")),
+                ("10.1.0.5", &wrong("10.1.0.5")),
+                ("a/b", &wrong("a/b")),
+                ("a b", &wrong("a b")),
+                ("..", &wrong("..")),
+            ],
+        );
+    }
+
+    #[test]
+    fn ranges_of_ports() {
+        let wrong = |text: &str| format!("'{text}' is not a first port, a ':' and a last port");
+        check(
+            ports,
+            &[("50000:50999", (50_000, 50_999)), ("1-65535", (1, 65_535)), ("7:7", (7, 7))],
+            &[
+                ("", "the value is empty"),
+                ("5000", &wrong("5000")),
+                ("0:10", &wrong("0:10")),
+                ("1:65536", &wrong("1:65536")),
+                ("1:", &wrong("1:")),
+                (":1", &wrong(":1")),
+                ("1-2-3", &wrong("1-2-3")),
+                ("+1:2", &wrong("+1:2")),
+                ("9:3", "the ports 9:3 go downwards"),
+            ],
+        );
+    }
+
+    #[test]
+    fn times_to_start_in() {
+        check(
+            start_timeout,
+            &[("90", Duration::from_secs(90)), ("24h", START_TIMEOUT_MAX)],
+            &[("0", "'0' is no time at all"), ("25h", "'25h' is too long, the most is 24 hours")],
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Options that cannot both hold, as far as their words tell. What depends on the hosts, on the
+//! allocation or on the machine is the plan's to say.
+
+use std::path::Path;
+
+use super::error::{Fault, Problem};
+use super::options::{Global, Id};
+use super::request::{BootstrapKind, HostSource, MapBy, Options, StdinTo};
+use super::scan::{Item, Segment};
+
+/// Fails on the first contradiction in what was typed. `options` is what became of it, in which of an
+/// option given twice the last has won.
+pub(super) fn check<'a>(options: &Options, segments: impl Iterator<Item = &'a Segment> + Clone) -> Result<(), Fault> {
+    let items: Vec<&Item> = segments.flat_map(|segment| &segment.items).collect();
+    let last = |global| items.iter().rposition(|item| item.spec.id == Id::Global(global));
+    let both = |a, b, why| match (last(a), last(b)) {
+        (Some(a), Some(b)) => Err(between(items[a.max(b)], items[a.min(b)], why)),
+        _ => Ok(()),
+    };
+    let (hosts, launch) = (&options.hosts, &options.launch);
+
+    both(Global::NoPorts, Global::PortRange, "nobody listens on a port")?;
+    both(Global::NoPorts, Global::ConnectBack, "nobody connects to an address")?;
+    both(Global::NoPorts, Global::Iface, "links use no interface of their own")?;
+    both(Global::RankMap, Global::MapBy, "each says which node a rank gets")?;
+    match (hosts.map_by, options.ppn) {
+        (MapBy::PerNode(count), Some(ppn)) if count != ppn => {
+            both(Global::MapBy, Global::Ppn, "each says how many ranks a node gets")?;
+        }
+        _ => {}
+    }
+    match launch.bootstrap {
+        Some(BootstrapKind::Fork) => {
+            both(Global::LauncherExec, Global::Bootstrap, "agents of this machine are started by no other program")?;
+        }
+        Some(BootstrapKind::Exec(_)) => {
+            both(Global::LauncherExec, Global::Bootstrap, "each says which program reaches the hosts")?;
+        }
+        None | Some(BootstrapKind::Ssh | BootstrapKind::Manager(_)) => {}
+    }
+    let from_stdin = hosts.sources.iter().filter(|source| is_stdin(source)).count();
+    if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {
+        both(Global::HostFile, Global::Stdin, "standard input cannot be hosts and input of ranks")?;
+    }
+    if let (2.., Some(file)) = (from_stdin, last(Global::HostFile)) {
+        return Err(between(items[file], items[file], "standard input can be read once only"));
+    }
+    Ok(())
+}
+
+/// Do these hosts come from standard input?
+fn is_stdin(source: &HostSource) -> bool {
+    matches!(source, HostSource::File(path) if path == Path::new("-"))
+}
+
+/// The error about two options, the second of which was typed first.
+pub(super) fn between(option: &Item, other: &Item, why: &'static str) -> Fault {
+    let problem = Problem::Conflict { option: option.typed.clone(), other: other.typed.clone(), why };
+    Fault::new(option.place.clone(), problem)
+}

@@ -1,0 +1,220 @@
+//! Hosts, and how agents get there: spellings, conflicts, calibration.
+
+use super::errors::{check, error_of};
+use super::*;
+
+fn list(text: &str) -> HostSource {
+    HostSource::List(text.into())
+}
+
+fn file(name: &str) -> HostSource {
+    HostSource::File(name.into())
+}
+
+#[test]
+fn hosts_and_placement() {
+    let spellings = ["-f h", "-hostfile h", "--hostfile=h", "-machinefile h", "--machinefile h", "-f=h"];
+    check_options(&spellings, |o| o.hosts.sources = vec![file("h")]);
+    check_options(&["-f -"], |o| o.hosts.sources = vec![file("-")]);
+    let spellings = ["-hosts a,b:2", "-H a,b:2", "-host a,b:2", "--host a,b:2", "--hosts=a,b:2"];
+    check_options(&spellings, |o| o.hosts.sources = vec![list("a,b:2")]);
+    check_options(&["-f h -H a -f -"], |o| o.hosts.sources = vec![file("h"), list("a"), file("-")]);
+    check_options(&["--exclude a[1-2]", "-exclude b --exclude=a[1-2]"], |o| {
+        o.hosts.exclude = Some("a[1-2]".into());
+    });
+    check_options(&["--select 1..4,10", "-select=1..4,10"], |o| o.hosts.select = Some("1..4,10".into()));
+    check_options(&["--rm none", "-rmk none", "-rmk user", "-rm slurm -rm=NONE"], |o| {
+        o.hosts.manager = ManagerChoice::None;
+    });
+    check_options(&["", "--rm auto", "--map-by slot", "--spares 0", "--launch auto", "--bootstrap auto"], |_| {});
+    check_options(&["-rmk slurm", "--rm=slurm"], |o| o.hosts.manager = ManagerChoice::Only(Manager::Slurm));
+    check_options(&["--map-by node", "-map-by=Node"], |o| o.hosts.map_by = MapBy::Node);
+    check_options(&["--map-by ppr:4:node"], |o| o.hosts.map_by = MapBy::PerNode(4));
+    check_options(&["-rankmap 0,0,1", "--rankmap=0,0,1"], |o| o.hosts.rankmap = Some("0,0,1".into()));
+}
+
+#[test]
+fn how_agents_get_there() {
+    check_options(&["--bootstrap ssh", "-bootstrap ssh", "-launcher ssh", "--launcher=fork -launcher ssh"], |o| {
+        o.launch.bootstrap = Some(BootstrapKind::Ssh);
+    });
+    check_options(&["-launcher fork -launcher auto"], |_| {});
+    let words = vec!["-launcher".into(), "exec:kubectl exec -i {host} --".into(), "./a".into()];
+    let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
+    assert_eq!(request_of(words, &no_file).options.launch.bootstrap, Some(exec));
+    check_options(&["-launcher-exec /bin/s", "-bootstrap-exec /bin/s", "--launcher-exec=/bin/s"], |o| {
+        o.launch.launcher_exec = Some("/bin/s".into());
+    });
+    check_options(&["--launch-agent /opt/scela-run"], |o| o.launch.launch_agent = Some("/opt/scela-run".into()));
+    check_options(&["--launch linear"], |o| o.launch.shape = LaunchShape::Linear);
+    check_options(&["--launch=flat", "-launch tree -launch flat"], |o| o.launch.shape = LaunchShape::Flat);
+    check_options(&["--batch 8", "-batch=8", "-batch8"], |o| o.launch.batch = Some(8));
+    check_options(&["--connect-back fe80::1%ib0", "-connect-back=[fe80::1%ib0]"], |o| {
+        o.launch.connect_back = Some("fe80::1%ib0".into());
+    });
+    check_options(&["-iface ib0", "--iface=ib0"], |o| o.launch.iface = Some("ib0".into()));
+    check_options(&["--port-range 5000:5099", "--port-range=5000-5099"], |o| {
+        o.launch.port_range = Some((5000, 5099));
+    });
+    check_options(&["--no-ports", "-no-ports"], |o| o.launch.no_ports = true);
+    check_options(&["--min-nodes 27"], |o| o.launch.min_nodes = Some(27));
+    check_options(&["--spares 2"], |o| o.launch.spares = 2);
+    check_options(&["--start-timeout 1.5m", "-start-timeout=90"], |o| {
+        o.launch.deadline = Some(Duration::from_secs(90));
+    });
+    check_options(&["--explain", "-explain"], |o| o.explain = true);
+}
+
+#[test]
+fn hosts_of_the_command_line_replace_those_of_the_file() {
+    let from_file = |line| request_of(words(line), &|_| Ok(b"-H a -f h -rmk none\n./a\n".to_vec())).options.hosts;
+    assert_eq!(from_file("-configfile jobs").sources, [list("a"), file("h")]);
+    let hosts = from_file("-H b -configfile jobs");
+    assert_eq!((hosts.sources, hosts.manager), (vec![list("b")], ManagerChoice::None));
+}
+
+#[test]
+fn a_calibration_has_hosts_and_no_program() {
+    let typed = |line: &str| match parse(OsStr::new("scela-run"), words(line), &no_file) {
+        Ok(Typed::Calibrate(options)) => *options,
+        other => panic!("{line}: {other:?}"),
+    };
+    assert_eq!(typed("--calibrate a[1-4]").hosts.sources, [list("a[1-4]")]);
+    let options = typed("-f h -launcher-exec s --calibrate a --batch 4 --calibrate=b");
+    assert_eq!(options.hosts.sources, [list("b"), file("h")]);
+    assert_eq!((options.launch.launcher_exec, options.launch.batch), (Some("s".into()), Some(4)));
+    let hint = "try 'scela-run --calibrate node[01-04]'";
+    check(&[
+        ("--calibrate a ./a", "a calibration runs no program, and './a' is one", hint),
+        ("--calibrate a -np 4", "option '-np' has no place in a calibration, which runs no program", hint),
+        ("--demo --calibrate a", "option '--demo' has no place in a calibration, which runs no program", hint),
+        (
+            "--calibrate a -configfile f",
+            "option '-configfile' has no place in a calibration, which runs no program",
+            hint,
+        ),
+        (
+            "--calibrate",
+            "option '--calibrate' needs a value: --calibrate LIST",
+            "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='",
+        ),
+        (
+            "--calibrate a --simulate 2x2",
+            "options '--simulate' and '--calibrate' contradict each other: each is all that scela-run does",
+            "leave '--simulate' or '--calibrate' out",
+        ),
+    ]);
+}
+
+#[test]
+fn bad_values() {
+    let tells = |option: &str| format!("'scela-run --help' tells what '{option}' takes");
+    let empty = |option: &str| format!("a variable on the command line may be unset; {}", tells(option));
+    let range = |option: &str, value: &str, bounds: &str| {
+        format!("option '{option}': {value} is out of range, it must be {bounds}")
+    };
+    const BOOTSTRAPS: &str = "only auto, fork, ssh, slurm, pbs, lsf, sge, flux, exec:COMMAND";
+    check(&[
+        ("-f= ./a", "option '-f': the value is empty", &empty("-f")),
+        ("-H= ./a", "option '-H': the value is empty", &empty("-H")),
+        (
+            "-rmk ll ./a",
+            "option '-rmk': there is no resource manager 'll', only auto, none, slurm, pbs, lsf, sge, flux",
+            &tells("-rmk"),
+        ),
+        (
+            "--map-by core ./a",
+            "option '--map-by': there is no mapping 'core', only slot, node, ppr:N:node",
+            &tells("--map-by"),
+        ),
+        (
+            "-launcher slrum ./a",
+            &format!("option '-launcher': there is no bootstrap 'slrum', {BOOTSTRAPS}"),
+            "did you mean 'slurm'?",
+        ),
+        (
+            "-launcher manual ./a",
+            &format!("option '-launcher': there is no bootstrap 'manual', {BOOTSTRAPS}"),
+            "any command that reaches a host will do, as in -launcher 'exec:rsh {host}'",
+        ),
+        (
+            "--bootstrap exec: ./a",
+            "option '--bootstrap': 'exec:' has no command behind its ':'",
+            "write the command that reaches a host, as in --bootstrap 'exec:kubectl exec -i {host} --'",
+        ),
+        (
+            "--launch tee ./a",
+            "option '--launch': there is no shape of a launch 'tee', only auto, linear, flat, tree",
+            "did you mean 'tree'?",
+        ),
+        ("--batch 0 ./a", &range("--batch", "0", "1 to 1,024"), &tells("--batch")),
+        ("--min-nodes 0 ./a", &range("--min-nodes", "0", "1 to 1,048,576"), &tells("--min-nodes")),
+        ("--spares -1 ./a", &range("--spares", "-1", "0 to 1,048,576"), &tells("--spares")),
+        (
+            "--connect-back login:5000 ./a",
+            "option '--connect-back': 'login:5000' is neither an IP address nor the name of a host",
+            "write it without a port, as in '--connect-back 10.1.0.5'; '--port-range' is about ports",
+        ),
+        (
+            "-iface 10.1.0.5 ./a",
+            "option '-iface': '10.1.0.5' is not the name of a network interface",
+            "'ip link' lists them, as in '-iface ib0'; '--connect-back' takes an address",
+        ),
+        (
+            "--port-range 5000 ./a",
+            "option '--port-range': '5000' is not a first port, a ':' and a last port",
+            "write two ports, 1 to 65535, as in '--port-range 50000:50999'",
+        ),
+        (
+            "--start-timeout 0 ./a",
+            "option '--start-timeout': '0' is no time at all",
+            "leave '--start-timeout' out for the usual time",
+        ),
+    ]);
+}
+
+/// Whichever is typed first: the error names the later one first.
+#[test]
+fn conflicts() {
+    for (one, other, why) in [
+        ("--no-ports", "--port-range 1:2", "nobody listens on a port"),
+        ("--no-ports", "--connect-back login", "nobody connects to an address"),
+        ("--no-ports", "-iface ib0", "links use no interface of their own"),
+        ("-rankmap 0,1", "--map-by slot", "each says which node a rank gets"),
+        ("--map-by ppr:4:node", "-ppn 3", "each says how many ranks a node gets"),
+        ("-launcher fork", "-launcher-exec s", "agents of this machine are started by no other program"),
+        ("--bootstrap exec:c", "-bootstrap-exec s", "each says which program reaches the hosts"),
+        ("-f -", "-s all", "standard input cannot be hosts and input of ranks"),
+        ("-f -", "-s 0", "standard input cannot be hosts and input of ranks"),
+        ("-f -", "-f -", "standard input can be read once only"),
+    ] {
+        let name = |typed: &'static str| typed.split(' ').next().unwrap_or_default();
+        for (first, second) in [(one, other), (other, one)] {
+            let error = error_of(words(&format!("{first} {second} ./a")), &no_file);
+            let (option, before) = (name(second), name(first));
+            assert_eq!(error.to_string(), format!("options '{option}' and '{before}' contradict each other: {why}"));
+            assert_eq!(error.hint(), format!("leave '{option}' or '{before}' out"));
+        }
+    }
+    let error = error_of(words("--no-ports -configfile f"), &|_| Ok(b"./a\n--iface ib0 ./b\n".to_vec()));
+    let why = "links use no interface of their own";
+    assert_eq!(error.to_string(), format!("options '--no-ports' and '--iface' contradict each other: {why}"));
+}
+
+#[test]
+fn what_goes_together() {
+    for line in [
+        "--map-by ppr:4:node -ppn 4",
+        "--map-by node -ppn 1",
+        "-launcher fork -launcher ssh -launcher-exec s",
+        "-launcher slurm -launcher-exec s",
+        "-f - -s none",
+        "-f - -s input",
+        "-f h -s all",
+        "--connect-back a --iface b --port-range 1:2",
+        "--launch flat --fanout 8",
+        "--rm none --bootstrap slurm",
+    ] {
+        options(line);
+    }
+}
