@@ -1,7 +1,12 @@
 //! What the command line means on a machine that is made up.
 
+use std::ffi::OsStr;
+
+use nla::core::{AgentId, Inherit};
+
+use super::seats::libc_nofile;
 use super::*;
-use crate::cli::{Typed, parse};
+use crate::cli::{HostOptions, MapBy, Typed, parse};
 
 fn machine() -> Machine {
     let variables =
@@ -22,7 +27,7 @@ fn planned(words: &str, machine: &Machine) -> Result<Plan, PlanError> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
     match parse(OsStr::new("scela-run"), words, &read_file) {
-        Ok(Typed::Run(request)) => plan(*request, machine),
+        Ok(Typed::Run(request)) => plan(&request, machine, &crate::field::Field::HERE),
         other => panic!("{other:?}"),
     }
 }
@@ -139,4 +144,171 @@ fn the_demo_is_this_program_itself() {
     let plan = plan_of("-np 3 --demo");
     let command = &plan.settings.first.commands[0];
     assert_eq!((command.program.as_slice(), command.args.len(), plan.demo), (&b"/opt/scela-run"[..], 1, true));
+}
+
+/// A field of the nodes of a list.
+fn field_of(list: &str) -> Field {
+    let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
+    crate::field::field(&options, &crate::surroundings::fake::Fake::default(), &mut Vec::new()).unwrap()
+}
+
+/// A plan for the nodes of a list, under options that no word stands for yet.
+fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Result<Plan, PlanError> {
+    let words = words.split_whitespace().map(OsString::from).collect();
+    let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
+    let Ok(Typed::Run(mut request)) = parse(OsStr::new("scela-run"), words, &read_file) else {
+        panic!("not a session");
+    };
+    change(&mut request.options.hosts);
+    plan(&request, &machine(), &field_of(list))
+}
+
+fn plan_on(words: &str, list: &str) -> Plan {
+    planned_on(words, list, |_| ()).unwrap()
+}
+
+/// For each agent its seat, its node and its ranks.
+fn seats(plan: &Plan) -> String {
+    let first = &plan.settings.first;
+    assert!(first.is_consistent());
+    assert_eq!((plan.seats.len(), plan.settings.nodes.len()), (plan.agents() as usize, plan.agents() as usize));
+    let one = |((id, node), seat): ((&AgentId, &u32), &usize)| {
+        let ranks = first.placement.iter().find(|(agent, _)| agent == id).map(|(_, ranks)| ranks.to_string());
+        format!("{}@{seat}/{node}={}", id.0, ranks.unwrap_or_default())
+    };
+    plan.settings.nodes.iter().zip(&plan.seats).map(one).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn each_node_with_ranks_has_an_agent() {
+    let plan = plan_on("-np 6 ./a", "a:4,b:4,c:4");
+    assert_eq!(seats(&plan), "1@0/0=0-3 2@1/1=4-5");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,4),(1,1,2))");
+    assert_eq!((plan.settings.first.universe, plan.settings.first.owners.len()), (12, 0));
+    let plan = plan_on("-np 512 ./a", "n[1-32]");
+    assert_eq!((plan.agents(), plan.seats[31], plan.settings.first.universe), (32, 31, 512));
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,32,16))");
+}
+
+#[test]
+fn a_node_with_many_ranks_has_several_agents() {
+    let plan = plan_on("-np 2001 ./a", "a:1001,b:1000");
+    assert_eq!(seats(&plan), "1@0/0=0-499 2@0/0=500-1000 3@1/1=1001-2000");
+    assert_eq!(plan.settings.first.owners, [(AgentId(2), AgentId(1))]);
+    let plan = plan_on("-np 5 --agents-per-node 2 ./a", "a:4,b:4");
+    assert_eq!(seats(&plan), "1@0/0=0-1 2@0/0=2-3 3@1/1= 4@1/1=4");
+    let error = planned_on("-np 4000000 --agents-per-node 1024 ./a", "n[1-4096]", |_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "4194304 agents are more than a session can have (1048576)");
+}
+
+#[test]
+fn ranks_that_go_round_are_split_in_the_order_of_the_node() {
+    let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
+    let plan = planned_on("-np 8 --agents-per-node 2 ./a", "a,b", cyclic).unwrap();
+    assert_eq!(seats(&plan), "1@0/0=0,2 2@0/0=4,6 3@1/1=1,3 4@1/1=5,7");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,2,1),(0,2,1),(0,2,1),(0,2,1))");
+}
+
+#[test]
+fn what_agents_would_not_take_in_is_not_planned() {
+    let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
+    assert!(planned_on("-np 2097152 ./a", "a,b", cyclic).is_ok());
+    let error = planned_on("-np 2097153 ./a", "a,b", cyclic).unwrap_err();
+    assert_eq!(error.to_string(), "neighbouring ranks are on different nodes so often that agents do not take it in");
+}
+
+#[test]
+fn nodes_are_numbered_as_ranks_come_to_them() {
+    let map = |text: &'static str| move |hosts: &mut HostOptions| hosts.rankmap = Some(text.into());
+    let plan = planned_on("./a", "a,b,c,d", map("3,3,0,2*3")).unwrap();
+    assert_eq!(seats(&plan), "1@3/0=0-1,3-4 2@0/1=2");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,2),(1,1,1),(0,1,2))");
+    let error = planned_on("-np 2 ./a", "a,b", map("0,2")).unwrap_err();
+    assert_eq!(error.to_string(), "the rank map names node 2, and the nodes are 0 to 1");
+    assert_eq!(planned_on("-np 2 ./a", "localhost", map("0,0")).unwrap().size(), 2);
+    let error = planned_on("./a", "localhost", map("0,1")).unwrap_err();
+    assert_eq!(error.to_string(), "the rank map names node 1, and the nodes are 0 to 0");
+}
+
+#[test]
+fn without_np_ranks_are_as_many_as_slots() {
+    assert_eq!(plan_on("./a", "a:4,b:2").size(), 6);
+    assert_eq!(plan_on("./a", "a,b,c").size(), 3);
+    assert_eq!(plan_on("-ppn 3 ./a", "a,b").size(), 6);
+    assert_eq!(plan_on("./a", "localhost:5").size(), 5);
+    let sizes = |words: &str| -> Vec<u32> {
+        plan_on(words, "a:4,b:4").settings.first.commands.iter().map(|command| command.nprocs).collect()
+    };
+    assert_eq!(sizes("-np 1 ./a : ./b"), [1, 7]);
+    assert_eq!(sizes("-np 2 ./a : ./b : ./c"), [2, 3, 3]);
+    assert_eq!(sizes("-np 9 ./a : ./b"), [9, 1]);
+
+    let job = Field::Nodes {
+        nodes: field_of("a:4,b:4").nodes().to_vec(),
+        allocation: Some(crate::allocation::Allocation {
+            manager: crate::cli::Manager::Slurm,
+            id: "1".into(),
+            nodes: Vec::new(),
+            ranks: Some(6),
+            found_by: "SLURM_JOB_NODELIST",
+        }),
+    };
+    let size = |words: &str| {
+        let words = words.split_whitespace().map(OsString::from).collect();
+        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+            panic!("not a session");
+        };
+        plan(&request, &machine(), &job).unwrap().size()
+    };
+    assert_eq!((size("./a"), size("-ppn 4 ./a"), size("-np 3 ./a")), (6, 8, 3));
+}
+
+#[test]
+fn crowded_and_left_out_nodes_are_told() {
+    let told = "64 ranks on 8 slots: nodes are oversubscribed";
+    assert_eq!(plan_on("-np 64 ./a", "a:4,b:4").remarks, [told]);
+    assert_eq!(plan_on("-np 64 ./a", "localhost:8").remarks, [told]);
+    assert!(plan_on("-np 64 ./a", "a,b").remarks.is_empty());
+    let words = "-np 4 ./a".split_whitespace().map(OsString::from).collect();
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+        panic!("not a session");
+    };
+    let field = field_of("a:2,b:2,c:2");
+    let again = |bad: &[usize]| plan(&request, &machine(), &field.without(&bad.iter().copied().collect()));
+    assert_eq!(seats(&again(&[]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(seats(&again(&[1]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(seats(&again(&[0, 1]).unwrap()), "1@0/0=0-3");
+    assert_eq!(again(&[0, 1, 2]).unwrap_err().to_string(), "no node is left to run on");
+}
+
+#[test]
+fn a_job_does_not_shrink_with_its_field() {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("none")) else {
+        panic!("not a session");
+    };
+    let field = field_of("a:2,b:2,c:2");
+    let request = plan(&request, &machine(), &field).unwrap().settled(&request);
+    let plan = plan(&request, &machine(), &field.without(&[1].into())).unwrap();
+    assert_eq!(seats(&plan), "1@0/0=0-2 2@1/1=3-5");
+    assert_eq!(plan.remarks, ["6 ranks on 4 slots: nodes are oversubscribed"]);
+}
+
+#[test]
+fn what_does_not_go_together_is_told() {
+    let error = planned_on("-np 4 --agents-as-nodes ./a", "a,b", |_| ()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts"
+    );
+    let per_node = |hosts: &mut HostOptions| hosts.map_by = MapBy::PerNode(2);
+    let error = planned_on("-ppn 3 ./a", "a,b", per_node).unwrap_err();
+    assert_eq!(error.to_string(), "-ppn 3 and --map-by ppr:2:node do not agree");
+    assert_eq!(seats(&planned_on("-ppn 2 ./a", "a,b", per_node).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+}
+
+#[test]
+fn who_gives_the_hosts_on_standard_input_has_none_for_ranks() {
+    let from_input = |hosts: &mut HostOptions| hosts.sources = vec![HostSource::File("-".into())];
+    assert!(planned_on("-np 4 ./a", "a,b", from_input).unwrap().input.is_none());
+    assert!(plan_on("-np 4 ./a", "a,b").input.is_some());
 }

@@ -14,6 +14,64 @@ use super::topology::Subtree;
 /// A name and its value in an environment, as bytes: neither has to be UTF-8.
 pub type Variable = (Vec<u8>, Vec<u8>);
 
+/// Whether a variable is about the machine or login on which it was set, so that its value must not
+/// travel to other nodes with the launcher's environment. There the agent's own, if it has any, is the
+/// right one.
+///
+/// They are the names of the host itself, sockets and terminals of a login (another node has none of
+/// that name, or somebody else's), and what a resource manager says of one node of a job. All else
+/// travels, as users of MPI launchers expect: `TERM`, `PATH`, `LANG`, and `TMPDIR` too, which on most
+/// clusters is the same path on all nodes of a job and names the place that a user has chosen for large
+/// files. Who wants one of these names everywhere sets it with `-genv` or `-x`, which this is not about.
+///
+/// More than Hydra's `DISPLAY`, and less than what PRRTE leaves behind, which is all.
+pub fn is_bound_to_host(name: &[u8]) -> bool {
+    const PREFIXES: [&str; 4] = ["SSH_", "DBUS_", "XDG_SESSION_", "TMUX"];
+    const NAMES: [&str; 35] = [
+        // The host.
+        "HOSTNAME",
+        "HOST",
+        "HOSTTYPE",
+        // Its screen, its seat, its agents.
+        "DISPLAY",
+        "WAYLAND_DISPLAY",
+        "XAUTHORITY",
+        "WINDOWID",
+        "STY",
+        "XDG_RUNTIME_DIR",
+        "XDG_SEAT",
+        "XDG_SEAT_PATH",
+        "XDG_VTNR",
+        "GPG_AGENT_INFO",
+        "GPG_TTY",
+        "KRB5CCNAME",
+        // The service manager's words to one process.
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "NOTIFY_SOCKET",
+        "SYSTEMD_EXEC_PID",
+        // One node of a job, and processes of the manager on it.
+        "SLURMD_NODENAME",
+        "SLURM_CPUS_ON_NODE",
+        "SLURM_GPUS_ON_NODE",
+        "SLURM_JOB_GPUS",
+        "SLURM_TOPOLOGY_ADDR",
+        "PBS_NODENUM",
+        "PBS_TASKNUM",
+        "PBS_VNODENUM",
+        "PBS_MOMPORT",
+        "LSB_JOBPID",
+        "LSB_JOBRES_PID",
+        "LS_JOBPID",
+        "SGE_JOB_SPOOL_DIR",
+        "FLUX_URI",
+        "FLUX_JOB_TMPDIR",
+        "FLUX_TERMINUS_SESSION",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+        || NAMES.iter().any(|known| name == known.as_bytes())
+}
+
 /// What is the same for all ranks of a session; each agent gets it once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionPlan {
@@ -32,6 +90,16 @@ pub struct SessionPlan {
     pub cache: CachePolicy,
     /// Each agent tells at the end what it has counted.
     pub stats: bool,
+}
+
+impl SessionPlan {
+    /// The same for ranks on another node than the launcher's: without variables that mean something on
+    /// that node only.
+    #[must_use]
+    pub fn elsewhere(mut self) -> Self {
+        self.environment.retain(|(name, _)| !is_bound_to_host(name));
+        self
+    }
 }
 
 /// Environments hold secrets; a log shows how many variables there are.
@@ -214,6 +282,15 @@ mod tests {
     fn owned(owners: &[(u32, u32)]) -> NamespacePlan {
         let owners = owners.iter().map(|(agent, owner)| (AgentId(*agent), AgentId(*owner))).collect();
         NamespacePlan { owners, ..plan(6, &[(1, "0-1"), (2, "2-3"), (4, "4-5")]) }
+    }
+
+    #[test]
+    fn what_is_of_one_host_does_not_travel() {
+        let bound =
+            ["HOSTNAME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DISPLAY", "FLUX_URI", "TMUX_PANE"];
+        let free = ["TERM", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_CONFIG_HOME", "HOME", "SLURM_JOB_ID", "SSHFS"];
+        assert_eq!(bound.map(|name| (name, is_bound_to_host(name.as_bytes()))), bound.map(|name| (name, true)));
+        assert_eq!(free.map(|name| (name, is_bound_to_host(name.as_bytes()))), free.map(|name| (name, false)));
     }
 
     #[test]

@@ -1,0 +1,138 @@
+//! The ranks' environment: what of the launcher's own they get, and what is set on top of it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use nla::core::{Inherit, Variable};
+
+use crate::cli::{EnvChange, EnvPolicy, Options};
+
+/// The environment of one command's ranks: what is inherited, and what is set on top.
+pub(crate) fn environment(
+    options: &Options,
+    own: &[EnvChange],
+    own_policy: Option<&EnvPolicy>,
+    known: &[(OsString, OsString)],
+    remarks: &mut Vec<String>,
+) -> (Inherit, Vec<Variable>) {
+    let inherit = match own_policy.or(options.genv_policy.as_ref()) {
+        None | Some(EnvPolicy::All) => Inherit::All,
+        Some(EnvPolicy::None) => Inherit::Nothing,
+        Some(EnvPolicy::List(names)) => Inherit::Names(names.iter().map(|name| name.as_bytes().to_vec()).collect()),
+    };
+    let mut set = Vec::new();
+    for change in options.genv.iter().chain(own) {
+        match change {
+            EnvChange::Set(name, value) => set.push((name.as_bytes().to_vec(), value.as_bytes().to_vec())),
+            EnvChange::Pass(name) => match known.iter().find(|(known, _)| known == name) {
+                Some((name, value)) => set.push((name.as_bytes().to_vec(), value.as_bytes().to_vec())),
+                None => {
+                    let remark = format!("'{}' is to be passed to the ranks, but is not set", name.to_string_lossy());
+                    if !remarks.contains(&remark) {
+                        remarks.push(remark);
+                    }
+                }
+            },
+        }
+    }
+    (inherit, set)
+}
+
+/// What an enclosing launcher, or an enclosing ScELA, left in the environment for its own ranks:
+/// an MPI library that sees it would talk to that one.
+///
+/// What a resource manager says of the job as a whole stays (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`,
+/// `SLURM_NTASKS`, `PBS_JOBID`, ...): programs read it. What it says of one step or task of the job
+/// goes: it is about the process in which the launcher runs, and not about any rank. The binding of
+/// such a step goes too: an `srun` in a rank would ask for processors that its node does not have
+/// and end with "CPU binding outside of job step allocation".
+pub(crate) fn is_foreign(name: &[u8]) -> bool {
+    const PREFIXES: [&str; 20] = [
+        "PMI_",
+        "PMIX_",
+        "HYDI_",
+        "HYDRA_",
+        "SCELA_GUARDIAN",
+        "SCELA_SEGMENT",
+        "OMPI_COMM_WORLD_",
+        "OMPI_MCA_ess_",
+        "OMPI_MCA_orte_",
+        "JSM_NAMESPACE_",
+        "PALS_",
+        "ALPS_APP_",
+        "MV2_COMM_WORLD_",
+        "SLURM_STEP_",
+        "SLURM_SRUN_COMM_",
+        "SLURM_CPU_BIND",
+        "SLURM_MEM_BIND",
+        "SLURM_PMI",
+        "SLURM_PTY_",
+        "FLUX_TASK_",
+    ];
+    const NAMES: [&str; 18] = [
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+        "MPIRUN_RSH_LAUNCH",
+        "I_MPI_PMI_LIBRARY",
+        "OMPI_UNIVERSE_SIZE",
+        "OMPI_APP_CTX_NUM_PROCS",
+        "OMPI_FIRST_RANKS",
+        "SLURM_PROCID",
+        "SLURM_LOCALID",
+        "SLURM_STEPID",
+        "SLURM_NODEID",
+        "SLURM_TASK_PID",
+        "SLURM_GTIDS",
+        "SLURM_LAUNCH_NODE_IPADDR",
+        "SLURM_DISTRIBUTION",
+        "SLURM_MPI_TYPE",
+        "LSB_TASKID",
+        "PRTE_LAUNCHED",
+    ];
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
+        || NAMES.iter().any(|known| name == known.as_bytes())
+}
+
+/// The launcher's environment, read once.
+pub fn environment_of_process() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| !name.is_empty() && !name.as_encoded_bytes().contains(&b'=')).collect()
+}
+
+/// Whether `name` is set to something in `environment`.
+pub fn is_set(environment: &[(OsString, OsString)], name: &str) -> bool {
+    environment.iter().any(|(known, value)| known == OsStr::new(name) && !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_of_a_step_goes_and_what_is_of_the_job_stays() {
+        let gone = [
+            "PMI_FD",
+            "PMIX_RANK",
+            "SLURM_STEP_NODELIST",
+            "SLURM_PROCID",
+            "SLURM_CPU_BIND",
+            "SLURM_CPU_BIND_LIST",
+            "SLURM_PMIX_MAPPING_SERV",
+            "SLURM_SRUN_COMM_PORT",
+            "FLUX_TASK_RANK",
+        ];
+        let stays = [
+            "SLURM_JOB_ID",
+            "SLURM_JOB_NODELIST",
+            "SLURM_NTASKS",
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_TASKS_PER_NODE",
+            "PBS_NODEFILE",
+            "LSB_JOBID",
+            "FLUX_JOB_ID",
+            "OMPI_MCA_btl",
+            "PATH",
+        ];
+        assert_eq!(gone.map(|name| (name, is_foreign(name.as_bytes()))), gone.map(|name| (name, true)));
+        assert_eq!(stays.map(|name| (name, is_foreign(name.as_bytes()))), stays.map(|name| (name, false)));
+    }
+}

@@ -1,0 +1,193 @@
+//! A placement that somebody wrote down.
+
+use thiserror::Error;
+
+use crate::cli::RANKS_MAX;
+
+/// The longest text of a rank map: no argument of a program is longer.
+pub const MAP_BYTES_MAX: usize = 128 << 10;
+
+/// The node of each rank, as the user gave it.
+///
+/// ```text
+/// map    = item { "," item }  |  "(vector" { "," "(" start "," nodes "," ranks ")" } ")"
+/// item   = [ times "*" ] node  |  node "-" node
+/// ```
+///
+/// Nodes are counted from 0, in the order of the hosts. `0,0,1-3,2*4` places ranks 0 and 1 on node 0,
+/// ranks 2, 3 and 4 on nodes 1, 2 and 3, and ranks 5 and 6 on node 4. The long form is that of
+/// `PMI_process_mapping`: `(vector,(0,4,2))` is two ranks on each of the nodes 0 to 3.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankMap {
+    /// First node, how many nodes, ranks on each; none of the numbers of nodes and ranks is zero.
+    blocks: Vec<(u32, u32, u32)>,
+    size: u32,
+}
+
+/// A text is no rank map.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum MapError {
+    /// Nothing.
+    #[error("the rank map is empty")]
+    Empty,
+    /// Too much.
+    #[error("the rank map is longer than {} KiB", MAP_BYTES_MAX >> 10)]
+    TooLong,
+    /// Something that is none of the things that can be there.
+    #[error("the rank map has '{text}' where {wanted} must be")]
+    Syntax {
+        /// As typed, cut and fit for printing.
+        text: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// A range that goes down.
+    #[error("the range {first}-{last} of the rank map goes downwards")]
+    Downwards {
+        /// Its first node.
+        first: u32,
+        /// Its last one.
+        last: u32,
+    },
+    /// More ranks than a job can have.
+    #[error("the rank map has more than {RANKS_MAX} ranks")]
+    TooManyRanks,
+}
+
+impl RankMap {
+    /// Reads what was typed.
+    pub fn parse(text: &str) -> Result<Self, MapError> {
+        if text.is_empty() {
+            return Err(MapError::Empty);
+        }
+        if text.len() > MAP_BYTES_MAX {
+            return Err(MapError::TooLong);
+        }
+        let blocks: Vec<(u32, u32, u32)> = match text.strip_prefix("(vector,") {
+            Some(rest) => vector(rest)?,
+            None => text.split(',').map(item).collect::<Result<_, _>>()?,
+        };
+        let ranks = blocks.iter().try_fold(0u32, |sum, &(first, nodes, ranks)| {
+            // Each of its nodes has a number.
+            first.checked_add(nodes - 1)?;
+            sum.checked_add(nodes.checked_mul(ranks)?).filter(|sum| *sum <= RANKS_MAX)
+        });
+        ranks.map(|size| Self { blocks, size }).ok_or(MapError::TooManyRanks)
+    }
+
+    /// How many ranks it places.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Nodes and how many ranks in a row each gets, from rank 0 on.
+    pub fn stretches(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.blocks.iter().flat_map(|&(first, nodes, ranks)| (0..nodes).map(move |at| (first + at, ranks)))
+    }
+}
+
+/// `4`, `2*4` or `1-3`, as a block.
+fn item(text: &str) -> Result<(u32, u32, u32), MapError> {
+    if let Some((times, node)) = text.split_once('*') {
+        let times = number(times, "a number of ranks")?;
+        if times == 0 {
+            return Err(MapError::Syntax { text: shown(text), wanted: "a number of ranks above 0" });
+        }
+        return Ok((number(node, "the number of a node")?, 1, times));
+    }
+    let Some((first, last)) = text.split_once('-') else { return Ok((number(text, "the number of a node")?, 1, 1)) };
+    let (first, last) = (number(first, "the number of a node")?, number(last, "the number of a node")?);
+    let nodes = last.checked_sub(first).ok_or(MapError::Downwards { first, last })?.checked_add(1);
+    Ok((first, nodes.ok_or(MapError::TooManyRanks)?, 1))
+}
+
+/// What follows `(vector,`.
+fn vector(rest: &str) -> Result<Vec<(u32, u32, u32)>, MapError> {
+    const WANTED: &str = "(node,nodes,ranks), all in one (vector,...),";
+    let wrong = |text: &str| MapError::Syntax { text: shown(text), wanted: WANTED };
+    let inside = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix("))")).ok_or_else(|| wrong(rest))?;
+    let block = |text: &str| {
+        let numbers: Vec<u32> = text.split(',').map(|text| number(text, "a number")).collect::<Result<_, _>>()?;
+        match numbers[..] {
+            [first, nodes, ranks] if nodes > 0 && ranks > 0 => Ok((first, nodes, ranks)),
+            _ => Err(wrong(text)),
+        }
+    };
+    inside.split("),(").map(block).collect()
+}
+
+fn number(text: &str, wanted: &'static str) -> Result<u32, MapError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = is_number.then(|| text.parse().ok()).flatten();
+    number.ok_or_else(|| MapError::Syntax { text: shown(text), wanted })
+}
+
+/// A part of what was typed, fit for printing.
+fn shown(text: &str) -> String {
+    const CHARS_MAX: usize = 40;
+    let mut shown: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().nth(CHARS_MAX).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(text: &str) -> Result<Vec<u32>, String> {
+        let map = RankMap::parse(text).map_err(|error| error.to_string())?;
+        let nodes: Vec<u32> =
+            map.stretches().flat_map(|(node, ranks)| std::iter::repeat_n(node, ranks as usize)).collect();
+        assert_eq!(nodes.len(), map.size() as usize);
+        Ok(nodes)
+    }
+
+    #[test]
+    fn maps_that_can_be_read() {
+        assert_eq!(nodes("0,0,1-3,2*4"), Ok(vec![0, 0, 1, 2, 3, 4, 4]));
+        assert_eq!(nodes("3,1-1"), Ok(vec![3, 1]));
+        assert_eq!(nodes("(vector,(0,2,2))"), Ok(vec![0, 0, 1, 1]));
+        assert_eq!(nodes("(vector,(1,2,1),(0,1,3))"), Ok(vec![1, 2, 0, 0, 0]));
+    }
+
+    #[test]
+    fn what_is_wrong_with_others() {
+        for (text, message) in [
+            ("", "the rank map is empty"),
+            ("0,,1", "the rank map has '' where the number of a node must be"),
+            ("0,x", "the rank map has 'x' where the number of a node must be"),
+            ("0,+1", "the rank map has '+1' where the number of a node must be"),
+            ("4294967296", "the rank map has '4294967296' where the number of a node must be"),
+            ("0*1", "the rank map has '0*1' where a number of ranks above 0 must be"),
+            ("*1", "the rank map has '' where a number of ranks must be"),
+            ("3-1", "the range 3-1 of the rank map goes downwards"),
+            ("0-4294967295", "the rank map has more than 16777216 ranks"),
+            ("16777217*0", "the rank map has more than 16777216 ranks"),
+            ("(vector,(0,1))", "the rank map has '0,1' where (node,nodes,ranks), all in one (vector,...), must be"),
+            ("(vector,(0,0,1))", "the rank map has '0,0,1' where (node,nodes,ranks), all in one (vector,...), must be"),
+            ("(vector)", "the rank map has '(vector)' where the number of a node must be"),
+        ] {
+            assert_eq!(nodes(text), Err(message.to_owned()), "{text}");
+        }
+        assert_eq!(RankMap::parse(&"0,".repeat(MAP_BYTES_MAX)), Err(MapError::TooLong));
+        assert_eq!(nodes("16777216*7").map(|nodes| nodes.len()), Ok(1 << 24));
+    }
+
+    mod properties {
+        use proptest::prelude::*;
+
+        use super::super::*;
+
+        proptest! {
+            #[test]
+            fn no_text_panics(text in "[0-9,*()v-]{0,24}|\\(vector,[0-9,()]{0,24}") {
+                if let Ok(map) = RankMap::parse(&text) {
+                    let ranks: u64 = map.stretches().map(|(_, ranks)| u64::from(ranks)).sum();
+                    prop_assert_eq!(ranks, u64::from(map.size()));
+                }
+            }
+        }
+    }
+}

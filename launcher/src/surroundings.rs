@@ -1,0 +1,211 @@
+//! What the launcher can ask the world about before it has a plan.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of a command's complaint that are repeated.
+const COMPLAINT_BYTES_MAX: usize = 1024;
+
+/// How long a resource manager's command may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// What is around the launcher: what it finds there decides on which nodes a session runs.
+///
+/// What is read has a bound. Who reads gets no more than one byte beyond it, and so notices.
+pub trait Surroundings {
+    /// The value of a variable; none if it is not set or empty.
+    fn variable(&self, name: &str) -> Option<OsString>;
+
+    /// What is in a file.
+    fn file(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>;
+
+    /// What is on standard input, to its end.
+    fn standard_input(&self, bytes_max: usize) -> io::Result<Vec<u8>>;
+
+    /// What a command prints. That it fails is an error with its own words.
+    fn answer(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>>;
+}
+
+/// This process, its environment and its machine.
+#[derive(Debug)]
+pub struct Process<'a> {
+    /// Its environment.
+    pub environment: &'a [(OsString, OsString)],
+}
+
+impl Surroundings for Process<'_> {
+    fn variable(&self, name: &str) -> Option<OsString> {
+        let (_, value) = self.environment.iter().find(|(known, _)| known == OsStr::new(name))?;
+        (!value.is_empty()).then(|| value.clone())
+    }
+
+    fn file(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
+        bounded(File::open(path)?, bytes_max)
+    }
+
+    fn standard_input(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
+        bounded(io::stdin().lock(), bytes_max)
+    }
+
+    fn answer(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
+        answer_within(ANSWER_TIME, command, bytes_max)
+    }
+}
+
+fn bounded(source: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    source.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let (said, complaint) = (child.stdout.take(), child.stderr.take());
+    let said = reader(said, bytes_max);
+    let complaint = reader(complaint, COMPLAINT_BYTES_MAX);
+    let heard = said.recv_timeout(time).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    // More than is taken in, or nothing in time: nobody waits for the rest.
+    if heard.as_ref().map_or(true, |bytes| bytes.len() > bytes_max) {
+        end(&mut child);
+        return heard;
+    }
+    let Ok(words) = complaint.recv_timeout(time) else {
+        end(&mut child);
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    if child.wait()?.success() {
+        return heard;
+    }
+    let words = words.unwrap_or_default();
+    let words = String::from_utf8_lossy(&words);
+    let first = words.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it failed without a word");
+    Err(io::Error::other(first.chars().filter(|c| !c.is_control()).collect::<String>()))
+}
+
+/// Takes in what comes, in a thread that ends when its pipe does.
+fn reader(pipe: Option<impl Read + Send + 'static>, bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let bytes = pipe.map_or_else(|| Ok(Vec::new()), |pipe| bounded(pipe, bytes_max));
+        // Nobody may be waiting any more.
+        let _ = sender.send(bytes);
+    });
+    receiver
+}
+
+/// Ends a command of which nothing more is wanted.
+fn end(child: &mut Child) {
+    // It may have ended by itself.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Surroundings that are made up.
+#[cfg(test)]
+pub(crate) mod fake {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Variables, files and answers by name. All else is not there.
+    #[derive(Debug, Clone, Default)]
+    pub(crate) struct Fake {
+        variables: BTreeMap<String, String>,
+        files: BTreeMap<String, String>,
+        answers: BTreeMap<String, String>,
+    }
+
+    impl Fake {
+        pub(crate) fn with(variables: &[(&str, &str)]) -> Self {
+            variables.iter().fold(Self::default(), |fake, (name, value)| fake.and(name, value))
+        }
+
+        pub(crate) fn and(&self, name: &str, value: &str) -> Self {
+            let mut fake = self.clone();
+            fake.variables.insert(name.to_owned(), value.to_owned());
+            fake
+        }
+
+        pub(crate) fn without(&self, name: &str) -> Self {
+            let mut fake = self.clone();
+            fake.variables.remove(name);
+            fake
+        }
+
+        /// Standard input is the file `-`.
+        pub(crate) fn file(mut self, path: &str, text: &str) -> Self {
+            self.files.insert(path.to_owned(), text.to_owned());
+            self
+        }
+
+        pub(crate) fn answer(mut self, command: &str, text: &str) -> Self {
+            self.answers.insert(command.to_owned(), text.to_owned());
+            self
+        }
+    }
+
+    fn read(texts: &BTreeMap<String, String>, name: &str) -> io::Result<Vec<u8>> {
+        texts.get(name).map(|text| text.clone().into_bytes()).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    impl Surroundings for Fake {
+        fn variable(&self, name: &str) -> Option<OsString> {
+            self.variables.get(name).map(OsString::from)
+        }
+
+        fn file(&self, path: &Path, _bytes_max: usize) -> io::Result<Vec<u8>> {
+            read(&self.files, &path.to_string_lossy())
+        }
+
+        fn standard_input(&self, _bytes_max: usize) -> io::Result<Vec<u8>> {
+            read(&self.files, "-")
+        }
+
+        fn answer(&self, command: &[&str], _bytes_max: usize) -> io::Result<Vec<u8>> {
+            read(&self.answers, &command.join(" "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_are_empty_are_not_set() {
+        let environment = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
+        let process = Process { environment: &environment };
+        assert_eq!(process.variable("A"), Some("1".into()));
+        assert_eq!((process.variable("B"), process.variable("C")), (None, None));
+    }
+
+    #[test]
+    fn one_byte_beyond_the_bound_is_read() {
+        assert_eq!(bounded(&b"abc"[..], 3).unwrap(), b"abc");
+        assert_eq!(bounded(&b"abcde"[..], 3).unwrap(), b"abcd");
+    }
+
+    #[test]
+    fn commands_answer_or_say_why_not() {
+        let answer = |script, time| answer_within(time, &["sh", "-c", script], 8);
+        let long = Duration::from_secs(30);
+        assert_eq!(answer("echo n1", long).unwrap(), b"n1\n");
+        assert_eq!(answer("exec yes", long).unwrap().len(), 9);
+        assert_eq!(answer("echo no such job >&2; exit 1", long).unwrap_err().to_string(), "no such job");
+        assert_eq!(answer("exit 1", long).unwrap_err().to_string(), "it failed without a word");
+        assert_eq!(answer("exec sleep 60", Duration::from_millis(10)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(answer_within(long, &["/nowhere/flux"], 8).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
