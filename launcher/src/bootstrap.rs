@@ -1,234 +1,182 @@
-//! Starting agents on this machine: bootstrap "fork".
+//! From a plan to agents in their tree.
 //!
-//! Each agent is started under its guardian, which is this same program. The two pipes of a
-//! guardian's standard input and output are the bootstrap channel: the session's key and the
-//! address of the agent's parent go in, where the agent listens comes out. They are closed as soon
-//! as the agent is part of the tree.
+//! On this machine alone the tree is known from the beginning: each agent joins as soon as its parent is
+//! there. On other nodes it is made of those that can be started: [`Bootstrap::muster`] waits until each
+//! station has an agent or has failed, and [`Bootstrap::commit`] gives those that are wanted their places.
+//! No rank starts before.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
-use std::rc::Rc;
 use std::time::Duration;
 
-use nla::core::limits::BOOT_BYTES_MAX;
-use nla::core::{AgentId, Subtree};
-use nla::wire::{BootOrder, BootReport, ParentAddress, decode, encode, marked};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
-use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use nla::core::{AgentId, StartFailure, StartPhase, Subtree};
+use nla::driver::{Starter, StationReport};
+use nla::wire::{Below, BootCommand, BootOrder, BootReport, Method, Place, Reach};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
 
-/// An agent that will not come.
-#[derive(Debug)]
-pub(crate) struct BootFailure {
-    /// Which.
-    pub(crate) agent: AgentId,
-    /// Why, in words.
-    pub(crate) why: String,
-}
+use crate::expedition::Expedition;
 
-/// Where agents listen, as far as is known.
-#[derive(Default)]
-struct Addresses {
-    known: RefCell<BTreeMap<AgentId, SocketAddr>>,
-    changed: Notify,
-}
-
-/// The guardians that this launcher has started, until they have ended.
-pub(crate) struct Guardians {
-    children: Vec<Child>,
-    conversations: Vec<AbortHandle>,
-}
-
-/// What all agents of a session are told.
+/// Agents on their way into the tree.
 pub(crate) struct Bootstrap {
-    /// The order; `agent` is filled in for each.
-    pub(crate) order: BootOrder,
-    /// The whole tree.
-    pub(crate) tree: Subtree,
-    /// Where the root listens.
-    pub(crate) root: SocketAddr,
-    /// This host's name.
-    pub(crate) host: String,
+    starter: Starter,
+    reports: mpsc::UnboundedReceiver<StationReport>,
+    /// Where the agents that are there may be reached, and the launcher, which is station 0.
+    addresses: BTreeMap<u32, Vec<SocketAddr>>,
+    failures: BTreeMap<u32, StartFailure>,
+    /// The agents of stations, once the tree is known.
+    agents: BTreeMap<u32, AgentId>,
+    stations: BTreeMap<AgentId, u32>,
+    tree: Subtree,
+    fanout: u32,
+    /// Who starts whom.
+    openers: Subtree,
+    /// To other nodes.
+    goes_out: bool,
 }
 
 impl Bootstrap {
-    /// Starts all agents; those that fail before they have joined go to `events`.
-    pub(crate) fn start(self, events: &mpsc::UnboundedSender<BootFailure>) -> Guardians {
-        let addresses = Rc::new(Addresses::default());
-        addresses.known.borrow_mut().insert(AgentId::ROOT, self.root);
-        let mut children = Vec::new();
-        let mut conversations = Vec::new();
-        for agent in (1..self.tree.size()).map(AgentId) {
-            let order = BootOrder { agent, ..self.order.clone() };
-            match self.spawn(&order) {
-                Ok((child, input, output)) => {
-                    let parent = self.tree.parent_of(agent).unwrap_or(AgentId::ROOT);
-                    let (addresses, events) = (Rc::clone(&addresses), events.clone());
-                    let conversation = tokio::task::spawn_local(async move {
-                        if let Err(why) = converse(&order, parent, &addresses, input, output).await {
-                            let _ = events.send(BootFailure { agent, why });
-                        }
-                    });
-                    conversations.push(conversation.abort_handle());
-                    children.push(child);
+    /// Starts all agents of `tree` on this machine.
+    pub(crate) fn here(order: BootOrder, tree: Subtree, fanout: u32, root: Vec<SocketAddr>) -> Self {
+        let agents = tree.size() - 1;
+        let mut bootstrap = Self::new(order, Method::Fork, None, Duration::MAX, root, agents, agents.max(1));
+        bootstrap.seat((1..=agents).collect(), tree, fanout);
+        for station in 1..=agents {
+            let is_leaf = tree.of(AgentId(station)).is_none_or(|subtree| subtree.size() == 1);
+            let reach = if is_leaf { Reach::Nobody } else { Reach::Here };
+            bootstrap.starter.start(station, None, reach);
+        }
+        bootstrap
+    }
+
+    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`].
+    pub(crate) fn there(order: BootOrder, expedition: &Expedition, root: Vec<SocketAddr>) -> Self {
+        let hosts = expedition.hosts();
+        let Expedition { method, fanout, batch, patience, .. } = expedition;
+        let (method, batch, patience) = (method.clone(), *batch, *patience);
+        let stations = hosts.len() as u32;
+        let fanout = fanout.unwrap_or(stations).max(1);
+        let below = Below { stations, fanout, hosts, method: method.clone(), batch, patience };
+        let bootstrap = Self::new(order, method, batch, patience, root, stations, fanout);
+        bootstrap.starter.start_tree(0, &below);
+        bootstrap
+    }
+
+    fn new(
+        order: BootOrder,
+        method: Method,
+        batch: Option<u32>,
+        patience: Duration,
+        root: Vec<SocketAddr>,
+        stations: u32,
+        opens: u32,
+    ) -> Self {
+        // Bounded by the number of stations.
+        let (events, reports) = mpsc::unbounded_channel();
+        let goes_out = method != Method::Fork;
+        Self {
+            starter: Starter::new(order, method, batch, patience, events),
+            reports,
+            addresses: BTreeMap::from([(0, root)]),
+            failures: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            stations: BTreeMap::new(),
+            tree: Subtree::whole(0, 1),
+            fanout: 1,
+            openers: Subtree::whole(stations, opens),
+            goes_out,
+        }
+    }
+
+    /// The next report.
+    pub(crate) async fn next(&mut self) -> Option<StationReport> {
+        self.reports.recv().await
+    }
+
+    /// Takes a report. Returns the agent that will not come, and why.
+    pub(crate) fn on_report(&mut self, (station, report): StationReport) -> Option<(AgentId, StartFailure)> {
+        match report {
+            BootReport::Here { addresses, host, descriptors } => {
+                tracing::debug!(station, %host, descriptors, ?addresses, "an agent is there");
+                self.addresses.insert(station, addresses);
+                if let Some(agent) = self.agents.get(&station).copied() {
+                    self.admit(agent);
+                    let below: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
+                    below.iter().for_each(|child| self.admit(child.head()));
                 }
-                Err(error) => {
-                    let why = format!("its process could not be started: {error}");
-                    let _ = events.send(BootFailure { agent, why });
-                }
+                None
             }
+            BootReport::NotStarted(failure) => {
+                self.addresses.remove(&station);
+                let agent = self.agents.get(&station).copied();
+                self.failures.insert(station, failure.clone());
+                Some((agent?, failure))
+            }
+            BootReport::Joined | BootReport::Below(..) => None,
         }
-        Guardians { children, conversations }
     }
 
-    fn spawn(&self, order: &BootOrder) -> io::Result<(Child, Sender, Receiver)> {
-        let mut child = Command::new("/proc/self/exe")
-            .arg0("scela-guard")
-            .args([&self.host, &order.label, &order.dead_time.as_millis().to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;
-        let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
-        let output = Receiver::from_owned_fd(OwnedFd::from(pipes.1))?;
-        Ok((child, input, output))
-    }
-}
-
-async fn converse(
-    order: &BootOrder,
-    parent: AgentId,
-    addresses: &Addresses,
-    mut input: Sender,
-    mut output: Receiver,
-) -> Result<(), String> {
-    let gone = |_| "it ended before it had joined the tree; see SCELA_LOG=debug".to_owned();
-    input.write_all(&frame(order)).await.map_err(gone)?;
-    let mut said = Vec::new();
-    let start = loop {
-        match marked(&said, &order.marker) {
-            Ok(Some(start)) => break start,
-            Ok(None) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        if output.read_buf(&mut said).await.map_err(gone)? == 0 {
-            let words = String::from_utf8_lossy(&said);
-            let words = words.trim();
-            return Err(if words.is_empty() {
-                "it ended before it had said anything".to_owned()
-            } else {
-                format!("it ended; its last words: {words}")
-            });
-        }
-    };
-    said.drain(..start);
-    let tell_parent = async {
-        let address = addresses.of(parent).await;
-        input.write_all(&frame(&ParentAddress(address))).await
-    };
-    let listen = async {
-        loop {
-            match next_report(&mut said, &mut output).await? {
-                BootReport::Listening { address, host, descriptors } => {
-                    tracing::debug!(agent = %order.agent, %host, descriptors, "an agent is there");
-                    if let Some(address) = address {
-                        addresses.add(order.agent, address);
-                    }
-                }
-                BootReport::Joined => return Ok(()),
-                BootReport::Failed { why } => return Err(why),
+    /// Waits until each station has an agent or has failed; what has done neither at `deadline` has
+    /// failed.
+    pub(crate) async fn muster(&mut self, deadline: Instant) {
+        let stations = self.openers.size() - 1;
+        while (self.addresses.len() - 1 + self.failures.len()) < stations as usize {
+            match timeout_at(deadline, self.next()).await {
+                Ok(Some(report)) => drop(self.on_report(report)),
+                Ok(None) | Err(_) => break,
             }
         }
-    };
-    let (told, joined) = tokio::join!(tell_parent, listen);
-    joined.and(told.map_err(gone))
-}
-
-fn frame<M: serde::Serialize>(message: &M) -> Vec<u8> {
-    let bytes = encode(message);
-    [&(bytes.len() as u32).to_le_bytes(), &bytes[..]].concat()
-}
-
-async fn next_report(said: &mut Vec<u8>, output: &mut Receiver) -> Result<BootReport, String> {
-    loop {
-        if let Some(length) = said.first_chunk::<4>() {
-            let length = u32::from_le_bytes(*length) as usize;
-            if length > BOOT_BYTES_MAX {
-                return Err("it said something that no agent says".to_owned());
-            }
-            if let Some(bytes) = said.get(4..4 + length) {
-                let report = decode(bytes).map_err(|error| format!("it said {error}"))?;
-                said.drain(..4 + length);
-                return Ok(report);
+        for station in 1..=stations {
+            if !self.addresses.contains_key(&station) {
+                let late = || StartFailure::new(StartPhase::Answer, "no answer before the deadline (--start-timeout)");
+                self.failures.entry(station).or_insert_with(late);
             }
         }
-        match output.read_buf(said).await {
-            Ok(0) => return Err("it ended before it had joined the tree".to_owned()),
-            Ok(_) => {}
-            Err(error) => return Err(format!("its channel broke: {error}")),
+    }
+
+    /// Stations that have no agent, and why.
+    pub(crate) fn failures(&self) -> &BTreeMap<u32, StartFailure> {
+        &self.failures
+    }
+
+    /// Gives the agents at these stations their places, in order, in a tree of as many; all others leave.
+    pub(crate) fn commit(&mut self, stations: Vec<u32>, tree: Subtree, fanout: u32) {
+        let chosen: BTreeSet<u32> = stations.iter().copied().collect();
+        for station in self.addresses.keys().filter(|station| **station != 0 && !chosen.contains(station)) {
+            self.starter.tell(*station, BootCommand::Leave);
+        }
+        self.seat(stations, tree, fanout);
+        for agent in (1..tree.size()).map(AgentId) {
+            self.admit(agent);
         }
     }
-}
 
-impl Addresses {
-    fn add(&self, agent: AgentId, address: SocketAddr) {
-        self.known.borrow_mut().insert(agent, address);
-        self.changed.notify_waiters();
+    fn seat(&mut self, stations: Vec<u32>, tree: Subtree, fanout: u32) {
+        let agents = || (1..).map(AgentId);
+        self.agents = stations.iter().copied().zip(agents()).collect();
+        self.stations = agents().zip(stations).collect();
+        (self.tree, self.fanout) = (tree, fanout);
     }
 
-    async fn of(&self, agent: AgentId) -> SocketAddr {
-        loop {
-            let changed = self.changed.notified();
-            if let Some(address) = self.known.borrow().get(&agent) {
-                return *address;
-            }
-            changed.await;
-        }
+    fn station(&self, agent: AgentId) -> Option<u32> {
+        if agent == AgentId::ROOT { Some(0) } else { self.stations.get(&agent).copied() }
     }
-}
 
-impl Guardians {
-    /// Waits until all have ended, for at most `patience`; those that are left are told to end
-    /// what they guard, and waited for once more. Returns how many did not.
+    /// Lets an agent join, if it and its parent are there.
+    fn admit(&self, agent: AgentId) {
+        let parent = self.tree.parent_of(agent).and_then(|parent| self.station(parent));
+        let (Some(station), Some(parent)) = (self.station(agent), parent) else { return };
+        let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&station)) else {
+            return;
+        };
+        let opener = self.openers.parent_of(AgentId(station)).map(|opener| opener.0);
+        let opener_port = addresses.first().filter(|_| self.goes_out && opener == Some(parent)).map(SocketAddr::port);
+        let place = Place { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        self.starter.tell(station, BootCommand::Join { place, parent: addresses.clone(), opener_port });
+    }
+
+    /// See [`Starter::wait`].
     pub(crate) async fn wait(&mut self, patience: Duration) -> usize {
-        // An agent that has not joined ends when its channel does.
-        self.conversations.drain(..).for_each(|conversation| conversation.abort());
-        let Ok(mut ended) = signal(SignalKind::child()) else { return self.children.len() };
-        for _ in 0..2 {
-            let all = async {
-                while !self.reap() {
-                    ended.recv().await;
-                }
-            };
-            if timeout(patience, all).await.is_ok() {
-                return 0;
-            }
-            for child in &self.children {
-                let pid = nix::unistd::Pid::from_raw(child.id() as i32);
-                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-            }
-        }
-        self.children.len()
-    }
-
-    /// Takes out those that have ended. True when none is left.
-    fn reap(&mut self) -> bool {
-        self.children.retain_mut(|child| match child.try_wait() {
-            Ok(None) => true,
-            Ok(Some(status)) => {
-                tracing::debug!(code = status.code(), signal = status.signal(), "a guardian has ended");
-                false
-            }
-            Err(_) => false,
-        });
-        self.children.is_empty()
+        self.starter.wait(patience).await
     }
 }

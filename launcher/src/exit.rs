@@ -23,18 +23,19 @@ pub fn code(outcome: &Outcome) -> u8 {
         Outcome::Success => SUCCESS,
         Outcome::TimedOut { .. } => TIMED_OUT,
         Outcome::OutputLost => OUTPUT_LOST,
-        Outcome::Interrupted { signal } => by_signal(*signal),
+        Outcome::Interrupted { signal } => signalled(*signal),
         Outcome::Failed { first, .. } => match &first.cause {
             Cause::NotStarted { .. } => NOT_LAUNCHED,
             Cause::Lost { .. } => LOST,
-            Cause::Signal { signal, .. } => by_signal(*signal),
+            Cause::Signal { signal, .. } => signalled(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
             Cause::Broken { .. } | Cause::Left { .. } => 1,
         },
     }
 }
 
-fn by_signal(signal: i32) -> u8 {
+/// Ended by this signal.
+pub fn signalled(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(127))
 }
 

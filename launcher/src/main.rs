@@ -10,14 +10,20 @@ use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use launcher::allocation::Allocation;
 use launcher::cli::{self, Typed};
-use launcher::plan::{self, Machine};
-use launcher::session::{self, Secrets};
+use launcher::environment::environment_of_process;
+use launcher::expedition::{self, Expedition};
+use launcher::field::{self, Field, FieldError};
+use launcher::plan::{self, Machine, Plan};
+use launcher::session::{self, Ground, Secrets};
+use launcher::surroundings::Process;
 use launcher::{demo, exit, mpi, simulate};
 use nla::sys;
 use nla::wire::SessionKey;
@@ -34,6 +40,19 @@ fn main() -> ExitCode {
                 trace();
             }
             nla::driver::run_agent()
+        }
+        // What a session on another node runs: first to ask, then to become the guardian.
+        _ if arguments.len() == 1 && arguments[0] == "--agent-id" => {
+            println!("{}", nla::driver::agent_id());
+            ExitCode::SUCCESS
+        }
+        _ if arguments.len() == 3 && arguments[0] == "--guard" => {
+            let error = std::process::Command::new("/proc/self/exe")
+                .arg0("scela-guard")
+                .arg(sys::host_name())
+                .args(&arguments[1..])
+                .exec();
+            fail(&format!("the agent cannot be started: {error}"), exit::NOT_LAUNCHED)
         }
         _ if arguments.len() == 1 && arguments[0] == demo::RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),
@@ -74,6 +93,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
             let code = simulate::run(&options, &mut io::stdout().lock(), &mut io::stderr().lock());
             return ExitCode::from(code);
         }
+        Ok(Typed::Calibrate(_)) => return fail("this version cannot measure hosts", exit::NOT_LAUNCHED),
         Ok(Typed::Help(text) | Typed::Version(text)) => {
             // Nobody to tell if nobody reads.
             let _ = io::stdout().write_all(text.as_bytes());
@@ -91,25 +111,89 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
     };
     match prepare(request) {
         Ok(code) => code,
-        Err(Trouble::Usage(text)) => fail(&text, exit::USAGE),
-        Err(Trouble::Missing(text)) => fail(&text, exit::NOT_LAUNCHED),
-        Err(Trouble::Machine(error)) => fail(&format!("the job could not be launched: {error}"), exit::NOT_LAUNCHED),
+        Err(trouble @ Trouble::Usage(_)) => fail(&trouble.to_string(), exit::USAGE),
+        Err(trouble) => fail(&trouble.to_string(), exit::NOT_LAUNCHED),
     }
 }
 
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
 enum Trouble {
+    #[error("{0}")]
     Usage(String),
+    #[error("{0}")]
     Missing(String),
+    #[error("the job could not be launched: {0}")]
     Machine(io::Error),
 }
 
 fn prepare(request: cli::Request) -> Result<ExitCode, Trouble> {
     let random = random().map_err(Trouble::Machine)?;
     let machine = machine(random.session).map_err(Trouble::Machine)?;
-    let mut plan = plan::plan(request, &machine).map_err(|error| Trouble::Usage(error.to_string()))?;
-    mpi::provide(&mut plan, &machine).map_err(|error| Trouble::Missing(error.to_string()))?;
+    let mut remarks = Vec::new();
+    let field = field(&request, &machine, &mut remarks)?;
+    let (mut plan, ground) = match field {
+        Field::Here { .. } => (planned(&request, &machine, &field)?, Ground::Here),
+        Field::Nodes { .. } => {
+            let (plan, expedition) = away(request, machine, field)?;
+            (plan, Ground::There(Box::new(expedition)))
+        }
+    };
+    plan.remarks.splice(..0, remarks);
     let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
-    session::run(plan, random.session, secrets).map_err(Trouble::Machine)
+    session::run(plan, ground, random.session, secrets).map_err(Trouble::Machine)
+}
+
+/// The plan, with what the ranks' MPI library needs.
+fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<Plan, Trouble> {
+    let mut plan = plan::plan(request, machine, field).map_err(|error| Trouble::Usage(error.to_string()))?;
+    mpi::provide(&mut plan, machine).map_err(|error| Trouble::Missing(error.to_string()))?;
+    Ok(plan)
+}
+
+/// The plan for other nodes, and the way there.
+fn away(request: cli::Request, machine: Machine, field: Field) -> Result<(Plan, Expedition), Trouble> {
+    let launch = &request.options.launch;
+    let manager = field.allocation().map(|allocation| allocation.manager);
+    let method =
+        expedition::method(launch, manager, &machine.program).map_err(|error| Trouble::Usage(error.to_string()))?;
+    let nodes = field.nodes().to_vec();
+    let spares = (launch.spares as usize).min(nodes.len() - 1);
+    let held_back = (nodes.len() - spares..nodes.len()).collect();
+    let plan = planned(&request, &machine, &field.without(&held_back))?;
+    let used: std::collections::BTreeSet<usize> = plan.seats.iter().copied().collect();
+    let mut stations = plan.seats.clone();
+    // A spare may have to do what any other does.
+    let each = stations.len().div_ceil(used.len().max(1));
+    stations.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
+    let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
+    let fanout = expedition::launch_fanout(launch.shape, None, used.len(), &method);
+    let (batch, patience) = (launch.batch, expedition::patience(launch));
+    let most = used.len();
+    // Nodes may fail, a job does not shrink.
+    let request = plan.settled(&request);
+    let replan = move |left_out: &std::collections::BTreeSet<usize>| {
+        planned(&request, &machine, &field.without(left_out)).map_err(|trouble| trouble.to_string())
+    };
+    let expedition =
+        Expedition { nodes, stations, least, most, method, fanout, batch, patience, replan: Box::new(replan) };
+    Ok((plan, expedition))
+}
+
+/// The nodes that the session may use, and what the user should hear about them.
+fn field(request: &cli::Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<Field, Trouble> {
+    let process = Process { environment: &machine.environment };
+    let field = field::field(&request.options.hosts, &process, remarks).map_err(|error| {
+        let text = format!("{error}\n  hint: {}", error.hint());
+        match error {
+            FieldError::Allocation(_) => Trouble::Missing(text),
+            _ => Trouble::Usage(text),
+        }
+    })?;
+    if request.options.verbose > 0 {
+        remarks.extend(field.allocation().map(Allocation::words));
+    }
+    Ok(field)
 }
 
 struct Random {
@@ -130,7 +214,7 @@ fn random() -> io::Result<Random> {
 fn machine(session: u64) -> io::Result<Machine> {
     let stdin = io::stdin();
     Ok(Machine {
-        environment: plan::environment_of_process(),
+        environment: environment_of_process(),
         wdir: std::env::current_dir()
             .map_err(|error| io::Error::other(format!("the working directory is gone: {error}")))?,
         program: std::env::current_exe()?,

@@ -12,7 +12,8 @@ use thiserror::Error;
 
 use crate::cli::Mpi;
 use crate::elf::{self, Needs};
-use crate::plan::{Machine, Plan, is_set};
+use crate::environment::is_set;
+use crate::plan::{Machine, Plan};
 
 /// Names our libpmi, wherever it lies.
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMI_LIBRARY";

@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::pattern::{self, Facts};
+use crate::whereabouts::Whereabouts;
 
 /// Files kept open at a time; ranks beyond have theirs closed and opened again.
 const FILES_OPEN_MAX: usize = 256;
@@ -54,7 +56,7 @@ pub(crate) struct Style {
     /// Into files, by this pattern.
     pub(crate) pattern: Option<OsString>,
     /// For patterns.
-    pub(crate) host: String,
+    pub(crate) whereabouts: Arc<Whereabouts>,
     /// For patterns.
     pub(crate) session: String,
 }
@@ -148,7 +150,8 @@ impl Page {
     fn take(&mut self, message: Bytes) {
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
         if let Some(pattern) = &self.style.pattern {
-            let facts = Facts { namespace, rank, host: &self.style.host, session: &self.style.session };
+            let host = self.style.whereabouts.of_rank(namespace, rank);
+            let facts = Facts { namespace, rank, host, session: &self.style.session };
             let path = pattern::fill(pattern, &facts);
             let mut lines = Vec::new();
             let open = self.files.open_lines.get(&path).copied();

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
-use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,24 +14,26 @@ use nla::core::limits::DEAD_TIME;
 use nla::core::{
     AgentId, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Traffic,
 };
-use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in};
+use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
-use nla::wire::{BootOrder, DownEncoder, Lane, SessionId, SessionKey, decode};
-use tokio::net::TcpListener;
+use nla::wire::{BootOrder, DownEncoder, Lane, Reach, SessionId, SessionKey, decode};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
-use crate::bootstrap::{BootFailure, Bootstrap, Guardians};
+use crate::bootstrap::Bootstrap;
 use crate::demo::Phases;
 use crate::exit;
+use crate::expedition::Expedition;
 use crate::input::Reader;
 use crate::library::explain_silence;
+use crate::muster::{addresses, gather};
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
 use crate::report::{Reporter, Verbosity, epilogue, leftovers_text, step_text};
 use crate::stats::{Sink, Statistics};
+use crate::whereabouts::Whereabouts;
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
@@ -54,12 +56,20 @@ pub struct Secrets {
     pub marker: [u8; 16],
 }
 
-/// Runs `plan` to its end; the result is the launcher's exit code.
-pub fn run(plan: Plan, session: u64, secrets: Secrets) -> io::Result<ExitCode> {
+/// Where a session's agents are.
+pub enum Ground {
+    /// On this machine.
+    Here,
+    /// On other nodes.
+    There(Box<Expedition>),
+}
+
+/// Runs `plan` on its ground to its end; the result is the launcher's exit code.
+pub fn run(plan: Plan, ground: Ground, session: u64, secrets: Secrets) -> io::Result<ExitCode> {
     let clock = Clock::start();
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = LocalSet::new().block_on(&runtime, live(plan, SessionId(session), secrets, clock));
+    let code = LocalSet::new().block_on(&runtime, live(plan, ground, SessionId(session), secrets, clock));
     runtime.shutdown_background();
     Ok(ExitCode::from(code?))
 }
@@ -75,7 +85,7 @@ struct Session {
     clock: Clock,
     tree: Subtree,
     reporter: Reporter,
-    host: String,
+    whereabouts: Arc<Whereabouts>,
     size: u32,
     children: BTreeMap<AgentId, ChildLink>,
     /// Children whose links have ended.
@@ -113,25 +123,56 @@ struct Asides {
     fanout: u32,
 }
 
-async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<u8> {
-    let Plan { settings, label, input, options, demo, remarks } = plan;
+async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<u8> {
+    let options = plan.options.clone();
     let verbosity = match (options.quiet, options.verbose) {
         (true, _) => Verbosity::Quiet,
         (false, 0) => Verbosity::Normal,
         (false, _) => Verbosity::Verbose,
     };
     let reporter = Reporter { verbosity };
-    for remark in remarks {
+    for remark in std::mem::take(&mut plan.remarks) {
         reporter.note(&remark);
     }
-    let host = sys::host_name();
-    let tree = settings.tree;
 
     // All that can fail is set up before the first process is started.
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new()?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let root_address = listener.local_addr()?;
+    let reach = match ground {
+        Ground::Here => Reach::Here,
+        Ground::There(_) => Reach::Network(options.launch.port_range),
+    };
+    let door = open_door(reach).await?.ok_or_else(|| io::Error::other("no port to listen on"))?;
+    let order = BootOrder {
+        session,
+        key: secrets.key.clone(),
+        marker: secrets.marker,
+        station: 0,
+        reach,
+        label: plan.label.clone(),
+        dead_time: DEAD_TIME,
+        below: None,
+    };
+    let (mut bootstrap, whereabouts) = match &ground {
+        Ground::Here => {
+            let bootstrap = Bootstrap::here(order, plan.settings.tree, options.fanout, door.addresses);
+            (bootstrap, Whereabouts::here(sys::host_name()))
+        }
+        Ground::There(expedition) => {
+            let root = addresses(&options.launch, door.addresses)?;
+            let mut bootstrap = Bootstrap::there(order, expedition, root);
+            match gather(expedition, &mut bootstrap, &mut plan, &mut signals, reporter).await {
+                Ok(places) => (bootstrap, places),
+                Err(code) => {
+                    bootstrap.wait(LEAVE_TIME).await;
+                    return Ok(code);
+                }
+            }
+        }
+    };
+    let Plan { settings, label, input, demo, .. } = plan;
+    let tree = settings.tree;
+    let whereabouts = Arc::new(whereabouts);
     // Bounded by the few things that two writers have to tell.
     let (output_events, mut output_incoming) = mpsc::unbounded_channel();
     let terminal = |stream: Stream| match stream {
@@ -142,35 +183,22 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         labels: options.prepend_rank,
         fresh_lines: options.prepend_rank || terminal(stream),
         pattern: if stream == Stream::Out { options.outfile_pattern.clone() } else { options.errfile_pattern.clone() },
-        host: host.clone(),
+        whereabouts: Arc::clone(&whereabouts),
         session: label.clone(),
     };
     let out = Writer::start(Stream::Out, style(Stream::Out), output_events.clone())?;
     let err = Writer::start(Stream::Err, style(Stream::Err), output_events.clone())?;
 
-    let order = BootOrder {
-        session,
-        key: secrets.key.clone(),
-        marker: secrets.marker,
-        agent: AgentId::ROOT,
-        agents: tree.size() - 1,
-        fanout: options.fanout,
-        label: label.clone(),
-        dead_time: DEAD_TIME,
-    };
-    // Bounded by the number of agents.
-    let (boot_events, mut boot_incoming) = mpsc::unbounded_channel();
-    let mut guardians = Bootstrap { order, tree, root: root_address, host: host.clone() }.start(&boot_events);
     let (joining, mut joined) = mpsc::channel(QUEUE);
     let gatekeeper = Gatekeeper::new(session, secrets.key, tree.children().map(|child| child.head()));
-    let door = tokio::task::spawn_local(let_in(listener, gatekeeper, clock, joining));
+    let door = tokio::task::spawn_local(let_in(door.listener, gatekeeper, clock, joining));
     let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
 
     let mut session = Session {
         clock,
         tree,
         reporter,
-        host,
+        whereabouts,
         size: settings.first.size,
         children: BTreeMap::new(),
         gone: BTreeSet::new(),
@@ -218,8 +246,10 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
                 }
             }
             Some(accepted) = joined.recv() => session.on_joined(accepted),
-            Some(BootFailure { agent, why }) = boot_incoming.recv() => {
-                session.handle(RootInput::AgentFailed(agent, why));
+            Some(report) = bootstrap.next() => {
+                if let Some((agent, failure)) = bootstrap.on_report(report) {
+                    session.handle(RootInput::AgentFailed(agent, failure.words));
+                }
             }
             Some(event) = output_incoming.recv() => session.on_output(event),
             () = session.stream_ends.notified() => session.check_output(),
@@ -234,21 +264,21 @@ async fn live(plan: Plan, session: SessionId, secrets: Secrets, clock: Clock) ->
         }
     };
     door.abort();
-    session.leave(&mut link_incoming, &mut guardians).await;
+    session.leave(&mut link_incoming, &mut bootstrap).await;
     let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout };
     Ok(session.conclude(outcome, asides))
 }
 
 /// What a signal to the launcher means.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Asked {
+pub(crate) enum Asked {
     End(i32),
     Forward(i32),
     Stop,
     Continue,
 }
 
-struct Signals {
+pub(crate) struct Signals {
     asked: mpsc::Receiver<Asked>,
 }
 
@@ -284,7 +314,8 @@ impl Signals {
         Ok(Self { asked })
     }
 
-    async fn next(&mut self) -> Option<Asked> {
+    /// What the next one means.
+    pub(crate) async fn next(&mut self) -> Option<Asked> {
         self.asked.recv().await
     }
 }
@@ -331,8 +362,7 @@ impl Session {
     fn on_notice(&mut self, notice: &Notice) {
         let now = self.clock.now();
         self.phases.note(now, notice);
-        let host = self.host.clone();
-        if let Some(text) = step_text(notice, |_| host.clone()) {
+        if let Some(text) = step_text(notice, |failure| self.whereabouts.of_agent(failure.agent).to_owned()) {
             self.reporter.step(now, &text);
         }
         match notice {
@@ -467,7 +497,7 @@ impl Session {
     }
 
     /// The session is over: the last words are written, and no process is left when this returns.
-    async fn leave(&mut self, events: &mut mpsc::Receiver<(AgentId, LinkEvent)>, guardians: &mut Guardians) {
+    async fn leave(&mut self, events: &mut mpsc::Receiver<(AgentId, LinkEvent)>, bootstrap: &mut Bootstrap) {
         for child in self.children.values() {
             child.link.close();
         }
@@ -482,7 +512,7 @@ impl Session {
             }
         };
         let _ = tokio::join!(timeout(FLUSH_TIME, farewells), async {
-            let late = guardians.wait(LEAVE_TIME).await;
+            let late = bootstrap.wait(LEAVE_TIME).await;
             if late > 0 {
                 self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
             }
@@ -494,8 +524,8 @@ impl Session {
         let Asides { demo, timing, stats, fanout } = asides;
         let now = self.clock.now();
         self.phases.end(now);
-        let host = self.host.clone();
-        if let Some(text) = epilogue(&outcome, self.size, |_: &Failure| host.clone()) {
+        let host = |failure: &Failure| self.whereabouts.of_agent(failure.agent).to_owned();
+        if let Some(text) = epilogue(&outcome, self.size, host) {
             self.reporter.error(&text);
         }
         let silent = self.size > 1 && self.root.is_silent();

@@ -69,8 +69,8 @@ pub const HELLO_TIME: Duration = Duration::from_secs(10);
 pub const HELLOS_REMEMBERED: usize = 65_536;
 /// Bytes that a bootstrap channel may say before its marker: greetings of shells.
 pub const GREETING_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a message on a bootstrap channel.
-pub const BOOT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a message on a bootstrap channel: the names of all hosts below an agent are in one.
+pub const BOOT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an output line that is held back for its end; longer ones are shown in pieces.
 pub const LINE_HELD_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of all held-back lines of an agent together; beyond, lines are shown in pieces.

@@ -22,6 +22,7 @@ mod plan;
 mod ring;
 mod root;
 mod spawning;
+mod start;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -35,8 +36,9 @@ pub use ids::{AgentId, NamespaceId, Time};
 pub use lookup::Gets;
 pub use message::{Asker, Brought, Down, Given, Inquiry, Matter, News, Question, Reply, Up};
 pub use placement::{owners, place};
-pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable};
+pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
+pub use start::{StartFailure, StartPhase, Window, judge};
 pub use stats::{Counted, LevelStats, Sent, Stats, Times, Traffic};
 pub use topology::Subtree;

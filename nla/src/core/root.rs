@@ -126,8 +126,8 @@ struct Child {
 
 #[derive(Debug)]
 enum Phase {
-    /// Agents are joining.
-    Joining { until: Time },
+    /// Agents are joining; the time runs from the first input on.
+    Joining { until: Option<Time> },
     /// Ranks run.
     Running,
     /// Something failed; more failures may come in before one is elected.
@@ -169,7 +169,7 @@ impl Root {
             tree,
             session,
             nodes,
-            phase: Phase::Joining { until: JOIN_TIME },
+            phase: Phase::Joining { until: None },
             children: tree.children().map(|child| (child.head(), Child::default())).collect(),
             namespaces: BTreeMap::new(),
             jobs: BTreeMap::new(),
@@ -185,6 +185,9 @@ impl Root {
 
     /// Takes what happened at `now` and appends what is to be done. Never fails, never blocks.
     pub fn handle(&mut self, now: Time, input: RootInput, actions: &mut Vec<RootAction>) {
+        if let Phase::Joining { until } = &mut self.phase {
+            until.get_or_insert(now + JOIN_TIME);
+        }
         match input {
             RootInput::FromChild(child, message) => self.on_up(now, child, message, actions),
             RootInput::ChildLost(child, why) => self.on_child_lost(now, child, why, actions),
@@ -281,7 +284,7 @@ impl Root {
                 let outcome = self.elected();
                 self.end(now, outcome, SIGTERM, actions);
             }
-            Phase::Joining { until } if now >= *until => {
+            Phase::Joining { until: Some(until) } if now >= *until => {
                 let late: Vec<_> = self.children.iter().filter(|(_, child)| !child.ready).map(|(id, _)| *id).collect();
                 for agent in late {
                     let why = format!("it, or an agent below it, had not joined after {} s", JOIN_TIME.as_secs());
@@ -367,7 +370,7 @@ impl Root {
 
     fn set_timer(&mut self, actions: &mut Vec<RootAction>) {
         let next = match &self.phase {
-            Phase::Joining { until } | Phase::Gathering { until } | Phase::Ending { until, .. } => *until,
+            Phase::Joining { until: Some(until) } | Phase::Gathering { until } | Phase::Ending { until, .. } => *until,
             Phase::Running => {
                 let unfinished =
                     self.namespaces.values().filter(|ns| !ns.is_over()).filter_map(|ns| ns.unfinished_since);
@@ -376,7 +379,7 @@ impl Root {
                     None => return,
                 }
             }
-            Phase::Flushing { .. } | Phase::Over => return,
+            Phase::Joining { until: None } | Phase::Flushing { .. } | Phase::Over => return,
         };
         if self.wake_at.is_none_or(|before| next < before) {
             self.wake_at = Some(next);

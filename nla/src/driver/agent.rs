@@ -25,7 +25,7 @@ use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{BootOrder, DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
+use crate::wire::{DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
 
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
@@ -74,6 +74,8 @@ pub(super) struct Driver {
     leaving: Option<u8>,
     parent_id: AgentId,
     parent_gone: bool,
+    /// The launcher is on another node.
+    is_remote: bool,
     stream_ends: Rc<tokio::sync::Notify>,
     meter: Meter,
     up: Traffic,
@@ -119,11 +121,13 @@ impl Sweep {
 
 impl Driver {
     pub(super) fn new(
-        order: &BootOrder,
+        place: Place,
         here: Subtree,
         accepted: Accepted,
         clock: Clock,
         guardian: Option<GuardianLink>,
+        dead_time: Duration,
+        is_remote: bool,
     ) -> io::Result<Self> {
         let (joining, joined) = mpsc::channel(QUEUE);
         let (link_events, link_incoming) = mpsc::channel(QUEUE);
@@ -138,11 +142,11 @@ impl Driver {
         });
         let parent_id = accepted.peer;
         let meter = Meter::default();
-        let (events, dead_time, still) = (link_events.clone(), order.dead_time, Rc::clone(&suspended));
+        let (events, still) = (link_events.clone(), Rc::clone(&suspended));
         let parent = Link::start(accepted, events, streams, dead_time, still, meter.clone());
         Ok(Self {
             core: Agent::new(here),
-            recorder: Recorder::begin(Place { agents: order.agents, fanout: order.fanout, agent: order.agent })?,
+            recorder: Recorder::begin(place)?,
             clock,
             guardian,
             dead_time,
@@ -169,6 +173,7 @@ impl Driver {
             leaving: None,
             parent_id,
             parent_gone: false,
+            is_remote,
             stream_ends: Rc::new(tokio::sync::Notify::new()),
             meter,
             up: Traffic::default(),
@@ -189,11 +194,7 @@ impl Driver {
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if let Some(code) = self.leaving {
-                self.parent.close();
-                for child in self.children.values() {
-                    child.link.close();
-                }
-                self.await_farewells().await;
+                self.part().await;
                 return code;
             }
             let idle = Instant::now() + Duration::from_secs(3600);
@@ -254,19 +255,26 @@ impl Driver {
         }
     }
 
-    /// The last words to parent and children are written before the process ends.
-    async fn await_farewells(&mut self) {
-        let wait = async {
-            while !(self.parent_gone && self.children.is_empty()) {
-                match self.link_incoming.recv().await {
-                    Some((peer, LinkEvent::Lost(_))) if peer == self.parent_id => self.parent_gone = true,
-                    Some((peer, LinkEvent::Lost(_))) => drop(self.children.remove(&peer)),
-                    Some(_) => {}
-                    None => return,
-                }
+    /// The last words to children and parent are written before the process ends. The parent hears of this
+    /// end when all below have ended: then the launcher's own is that of all.
+    async fn part(&mut self) {
+        for child in self.children.values() {
+            child.link.close();
+        }
+        let _ = timeout(FAREWELL_TIME, self.await_farewells(false)).await;
+        self.parent.close();
+        let _ = timeout(FAREWELL_TIME, self.await_farewells(true)).await;
+    }
+
+    async fn await_farewells(&mut self, of_parent: bool) {
+        while !(self.children.is_empty() && (self.parent_gone || !of_parent)) {
+            match self.link_incoming.recv().await {
+                Some((peer, LinkEvent::Lost(_))) if peer == self.parent_id => self.parent_gone = true,
+                Some((peer, LinkEvent::Lost(_))) => drop(self.children.remove(&peer)),
+                Some(_) => {}
+                None => return,
             }
-        };
-        let _ = timeout(FAREWELL_TIME, wait).await;
+        }
     }
 
     fn handle(&mut self, input: Input) {
@@ -315,8 +323,9 @@ impl Driver {
             Action::Configure(session) => {
                 self.table.note_oom_kills();
                 let pump = OutputPump::start(self.parent.clone(), session.hold_lines);
-                let startup = pump
-                    .and_then(|pump| Startup::new(*session, pump, Rc::clone(&self.input), self.rank_events.clone()));
+                let session = if self.is_remote { session.elsewhere() } else { *session };
+                let startup =
+                    pump.and_then(|pump| Startup::new(session, pump, Rc::clone(&self.input), self.rank_events.clone()));
                 match startup {
                     Ok(startup) => self.startup = Some(startup),
                     Err(error) => tracing::error!(%error, "no rank can be started here"),

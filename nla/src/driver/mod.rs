@@ -5,6 +5,7 @@
 
 mod agent;
 mod board;
+mod boot;
 mod clock;
 mod greeting;
 mod input;
@@ -12,13 +13,16 @@ mod link;
 mod output;
 mod port;
 mod process;
+mod reach;
 mod recorder;
 mod serving;
 mod startup;
 mod table;
 
+pub use boot::{Starter, StationReport, agent_id};
 pub use clock::Clock;
 pub use greeting::{Accepted, Gatekeeper, GreetingError, accept, connect, let_in};
 pub use link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use process::run_agent;
+pub use reach::{Door, open as open_door};

@@ -1,54 +1,54 @@
 //! A whole agent process: from its first instruction until it has joined the tree and its actor runs.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::agent::Driver;
+use super::boot::{Starter, StationReport};
 use super::clock::Clock;
-use super::greeting::{Gatekeeper, connect, let_in};
-use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, JOIN_TIME, RANKS_PER_AGENT};
-use crate::core::{AgentId, Subtree};
+use super::greeting::{Accepted, Gatekeeper, connect, let_in};
+use super::reach::{self, Door};
+use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, RANKS_PER_AGENT};
+use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
 use crate::sys::{self, GuardianLink};
-use crate::wire::{BootOrder, BootReport, ParentAddress, decode, encode};
+use crate::wire::{BootCommand, BootOrder, BootReport, Place, Reach, decode, encode};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
+
 /// Runs an agent whose bootstrap channel is standard input and output; the result is its exit
 /// code. To be called at the start of `main`: it takes over the process.
 pub fn run_agent() -> ExitCode {
     match begin() {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
+        Err(failure) => {
+            tracing::error!(?failure, "the agent cannot start");
             // The channel may be gone with whoever could read this.
-            let _ = report(&mut io::stdout(), &BootReport::Failed { why: error.to_string() });
-            tracing::error!(%error, "the agent cannot start");
+            let _ = report(&BootReport::NotStarted(failure));
             ExitCode::from(251)
         }
     }
 }
 
-fn begin() -> io::Result<u8> {
-    sys::set_process_name("scela-agent")?;
+fn begin() -> Result<u8, StartFailure> {
+    let limits = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
+    sys::set_process_name("scela-agent").map_err(limits)?;
     // First of all: only with the order's marker can anything be reported.
-    let order: BootOrder = read_frame(&mut io::stdin().lock())?;
-    io::stdout().write_all(&order.marker)?;
-    if order.agents > AGENTS_MAX {
-        return Err(io::Error::other(format!("{} agents are more than a session can have", order.agents)));
-    }
-    let guardian = GuardianLink::inherited()?;
-    sys::reserve_low()?;
-    let descriptors = sys::raise_limit()?;
-    sys::make_room(DESCRIPTORS_AT_ONCE)?;
-    sys::forbid_dump()?;
-    sys::become_subreaper()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let order: BootOrder = read_frame(&mut io::stdin().lock()).map_err(limits)?;
+    io::stdout().write_all(&order.marker).map_err(limits)?;
+    let guardian = GuardianLink::inherited().map_err(limits)?;
+    sys::reserve_low().map_err(limits)?;
+    let descriptors = sys::raise_limit().map_err(limits)?;
+    sys::make_room(DESCRIPTORS_AT_ONCE).map_err(limits)?;
+    sys::forbid_dump().map_err(limits)?;
+    sys::become_subreaper().map_err(limits)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
     let result = LocalSet::new().block_on(&runtime, live(order, guardian, descriptors));
     // Nothing that still runs is worth waiting for.
     runtime.shutdown_background();
@@ -60,69 +60,225 @@ fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Re
     channel.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > BOOT_BYTES_MAX {
-        return Err(io::Error::other("the order on the bootstrap channel is too long"));
+        return Err(io::Error::other("what comes over the bootstrap channel is too long"));
     }
-    let mut bytes = vec![0; length];
-    channel.read_exact(&mut bytes)?;
+    let mut bytes = Vec::new();
+    channel.take(length as u64).read_to_end(&mut bytes)?;
     decode(&bytes).map_err(io::Error::other)
 }
 
-fn report(channel: &mut impl Write, report: &BootReport) -> io::Result<()> {
+fn report(report: &BootReport) -> io::Result<()> {
     let bytes = encode(report);
+    let mut channel = io::stdout().lock();
     channel.write_all(&(bytes.len() as u32).to_le_bytes())?;
     channel.write_all(&bytes)?;
     channel.flush()
 }
 
+/// What an agent is told when its place in the tree is known.
+struct Joining {
+    place: Place,
+    parent: Vec<std::net::SocketAddr>,
+    opener_port: Option<u16>,
+}
+
 /// Joins the tree and stays in it until the session is over.
-async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> io::Result<u8> {
-    let here = Subtree::whole(order.agents, order.fanout)
-        .of(order.agent)
-        .ok_or_else(|| io::Error::other("the tree has no such agent"))?;
-    let parent = Subtree::whole(order.agents, order.fanout).parent_of(order.agent).unwrap_or(AgentId::ROOT);
-    let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
-    let listener = if children.is_empty() {
-        None
-    } else {
-        Some(TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)).await?)
+async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> Result<u8, StartFailure> {
+    let door = reach::open(order.reach).await.map_err(|error| {
+        StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
+    })?;
+    let (addresses, listener) =
+        door.map_or((Vec::new(), None), |Door { addresses, listener }| (addresses, Some(listener)));
+
+    let (placed, mut place) = oneshot::channel();
+    let (joined, on_joined) = oneshot::channel();
+    let here = BootReport::Here { addresses, host: sys::host_name(), descriptors };
+    let relay = tokio::task::spawn_local(Relay::new(&order).run(here, placed, on_joined));
+    let Some(joining) = wait(&mut place, guardian.as_ref(), order.dead_time).await else {
+        // It was told to leave, or nobody is left to tell it anything.
+        return Ok(0);
     };
-    let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
-
-    let mut stdout = io::stdout();
-    report(&mut stdout, &BootReport::Listening { address, host: sys::host_name(), descriptors })?;
-    // The launcher answers at once if it is the parent, else when the parent listens. If it goes
-    // away the channel ends, and so does this.
-    let ParentAddress(address) = read_parent_address().await?;
-    let (accepted, now) = connect(address, parent, order.agent, order.session, &order.key)
-        .await
-        .map_err(|error| io::Error::other(format!("its parent at {address} cannot be joined: {error}")))?;
-    let clock = Clock::joined(now);
-    report(&mut stdout, &BootReport::Joined)?;
-    // The bootstrap channel is not needed any more, and nobody shall wait for its end.
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    nix::unistd::dup2_stdin(&null)?;
-    nix::unistd::dup2_stdout(&null)?;
-    if std::env::var_os("SCELA_LOG").is_none() {
-        // A reader of the launcher's errors that has fallen asleep must not stop an agent.
-        nix::unistd::dup2_stderr(&null)?;
-    }
-
-    let mut driver = Driver::new(&order, here, accepted, clock, guardian)?;
-    if let Some(listener) = listener {
+    let attempt = join(&order, joining).await;
+    let done = attempt.as_ref().map(|_| ()).map_err(Clone::clone);
+    let _ = joined.send(done);
+    let (place, accepted, clock) = match attempt {
+        Ok(joined) => joined,
+        Err(_) => {
+            // It has been told.
+            let _ = relay.await;
+            return Ok(251);
+        }
+    };
+    let here = place.subtree().unwrap_or(Subtree::whole(0, 1));
+    let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
+    let is_remote = matches!(order.reach, Reach::Network(_));
+    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, is_remote)
+        .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
+    if let Some(listener) = listener
+        && !children.is_empty()
+    {
         let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), children);
         tokio::task::spawn_local(let_in(listener, gatekeeper, clock, driver.joining.clone()));
     }
     Ok(driver.run().await)
 }
 
-async fn read_parent_address() -> io::Result<ParentAddress> {
-    let (done, result) = oneshot::channel();
-    // A thread of its own: standard input may be anything, and this read ends with the launcher.
-    std::thread::spawn(move || {
-        let _ = done.send(read_frame(&mut io::stdin().lock()));
-    });
-    match timeout(JOIN_TIME, result).await {
-        Ok(Ok(address)) => address,
-        _ => Err(io::Error::new(io::ErrorKind::TimedOut, "the launcher did not say where the agent's parent is")),
+/// Waits for the agent's place, and keeps its guardian calm meanwhile: others may take their time.
+async fn wait(
+    place: &mut oneshot::Receiver<Joining>,
+    guardian: Option<&GuardianLink>,
+    dead_time: Duration,
+) -> Option<Joining> {
+    let mut beat = interval(dead_time / 4);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            place = &mut *place => return place.ok(),
+            _ = beat.tick() => {
+                if guardian.is_some_and(|guardian| guardian.alive().is_err()) {
+                    return None;
+                }
+            }
+        }
     }
+}
+
+/// Connects to the parent, at the first of its addresses where it is.
+async fn join(order: &BootOrder, joining: Joining) -> Result<(Place, Accepted, Clock), StartFailure> {
+    let Joining { place, parent, opener_port } = joining;
+    let wrong = |what: &str| StartFailure::new(StartPhase::Ended, what);
+    if place.agents > AGENTS_MAX || place.subtree().is_none() {
+        return Err(wrong("the tree that it was told of has no such agent"));
+    }
+    let tree = Subtree::whole(place.agents, place.fanout);
+    let above = tree.parent_of(place.agent).unwrap_or(AgentId::ROOT);
+    let mut why = Vec::new();
+    for address in reach::candidates(opener_port, parent) {
+        match connect(address, above, place.agent, order.session, &order.key).await {
+            Ok((accepted, now)) => return Ok((place, accepted, Clock::joined(now))),
+            Err(error) => why.push(format!("{address}: {error}")),
+        }
+    }
+    let words = format!("its parent cannot be reached ({})", why.join("; "));
+    Err(StartFailure::new(StartPhase::ConnectBack, words))
+}
+
+/// What goes on over the bootstrap channel beside the agent's own way into the tree: it starts other
+/// agents, and passes on what they and the launcher say to each other.
+struct Relay {
+    commands: mpsc::UnboundedReceiver<BootCommand>,
+    starter: Option<Starter>,
+    reports: mpsc::UnboundedReceiver<StationReport>,
+    /// Stations below of which more is to come.
+    unsettled: std::collections::BTreeSet<u32>,
+    is_remote: bool,
+}
+
+impl Relay {
+    fn new(order: &BootOrder) -> Self {
+        let (events, reports) = mpsc::unbounded_channel();
+        let starter = order.below.as_ref().map(|below| {
+            let order = BootOrder { below: None, ..order.clone() };
+            let station = order.station;
+            let starter = Starter::new(order, below.method.clone(), below.batch, below.patience, events);
+            starter.start_tree(station, below);
+            starter
+        });
+        let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
+        let unsettled = (order.station + 1..=order.station + count).collect();
+        let is_remote = matches!(order.reach, Reach::Network(_));
+        Self { commands: commands(), starter, reports, unsettled, is_remote }
+    }
+
+    /// Until the agent and all below have joined, or the channel ends.
+    async fn run(
+        mut self,
+        here: BootReport,
+        placed: oneshot::Sender<Joining>,
+        joined: oneshot::Receiver<Result<(), StartFailure>>,
+    ) {
+        let mut placed = Some(placed);
+        let mut joined = Some(joined);
+        if report(&here).is_err() {
+            return;
+        }
+        while joined.is_some() || !self.unsettled.is_empty() {
+            let own = async {
+                match &mut joined {
+                    Some(joined) => joined.await,
+                    None => std::future::pending().await,
+                }
+            };
+            let told = tokio::select! {
+                result = own => {
+                    joined = None;
+                    match result {
+                        Ok(Ok(())) => report(&BootReport::Joined),
+                        Ok(Err(failure)) => {
+                            let _ = report(&BootReport::NotStarted(failure));
+                            return;
+                        }
+                        // The process is about to end.
+                        Err(_) => return,
+                    }
+                }
+                Some((station, what)) = self.reports.recv() => {
+                    if matches!(what, BootReport::Joined | BootReport::NotStarted(_)) {
+                        self.unsettled.remove(&station);
+                    }
+                    report(&BootReport::Below(station, Box::new(what)))
+                }
+                command = self.commands.recv() => match command {
+                    Some(BootCommand::Join { place, parent, opener_port }) => {
+                        if let Some(placed) = placed.take() {
+                            let _ = placed.send(Joining { place, parent, opener_port });
+                        }
+                        Ok(())
+                    }
+                    Some(BootCommand::Below(station, command)) => {
+                        if let Some(starter) = &self.starter {
+                            starter.tell(station, *command);
+                        }
+                        Ok(())
+                    }
+                    // Those below leave when their channels end.
+                    Some(BootCommand::Leave) | None => return,
+                },
+            };
+            if told.is_err() {
+                return;
+            }
+        }
+        // The channel is not needed any more, and nobody shall wait for its end.
+        if let Err(error) = close_channel(self.is_remote) {
+            tracing::warn!(%error, "the bootstrap channel cannot be closed");
+        }
+    }
+}
+
+fn close_channel(is_remote: bool) -> io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    // The errors of a session end with it; the launcher's own are there as long as it is.
+    if is_remote || std::env::var_os("SCELA_LOG").is_none() {
+        // A reader of the launcher's errors that has fallen asleep must not stop an agent.
+        nix::unistd::dup2_stderr(&null)?;
+    }
+    Ok(())
+}
+
+/// What comes over the channel, until it ends: by a thread of its own, since standard input may be
+/// anything. It ends with who writes there.
+fn commands() -> mpsc::UnboundedReceiver<BootCommand> {
+    // Bounded by what one order of the launcher's is about.
+    let (heard, commands) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        while let Ok(command) = read_frame(&mut io::stdin().lock()) {
+            if heard.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    commands
 }

@@ -12,6 +12,31 @@ pub fn host_name() -> String {
     }
 }
 
+/// The addresses of this node's interfaces that are up, in the kernel's order: first those of IPv4. Those
+/// that mean something on one link only are left out. Nothing, if the kernel does not tell.
+pub fn addresses() -> Vec<IpAddr> {
+    addresses_of(None)
+}
+
+/// The same of one interface, by its name; of all where none is given.
+pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let mut found: Vec<IpAddr> = interfaces
+        .filter(|one| one.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
+        .filter(|one| interface.is_none_or(|name| one.interface_name == name))
+        .filter_map(|one| {
+            let address = one.address?;
+            match (address.as_sockaddr_in(), address.as_sockaddr_in6()) {
+                (Some(v4), _) => Some(IpAddr::V4(v4.ip())),
+                (_, Some(v6)) => Some(IpAddr::V6(v6.ip())).filter(|_| !v6.ip().is_unicast_link_local()),
+                _ => None,
+            }
+        })
+        .collect();
+    found.sort_by_key(IpAddr::is_ipv6);
+    found
+}
+
 /// From now on orphans among the descendants, double-forked ones too, become our children.
 pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)

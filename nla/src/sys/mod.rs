@@ -35,7 +35,8 @@ pub use descriptors::{
 };
 pub use guardian::GuardianLink;
 pub use identity::{
-    become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name, set_thread_nice, uid_of_tcp_peer,
+    addresses, addresses_of, become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
+    set_thread_nice, uid_of_tcp_peer,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;

@@ -1,9 +1,11 @@
 //! What goes over a bootstrap channel: the input and output of the process that starts an agent.
 //!
-//! The launcher writes a [`BootOrder`] with the session's key, and, when it is known, the address
-//! of the agent's parent. The agent answers with [`BootReport`]s. Such a channel is dirty: a shell
-//! may greet first. So the agent's first bytes are a marker that the order named, and up to
-//! [`GREETING_BYTES_MAX`] bytes before it are skipped.
+//! Who starts an agent writes a [`BootOrder`] with the session's key, and then [`BootCommand`]s; the
+//! agent answers with [`BootReport`]s. An agent that has started others passes on what it and they say
+//! to each other. The channel is over when the agent and all that it has started have joined the tree.
+//!
+//! Such a channel is dirty: a shell may greet first. So the agent's first bytes are a marker that the
+//! order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,13 +14,14 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::hello::{SessionId, SessionKey};
-use crate::core::AgentId;
+use super::recording::Place;
+use crate::core::StartFailure;
 use crate::core::limits::GREETING_BYTES_MAX;
 
 /// Bytes of the marker.
 pub const MARKER: usize = 16;
 
-/// All that an agent needs to find its place.
+/// All that an agent needs to say that it is there.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BootOrder {
     /// The session's public name.
@@ -27,41 +30,122 @@ pub struct BootOrder {
     pub key: SessionKey,
     /// The agent's first bytes on its output must be these.
     pub marker: [u8; MARKER],
-    /// Which agent it is.
-    pub agent: AgentId,
-    /// How many agents there are.
-    pub agents: u32,
-    /// The tree's fan-out.
-    pub fanout: u32,
+    /// The station that it is at.
+    pub station: u32,
+    /// Who has to reach it.
+    pub reach: Reach,
     /// What `ps` shows and messages say for this session.
     pub label: String,
     /// How long silence on a link or from the guardian means nothing.
     pub dead_time: Duration,
+    /// The stations that it is to start agents at.
+    pub below: Option<Below>,
 }
 
-/// Where the agent's parent listens; follows the order as soon as it is known.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ParentAddress(pub SocketAddr);
+/// From where an agent has to be reached.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reach {
+    /// From nowhere: it will have no children.
+    Nobody,
+    /// From this machine only.
+    Here,
+    /// From other nodes. It listens on a port of this range, first and last, if one is given.
+    Network(Option<(u16, u16)>),
+}
 
-/// What an agent tells its launcher before it is part of the tree.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Stations below one, for the agent there to start.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Below {
+    /// How many stations the session has; with the fan-out they form a tree as agents do.
+    pub stations: u32,
+    /// The most that one agent starts.
+    pub fanout: u32,
+    /// The hosts of all stations below this one, in order.
+    pub hosts: Vec<HostAt>,
+    /// How to get there.
+    pub method: Method,
+    /// How many sessions to open at a time; adaptive if nothing is given.
+    pub batch: Option<u32>,
+    /// By when a session must have come to its agent's first words.
+    pub patience: Duration,
+}
+
+/// A host as sessions are opened to it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostAt {
+    /// Its name, as the user or the resource manager wrote it.
+    pub name: String,
+    /// The user to be there, if it is another.
+    pub user: Option<String>,
+}
+
+/// How the process that becomes an agent is started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Method {
+    /// As a child, on this machine.
+    Fork,
+    /// By a command that opens a session on another node, and passes its input and output on.
+    Session {
+        /// The command's words; `{host}` in them stands for the host, with `user@` in front where it has
+        /// one. What the session is to run follows them.
+        words: Vec<String>,
+        /// The session has to last as long as the agent does.
+        lasts: bool,
+        /// What the session is to run.
+        program: RemoteProgram,
+    },
+}
+
+/// What becomes an agent at the other end of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RemoteProgram {
+    /// This program, if it is there under this path and of this version; else it is sent through the
+    /// session.
+    Own {
+        /// The path.
+        path: String,
+    },
+    /// A command of the user's, as one would type it there, that ends with a `scela-run` of this version.
+    Command(String),
+}
+
+/// What an agent is told before it is part of the tree.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum BootCommand {
+    /// Join the tree.
+    Join {
+        /// There.
+        place: Place,
+        /// Where its parent may be reached, the likeliest first.
+        parent: Vec<SocketAddr>,
+        /// Its parent is who opened the session to this node, and listens on this port: the address that
+        /// the session came from is the likeliest of all.
+        opener_port: Option<u16>,
+    },
+    /// It is not needed.
+    Leave,
+    /// Pass this on to that station, which is below.
+    Below(u32, Box<BootCommand>),
+}
+
+/// What an agent tells before it is part of the tree.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum BootReport {
     /// It is there.
-    Listening {
-        /// Where its children may connect; none if it will have none.
-        address: Option<SocketAddr>,
+    Here {
+        /// Where its children may connect, the likeliest first; none if it will have none.
+        addresses: Vec<SocketAddr>,
         /// The name of its host, as the host has it.
         host: String,
         /// How many descriptors it may open.
         descriptors: u64,
     },
-    /// It is connected to its parent; the channel is not needed any more.
+    /// It is connected to its parent.
     Joined,
-    /// It cannot go on.
-    Failed {
-        /// Why.
-        why: String,
-    },
+    /// It cannot go on, or was never there.
+    NotStarted(StartFailure),
+    /// A station below says so.
+    Below(u32, Box<BootReport>),
 }
 
 /// A channel said more than [`GREETING_BYTES_MAX`] bytes, and no marker among them.

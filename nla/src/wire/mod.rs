@@ -15,7 +15,9 @@ mod lane;
 mod record;
 mod recording;
 
-pub use boot::{BootOrder, BootReport, MARKER, NoMarker, ParentAddress, marked};
+pub use boot::{
+    Below, BootCommand, BootOrder, BootReport, HostAt, MARKER, Method, NoMarker, Reach, RemoteProgram, marked,
+};
 pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,

@@ -1,0 +1,259 @@
+//! How agents get to other nodes: what was asked for, and what the surroundings offer, as the values that
+//! [`Bootstrap`](crate::bootstrap::Bootstrap) takes. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use nla::wire::{HostAt, Method, RemoteProgram};
+use thiserror::Error;
+
+use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
+use crate::field::Node;
+use crate::plan::Plan;
+
+/// By when a session must have come to its agent's first words, where `--start-timeout` is not typed.
+const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+/// Up to so many nodes the launcher starts all agents itself.
+const FLAT_NODES_MAX: usize = 32;
+/// How many agents one starts where agents start agents, and nobody says.
+const LAUNCH_FANOUT: u32 = 16;
+
+/// Agents on other nodes: which nodes there are, which of them the plan uses, and how to get there.
+pub struct Expedition {
+    /// All nodes of the field.
+    pub nodes: Vec<Node>,
+    /// The node of each station, by its place among all; a node's stations are side by side.
+    pub stations: Vec<usize>,
+    /// With fewer nodes than so many there is no session.
+    pub least: usize,
+    /// No more than so many are used.
+    pub most: usize,
+    /// How to get there.
+    pub method: Method,
+    /// The most agents that one starts: agents start agents. Else all are started from here.
+    pub fanout: Option<u32>,
+    /// How many sessions to open at a time.
+    pub batch: Option<u32>,
+    /// By when a session must have come to its agent's first words.
+    pub patience: Duration,
+    /// Makes the plan again, without these nodes: in words why that cannot be.
+    pub replan: Replan,
+}
+
+/// See [`Expedition::replan`].
+pub type Replan = Box<dyn Fn(&BTreeSet<usize>) -> Result<Plan, String>>;
+
+/// Why nodes cannot be reached in the way that was asked for.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum MethodError {
+    /// `--bootstrap fork` with other hosts.
+    #[error("--bootstrap fork starts agents on this machine only, and there are other hosts")]
+    Fork,
+    /// A command of words that are not there.
+    #[error("{option} is empty")]
+    Empty {
+        /// The option.
+        option: &'static str,
+    },
+    /// A command without its `{{host}}`.
+    #[error("--bootstrap exec:COMMAND needs a {{host}} in its command, in place of the host's name")]
+    NoHost,
+    /// Not UTF-8.
+    #[error("{option} is not text")]
+    NotText {
+        /// The option.
+        option: &'static str,
+    },
+}
+
+/// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of,
+/// `program` this program's file.
+pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path) -> Result<Method, MethodError> {
+    let exec = options.launcher_exec.as_deref().map(|exec| text(exec, "-launcher-exec")).transpose()?;
+    let remote = match options.launch_agent.as_deref() {
+        Some(command) => {
+            let command = text(command, "--launch-agent")?;
+            if command.trim().is_empty() {
+                return Err(MethodError::Empty { option: "--launch-agent" });
+            }
+            RemoteProgram::Command(command)
+        }
+        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned() },
+    };
+    let kind = match (&options.bootstrap, manager) {
+        (Some(kind), _) => kind.clone(),
+        (None, Some(manager)) => BootstrapKind::Manager(manager),
+        (None, None) => BootstrapKind::Ssh,
+    };
+    let with = |default: &[&str], lasts: bool| {
+        let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
+        if let Some(exec) = &exec {
+            words[0].clone_from(exec);
+        }
+        Method::Session { words, lasts, program: remote.clone() }
+    };
+    Ok(match kind {
+        BootstrapKind::Fork => return Err(MethodError::Fork),
+        // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
+        BootstrapKind::Ssh => with(
+            &[
+                "ssh",
+                "-T",
+                "-x",
+                "-a",
+                "-o",
+                "BatchMode=yes",
+                "-o",
+                "ControlMaster=no",
+                "-o",
+                "ControlPath=none",
+                "{host}",
+            ],
+            false,
+        ),
+        // A step's processes end with it.
+        BootstrapKind::Manager(Manager::Slurm) => with(
+            &[
+                "srun",
+                "--overlap",
+                "--mpi=none",
+                "--kill-on-bad-exit=0",
+                "--wait=0",
+                "--cpu-bind=none",
+                "--unbuffered",
+                "--nodes=1",
+                "--ntasks=1",
+                "--nodelist={host}",
+            ],
+            true,
+        ),
+        BootstrapKind::Manager(Manager::Pbs) => with(&["pbs_tmrsh", "{host}"], true),
+        BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
+        BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "-nostdin=no", "{host}"], true),
+        BootstrapKind::Manager(Manager::Flux) => with(&["flux", "exec", "--host={host}"], true),
+        BootstrapKind::Exec(command) => {
+            let command = text(&command, "--bootstrap exec:")?;
+            let words: Vec<String> = command.split_ascii_whitespace().map(str::to_owned).collect();
+            if words.is_empty() {
+                return Err(MethodError::Empty { option: "--bootstrap exec:" });
+            }
+            if !words.iter().any(|word| word.contains("{host}")) {
+                return Err(MethodError::NoHost);
+            }
+            Method::Session { words, lasts: true, program: remote }
+        }
+    })
+}
+
+fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
+    value.to_str().map(str::to_owned).ok_or(MethodError::NotText { option })
+}
+
+/// How many agents one starts, if agents start agents. A session that has to last cannot be an agent's:
+/// the agent would take it for something that its ranks have left.
+pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, nodes: usize, method: &Method) -> Option<u32> {
+    let lasts = matches!(method, Method::Session { lasts: true, .. });
+    match shape {
+        _ if lasts => None,
+        LaunchShape::Linear | LaunchShape::Flat => None,
+        LaunchShape::Auto if nodes <= FLAT_NODES_MAX => None,
+        LaunchShape::Auto | LaunchShape::Tree => Some(typed.unwrap_or(LAUNCH_FANOUT)),
+    }
+}
+
+/// How long a session may take.
+pub fn patience(options: &LaunchOptions) -> Duration {
+    options.deadline.unwrap_or(PATIENCE_DEFAULT)
+}
+
+impl Expedition {
+    /// The host of each station.
+    pub(crate) fn hosts(&self) -> Vec<HostAt> {
+        let host = |node: &Node| HostAt { name: node.name.clone(), user: node.user.clone() };
+        self.stations.iter().map(|node| host(&self.nodes[*node])).collect()
+    }
+
+    /// The name of the host of a station, which is counted from 1.
+    pub(crate) fn name(&self, station: u32) -> &str {
+        self.stations.get(station as usize - 1).map_or("", |node| &self.nodes[*node].name)
+    }
+
+    /// What is left when stations have failed: the nodes to be left out, if enough are there.
+    pub(crate) fn without(&self, failed: impl IntoIterator<Item = u32>) -> Option<BTreeSet<usize>> {
+        let bad: BTreeSet<usize> =
+            failed.into_iter().filter_map(|station| self.stations.get(station as usize - 1)).copied().collect();
+        let tried: BTreeSet<usize> = self.stations.iter().copied().collect();
+        let good: Vec<usize> = tried.difference(&bad).copied().collect();
+        let used: BTreeSet<usize> = good.iter().copied().take(self.most).collect();
+        (used.len() >= self.least).then(|| (0..self.nodes.len()).filter(|node| !used.contains(node)).collect())
+    }
+
+    /// The station of each agent of a plan that was made without some nodes, in the order of agents.
+    /// `None` if a node is to have more agents than were started there.
+    pub(crate) fn stations_of(&self, plan: &Plan, left_out: &BTreeSet<usize>) -> Option<Vec<u32>> {
+        let kept: Vec<usize> = (0..self.nodes.len()).filter(|node| !left_out.contains(node)).collect();
+        let mut free: BTreeMap<usize, VecDeque<u32>> = BTreeMap::new();
+        for (station, node) in (1..).zip(&self.stations) {
+            free.entry(*node).or_default().push_back(station);
+        }
+        plan.seats.iter().map(|seat| free.get_mut(kept.get(*seat)?)?.pop_front()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
+        method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
+            Method::Fork => "fork".to_owned(),
+            Method::Session { words, .. } => words.join(" "),
+        })
+    }
+
+    #[test]
+    fn sessions_are_opened_as_was_asked_for() {
+        let options = LaunchOptions::default();
+        assert!(method_of(options.clone(), None).unwrap().starts_with("ssh -T -x"));
+        assert!(method_of(options.clone(), Some(Manager::Slurm)).unwrap().starts_with("srun --overlap"));
+        let ssh = LaunchOptions { bootstrap: Some(BootstrapKind::Ssh), ..options.clone() };
+        assert!(method_of(ssh.clone(), Some(Manager::Slurm)).unwrap().starts_with("ssh "));
+        let other = LaunchOptions { launcher_exec: Some("/opt/my-ssh".into()), ..ssh };
+        assert!(method_of(other, None).unwrap().starts_with("/opt/my-ssh -T"));
+        let exec = |command: &str| LaunchOptions {
+            bootstrap: Some(BootstrapKind::Exec(command.into())),
+            ..LaunchOptions::default()
+        };
+        assert_eq!(method_of(exec("kubectl exec -i {host} --"), None).unwrap(), "kubectl exec -i {host} --");
+        assert_eq!(method_of(exec("kubectl exec"), None), Err(MethodError::NoHost));
+        assert_eq!(method_of(exec(" "), None), Err(MethodError::Empty { option: "--bootstrap exec:" }));
+        let fork = LaunchOptions { bootstrap: Some(BootstrapKind::Fork), ..options };
+        assert_eq!(method_of(fork, None), Err(MethodError::Fork));
+    }
+
+    fn expedition(nodes: usize, stations: Vec<usize>, least: usize, most: usize) -> Expedition {
+        Expedition {
+            nodes: (0..nodes).map(|node| Node::named(format!("n{node}"))).collect(),
+            stations,
+            least,
+            most,
+            method: Method::Fork,
+            fanout: None,
+            batch: None,
+            patience: PATIENCE_DEFAULT,
+            replan: Box::new(|_| Err(String::new())),
+        }
+    }
+
+    #[test]
+    fn bad_nodes_are_left_out_where_enough_are_left() {
+        // Five nodes, of which the plan uses three with two agents each; one more is a spare.
+        let expedition = expedition(5, vec![0, 0, 1, 1, 2, 2, 3, 3], 3, 3);
+        assert_eq!(expedition.without([]), Some([3, 4].into()), "the spare is not needed");
+        assert_eq!(expedition.without([4]), Some([1, 4].into()), "all of a node is bad");
+        assert_eq!(expedition.without([1, 8]), None, "one spare for two");
+        assert_eq!((expedition.name(1), expedition.name(8)), ("n0", "n3"));
+    }
+}

@@ -1,0 +1,369 @@
+//! Starting agents: from the launcher, and from agents that start others.
+//!
+//! A [`Starter`] opens sessions, as many at a time as its window allows, and says what comes of them:
+//! each report of an agent that it has started, or of one below, with the station that it is about.
+//! What it is told for a station goes to the agent there, or to the one on the way. A session's
+//! descriptors are closed when its agent has joined the tree, and all that this has started.
+
+mod channel;
+mod children;
+mod script;
+mod session;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep};
+
+use self::children::Children;
+use self::script::Sent;
+use self::session::Session;
+use crate::core::{AgentId, StartFailure, Subtree, Window};
+use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Reach};
+
+pub use self::script::agent_id;
+
+/// How often a host that refuses a session is tried again.
+const TRIES_MAX: u32 = 8;
+/// The wait before the first of them; it doubles each time, and is spread by as much again.
+const RETRY_TIME: Duration = Duration::from_millis(50);
+
+/// How long the process of a session that is over may take to end.
+const END_TIME: Duration = Duration::from_secs(1);
+
+/// What becomes of a station.
+pub type StationReport = (u32, BootReport);
+
+/// A station and what is to be started there.
+#[derive(Clone, Debug)]
+struct Task {
+    station: u32,
+    host: Option<HostAt>,
+    reach: Reach,
+    below: Option<Below>,
+    tries: u32,
+}
+
+/// See the module. Dropping it ends what was not started.
+pub struct Starter {
+    tasks: mpsc::UnboundedSender<Task>,
+    shared: Rc<Shared>,
+    scheduler: AbortHandle,
+}
+
+/// What all sessions of a starter have in common.
+struct Shared {
+    order: BootOrder,
+    method: Method,
+    patience: Duration,
+    sent: Sent,
+    reports: mpsc::UnboundedSender<StationReport>,
+    /// The way to each station: the channel of the session on the way, by the first station behind it.
+    ways: RefCell<BTreeMap<u32, Way>>,
+    children: Children,
+    sessions: RefCell<Vec<AbortHandle>>,
+}
+
+struct Way {
+    commands: mpsc::UnboundedSender<BootCommand>,
+    /// The stations behind it: this many from its own on.
+    stations: u32,
+}
+
+impl Starter {
+    /// Starts nothing yet. `order` is the same for all agents but for the station; `batch` fixes how many
+    /// sessions are opened at a time, `patience` is what each has until its agent's first words. Reports
+    /// are bounded by the number of stations.
+    pub fn new(
+        order: BootOrder,
+        method: Method,
+        batch: Option<u32>,
+        patience: Duration,
+        reports: mpsc::UnboundedSender<StationReport>,
+    ) -> Self {
+        let window = match method {
+            // Nothing is gained by waiting.
+            Method::Fork => Window::new(Some(u32::MAX)),
+            Method::Session { .. } => Window::new(batch),
+        };
+        let sent = match method {
+            Method::Fork => Sent { name: String::new(), size: 0 },
+            Method::Session { .. } => own_program(),
+        };
+        let shared = Rc::new(Shared {
+            order,
+            method,
+            patience,
+            sent,
+            reports,
+            ways: RefCell::default(),
+            children: Children::default(),
+            sessions: RefCell::default(),
+        });
+        let (tasks, incoming) = mpsc::unbounded_channel();
+        let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
+        Self { tasks, shared, scheduler: scheduler.abort_handle() }
+    }
+
+    /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
+    pub fn start(&self, station: u32, host: Option<HostAt>, reach: Reach) {
+        self.push(Task { station, host, reach, below: None, tries: 0 });
+    }
+
+    /// Starts agents at all stations of `below`: the nearest ones from here, which start the others.
+    pub fn start_tree(&self, here: u32, below: &Below) {
+        tasks_below(here, below, self.shared.order.reach).into_iter().for_each(|task| self.push(task));
+    }
+
+    /// Tells something to the agent at a station, through those on the way.
+    pub fn tell(&self, station: u32, command: BootCommand) {
+        let ways = self.shared.ways.borrow();
+        if let Some((first, way)) = ways.range(..=station).next_back()
+            && station - first < way.stations
+        {
+            let command = if *first == station { command } else { BootCommand::Below(station, Box::new(command)) };
+            // Who is gone is reported as that.
+            let _ = way.commands.send(command);
+        }
+    }
+
+    fn push(&self, task: Task) {
+        // The scheduler lives as long as this.
+        let _ = self.tasks.send(task);
+    }
+
+    /// Ends all sessions that are not over, and waits for the guardians that were started here, for at
+    /// most `patience`; those that are left are told to end what they guard, and waited for once more.
+    /// Returns how many did not.
+    pub async fn wait(&mut self, patience: Duration) -> usize {
+        self.scheduler.abort();
+        // An agent that has not joined ends when its channel does.
+        self.shared.sessions.borrow_mut().drain(..).for_each(|session| session.abort());
+        let children = &self.shared.children;
+        children.end_sessions();
+        match children.wait(patience).await {
+            0 => 0,
+            _ => {
+                children.end_all();
+                children.wait(patience).await
+            }
+        }
+    }
+}
+
+impl Drop for Starter {
+    fn drop(&mut self) {
+        self.scheduler.abort();
+        self.shared.sessions.borrow_mut().drain(..).for_each(|session| session.abort());
+        self.shared.children.end_sessions();
+    }
+}
+
+/// The nearest stations below `here`, each with what is below it.
+fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
+    let Some(subtree) = Subtree::whole(below.stations, below.fanout).of(AgentId(here)) else { return Vec::new() };
+    let host = |station: u32| below.hosts.get((station - here - 1) as usize).cloned();
+    subtree
+        .children()
+        .map(|child| {
+            let station = child.head().0;
+            let hosts: Vec<HostAt> = (station + 1..station + child.size()).filter_map(host).collect();
+            let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
+            Task { station, host: host(station), reach, below, tries: 0 }
+        })
+        .collect()
+}
+
+/// Opens sessions as the window allows.
+async fn schedule(
+    shared: Rc<Shared>,
+    mut window: Window,
+    mut incoming: mpsc::UnboundedReceiver<Task>,
+    again: mpsc::WeakUnboundedSender<Task>,
+) {
+    let (ended, mut endings) = mpsc::unbounded_channel();
+    let mut waiting = VecDeque::new();
+    loop {
+        while !waiting.is_empty() && window.open() {
+            let Some(task) = waiting.pop_front() else { break };
+            let session = tokio::task::spawn_local(attend(Rc::clone(&shared), task, ended.clone()));
+            shared.sessions.borrow_mut().push(session.abort_handle());
+        }
+        tokio::select! {
+            task = incoming.recv() => match task {
+                Some(task) => waiting.push_back(task),
+                None => return,
+            },
+            Some(ending) = endings.recv() => match ending {
+                Beginning::Well(took) => window.on_success(took),
+                Beginning::Badly(task, failure) => {
+                    window.on_failure(failure.phase.is_passing());
+                    tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
+                    if failure.phase.is_passing() && task.tries < TRIES_MAX {
+                        retry(task, &shared.order, again.clone());
+                    } else {
+                        give_up(&shared, task, failure, &again);
+                    }
+                }
+            },
+        }
+    }
+}
+
+/// A host that refuses is tried again after a while that is not the same for all.
+fn retry(task: Task, order: &BootOrder, again: mpsc::WeakUnboundedSender<Task>) {
+    let mut hasher = DefaultHasher::new();
+    (order.marker, task.station, task.tries).hash(&mut hasher);
+    let least = RETRY_TIME * 2_u32.pow(task.tries);
+    let wait = least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0);
+    tokio::task::spawn_local(async move {
+        sleep(wait).await;
+        if let Some(tasks) = again.upgrade() {
+            let _ = tasks.send(Task { tries: task.tries + 1, ..task });
+        }
+    });
+}
+
+/// A station gets no agent; what it was to start is started from here.
+fn give_up(shared: &Shared, task: Task, failure: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
+    if let (Some(below), Some(tasks)) = (&task.below, again.upgrade()) {
+        for orphan in tasks_below(task.station, below, task.reach) {
+            let _ = tasks.send(orphan);
+        }
+    }
+    let _ = shared.reports.send((task.station, BootReport::NotStarted(failure)));
+}
+
+/// How a session has begun.
+enum Beginning {
+    Well(Duration),
+    Badly(Task, StartFailure),
+}
+
+/// One session from its beginning until it is over.
+async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beginning>) {
+    let began = Instant::now();
+    let station = task.station;
+    let order = BootOrder { station, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
+    let (mut session, child) = match Session::open(&shared.method, task.host.as_ref(), &order, &shared.sent) {
+        Ok(opened) => opened,
+        Err(failure) => return drop(begun.send(Beginning::Badly(task, failure))),
+    };
+    let pid = child.id();
+    shared.children.add(child, shared.method == Method::Fork);
+    let report = match session.begin(&order, shared.patience).await {
+        Ok(Some(report)) => report,
+        over => {
+            let failure = match over {
+                Err(failure) => failure,
+                Ok(_) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
+            };
+            shared.close(session, pid, true);
+            return drop(begun.send(Beginning::Badly(task, failure)));
+        }
+    };
+    let _ = begun.send(Beginning::Well(began.elapsed()));
+    let (commands, mut incoming) = mpsc::unbounded_channel();
+    let stations = 1 + task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
+    shared.ways.borrow_mut().insert(station, Way { commands, stations });
+    let mut has_joined = false;
+    let mut next = Ok(Some(report));
+    loop {
+        match next {
+            Ok(Some(BootReport::Below(station, report))) => shared.report(station, *report),
+            Ok(Some(report)) => {
+                has_joined |= report == BootReport::Joined;
+                shared.report(station, report);
+                // Nothing follows; who waits for its end waits for nothing.
+                if has_joined && task.below.is_none() {
+                    break;
+                }
+            }
+            Ok(None) if has_joined => break,
+            Ok(None) => {
+                let failure = session.ended(shared.children.exit_code(pid, END_TIME).await).await;
+                shared.report(station, BootReport::NotStarted(failure));
+                break;
+            }
+            Err(failure) => {
+                shared.report(station, BootReport::NotStarted(failure));
+                break;
+            }
+        }
+        next = session.next_of(&mut incoming).await;
+    }
+    shared.close(session, pid, !has_joined);
+}
+
+impl Shared {
+    fn report(&self, station: u32, report: BootReport) {
+        // Nobody listens when the session is over.
+        let _ = self.reports.send((station, report));
+    }
+
+    /// Closes the descriptors of a session. Its process is ended too, unless the agent needs it.
+    fn close(&self, session: Session, pid: u32, failed: bool) {
+        if self.method != Method::Fork && (failed || !session.lasts) {
+            self.children.end(pid);
+        }
+    }
+}
+
+/// This program as it is sent: under a name that says what is in it and whose it is.
+fn own_program() -> Sent {
+    let read = || -> std::io::Result<(u64, u64)> {
+        let mut file = std::fs::File::open("/proc/self/exe")?;
+        let (mut hasher, mut size, mut piece) = (DefaultHasher::new(), 0, vec![0; 1 << 20]);
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok((hasher.finish(), size)),
+                length => {
+                    hasher.write(&piece[..length]);
+                    size += length as u64;
+                }
+            }
+        }
+    };
+    let (hash, size) = read().unwrap_or_default();
+    Sent { name: format!(".scela-{}-{hash:016x}", nix::unistd::getuid()), size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn below(stations: u32, fanout: u32, hosts: std::ops::Range<u32>) -> Below {
+        Below {
+            stations,
+            fanout,
+            hosts: hosts.map(|host| HostAt { name: format!("n{host}"), user: None }).collect(),
+            method: Method::Fork,
+            batch: None,
+            patience: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn each_station_is_started_once_from_the_one_above() {
+        fn walk(here: u32, below: &Below, seen: &mut Vec<u32>) {
+            for task in tasks_below(here, below, Reach::Here) {
+                assert_eq!(task.host.unwrap().name, format!("n{}", task.station));
+                seen.push(task.station);
+                task.below.iter().for_each(|below| walk(task.station, below, seen));
+            }
+        }
+        for stations in [1, 2, 7, 32, 100] {
+            for fanout in [2, 3, 8, 200] {
+                let mut seen = Vec::new();
+                walk(0, &below(stations, fanout, 1..stations + 1), &mut seen);
+                assert_eq!(seen, (1..=stations).collect::<Vec<_>>());
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What a session runs at the other end: plain `sh`, which gets its script, like everything else, by
+//! standard input. So the command of the session is two plain words, which mean the same to every login
+//! shell, and to commands that use none.
+//!
+//! The script says first, behind a mark of its own since shells may greet, whether the program is there,
+//! and becomes it. If it is not, the script finds a directory where a file can be executed, asks for the
+//! program and takes it from its input. A program that was sent stays there under a name with its
+//! content's hash, for the next session; only files of one's own are trusted. Nothing more is sent before
+//! the script has said its word: a shell may read on beyond the end of what it executes.
+
+use crate::wire::RemoteProgram;
+
+/// The version that a program at the other end has to have, as `scela-run --agent-id` prints it.
+pub fn agent_id() -> String {
+    format!("scela-{}-{}", env!("CARGO_PKG_VERSION"), crate::wire::VERSION)
+}
+
+/// What a session runs.
+pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
+
+/// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
+/// the file if it is sent, `s` its size, `l` label, `t` dead-time. All of it is read before any of it is
+/// done.
+const OWN: &str = r#"
+is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
+go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
+scela() {
+  is "$p" && go "$p"
+  e="there is no $p"
+  test -e "$p" && e="$p is not of this version, or cannot be executed"
+  umask 077
+  w=
+  for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
+    test -n "$d" && test -d "$d" || continue
+    test -O "$d/$f" && is "$d/$f" && go "$d/$f"
+    test -z "$w" || continue
+    n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
+    if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
+  done 2>/dev/null
+  if test -z "$w"; then
+    echo "scela: no place: $e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)" >&2
+    exit 126
+  fi
+  echo "$m need"
+  if head -c "$s" >"$w" && is "$w"; then
+    k=${w%/*}/$f
+    mv -f "$w" "$k" 2>/dev/null && w=$k
+    go "$w"
+  fi
+  rm -f "$w"
+  echo "scela: $e, and the one that was sent does not run there" >&2
+  exit 126
+}
+scela
+"#;
+
+/// What a program is sent as.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    /// The file's name.
+    pub(super) name: String,
+    /// Its size in bytes.
+    pub(super) size: u64,
+}
+
+/// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
+/// words.
+pub(super) fn script(program: &RemoteProgram, sent: &Sent, mark: &str, label: &str, dead_ms: &str) -> String {
+    match program {
+        RemoteProgram::Own { path } => {
+            let size = sent.size.to_string();
+            let variables = [
+                ("p", path.as_str()),
+                ("m", mark),
+                ("i", &agent_id()),
+                ("f", &sent.name),
+                ("s", &size),
+                ("l", label),
+                ("t", dead_ms),
+            ];
+            let set = variables.map(|(name, value)| format!("{name}={}\n", quoted(value)));
+            set.concat() + OWN
+        }
+        // The user's own words, which the shell takes apart.
+        RemoteProgram::Command(command) => {
+            format!("{{ echo {mark} here; exec {command} --guard {} {}; }}\n", quoted(label), quoted(dead_ms))
+        }
+    }
+}
+
+/// A word for `sh` that stands for itself.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::{Command, Output, Stdio};
+
+    use super::*;
+
+    const MARK: &str = "0123456789abcdef";
+
+    /// Runs the script as a session would, with a directory for the program; what is sent follows when it
+    /// is asked for.
+    fn run(program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+        use std::io::{BufRead, BufReader, Read, Write};
+        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
+        let mut child = Command::new(COMMAND[0])
+            .args(&COMMAND[1..])
+            .env("XDG_RUNTIME_DIR", directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(script(program, &sent, MARK, "a label", "5000").as_bytes()).unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut said = String::new();
+        output.read_line(&mut said).unwrap();
+        if said.ends_with("need\n") {
+            input.write_all(file).unwrap();
+            output.read_line(&mut said).unwrap();
+        }
+        if said.ends_with("here\n") {
+            input.write_all(b"an order").unwrap();
+        }
+        drop(input);
+        output.read_to_string(&mut said).unwrap();
+        Output { stdout: said.into_bytes(), ..child.wait_with_output().unwrap() }
+    }
+
+    fn own(path: &Path) -> RemoteProgram {
+        RemoteProgram::Own { path: path.to_str().unwrap().to_owned() }
+    }
+
+    /// A program that answers as a scela-run of this version would, or says its words and its input.
+    fn program() -> String {
+        format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo run \"$@\"; cat; fi\n", agent_id())
+    }
+
+    fn install(path: &Path, text: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn the_program_that_is_there_is_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("it's here");
+        install(&path, &program());
+        let said = format!("{MARK} here\nrun --guard a label 5000\nan order");
+        let output = run(&own(&path), directory.path(), b"");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+        let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
+        let output = run(&command, directory.path(), b"");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+    }
+
+    #[test]
+    fn a_missing_one_is_taken_from_the_input_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let ran = "here\nrun --guard a label 5000\nan order";
+        for said in [format!("{MARK} need\n{MARK} {ran}"), format!("{MARK} {ran}")] {
+            let output = run(&own(Path::new("/nonexistent/scela-run")), directory.path(), program().as_bytes());
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+        }
+        let kept: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().flatten().map(|kept| kept.file_name()).collect();
+        assert_eq!(kept, [".scela-test-0"]);
+    }
+
+    #[test]
+    fn another_version_and_a_broken_one_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("old");
+        install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
+        let output = run(&own(&path), directory.path(), b"no program\n");
+        assert_eq!(output.status.code(), Some(126));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} need\n"));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("is not of this version") && said.contains("does not run there"), "{said}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Agents on several hosts: they come, form a tree, run ranks and leave nothing.
+
+use std::time::Duration;
+
+use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
+
+use crate::{cluster, rank};
+
+/// A run on the hosts of `cluster`, started from its front end.
+fn on(cluster: &Cluster) -> Run {
+    scela().on(cluster).args(["-hosts", &cluster.names()])
+}
+
+#[test]
+fn flat_and_in_trees() {
+    let Some(cluster) = cluster(8) else { return };
+    for options in [
+        &["--launch", "flat"][..],
+        &["--launch", "flat", "--fanout", "2"],
+        &["--launch", "tree"],
+        &["--launch", "tree", "--fanout", "2"],
+        &["--launch", "tree", "--fanout", "2", "--batch", "1"],
+        &["--launch", "tree", "--agents-per-node", "2"],
+    ] {
+        let run = on(&cluster).np(16).args(options).program(rank(["neighbours", "2"]));
+        run.run().is_quiet_success();
+    }
+}
+
+#[test]
+fn ranks_are_where_they_were_placed() {
+    let Some(cluster) = cluster(3) else { return };
+    let place = |options: &[&str]| {
+        let script = sh("echo $PMI_RANK $(hostname)");
+        let outcome = scela().on(&cluster).args(["-f"]).arg(cluster.host_file()).args(options).program(script).run();
+        outcome.is_quiet_success();
+        outcome.sorted_lines().join(",")
+    };
+    assert_eq!(place(&["-np", "6"]), "0 node001,1 node001,2 node002,3 node002,4 node003,5 node003");
+    assert_eq!(place(&["-np", "4", "--map-by", "node"]), "0 node001,1 node002,2 node003,3 node001");
+    assert_eq!(place(&["-ppn", "1"]), "0 node001,1 node002,2 node003");
+    assert_eq!(place(&["-np", "2", "--exclude", "node002"]), "0 node001,1 node003");
+}
+
+#[test]
+fn a_rank_has_the_callers_surroundings_but_for_what_is_the_hosts() {
+    let Some(cluster) = cluster(1) else { return };
+    let script = sh("echo $MINE; echo ${SSH_CONNECTION-none}; ulimit -n; umask; pwd");
+    let run = on(&cluster).np(1).env("MINE", "a b").directory("/").shell("umask 027; ulimit -Sn 777");
+    run.program(script).run().is_quiet_success().wrote("a b\nnone\n777\n0027\n/\n");
+}
+
+#[test]
+fn output_input_signals_and_codes_come_and_go() {
+    let Some(cluster) = cluster(2) else { return };
+    let outcome =
+        on(&cluster).np(2).stdin("a line\n").args(["-l", "--stdin", "1"]).program(sh("cat; exit $PMI_RANK")).run();
+    outcome.has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
+}
+
+/// The program is not on the hosts, and home is nothing to write to.
+#[test]
+fn the_program_is_sent() {
+    let Some(cluster) = cluster(4) else { return };
+    for host in cluster.hosts() {
+        host.hide(scela_run());
+        host.make_home_read_only();
+    }
+    for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
+        on(&cluster).np(8).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+}
+
+#[test]
+fn hosts_that_fail_are_named_with_their_reasons() {
+    let Some(cluster) = cluster(8) else { return };
+    cluster.host(1).break_as(Broken::NameUnknown);
+    cluster.host(2).break_as(Broken::Refused);
+    cluster.host(3).break_as(Broken::NoLogin);
+    cluster.host(4).break_as(Broken::NoExec);
+    cluster.host(4).hide(scela_run());
+    cluster.host(5).break_as(Broken::Silent);
+    let run = |options: &[&str]| -> Outcome {
+        on(&cluster).np(8).args(["--start-timeout", "3"]).args(options).program(rank(["neighbours", "1"])).run()
+    };
+    let all = |outcome: &Outcome| {
+        for text in [
+            "5 of 8 hosts could not be started",
+            "node002: Name or service not known",
+            "node003: Connection refused",
+            "node004: Permission denied",
+            "node005: no place",
+            "node006: no answer for 3 s",
+        ] {
+            outcome.says(text);
+        }
+    };
+    for shape in ["flat", "tree"] {
+        let outcome = run(&["--launch", shape, "--fanout", "2"]);
+        outcome.has_code(251).says("no rank was started").wrote("");
+        all(&outcome);
+        assert!(outcome.took < Duration::from_secs(20));
+        let outcome = run(&["--launch", shape, "--fanout", "2", "--min-nodes", "3"]);
+        outcome.has_code(0).says("going on without them");
+        all(&outcome);
+    }
+}
+
+#[test]
+fn spares_take_the_places_of_bad_hosts() {
+    let Some(cluster) = cluster(4) else { return };
+    cluster.host(1).break_as(Broken::Refused);
+    let script = sh("echo $PMI_RANK $(hostname)");
+    let outcome = on(&cluster).np(2).args(["-ppn", "1", "--spares", "2"]).program(script).run();
+    outcome.has_code(0).says("node002: Connection refused").wrote_lines(["0 node001", "1 node003"]);
+}
+
+#[test]
+fn losses_are_told_by_host() {
+    let Some(cluster) = cluster(3) else { return };
+    let run = on(&cluster).np(3).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 3);
+    let agent = cluster.host(1).processes().into_iter().find(|process| process.name() == "scela-agent").unwrap();
+    agent.signal(nix::sys::signal::Signal::SIGKILL);
+    let outcome = run.finish();
+    outcome.has_code(252).says("on node002 was lost");
+}
+
+#[test]
+fn any_command_that_gets_there() {
+    let Some(cluster) = cluster(2) else { return };
+    let bootstrap = "exec:ssh {host} env FOUND=it";
+    let run = on(&cluster).np(2).args(["--bootstrap", bootstrap, "--launch-agent"]).arg(scela_run());
+    run.program(rank(["neighbours", "1"])).run().is_quiet_success();
+}
