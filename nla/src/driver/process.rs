@@ -176,6 +176,7 @@ struct Relay {
 
 impl Relay {
     fn new(order: &BootOrder) -> Self {
+        // Bounded by the stations below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
         let starter = order.below.as_ref().map(|below| {
             let order = BootOrder { below: None, ..order.clone() };

@@ -106,6 +106,7 @@ impl Starter {
             children: Children::default(),
             sessions: RefCell::default(),
         });
+        // Bounded by the number of stations.
         let (tasks, incoming) = mpsc::unbounded_channel();
         let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
         Self { tasks, shared, scheduler: scheduler.abort_handle() }
@@ -187,6 +188,7 @@ async fn schedule(
     mut incoming: mpsc::UnboundedReceiver<Task>,
     again: mpsc::WeakUnboundedSender<Task>,
 ) {
+    // Bounded by the window.
     let (ended, mut endings) = mpsc::unbounded_channel();
     let mut waiting = VecDeque::new();
     loop {
@@ -269,6 +271,7 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
         }
     };
     let _ = begun.send(Beginning::Well(began.elapsed()));
+    // Bounded by the stations behind this one: each is told one thing.
     let (commands, mut incoming) = mpsc::unbounded_channel();
     let stations = 1 + task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     shared.ways.borrow_mut().insert(station, Way { commands, stations });
