@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use nla::wire::{HostAt, Method, RemoteProgram};
+use nla::wire::{HostAt, Method, RemoteProgram, Sent};
 use thiserror::Error;
 
 use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
@@ -69,8 +69,13 @@ pub enum MethodError {
 }
 
 /// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of,
-/// `program` this program's file.
-pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path) -> Result<Method, MethodError> {
+/// `program` this program's file, and `sent` what is sent of it where it is not.
+pub fn method(
+    options: &LaunchOptions,
+    manager: Option<Manager>,
+    program: &Path,
+    sent: Sent,
+) -> Result<Method, MethodError> {
     let exec = options.launcher_exec.as_deref().map(|exec| text(exec, "-launcher-exec")).transpose()?;
     let remote = match options.launch_agent.as_deref() {
         Some(command) => {
@@ -80,7 +85,7 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
             }
             RemoteProgram::Command(command)
         }
-        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned() },
+        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent },
     };
     let kind = match (&options.bootstrap, manager) {
         (Some(kind), _) => kind.clone(),
@@ -207,9 +212,11 @@ mod tests {
     use super::*;
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
-        method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
-            Method::Fork => "fork".to_owned(),
-            Method::Session { words, .. } => words.join(" "),
+        method(&options, manager, Path::new("/opt/scela-run"), Sent { name: String::new(), size: 0 }).map(|method| {
+            match method {
+                Method::Fork => "fork".to_owned(),
+                Method::Session { words, .. } => words.join(" "),
+            }
         })
     }
 

@@ -155,8 +155,9 @@ fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<P
 fn away(request: cli::Request, machine: Machine, field: Field) -> Result<(Plan, Expedition), Trouble> {
     let launch = &request.options.launch;
     let manager = field.allocation().map(|allocation| allocation.manager);
-    let method =
-        expedition::method(launch, manager, &machine.program).map_err(|error| Trouble::Usage(error.to_string()))?;
+    let sent = nla::driver::own_program().map_err(Trouble::Machine)?;
+    let method = expedition::method(launch, manager, &machine.program, sent)
+        .map_err(|error| Trouble::Usage(error.to_string()))?;
     let nodes = field.nodes().to_vec();
     let spares = (launch.spares as usize).min(nodes.len() - 1);
     let held_back = (nodes.len() - spares..nodes.len()).collect();

@@ -104,9 +104,20 @@ pub enum RemoteProgram {
     Own {
         /// The path.
         path: String,
+        /// What is sent.
+        sent: Sent,
     },
     /// A command of the user's, as one would type it there, that ends with a `scela-run` of this version.
     Command(String),
+}
+
+/// A program that may be sent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Sent {
+    /// The name of its file, which says what is in it.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: u64,
 }
 
 /// What an agent is told before it is part of the tree.

@@ -7,13 +7,13 @@
 
 mod channel;
 mod children;
+mod program;
 mod script;
 mod session;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use self::children::Children;
-use self::script::Sent;
 use self::session::Session;
 use crate::core::{AgentId, StartFailure, Subtree, Window};
 use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Reach};
 
+pub use self::program::own_program;
 pub use self::script::agent_id;
 
 /// How often a host that refuses a session is tried again.
@@ -62,7 +62,6 @@ struct Shared {
     order: BootOrder,
     method: Method,
     patience: Duration,
-    sent: Sent,
     reports: mpsc::UnboundedSender<StationReport>,
     /// The way to each station: the channel of the session on the way, by the first station behind it.
     ways: RefCell<BTreeMap<u32, Way>>,
@@ -92,15 +91,10 @@ impl Starter {
             Method::Fork => Window::new(Some(u32::MAX)),
             Method::Session { .. } => Window::new(batch),
         };
-        let sent = match method {
-            Method::Fork => Sent { name: String::new(), size: 0 },
-            Method::Session { .. } => own_program(),
-        };
         let shared = Rc::new(Shared {
             order,
             method,
             patience,
-            sent,
             reports,
             ways: RefCell::default(),
             children: Children::default(),
@@ -208,9 +202,9 @@ async fn schedule(
                     window.on_failure(failure.phase.is_passing());
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
                     if failure.phase.is_passing() && task.tries < TRIES_MAX {
-                        retry(task, &shared.order, again.clone());
+                        retry(*task, &shared.order, again.clone());
                     } else {
-                        give_up(&shared, task, failure, &again);
+                        give_up(&shared, *task, failure, &again);
                     }
                 }
             },
@@ -245,7 +239,7 @@ fn give_up(shared: &Shared, task: Task, failure: StartFailure, again: &mpsc::Wea
 /// How a session has begun.
 enum Beginning {
     Well(Duration),
-    Badly(Task, StartFailure),
+    Badly(Box<Task>, StartFailure),
 }
 
 /// One session from its beginning until it is over.
@@ -253,9 +247,9 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
     let began = Instant::now();
     let station = task.station;
     let order = BootOrder { station, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
-    let (mut session, child) = match Session::open(&shared.method, task.host.as_ref(), &order, &shared.sent) {
+    let (mut session, child) = match Session::open(&shared.method, task.host.as_ref(), &order) {
         Ok(opened) => opened,
-        Err(failure) => return drop(begun.send(Beginning::Badly(task, failure))),
+        Err(failure) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
     };
     let pid = child.id();
     shared.children.add(child, shared.method == Method::Fork);
@@ -267,7 +261,7 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
                 Ok(_) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
             };
             shared.close(session, pid, true);
-            return drop(begun.send(Beginning::Badly(task, failure)));
+            return drop(begun.send(Beginning::Badly(Box::new(task), failure)));
         }
     };
     let _ = begun.send(Beginning::Well(began.elapsed()));
@@ -316,25 +310,6 @@ impl Shared {
             self.children.end(pid);
         }
     }
-}
-
-/// This program as it is sent: under a name that says what is in it and whose it is.
-fn own_program() -> Sent {
-    let read = || -> std::io::Result<(u64, u64)> {
-        let mut file = std::fs::File::open("/proc/self/exe")?;
-        let (mut hasher, mut size, mut piece) = (DefaultHasher::new(), 0, vec![0; 1 << 20]);
-        loop {
-            match file.read(&mut piece)? {
-                0 => return Ok((hasher.finish(), size)),
-                length => {
-                    hasher.write(&piece[..length]);
-                    size += length as u64;
-                }
-            }
-        }
-    };
-    let (hash, size) = read().unwrap_or_default();
-    Sent { name: format!(".scela-{}-{hash:016x}", nix::unistd::getuid()), size }
 }
 
 #[cfg(test)]

@@ -54,20 +54,11 @@ scela() {
 scela
 "#;
 
-/// What a program is sent as.
-#[derive(Clone, Debug)]
-pub(super) struct Sent {
-    /// The file's name.
-    pub(super) name: String,
-    /// Its size in bytes.
-    pub(super) size: u64,
-}
-
 /// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
 /// words.
-pub(super) fn script(program: &RemoteProgram, sent: &Sent, mark: &str, label: &str, dead_ms: &str) -> String {
+pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
-        RemoteProgram::Own { path } => {
+        RemoteProgram::Own { path, sent } => {
             let size = sent.size.to_string();
             let variables = [
                 ("p", path.as_str()),
@@ -99,6 +90,7 @@ mod tests {
     use std::process::{Command, Output, Stdio};
 
     use super::*;
+    use crate::wire::Sent;
 
     const MARK: &str = "0123456789abcdef";
 
@@ -106,7 +98,6 @@ mod tests {
     /// is asked for.
     fn run(program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
         use std::io::{BufRead, BufReader, Read, Write};
-        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
         let mut child = Command::new(COMMAND[0])
             .args(&COMMAND[1..])
             .env("XDG_RUNTIME_DIR", directory)
@@ -116,7 +107,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
-        input.write_all(script(program, &sent, MARK, "a label", "5000").as_bytes()).unwrap();
+        input.write_all(script(program, MARK, "a label", "5000").as_bytes()).unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         output.read_line(&mut said).unwrap();
@@ -132,8 +123,9 @@ mod tests {
         Output { stdout: said.into_bytes(), ..child.wait_with_output().unwrap() }
     }
 
-    fn own(path: &Path) -> RemoteProgram {
-        RemoteProgram::Own { path: path.to_str().unwrap().to_owned() }
+    fn own(path: &Path, file: &[u8]) -> RemoteProgram {
+        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
+        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent }
     }
 
     /// A program that answers as a scela-run of this version would, or says its words and its input.
@@ -153,7 +145,7 @@ mod tests {
         let path = directory.path().join("it's here");
         install(&path, &program());
         let said = format!("{MARK} here\nrun --guard a label 5000\nan order");
-        let output = run(&own(&path), directory.path(), b"");
+        let output = run(&own(&path, b""), directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
         let output = run(&command, directory.path(), b"");
@@ -165,7 +157,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let ran = "here\nrun --guard a label 5000\nan order";
         for said in [format!("{MARK} need\n{MARK} {ran}"), format!("{MARK} {ran}")] {
-            let output = run(&own(Path::new("/nonexistent/scela-run")), directory.path(), program().as_bytes());
+            let file = program();
+            let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+            let output = run(&own, directory.path(), file.as_bytes());
             assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         }
         let kept: Vec<_> =
@@ -178,7 +172,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
-        let output = run(&own(&path), directory.path(), b"no program\n");
+        let output = run(&own(&path, b"no program\n"), directory.path(), b"no program\n");
         assert_eq!(output.status.code(), Some(126));
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} need\n"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -1,7 +1,6 @@
 //! One session: from a command to an agent that is there, and what is said until it has joined.
 
 use std::cell::RefCell;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -16,15 +15,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::channel::{Reader, frame};
-use super::script::{self, Sent};
+use super::{program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::sys;
 use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method};
 
 /// Bytes of a session's errors that are kept: the last ones.
 const ERRORS_KEPT: usize = 4096;
-/// Bytes of the program that are sent at a time.
-const PIECE: usize = 64 * 1024;
 
 /// A session that was opened.
 pub(super) struct Session {
@@ -84,7 +81,6 @@ impl Session {
         method: &Method,
         host: Option<&HostAt>,
         order: &BootOrder,
-        sent: &Sent,
     ) -> Result<(Self, Child), StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
         match method {
@@ -97,7 +93,7 @@ impl Session {
             }
             Method::Session { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
-                let script = script::script(program, sent, &mark, &order.label, &dead_ms);
+                let script = script::script(program, &mark, &order.label, &dead_ms);
                 let words = opening_words(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
@@ -149,7 +145,7 @@ impl Session {
             // Who does not take it says why when it ends.
             let _ = input.write_all(text.as_bytes()).await;
             let Some(word) = reader.word_behind(mark).await? else { return Ok(None) };
-            if word == "need" && (send_program(input).await.is_err() || reader.word_behind(mark).await?.is_none()) {
+            if word == "need" && (program::send(input).await.is_err() || reader.word_behind(mark).await?.is_none()) {
                 return Ok(None);
             }
         }
@@ -193,19 +189,6 @@ impl Session {
 
 /// How long the last words of a session that has ended may take to come.
 const END_TIME: Duration = Duration::from_secs(1);
-
-/// Sends this very program.
-async fn send_program(input: &mut Sender) -> io::Result<()> {
-    use std::io::Read;
-    let mut file = File::open("/proc/self/exe")?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(()),
-            length => input.write_all(&piece[..length]).await?,
-        }
-    }
-}
 
 /// The words that open a session to `host`, and what it runs.
 fn opening_words(words: &[String], host: Option<&HostAt>) -> Vec<String> {

@@ -1,0 +1,122 @@
+//! `cargo bench -p benches --bench hosts`: how long a job of empty programs takes over ssh, on hosts that are
+//! namespaces of this machine, beside Hydra on the same hosts. Needs root, sshd and mpiexec.hydra.
+//!
+//! All hosts share this machine's cores, and nearly all of the time is ssh's own cryptography: what is
+//! compared is what each launcher adds to it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::{Arg, ArgMatches, value_parser};
+use tests::Cluster;
+
+fn main() -> ExitCode {
+    if let Some(why) = Cluster::missing() {
+        eprintln!("there can be no hosts here: {why}");
+        return ExitCode::FAILURE;
+    }
+    let arguments = arguments();
+    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
+    let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
+    let directory = match tempfile::tempdir() {
+        Ok(directory) => directory,
+        Err(error) => {
+            eprintln!("no place for the program: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let cluster = Cluster::new(hosts as usize);
+    let empty = cluster.shared().join("empty");
+    compile_empty(directory.path(), &empty);
+    if number("delay") > 0 {
+        let delay = Duration::from_millis(number("delay").into());
+        cluster.hosts().iter().for_each(|host| host.delay_logins(delay));
+    }
+    if number("limit") > 0 {
+        cluster.limit_ssh(number("limit"));
+    }
+    let np = (hosts * ppn).to_string();
+    let file = cluster.host_file().display().to_string();
+    let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
+    let scela = scela.display().to_string();
+    let program = empty.display().to_string();
+    let ours = |options: &[&str]| {
+        let words = [&[scela.as_str(), "-f", &file, "-np", &np], options, &[program.as_str()]].concat();
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ppn = ppn.to_string();
+    let hydra = ["mpiexec.hydra", "-f", &file, "-np", &np, "-ppn", &ppn, &program].map(str::to_owned).to_vec();
+    let sessions = "while read host; do ssh -T -x -o BatchMode=yes $host true </dev/null & done; wait";
+    let sessions = format!("exec <{file}; {sessions}");
+    let mut rivals = vec![
+        ("ssh HOST true, all at once", ["sh", "-c", &sessions].map(str::to_owned).to_vec()),
+        ("scela-run, as it chooses", ours(&[])),
+        ("scela-run --launch flat", ours(&["--launch", "flat"])),
+        ("scela-run --launch tree --fanout 2", ours(&["--launch", "tree", "--fanout", "2"])),
+        ("scela-run --launch tree --fanout 8", ours(&["--launch", "tree", "--fanout", "8"])),
+    ];
+    if !arguments.get_flag("alone") {
+        rivals.push(("mpiexec.hydra", hydra));
+    }
+    println!(
+        "{hosts} hosts, {ppn} ranks on each, {rounds} rounds; seconds: median, least, most; ratio to the last within rounds"
+    );
+    let mut times = vec![Vec::new(); rivals.len()];
+    for _ in 0..rounds {
+        for ((name, words), times) in rivals.iter().zip(&mut times) {
+            match run(&cluster, words) {
+                Ok(took) => times.push(took.as_secs_f64()),
+                Err(why) => {
+                    eprintln!("{name}: {why}");
+                    times.push(f64::NAN);
+                }
+            }
+        }
+    }
+    let last = times.last().cloned().unwrap_or_default();
+    for ((name, _), times) in rivals.iter().zip(&times) {
+        let ratios = times.iter().zip(&last).map(|(ours, theirs)| ours / theirs).collect();
+        let (least, most) =
+            times.iter().fold((f64::MAX, 0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
+        println!("{name:36} {:7.3} {least:7.3} {most:7.3}   {:5.2}", median(times.clone()), median(ratios));
+    }
+    ExitCode::SUCCESS
+}
+
+fn arguments() -> ArgMatches {
+    let number = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
+    };
+    clap::Command::new("hosts")
+        .arg(number("hosts", "32", "how many hosts"))
+        .arg(number("ppn", "16", "ranks on each"))
+        .arg(number("rounds", "5", "how often each launcher is run"))
+        .arg(number("delay", "0", "milliseconds by which each login is delayed"))
+        .arg(number("limit", "0", "connections to sshd that may be open at a time; 0: any number"))
+        .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("leave rivals out"))
+        // Cargo's own word to benchmarks.
+        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
+        .get_matches()
+}
+
+fn compile_empty(directory: &Path, to: &Path) {
+    let source = directory.join("empty.c");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("a source can be written");
+    let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(to).arg(&source).status();
+    assert!(status.is_ok_and(|status| status.success()), "cc compiles an empty program");
+}
+
+fn run(cluster: &Cluster, words: &[String]) -> Result<Duration, String> {
+    let mut command = cluster.front_end().command(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    let began = Instant::now();
+    let output = command.output().map_err(|error| error.to_string())?;
+    let took = began.elapsed();
+    if output.status.success() { Ok(took) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
