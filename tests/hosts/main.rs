@@ -5,6 +5,7 @@
 //! | `cluster` | that the hosts of tests are hosts, and leave nothing |
 //! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
+//! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
 //! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -12,6 +13,7 @@
 mod cluster;
 mod launch;
 mod mocks;
+mod mpich;
 mod slurm;
 
 use std::io::{self, Write as _};
