@@ -13,6 +13,8 @@ pub enum StartPhase {
     Name,
     /// Nobody answers at its address, or there is no way to it.
     Connect,
+    /// It is there and takes no connection: nobody listens, or too many have called at once.
+    Refused,
     /// It answered and would not go on: too many sessions at once, as a rule.
     Busy,
     /// Its key is not the one that is known, or is not known.
@@ -37,7 +39,7 @@ impl StartPhase {
         match self {
             Self::Command => "is the command installed here, and in PATH? --bootstrap chooses another",
             Self::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
-            Self::Connect => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
+            Self::Connect | Self::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
             Self::Busy => {
                 "its sshd refuses sessions: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
             }
@@ -57,9 +59,13 @@ impl StartPhase {
         }
     }
 
-    /// Whether it may go well a moment later.
-    pub fn is_passing(self) -> bool {
-        self == Self::Busy
+    /// How often it may be tried again, since it may go well a moment later.
+    pub fn retries(self) -> u32 {
+        match self {
+            Self::Busy => 8,
+            Self::Refused => 5,
+            _ => 0,
+        }
     }
 }
 
@@ -106,7 +112,7 @@ pub fn judge(code: Option<i32>, said: &str) -> StartFailure {
 }
 
 fn phase_of(line: &str) -> Option<StartPhase> {
-    use StartPhase::{Busy, Connect, HostKey, Limits, Login, Name, Program};
+    use StartPhase::{Busy, Connect, HostKey, Limits, Login, Name, Program, Refused};
     const WORDS: [(&str, StartPhase); 26] = [
         ("Could not resolve hostname", Name),
         ("Name or service not known", Name),
@@ -116,7 +122,7 @@ fn phase_of(line: &str) -> Option<StartPhase> {
         ("Too many authentication failures", Login),
         ("This account is currently not available", Login),
         ("account is locked", Login),
-        ("Connection refused", Connect),
+        ("Connection refused", Refused),
         ("Connection timed out", Connect),
         ("No route to host", Connect),
         ("Network is unreachable", Connect),
@@ -173,7 +179,7 @@ mod tests {
                 Name,
                 "Temporary failure in name resolution",
             ),
-            (255, "ssh: connect to host n3 port 22: Connection refused\r\n", Connect, "Connection refused"),
+            (255, "ssh: connect to host n3 port 22: Connection refused\r\n", Refused, "Connection refused"),
             (255, "ssh: connect to host n3 port 22: No route to host", Connect, "No route to host"),
             (255, "me@n1: Permission denied (publickey).", Login, "Permission denied (publickey)."),
             (255, "Welcome!\nHost key verification failed.\n", HostKey, "Host key verification failed."),

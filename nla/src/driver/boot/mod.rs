@@ -29,9 +29,8 @@ use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Rea
 pub use self::program::own_program;
 pub use self::script::agent_id;
 
-/// How often a host that refuses a session is tried again.
-const TRIES_MAX: u32 = 8;
-/// The wait before the first of them; it doubles each time, and is spread by as much again.
+/// The wait before a host that refuses a session is tried again; it doubles each time, and is spread by as
+/// much again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
 /// How long the process of a session that is over may take to end.
@@ -199,9 +198,10 @@ async fn schedule(
             Some(ending) = endings.recv() => match ending {
                 Beginning::Well(took) => window.on_success(took),
                 Beginning::Badly(task, failure) => {
-                    window.on_failure(failure.phase.is_passing());
+                    let retries = failure.phase.retries();
+                    window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
-                    if failure.phase.is_passing() && task.tries < TRIES_MAX {
+                    if task.tries < retries {
                         retry(*task, &shared.order, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
