@@ -246,7 +246,6 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "clap",
         "launcher",
         "libc",
-        "lru",
         "nix",
         "nla",
         "pmi",
@@ -283,7 +282,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
 
 #[test]
 fn dependencies_point_one_way() {
-    only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes", "lru"]);
+    only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes"]);
     only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
@@ -323,7 +322,6 @@ fn dependencies_are_the_allowed_ones() {
         "bytes",
         "clap",
         "libc",
-        "lru",
         "nix",
         "object",
         "proptest",

@@ -30,7 +30,9 @@ pub mod v1;
 pub mod v2;
 pub mod wire;
 
-pub use board::{Board, Entry, Epoch, EpochError, Keys, KeysError, Known, LookUp, NodeCache, Put, Puts, PutsError};
+pub use board::{
+    Board, Entry, Epoch, EpochError, Finding, Keys, KeysError, Known, LookUp, NodeCache, Put, Puts, PutsError,
+};
 pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
 pub use member::Facts;

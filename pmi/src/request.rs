@@ -150,8 +150,7 @@ pub enum Request {
     /// [`Answer::Got`], without waiting for anybody to put it.
     Get {
         /// The key: one that could be put on the board.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
+        key: Bytes,
     },
     /// `PMIX_Ring`: a meeting of all ranks, like a fence, at which each learns who is beside it.
     /// Publishes nothing. Answered by [`Answer::Ring`].
@@ -398,7 +397,7 @@ mod tests {
             Request::Joined,
             Request::Fence { puts: puts.clone(), in_segment: true },
             Request::Put { puts },
-            Request::Get { key: bytes() },
+            Request::Get { key: bytes().into() },
             Request::Ring { to_left: bytes(), to_right: bytes() },
             Request::NodePut { key: bytes(), value: bytes() },
             Request::NodeGet { key: bytes(), wait: true },

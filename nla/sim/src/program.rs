@@ -1,9 +1,10 @@
 //! What ranks do, step by step: the exchange of the benchmark programs, or a program drawn from a seed.
 
+use bytes::Bytes;
 use pmi::{Epoch, Puts, Rank};
 use serde::{Deserialize, Serialize};
 
-use crate::values::{KEY_BYTES, Values};
+use crate::values::Values;
 
 /// What ranks get from each other in an exchange.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -42,7 +43,7 @@ pub(crate) enum Op {
     /// Arrives at a fence, and waits for it.
     Fence,
     /// Gets an entry.
-    Get { key: Vec<u8> },
+    Get { key: Bytes },
     /// Gets the exchange's entry of that rank.
     GetCard(u32),
     /// Gets the exchange's entries of all, in step with the other ranks of its agent.
@@ -71,11 +72,13 @@ pub(crate) enum Program {
 
 /// See [`Program::Exchange`].
 pub(crate) struct Exchange {
-    pub(crate) ranks: u32,
-    pub(crate) pattern: Pattern,
-    pub(crate) values: Values,
+    ranks: u32,
+    pattern: Pattern,
+    values: Values,
+    /// Of all ranks' entries.
+    keys: Vec<Bytes>,
     /// There is a fence before it.
-    pub(crate) ready: bool,
+    ready: bool,
 }
 
 impl Program {
@@ -129,10 +132,11 @@ impl Program {
     }
 
     /// The key of the exchange's entry of a rank.
-    pub(crate) fn card_key<'a>(&self, rank: u32, into: &'a mut [u8; KEY_BYTES]) -> &'a [u8] {
+    pub(crate) fn card_key(&self, rank: u32) -> &Bytes {
+        static NONE: Bytes = Bytes::new();
         match self {
-            Self::Exchange(exchange) => exchange.values.key(rank, into),
-            Self::Drawn { .. } => b"",
+            Self::Exchange(exchange) => exchange.keys.get(rank as usize).unwrap_or(&NONE),
+            Self::Drawn { .. } => &NONE,
         }
     }
 
@@ -146,6 +150,11 @@ impl Program {
 }
 
 impl Exchange {
+    /// Of so many ranks.
+    pub(crate) fn new(ranks: u32, pattern: Pattern, values: Values, ready: bool) -> Self {
+        Self { ranks, pattern, keys: values.keys(ranks), values, ready }
+    }
+
     fn op(&self, rank: u32, position: u32) -> Op {
         if self.pattern == Pattern::Nothing {
             return Op::Exit(0);
@@ -189,7 +198,7 @@ mod tests {
     fn an_exchange_is_put_fence_get_fence() {
         let steps = |pattern, rank| {
             let values = Values::new("card-", 1, 10);
-            let program = Program::Exchange(Exchange { ranks: 4, pattern, values, ready: false });
+            let program = Program::Exchange(Exchange::new(4, pattern, values, false));
             let mut ops: Vec<Op> = Vec::new();
             while !matches!(ops.last(), Some(Op::Exit(_))) {
                 ops.push(program.op(rank, ops.len() as u32));

@@ -9,7 +9,6 @@ use crate::events::What;
 use crate::faults::Mutation;
 use crate::oracle::Doom;
 use crate::program::Op;
-use crate::values::KEY_BYTES;
 use crate::world::{NS, World};
 
 /// How long ranks are started before others get a turn, as in the driver.
@@ -174,22 +173,16 @@ impl World {
                     self.input(here, clock, Input::FromRank(NS, rank, Request::Joined));
                 }
                 Op::Put { key, value } => self.put(here, index, clock, &key, &value),
-                Op::PutCard => {
-                    let mut key = [0; KEY_BYTES];
-                    self.put(here, index, clock, program.card_key(rank.0, &mut key), program.card(rank.0));
-                }
+                Op::PutCard => self.put(here, index, clock, program.card_key(rank.0), program.card(rank.0)),
                 Op::Fence => return self.enter(here, index, clock),
                 Op::Get { key } => match self.get(here, index, clock, &key) {
                     Some(value) => self.check(here, index, *clock, value.as_deref()),
                     None => return,
                 },
-                Op::GetCard(of) => {
-                    let mut key = [0; KEY_BYTES];
-                    match self.get(here, index, clock, program.card_key(of, &mut key)) {
-                        Some(value) => self.check(here, index, *clock, value.as_deref()),
-                        None => return,
-                    }
-                }
+                Op::GetCard(of) => match self.get(here, index, clock, program.card_key(of)) {
+                    Some(value) => self.check(here, index, *clock, value.as_deref()),
+                    None => return,
+                },
                 Op::GetAllCards => {
                     local.stage = Stage::InSweep;
                     let locals = &mut self.places[here].locals;
@@ -290,7 +283,7 @@ impl World {
     // ---- gets ----
 
     /// A rank's get: the answer, if it is here. Else the rank waits.
-    fn get(&mut self, here: usize, index: usize, clock: &mut u64, key: &[u8]) -> Option<Option<Bytes>> {
+    fn get(&mut self, here: usize, index: usize, clock: &mut u64, key: &Bytes) -> Option<Option<Bytes>> {
         let place = &mut self.places[here];
         let local = &mut place.locals.all[index];
         let own = local.pending.as_ref().and_then(|pending| pending.get(key));
@@ -318,9 +311,9 @@ impl World {
     }
 
     /// Hands a get to the core: the answer, if it comes at once.
-    fn ask(&mut self, here: usize, clock: &mut u64, rank: Rank, key: &[u8]) -> Option<Option<Bytes>> {
+    fn ask(&mut self, here: usize, clock: &mut u64, rank: Rank, key: &Bytes) -> Option<Option<Bytes>> {
         self.asking = Some((here, rank));
-        self.input(here, clock, Input::FromRank(NS, rank, Request::Get { key: key.to_vec() }));
+        self.input(here, clock, Input::FromRank(NS, rank, Request::Get { key: key.clone() }));
         self.asking = None;
         let value = self.answered.take()?;
         self.tally.gets.here += 1;
@@ -394,8 +387,7 @@ impl World {
         let rank = self.places[here].locals.all.first().map_or(0, |local| local.rank);
         let expected = self.program.card(of);
         if value != Some(expected) {
-            let mut key = [0; KEY_BYTES];
-            let key = self.program.card_key(of, &mut key);
+            let key = self.program.card_key(of);
             self.watch.compare(clock, rank, key, value, Some(expected));
         }
     }
@@ -433,8 +425,7 @@ impl World {
             if u64::from(of) >= ranks {
                 return;
             }
-            let mut key = [0; KEY_BYTES];
-            let key = program.card_key(of, &mut key);
+            let key = program.card_key(of);
             let place = &self.places[here];
             let Some(board) = &place.board else { return };
             let found = match board.look_up(key) {

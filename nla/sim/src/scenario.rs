@@ -147,7 +147,7 @@ impl Scenario {
             self.act(random, rank, round, &mut ops);
             ops.push(Op::Fence);
             for _ in 0..random.below(6) {
-                ops.push(Op::Get { key: self.key(random, rank) });
+                ops.push(Op::Get { key: self.key(random, rank).into() });
             }
         }
         if random.once_in(3) {
@@ -171,8 +171,8 @@ impl Scenario {
             }
             ops.push(Op::Put { key: key.clone(), value });
             match random.below(6) {
-                0 => ops.push(Op::Get { key }),
-                1 => ops.push(Op::Get { key: self.key(random, rank) }),
+                0 => ops.push(Op::Get { key: key.into() }),
+                1 => ops.push(Op::Get { key: self.key(random, rank).into() }),
                 2 => ops.push(Op::Compute(random.below(3_000_000))),
                 _ => {}
             }

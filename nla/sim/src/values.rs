@@ -2,6 +2,8 @@
 //!
 //! A value is a piece of one long text, so that a million of them take no memory.
 
+use bytes::Bytes;
+
 /// Where in the text a value can begin.
 const STARTS: usize = 4096;
 /// The longest value; that of the benchmark program.
@@ -9,7 +11,7 @@ pub(crate) const VALUE_BYTES_MAX: u32 = 1023;
 /// The longest prefix of keys.
 pub(crate) const PREFIX_BYTES_MAX: usize = 32;
 /// The longest key: a prefix and a number.
-pub(crate) const KEY_BYTES: usize = PREFIX_BYTES_MAX + 10;
+const KEY_BYTES: usize = PREFIX_BYTES_MAX + 10;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -46,7 +48,7 @@ impl Values {
     }
 
     /// The key of entry `id`, written to `into`.
-    pub(crate) fn key<'a>(&self, id: u32, into: &'a mut [u8; KEY_BYTES]) -> &'a [u8] {
+    fn key<'a>(&self, id: u32, into: &'a mut [u8; KEY_BYTES]) -> &'a [u8] {
         let prefix = self.prefix.as_bytes();
         into[..prefix.len()].copy_from_slice(prefix);
         let mut digits = [0; 10];
@@ -62,6 +64,18 @@ impl Values {
         let end = prefix.len() + digits.len() - at;
         into[prefix.len()..end].copy_from_slice(&digits[at..]);
         &into[..end]
+    }
+
+    /// The keys of entries `0..count`, which share their memory.
+    pub(crate) fn keys(&self, count: u32) -> Vec<Bytes> {
+        let (mut key, mut all, mut ends) = ([0; KEY_BYTES], Vec::new(), Vec::new());
+        for id in 0..count {
+            all.extend_from_slice(self.key(id, &mut key));
+            ends.push(all.len());
+        }
+        let all = Bytes::from(all);
+        let begins = std::iter::once(0).chain(ends.iter().copied());
+        begins.zip(&ends).map(|(begin, end)| all.slice(begin..*end)).collect()
     }
 
     /// Bytes of keys and values of entries `0..count`.
@@ -81,6 +95,9 @@ mod tests {
         let mut key = [0; KEY_BYTES];
         assert_eq!(values.key(0, &mut key), b"card-0");
         assert_eq!(values.key(u32::MAX, &mut key), b"card-4294967295");
+        let keys = values.keys(101);
+        assert_eq!((&keys[0][..], &keys[9][..], &keys[100][..]), (&b"card-0"[..], &b"card-9"[..], &b"card-100"[..]));
+        assert_eq!(keys[1].as_ptr(), keys[0].as_ptr_range().end);
         // As printed by a program with values.h.
         assert_eq!([0, 1, 2, 70_000].map(|id| values.length(id)), [770, 243, 13, 24]);
         assert_eq!(values.text[..12], *b"xavoihyhxdoz");

@@ -85,6 +85,18 @@ pub enum Input {
     Timeout,
 }
 
+impl Input {
+    /// Whether it asks for an entry of the board, or brings one.
+    fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::FromChild(_, Up::Get { .. } | Up::Got { .. })
+                | Self::FromParent(Down::Get { .. } | Down::Got { .. })
+                | Self::FromRank(_, _, Request::Get { .. })
+        )
+    }
+}
+
 /// What is to be done. It can be encoded for recordings, not for peers.
 #[derive(Debug, PartialEq, Serialize)]
 pub enum Action {
@@ -204,6 +216,10 @@ impl Agent {
     /// Takes what happened at `now` and appends what is to be done to `actions`. Never fails,
     /// never blocks.
     pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        // There may be millions of questions: unless one breaks the rules, it changes nothing that has to
+        // be looked after, and before its time nothing else does.
+        let is_question = input.is_question() && self.wake_at.is_none_or(|at| now < at);
+        let before = actions.len();
         match input {
             Input::FromParent(message) => self.on_down(now, message, actions),
             Input::ParentLost { .. } => self.on_parent_lost(now, actions),
@@ -244,6 +260,9 @@ impl Agent {
             Input::Drained { counted } => self.counted = Some(counted),
             Input::Timeout => self.wake_at = None,
         }
+        if is_question && !actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
+            return;
+        }
         self.on_time(now, actions);
         self.settle(actions);
         self.set_timer(actions);
@@ -265,7 +284,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), actions);
                 self.cache = plan.cache;
                 self.tells_stats = plan.stats;
-                actions.push(Action::Configure(Box::new(plan)));
+                actions.push(Action::Configure(plan));
             }
             Down::Launch(plan) => self.on_launch(now, plan, actions),
             Down::Undo { namespace } => {
@@ -278,9 +297,7 @@ impl Agent {
             }
             Down::Release { namespace, number, given } => self.on_release(now, namespace, number, given, actions),
             Down::Get { namespace, key } => self.on_get(namespace, Waiter::Parent, &key, actions),
-            Down::Got { namespace, key, value } => {
-                self.on_got(namespace, Way::Up, None, &key, value, actions);
-            }
+            Down::Got { namespace, finding } => self.on_got(namespace, Way::Up, None, finding, actions),
             Down::Inquire(inquiry) => self.on_inquiry_from_above(inquiry, actions),
             Down::Reply { asker, reply } => self.on_reply_from_above(asker, reply, actions),
             Down::Signal { signal } => {
@@ -312,7 +329,7 @@ impl Agent {
         }
     }
 
-    fn on_launch(&mut self, now: Time, plan: NamespacePlan, actions: &mut Vec<Action>) {
+    fn on_launch(&mut self, now: Time, plan: Box<NamespacePlan>, actions: &mut Vec<Action>) {
         if !self.is_serving() {
             return;
         }
@@ -323,11 +340,11 @@ impl Agent {
         }
         for child in self.here.children() {
             if let Some(share) = plan.share_of(child) {
-                actions.push(Action::ToChild(child.head(), Down::Launch(share)));
+                actions.push(Action::ToChild(child.head(), Down::Launch(Box::new(share))));
             }
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        actions.push(Action::Start(Box::new(plan), namespace.own().clone(), namespace.cache.board()));
+        actions.push(Action::Start(plan, namespace.own().clone(), namespace.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
@@ -369,8 +386,8 @@ impl Agent {
             }
             Up::Put { namespace, number, puts } => self.on_put_below(now, from, (namespace, number), puts, actions),
             Up::Get { namespace, key } => self.on_get_below(now, from, namespace, &key, actions),
-            Up::Got { namespace, number, key, value } => {
-                self.on_got(namespace, Way::Down(from), Some(number), &key, value, actions);
+            Up::Got { namespace, number, finding } => {
+                self.on_got(namespace, Way::Down(from), Some(number), finding, actions);
             }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {

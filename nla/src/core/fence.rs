@@ -102,6 +102,8 @@ enum Held {
 pub struct Fence {
     number: u32,
     expected: Ranks,
+    /// How many these are.
+    count: u64,
     arrived: Ranks,
     held: Held,
     since: Option<Time>,
@@ -110,7 +112,7 @@ pub struct Fence {
 impl Fence {
     /// The first fence of the ranks `expected`.
     pub fn new(expected: Ranks) -> Self {
-        Self { number: 0, expected, arrived: Ranks::new(), held: Held::Nothing, since: None }
+        Self { number: 0, count: expected.len(), expected, arrived: Ranks::new(), held: Held::Nothing, since: None }
     }
 
     /// The number of the open fence, from 0.
@@ -125,7 +127,7 @@ impl Fence {
 
     /// How many ranks it takes.
     pub fn expected(&self) -> u64 {
-        self.expected.len()
+        self.count
     }
 
     /// When the first rank arrived at the open fence.
@@ -225,7 +227,7 @@ impl Fence {
 
     /// Whether all have arrived.
     pub fn is_complete(&self) -> bool {
-        self.arrived.len() == self.expected.len()
+        self.arrived.len() == self.count
     }
 
     /// What has been gathered so far, to be sent up or released. Puts are handed over, a ring's

@@ -7,8 +7,8 @@
 use std::collections::{HashMap, hash_map};
 
 use bytes::Bytes;
-use pmi::Rank;
-use pmi::board::check_put;
+use pmi::board::{KeyHashing, check_put};
+use pmi::{Entry, Finding, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Whereabouts};
@@ -42,7 +42,7 @@ pub(super) enum Way {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// This is the answer.
-    Answer(Option<Bytes>),
+    Answer(Finding),
     /// Somebody else is to be asked.
     Ask(Way),
     /// Somebody else has been asked already.
@@ -50,14 +50,50 @@ pub(super) enum Asked {
 }
 
 /// What comes of an answer; nothing, if nobody has asked.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Answered {
     /// Who is to be told.
-    pub(super) tell: Vec<Waiter>,
+    pub(super) tell: Waiters,
     /// What.
-    pub(super) value: Option<Bytes>,
-    /// Whom to ask next, since it was the wrong one to ask.
+    pub(super) finding: Finding,
+    /// Whom to ask next for the same key, since it was the wrong one to ask.
     pub(super) ask: Option<Way>,
+}
+
+/// Some who are to be answered, in the order in which they asked. One takes no memory besides.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Waiters {
+    first: Option<Waiter>,
+    more: Vec<Waiter>,
+}
+
+impl Waiters {
+    fn push(&mut self, waiter: Waiter) {
+        match self.first {
+            None => self.first = Some(waiter),
+            Some(_) => self.more.push(waiter),
+        }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+}
+
+impl IntoIterator for Waiters {
+    type Item = Waiter;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<Waiter>, std::vec::IntoIter<Waiter>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.first.into_iter().chain(self.more)
+    }
+}
+
+impl FromIterator<Waiter> for Waiters {
+    fn from_iter<I: IntoIterator<Item = Waiter>>(waiters: I) -> Self {
+        let mut waiters = waiters.into_iter();
+        Self { first: waiters.next(), more: waiters.collect() }
+    }
 }
 
 /// How gets were answered at one place.
@@ -88,7 +124,7 @@ impl Gets {
 
 #[derive(Debug)]
 struct Question {
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
     way: Way,
     /// How many children were asked in vain.
     tried: usize,
@@ -98,7 +134,7 @@ struct Question {
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
     /// Never walked through: what comes of it has to be the same in each run.
-    open: HashMap<Vec<u8>, Question>,
+    open: HashMap<Bytes, Question, KeyHashing>,
     /// How many wait, for all of them.
     waiting: usize,
     gets: Gets,
@@ -112,17 +148,18 @@ impl LookUps {
     }
 
     /// Somebody asks for a key.
-    pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: Waiter, key: &[u8]) -> Asked {
+    pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: Waiter, key: &Bytes) -> Asked {
+        let absent = || Finding::Absent(key.clone());
         let way = match way_to(cache, key, 0) {
-            Err(value) => return self.answer_here(waiter, value),
+            Err(finding) => return self.answer_here(waiter, finding.map_or_else(absent, Finding::Entry)),
             // The parent asks since it believes it to be below: it is not, any more.
-            Ok(Way::Up) if waiter == Waiter::Parent => return self.answer_here(waiter, None),
+            Ok(Way::Up) if waiter == Waiter::Parent => return self.answer_here(waiter, absent()),
             Ok(way) => way,
         };
-        match self.open.entry(key.to_vec()) {
+        match self.open.entry(key.clone()) {
             hash_map::Entry::Occupied(open) if waiter == Waiter::Parent && open.get().way == Way::Up => {
                 // All that could be below was asked; to wait for the parent would be for ever.
-                self.answer_here(waiter, None)
+                self.answer_here(waiter, absent())
             }
             hash_map::Entry::Occupied(mut open) => {
                 open.get_mut().waiters.push(waiter);
@@ -132,7 +169,7 @@ impl LookUps {
             }
             hash_map::Entry::Vacant(free) => {
                 self.waiting += 1;
-                free.insert(Question { waiters: vec![waiter], way, tried: 0 });
+                free.insert(Question { waiters: [waiter].into_iter().collect(), way, tried: 0 });
                 self.gets.asked += 1;
                 Asked::Ask(way)
             }
@@ -141,45 +178,38 @@ impl LookUps {
 
     /// An answer has come from where the question went. `is_fresh` says that no release has crossed
     /// it.
-    pub(super) fn on_answer(
-        &mut self,
-        cache: &mut dyn Cache,
-        from: Way,
-        key: &[u8],
-        value: Option<Bytes>,
-        is_fresh: bool,
-    ) -> Answered {
-        let Some(question) = self.open.get_mut(key).filter(|question| question.way == from) else {
-            return Answered::default();
-        };
-        if is_fresh && (value.is_some() || from == Way::Up) {
-            cache.learn(key, value.as_ref());
-            return Answered { tell: self.close(key), value, ask: None };
+    pub(super) fn on_answer(&mut self, cache: &mut dyn Cache, from: Way, finding: Finding, is_fresh: bool) -> Answered {
+        let nothing = |finding| Answered { tell: Waiters::default(), finding, ask: None };
+        let Some((key, mut question)) = self.open.remove_entry(finding.key()) else { return nothing(finding) };
+        if question.way != from {
+            self.open.insert(key, question);
+            return nothing(finding);
+        }
+        if is_fresh && (finding.entry().is_some() || from == Way::Up) {
+            cache.learn(&finding);
+            return self.close(question, finding);
         }
         question.tried = if is_fresh { question.tried + 1 } else { 0 };
-        match way_to(cache, key, question.tried) {
-            Err(value) => Answered { tell: self.close(key), value, ask: None },
-            Ok(way) => {
-                // It asks for what is below, and all that could be was asked.
-                let is_in_vain = |waiter: &Waiter| way == Way::Up && *waiter == Waiter::Parent;
-                let (tell, wait): (Vec<_>, Vec<_>) = question.waiters.drain(..).partition(is_in_vain);
-                if wait.is_empty() {
-                    question.waiters = tell;
-                    return Answered { tell: self.close(key), value: None, ask: None };
-                }
-                self.waiting -= tell.len();
-                question.waiters = wait;
-                question.way = way;
-                self.gets.asked += 1;
-                Answered { tell, value: None, ask: Some(way) }
-            }
+        let way = match way_to(cache, &key, question.tried) {
+            Err(entry) => return self.close(question, entry.map_or(Finding::Absent(key), Finding::Entry)),
+            Ok(way) => way,
+        };
+        // It asks for what is below, and all that could be was asked.
+        let is_in_vain = |waiter: &Waiter| way == Way::Up && *waiter == Waiter::Parent;
+        let (tell, wait): (Vec<_>, Vec<_>) = question.waiters.into_iter().partition(is_in_vain);
+        self.waiting -= tell.len();
+        let ask = (!wait.is_empty()).then_some(way);
+        if ask.is_some() {
+            self.gets.asked += 1;
+            self.open.insert(key.clone(), Question { waiters: wait.into_iter().collect(), way, ..question });
         }
+        Answered { tell: tell.into_iter().collect(), finding: Finding::Absent(key), ask }
     }
 
-    fn close(&mut self, key: &[u8]) -> Vec<Waiter> {
-        let waiters = self.open.remove(key).map(|question| question.waiters).unwrap_or_default();
-        self.waiting -= waiters.len();
-        waiters
+    /// All who wait are told.
+    fn close(&mut self, question: Question, finding: Finding) -> Answered {
+        self.waiting -= question.waiters.len();
+        Answered { tell: question.waiters, finding, ask: None }
     }
 
     /// How gets were answered so far.
@@ -187,19 +217,19 @@ impl LookUps {
         self.gets
     }
 
-    fn answer_here(&mut self, waiter: Waiter, value: Option<Bytes>) -> Asked {
+    fn answer_here(&mut self, waiter: Waiter, finding: Finding) -> Asked {
         match waiter {
             Waiter::Own(_) => self.gets.own += 1,
             Waiter::Child(_) | Waiter::Parent | Waiter::Elsewhere(_) => self.gets.others += 1,
         }
-        Asked::Answer(value)
+        Asked::Answer(finding)
     }
 }
 
 /// Whom to ask, or the answer.
-fn way_to(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Way, Option<Bytes>> {
+fn way_to(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Way, Option<Entry>> {
     match cache.look_up(key, tried) {
-        Whereabouts::Here(value) => Err(Some(value)),
+        Whereabouts::Here(entry) => Err(Some(entry)),
         Whereabouts::Nowhere => Err(None),
         Whereabouts::Below(child) => Ok(Way::Down(child)),
         Whereabouts::Above => Ok(Way::Up),

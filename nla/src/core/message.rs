@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::limits::{ATTRIBUTE_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Epoch, Keys, NameError, Puts, Rank, Ranks, SpawnOrder};
+use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use pmi::{Entry, Epoch, Finding, Keys, NameError, Puts, Rank, Ranks, SpawnOrder};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -58,20 +58,17 @@ pub enum Up {
         /// On which namespace's board.
         namespace: NamespaceId,
         /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
+        key: Bytes,
     },
     /// Answers [`Down::Get`].
+    #[serde(with = "found_below")]
     Got {
         /// On which namespace's board.
         namespace: NamespaceId,
         /// How many fences had been released where the entry was found.
         number: u32,
-        /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
-        /// Its value, if it is in the subtree.
-        value: Option<Bytes>,
+        /// The entry, if it is in the subtree.
+        finding: Finding,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
@@ -319,9 +316,9 @@ impl Reply {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Down {
     /// What is the same for all; the first message after the hello.
-    Session(SessionPlan),
+    Session(Box<SessionPlan>),
     /// Start the ranks of this plan.
-    Launch(NamespacePlan),
+    Launch(Box<NamespacePlan>),
     /// A spawn has failed elsewhere: end what was started of this namespace, silently.
     Undo {
         /// Which.
@@ -342,18 +339,15 @@ pub enum Down {
         /// On which namespace's board.
         namespace: NamespaceId,
         /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
+        key: Bytes,
     },
     /// Answers [`Up::Get`].
+    #[serde(with = "found")]
     Got {
         /// On which namespace's board.
         namespace: NamespaceId,
-        /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
-        /// Its value; `None` if nobody has put it.
-        value: Option<Bytes>,
+        /// The entry, if there is one.
+        finding: Finding,
     },
     /// A rank elsewhere asks something of an agent of the subtree.
     Inquire(Inquiry),
@@ -382,6 +376,65 @@ pub enum Down {
     },
     /// The session is over: leave.
     Leave,
+}
+
+/// How [`Down::Got`] travels: as if it had the fields `namespace`, `key` and `value`, where there is one.
+/// An entry that comes in is copied once, into memory of its own: whoever keeps it keeps no frame with it.
+mod found {
+    use serde::de::Error;
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        namespace: &NamespaceId,
+        finding: &Finding,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (key, value) = fields(finding);
+        (namespace, key, value).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(NamespaceId, Finding), D::Error> {
+        let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
+        Ok((namespace, finding(key, value)?))
+    }
+
+    pub(super) fn fields(finding: &Finding) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
+        (serde_bytes::Bytes::new(finding.key()), finding.value().map(serde_bytes::Bytes::new))
+    }
+
+    pub(super) fn finding<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<Finding, E> {
+        match value {
+            Some(_) if key.len() > KEY_BYTES_MAX => Err(E::invalid_length(key.len(), &"a key")),
+            Some(value) => Ok(Finding::Entry(Entry::new(&key, &value))),
+            None => Ok(Finding::Absent(key.into_vec().into())),
+        }
+    }
+}
+
+/// How [`Up::Got`] travels; see [`found`].
+mod found_below {
+    use serde::{Deserializer, Serializer};
+
+    use super::*;
+
+    pub(super) fn serialize<S: Serializer>(
+        namespace: &NamespaceId,
+        number: &u32,
+        finding: &Finding,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (key, value) = found::fields(finding);
+        (namespace, number, key, value).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<(NamespaceId, u32, Finding), D::Error> {
+        let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
+        Ok((namespace, number, found::finding(key, value)?))
+    }
 }
 
 impl Up {

@@ -238,9 +238,7 @@ impl Root {
             }
             Up::Put { namespace, number, puts } => self.on_put(now, from, (namespace, number), &puts, actions),
             Up::Get { namespace, key } => self.on_get(now, from, namespace, &key, actions),
-            Up::Got { namespace, number, key, value } => {
-                self.on_got(from, (namespace, number), &key, value, actions);
-            }
+            Up::Got { namespace, number, finding } => self.on_got(from, (namespace, number), finding, actions),
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
                     ns.waiting = Some(number);
@@ -313,7 +311,7 @@ impl Root {
             && let Some(plan) = self.first.take()
         {
             self.phase = Phase::Running;
-            self.to_children(&Down::Session(self.session.clone()), actions);
+            self.to_children(&Down::Session(Box::new(self.session.clone())), actions);
             actions.push(RootAction::Notice(Notice::Joined));
             self.launch(plan, None, actions);
         }

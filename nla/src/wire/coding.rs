@@ -147,8 +147,12 @@ impl DownEncoder {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use crate::core::{Seat, Up};
+    use pmi::{Entry, Finding};
+    use serde_bytes::ByteBuf;
 
     #[test]
     fn what_is_encoded_can_be_read_and_nothing_else() {
@@ -174,6 +178,30 @@ mod tests {
             let ring = release(Given::Ring(seat));
             assert_eq!(decode::<Down>(&encoder.encode(&ring)).unwrap(), ring);
         }
+    }
+
+    #[test]
+    fn a_finding_travels_as_its_key_and_its_value() {
+        let namespace = NamespaceId(3);
+        for (key, value) in [("key", Some("value")), ("key", Some("")), ("key", None)] {
+            let bytes = |text: &str| ByteBuf::from(text);
+            let finding = match value {
+                Some(value) => Finding::Entry(Entry::new(key.as_bytes(), value.as_bytes())),
+                None => Finding::Absent(key.to_owned().into()),
+            };
+            let down = Down::Got { namespace, finding: finding.clone() };
+            let fields = HashMap::from([("Got", (namespace, bytes(key), value.map(bytes)))]);
+            assert_eq!(encode(&down), encode(&fields));
+            assert_eq!(decode_down(&encode(&down).into()).unwrap(), down);
+            let up = Up::Got { namespace, number: 300, finding };
+            let fields = HashMap::from([("Got", (namespace, 300, bytes(key), value.map(bytes)))]);
+            assert_eq!(encode(&up), encode(&fields));
+            assert_eq!(decode::<Up>(&encode(&up)).unwrap(), up);
+        }
+        // A key that no rank could put, and that no entry has room for.
+        let long = "k".repeat(pmi::limits::KEY_BYTES_MAX + 1);
+        let fields = HashMap::from([("Got", (namespace, ByteBuf::from(long), Some(ByteBuf::new())))]);
+        assert!(decode_down(&encode(&fields).into()).is_err());
     }
 
     #[test]

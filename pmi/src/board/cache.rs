@@ -121,7 +121,7 @@ impl Board {
         let found = match &self.part {
             Part::Whole => self.get(key).map_or(LookUp::Absent, |value| LookUp::Found(value.into())),
             Part::Cached(cache) => match cache.as_ref().map_or(Known::Unknown, |cache| cache.get(key)) {
-                Known::Value(value) => LookUp::Found(Vec::from(value).into()),
+                Known::Entry(entry) => LookUp::Found(entry.value().to_vec().into()),
                 Known::Absent => LookUp::Absent,
                 Known::Unknown => LookUp::Pending,
             },

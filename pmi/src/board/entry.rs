@@ -34,11 +34,13 @@ impl Entry {
     }
 
     /// The key.
+    #[inline]
     pub fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_bytes)]
     }
 
     /// The value; may be empty.
+    #[inline]
     pub fn value(&self) -> &[u8] {
         &self.bytes[usize::from(self.key_bytes)..]
     }

@@ -4,10 +4,13 @@
 //! Fast on the short keys of PMI and good enough for a table; it is no defence against somebody who
 //! chooses keys that collide: such a rank slows down its own job.
 
+use std::hash::{BuildHasherDefault, Hasher};
+
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes a key.
-pub(crate) fn hash(key: &[u8]) -> u64 {
+#[inline]
+pub fn hash(key: &[u8]) -> u64 {
     let mut state = (key.len() as u64).wrapping_mul(MULTIPLIER);
     let mut rest = key;
     while let Some((word, behind)) = rest.split_first_chunk::<8>() {
@@ -29,6 +32,40 @@ fn finish(mut state: u64) -> u64 {
     state ^= state >> 33;
     state = state.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     state ^ (state >> 33)
+}
+
+/// A hash of a key for tables whose slots lie side by side: keys that differ in their last byte only,
+/// as those of neighbouring ranks mostly do, are neighbours there. Who looks up one after another finds
+/// the next ones in memory that it has just touched.
+#[inline]
+pub(super) fn neighbourly(key: &[u8]) -> u64 {
+    match key {
+        [group @ .., last] => hash(group).wrapping_add(u64::from(*last)),
+        [] => 0,
+    }
+}
+
+/// [`hash`] for tables by key.
+pub type KeyHashing = BuildHasherDefault<KeyHasher>;
+
+/// See [`KeyHashing`]. For slices of bytes, and for what hashes as its key does.
+#[derive(Default)]
+pub struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 ^= hash(bytes);
+    }
+
+    /// A slice's length, which is in its hash already.
+    #[inline]
+    fn write_usize(&mut self, _: usize) {}
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// Two keys with one hash, which takes some arithmetic.

@@ -1,30 +1,29 @@
 //! [`NodeCache`]: what an agent keeps of a board that it does not hold whole.
 
-use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use bytes::Bytes;
-
 use super::entry::Entry;
-use super::hash::hash;
+use super::hash::{KeyHashing, neighbourly};
+use super::index::Index;
 use crate::limits::ABSENT_KEYS_MAX;
 
 /// Some entries of a board, and some keys that are known not to be on it.
 ///
 /// One party fills it and others read it, by a shared reference. What it may hold, and for how
-/// long, is decided by who fills it; it does not bound its entries itself. An entry takes one slot
-/// of a hash table, and no memory besides its own.
+/// long, is decided by who fills it; it does not bound its entries itself. An entry takes a place in a
+/// list and a slot of an index, and no memory besides its own.
 #[derive(Default)]
 pub struct NodeCache(RwLock<Held>);
 
 #[derive(Default)]
 struct Held {
-    entries: HashSet<ByKey, BuildHasherDefault<KeyHasher>>,
+    /// In no order; of each key one.
+    entries: Vec<Entry>,
+    index: Index,
     /// At most [`ABSENT_KEYS_MAX`], and none of the entries' keys.
-    absent: HashSet<Box<[u8]>, BuildHasherDefault<KeyHasher>>,
+    absent: HashSet<Box<[u8]>, KeyHashing>,
     /// Of all entries together.
     bytes: usize,
 }
@@ -32,8 +31,8 @@ struct Held {
 /// What a [`NodeCache`] knows of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Known {
-    /// Its value.
-    Value(Bytes),
+    /// Its entry.
+    Entry(Entry),
     /// That nobody has put it.
     Absent,
     /// Nothing.
@@ -49,8 +48,8 @@ impl NodeCache {
     /// What is known of a key.
     pub fn get(&self, key: &[u8]) -> Known {
         let held = self.read();
-        match held.entries.get(key) {
-            Some(ByKey(entry)) => Known::Value(entry.value_bytes()),
+        match held.entry(key) {
+            Some(entry) => Known::Entry(entry.clone()),
             None if held.absent.contains(key) => Known::Absent,
             None => Known::Unknown,
         }
@@ -63,17 +62,14 @@ impl NodeCache {
         if !held.absent.is_empty() {
             held.absent.remove(entry.key());
         }
-        held.bytes += entry.bytes_len();
-        if let Some(ByKey(older)) = held.entries.replace(ByKey(entry)) {
-            held.bytes -= older.bytes_len();
-        }
+        held.learn(entry);
     }
 
     /// Keeps that nobody has put a key, while there is room: beyond [`ABSENT_KEYS_MAX`] nothing is
     /// learnt. An entry of that key stays: nothing leaves a board, so that this is older news.
     pub fn learn_absent(&self, key: &[u8]) {
         let mut held = self.write();
-        if held.absent.len() < ABSENT_KEYS_MAX && !held.entries.contains(key) {
+        if held.absent.len() < ABSENT_KEYS_MAX && held.entry(key).is_none() {
             held.absent.insert(key.into());
         }
     }
@@ -81,11 +77,12 @@ impl NodeCache {
     /// Knows nothing of these keys any more. `keys` must not look into this cache.
     pub fn forget<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
         let mut held = self.write();
+        if held.entries.is_empty() && held.absent.is_empty() {
+            return;
+        }
         for key in keys {
             held.absent.remove(key);
-            if let Some(ByKey(entry)) = held.entries.take(key) {
-                held.bytes -= entry.bytes_len();
-            }
+            held.forget(key);
         }
     }
 
@@ -120,6 +117,32 @@ impl NodeCache {
     }
 }
 
+impl Held {
+    fn entry(&self, key: &[u8]) -> Option<&Entry> {
+        let position = self.index.find(neighbourly(key), |at| self.entries[at].key() == key)?;
+        Some(&self.entries[position])
+    }
+
+    fn learn(&mut self, entry: Entry) {
+        let Self { entries, index, bytes, .. } = self;
+        *bytes += entry.bytes_len();
+        let is_same = |at: usize| entries[at].key() == entry.key();
+        match index.find_or_insert(neighbourly(entry.key()), is_same, entries.len()) {
+            Some(older) => *bytes -= std::mem::replace(&mut entries[older], entry).bytes_len(),
+            None => entries.push(entry),
+        }
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        let Self { entries, index, bytes, .. } = self;
+        let Some(position) = index.remove(neighbourly(key), |at| entries[at].key() == key) else { return };
+        *bytes -= entries.swap_remove(position).bytes_len();
+        if let Some(moved) = entries.get(position) {
+            index.on_moved(neighbourly(moved.key()), entries.len(), position);
+        }
+    }
+}
+
 impl fmt::Debug for NodeCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held = self.read();
@@ -128,53 +151,14 @@ impl fmt::Debug for NodeCache {
     }
 }
 
-/// An entry that is found by its key.
-struct ByKey(Entry);
-
-impl Borrow<[u8]> for ByKey {
-    fn borrow(&self) -> &[u8] {
-        self.0.key()
-    }
-}
-
-impl PartialEq for ByKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.key() == other.0.key()
-    }
-}
-
-impl Eq for ByKey {}
-
-impl Hash for ByKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.key().hash(state);
-    }
-}
-
-/// [`hash`] for the tables here: it needs no random number.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 ^= hash(bytes);
-    }
-
-    /// A slice's length, which is in its hash already.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::board::{Epoch, Puts, colliding_keys};
 
-    fn value(value: &str) -> Known {
-        Known::Value(Bytes::copy_from_slice(value.as_bytes()))
+    #[track_caller]
+    fn check(cache: &NodeCache, key: &str, value: &str) {
+        assert_eq!(cache.get(key.as_bytes()), Known::Entry(entry(key, value)));
     }
 
     fn entry(key: &str, value: &str) -> Entry {
@@ -188,11 +172,11 @@ mod tests {
         assert!(cache.is_empty());
         cache.learn(entry("a", "1"));
         cache.learn(entry("b", ""));
-        assert_eq!(cache.get(b"a"), value("1"));
-        assert_eq!(cache.get(b"b"), value(""));
+        check(&cache, "a", "1");
+        check(&cache, "b", "");
         assert_eq!((cache.len(), cache.bytes()), (2, 3));
         cache.learn(entry("a", "longer"));
-        assert_eq!(cache.get(b"a"), value("longer"));
+        check(&cache, "a", "longer");
         assert_eq!((cache.len(), cache.bytes()), (2, 8));
         cache.forget([&b"a"[..], b"c"].into_iter());
         assert_eq!(cache.get(b"a"), Known::Unknown);
@@ -210,9 +194,9 @@ mod tests {
         assert_eq!(cache.get(b"a"), Known::Absent);
         assert_eq!((cache.len(), cache.bytes()), (0, 0), "only entries count");
         cache.learn(entry("a", "1"));
-        assert_eq!(cache.get(b"a"), value("1"));
+        check(&cache, "a", "1");
         cache.learn_absent(b"a");
-        assert_eq!(cache.get(b"a"), value("1"), "older news");
+        check(&cache, "a", "1");
         assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 2 bytes, 2 absent keys)", "nothing counts twice");
         cache.forget([&b"a"[..], b"b"].into_iter());
         assert_eq!(cache.get(b"a"), Known::Unknown, "the absence had gone");
@@ -221,7 +205,7 @@ mod tests {
         cache.learn(entry("d", "1"));
         cache.forget_absences();
         assert_eq!(cache.get(b"c"), Known::Unknown);
-        assert_eq!(cache.get(b"d"), value("1"));
+        check(&cache, "d", "1");
     }
 
     #[test]
@@ -244,11 +228,11 @@ mod tests {
         let epoch = Epoch::merge(&puts).unwrap();
         let cache = NodeCache::new();
         epoch.entries().for_each(|entry| cache.learn(entry));
-        let Known::Value(found) = cache.get(b"a") else { panic!() };
-        assert_eq!(found.as_ptr(), epoch.get(b"a").unwrap().as_ptr());
+        let Known::Entry(found) = cache.get(b"a") else { panic!() };
+        assert_eq!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr());
         puts.into_entries().for_each(|(_, entry)| cache.learn(entry));
-        let Known::Value(found) = cache.get(b"a") else { panic!() };
-        assert_ne!(found.as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry was kept");
+        let Known::Entry(found) = cache.get(b"a") else { panic!() };
+        assert_ne!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry was kept");
         assert_eq!(cache.bytes(), 2);
     }
 
@@ -259,14 +243,14 @@ mod tests {
         cache.learn(Entry::new(&one, b"1"));
         assert_eq!(cache.get(&other), Known::Unknown);
         cache.learn(Entry::new(&other, b"2"));
-        assert_eq!((cache.get(&one), cache.get(&other)), (value("1"), value("2")));
+        assert_eq!(cache.get(&one), Known::Entry(Entry::new(&one, b"1")));
+        assert_eq!(cache.get(&other), Known::Entry(Entry::new(&other, b"2")));
     }
 
     #[test]
     fn is_lean_and_can_be_shared() {
         fn shared<T: Send + Sync>() {}
         shared::<NodeCache>();
-        assert!(size_of::<ByKey>() <= 40);
         // Reading does not keep others from reading.
         let cache = NodeCache::new();
         let (one, other) = (cache.read(), cache.read());
@@ -325,7 +309,7 @@ mod tests {
                         }
                     }
                     for (key, value) in &map {
-                        let known = value.clone().map_or(Known::Absent, |value| Known::Value(value.into()));
+                        let known = value.as_ref().map_or(Known::Absent, |value| Known::Entry(Entry::new(key, value)));
                         prop_assert_eq!(cache.get(key), known);
                     }
                     let values = || map.iter().filter_map(|(key, value)| Some(key.len() + value.as_ref()?.len()));

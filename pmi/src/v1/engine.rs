@@ -2,6 +2,8 @@
 //!
 //! The rules are told in [`crate::conversation`].
 
+use bytes::Bytes;
+
 use super::command::{Command, ParseError};
 use super::reply::Reply;
 use super::spawn::{SpawnError, SpawnReader};
@@ -144,7 +146,7 @@ impl Engine {
                     None => Reply::NotFound(key).write(&mut otherwise),
                 }
                 self.awaited = Some(Awaited::Got { otherwise });
-                return Some(Request::Get { key: key.to_vec() });
+                return Some(Request::Get { key: Bytes::copy_from_slice(key) });
             }
         }
         None

@@ -8,6 +8,8 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
+
 use super::command::{Command, ParseError};
 use super::pairs::Pairs;
 use super::reply::Reply;
@@ -193,7 +195,7 @@ impl Engine {
             LookUp::Pending => {
                 let mut otherwise = Vec::new();
                 self.reply(Reply::Got(member.unless_put(key).as_deref()), &mut otherwise);
-                self.ask(Awaited::Got { otherwise }, Request::Get { key: key.to_vec() })
+                self.ask(Awaited::Got { otherwise }, Request::Get { key: Bytes::copy_from_slice(key) })
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Gets that the board here cannot answer: the question on its way, and the answer on its way back.
 
 use bytes::Bytes;
-use pmi::Answer;
+use pmi::{Answer, Entry, Finding};
 use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
@@ -11,11 +11,11 @@ use crate::core::message::{Down, Reply, Up};
 
 impl Agent {
     /// Somebody asks for a key, and is answered in turn.
-    pub(super) fn on_get(&mut self, namespace: NamespaceId, waiter: Waiter, key: &[u8], actions: &mut Vec<Action>) {
+    pub(super) fn on_get(&mut self, namespace: NamespaceId, waiter: Waiter, key: &Bytes, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         match ns.look_ups.ask(ns.cache.as_mut(), waiter, key) {
-            Asked::Answer(value) => self.tell(namespace, waiter, key, value, actions),
-            Asked::Ask(way) => ask(namespace, way, key, actions),
+            Asked::Answer(finding) => self.tell(namespace, waiter, finding, actions),
+            Asked::Ask(way) => ask(namespace, way, key.clone(), actions),
             Asked::Waits => {}
         }
     }
@@ -26,7 +26,7 @@ impl Agent {
         now: Time,
         from: AgentId,
         namespace: NamespaceId,
-        key: &[u8],
+        key: &Bytes,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
@@ -44,50 +44,41 @@ impl Agent {
         namespace: NamespaceId,
         from: Way,
         number: Option<u32>,
-        key: &[u8],
-        value: Option<Bytes>,
+        finding: Finding,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let is_fresh = number.is_none_or(|number| number == ns.fence.number());
-        let Answered { tell, value, ask: way } = ns.look_ups.on_answer(ns.cache.as_mut(), from, key, value, is_fresh);
+        let Answered { tell, finding, ask: way } = ns.look_ups.on_answer(ns.cache.as_mut(), from, finding, is_fresh);
         for waiter in tell {
-            self.tell(namespace, waiter, key, value.clone(), actions);
+            self.tell(namespace, waiter, finding.clone(), actions);
         }
         if let Some(way) = way {
-            ask(namespace, way, key, actions);
+            ask(namespace, way, Bytes::copy_from_slice(finding.key()), actions);
         }
     }
 
-    fn tell(
-        &mut self,
-        namespace: NamespaceId,
-        waiter: Waiter,
-        key: &[u8],
-        value: Option<Bytes>,
-        actions: &mut Vec<Action>,
-    ) {
+    fn tell(&mut self, namespace: NamespaceId, waiter: Waiter, finding: Finding, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         match waiter {
-            Waiter::Own(rank) => actions.push(Action::Answer(namespace, rank, Answer::Got(value))),
-            Waiter::Child(child) => {
-                actions.push(Action::ToChild(child, Down::Got { namespace, key: key.to_vec(), value }));
+            Waiter::Own(rank) => {
+                let value = finding.entry().map(Entry::value_bytes);
+                actions.push(Action::Answer(namespace, rank, Answer::Got(value)));
             }
+            Waiter::Child(child) => actions.push(Action::ToChild(child, Down::Got { namespace, finding })),
             Waiter::Parent => {
-                let number = ns.fence.number();
-                actions.push(Action::ToParent(Up::Got { namespace, number, key: key.to_vec(), value }));
+                actions.push(Action::ToParent(Up::Got { namespace, number: ns.fence.number(), finding }));
             }
             Waiter::Elsewhere(asker) => {
-                let preput = || ns.preput(key).map(|value| value.as_slice());
-                let value = value.as_deref().or_else(preput).map(ByteBuf::from);
+                let preput = || ns.preput(finding.key()).map(Vec::as_slice);
+                let value = finding.value().or_else(preput).map(ByteBuf::from);
                 self.reply(asker, Reply::Elsewhere(value), actions);
             }
         }
     }
 }
 
-fn ask(namespace: NamespaceId, way: Way, key: &[u8], actions: &mut Vec<Action>) {
-    let key = key.to_vec();
+fn ask(namespace: NamespaceId, way: Way, key: Bytes, actions: &mut Vec<Action>) {
     actions.push(match way {
         Way::Up => Action::ToParent(Up::Get { namespace, key }),
         Way::Down(child) => Action::ToChild(child, Down::Get { namespace, key }),

@@ -141,7 +141,7 @@ impl Agent {
                 actions.push(Action::LookUp { namespace, key, asker });
             }
             (Matter::LookUp { namespace, key }, Some(_)) => {
-                self.on_get(namespace, Waiter::Elsewhere(asker), &key, actions);
+                self.on_get(namespace, Waiter::Elsewhere(asker), &key.into(), actions);
             }
             (Matter::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());

@@ -31,7 +31,7 @@ impl World {
     /// A leaf with ranks `set` of `size`, all running.
     fn leaf(size: u32, set: &str) -> Self {
         let mut world = Self::joined(1, 1, 2);
-        world.after(T, Input::FromParent(Down::Launch(plan(size, &[(1, set)]))));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(plan(size, &[(1, set)])))));
         world.after(T, Input::Started(NS, ranks(set)));
         world
     }
@@ -46,7 +46,7 @@ impl World {
     fn inner() -> Self {
         let mut world = Self::joined(1, 3, 1); // 1 - 2 - 3
         let plan = plan(5, &[(1, "0-1"), (2, "2-3"), (3, "4")]);
-        world.after(T, Input::FromParent(Down::Launch(NamespacePlan { owners: owned(&[(3, 1)]), ..plan })));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(NamespacePlan { owners: owned(&[(3, 1)]), ..plan }))));
         world.after(T, Input::Started(NS, ranks("0-1")));
         world
     }
@@ -55,7 +55,7 @@ impl World {
     fn lodger() -> Self {
         let mut world = Self::joined(2, 2, 2);
         let plan = NamespacePlan { owners: owned(&[(2, 1)]), ..plan(4, &[(2, "2-3")]) };
-        world.after(T, Input::FromParent(Down::Launch(plan)));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(plan))));
         world.after(T, Input::Started(NS, ranks("2-3")));
         world
     }
@@ -121,7 +121,7 @@ fn an_inner_agent_is_ready_when_its_subtree_is() {
 #[test]
 fn a_launch_is_cut_for_each_child() {
     let mut world = World::joined(1, 3, 1); // 1 - 2 - 3
-    let actions = world.after(T, Input::FromParent(Down::Launch(plan(4, &[(1, "0-1"), (3, "2-3")]))));
+    let actions = world.after(T, Input::FromParent(Down::Launch(Box::new(plan(4, &[(1, "0-1"), (3, "2-3")])))));
     let [Action::ToChild(AgentId(2), Down::Launch(share)), Action::Start(_, own, _)] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -135,7 +135,7 @@ fn a_plan_that_contradicts_itself_is_not_acted_on() {
     let elsewhere = NamespacePlan { owners: vec![(AgentId(2), AgentId(1))], ..plan(2, &[(1, "0-1")]) };
     let beyond = plan(2, &[(1, "0"), (2, "1")]);
     for broken in [plan(2, &[(1, "0-2")]), plan(2, &[(1, "0"), (1, "0")]), elsewhere, beyond] {
-        let actions = world.after(T, Input::FromParent(Down::Launch(broken)));
+        let actions = world.after(T, Input::FromParent(Down::Launch(Box::new(broken))));
         assert!(matches!(failures(&actions)[..], [Cause::NotStarted { .. }]) && actions.len() == 1, "{actions:?}");
     }
 }
@@ -143,7 +143,7 @@ fn a_plan_that_contradicts_itself_is_not_acted_on() {
 #[test]
 fn started_is_told_once_for_the_whole_subtree() {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Launch(plan(4, &[(1, "0-1"), (2, "2-3")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(4, &[(1, "0-1"), (2, "2-3")])))));
     assert_eq!(world.after(T, Input::Started(NS, ranks("0"))), []);
     assert_eq!(world.after(T, Input::FromChild(AgentId(2), Up::Started { namespace: NS })), []);
     assert_eq!(world.after(T, Input::Started(NS, ranks("1"))), [Action::ToParent(Up::Started { namespace: NS })]);
@@ -152,7 +152,7 @@ fn started_is_told_once_for_the_whole_subtree() {
 #[test]
 fn a_fence_goes_up_as_one_message_and_down_children_first() {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     world.after(T, Input::Started(NS, ranks("0-1")));
     assert_eq!(gathered(&world.fence(T, 0, "a")), None);
     let mut puts = Puts::new();
@@ -183,7 +183,7 @@ fn a_release_out_of_turn_lets_nobody_go() {
 #[test]
 fn a_child_that_speaks_for_others_is_cut_off() {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let lie = Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), brought: Brought::Puts(Puts::new()) };
     let actions = world.after(T, Input::FromChild(AgentId(2), lie));
     assert!(
@@ -216,7 +216,7 @@ fn ends_with_0_travel_together() {
 #[test]
 fn the_last_end_of_a_subtree_is_told_at_once() {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     world.after(T, Input::Started(NS, ranks("0-1")));
     world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
     world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0)));
@@ -287,7 +287,7 @@ fn a_second_order_to_end_can_only_shorten_the_grace() {
 #[test]
 fn ranks_that_start_after_the_end_was_ordered_are_killed() {
     let mut world = World::joined(1, 1, 2);
-    world.after(T, Input::FromParent(Down::Launch(plan(2, &[(1, "0-1")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0-1")])))));
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
     let actions = world.after(T, Input::Started(NS, ranks("0")));
     assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), "{actions:?}");
@@ -352,7 +352,7 @@ fn a_stopped_rank_is_continued_to_hear_the_end() {
 #[test]
 fn questions_go_up_and_answers_find_their_rank() {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Launch(plan(3, &[(1, "0-1"), (2, "2")]))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Lookup { service: b"s".to_vec() }));
     let question = Question::Lookup { service: b"s".to_vec() };
     assert_eq!(actions, [Action::ToParent(Up::Ask { asker: asker(1, 0), question })]);

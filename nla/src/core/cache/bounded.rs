@@ -9,12 +9,9 @@
 //! so.
 
 use std::collections::{HashMap, hash_map};
-use std::hash::{DefaultHasher, Hasher};
-use std::num::NonZeroUsize;
 
-use bytes::Bytes;
-use lru::LruCache;
-use pmi::{Board, Entry, Epoch, Known, NodeCache, Puts, Rank};
+use pmi::board::{KeyHashing, Recent, key_hash};
+use pmi::{Board, Entry, Epoch, Finding, Known, NodeCache, Puts, Rank};
 
 use super::{Cache, Held, Place, Whereabouts};
 use crate::core::fence::FenceError;
@@ -25,15 +22,14 @@ use crate::core::message::News;
 #[derive(Debug)]
 pub(super) struct Bounded {
     place: Place,
-    /// Values of other places' ranks, in order of use.
-    cached: LruCache<Box<[u8]>, Bytes>,
+    /// Entries of other places' ranks, in order of use.
+    cached: Recent,
     /// What own ranks have put and nobody has overwritten; and what is known to be nowhere.
     own: NodeCache,
     index: Index,
     /// The subtree's winners of the open fence, by their keys.
-    gathered: HashMap<Box<[u8]>, Gathered>,
+    gathered: HashMap<Box<[u8]>, Gathered, KeyHashing>,
     held: Held,
-    cached_bytes: usize,
 }
 
 /// A put of the open fence that is the subtree's best for its key.
@@ -45,16 +41,13 @@ struct Gathered {
 
 impl Bounded {
     pub(super) fn new(entries: u32, place: Place) -> Self {
-        let entries = NonZeroUsize::new(entries as usize).unwrap_or(NonZeroUsize::MIN);
         Self {
             place,
-            // Not room for all of them at once: few jobs have so many.
-            cached: unbounded_to(entries),
+            cached: Recent::new(entries),
             own: NodeCache::default(),
             index: Index::default(),
-            gathered: HashMap::new(),
+            gathered: HashMap::default(),
             held: Held::default(),
-            cached_bytes: 0,
         }
     }
 
@@ -70,34 +63,9 @@ impl Bounded {
         }
     }
 
-    fn keep(&mut self, key: &[u8], value: &[u8]) {
-        self.cached_bytes += key.len() + value.len();
-        // Copies: a slice would keep the whole epoch in memory.
-        if let Some((key, value)) = self.cached.push(key.into(), Bytes::copy_from_slice(value)) {
-            self.cached_bytes -= key.len() + value.len();
-            self.held.evictions += 1;
-        }
+    fn keep(&mut self, entry: Entry) {
+        self.held.evictions += u64::from(self.cached.keep(entry).is_some());
     }
-
-    fn drop_cached(&mut self, key: &[u8]) {
-        if let Some((key, value)) = self.cached.pop_entry(key) {
-            self.cached_bytes -= key.len() + value.len();
-        }
-    }
-
-    fn note_held(&mut self) {
-        self.held.note(self.cached.len(), self.cached_bytes);
-        self.held.own_entries = self.held.own_entries.max(self.own.len() as u64);
-        self.held.own_bytes = self.held.own_bytes.max(self.own.bytes() as u64);
-        self.held.index_entries = self.held.index_entries.max(self.index.len() as u64);
-    }
-}
-
-/// A cache of at most `entries`, without making room for all of them at once.
-fn unbounded_to(entries: NonZeroUsize) -> LruCache<Box<[u8]>, Bytes> {
-    let mut cache = LruCache::unbounded();
-    cache.resize(entries);
-    cache
 }
 
 impl Cache for Bounded {
@@ -125,41 +93,45 @@ impl Cache for Bounded {
     fn release(&mut self, news: News) -> Option<Epoch> {
         let News::Epoch(epoch) = news else { return None };
         self.own.forget_absences();
+        // What own ranks have put of it is learnt again.
+        self.own.forget(epoch.iter().map(|(key, _)| key));
         let mut gathered = std::mem::take(&mut self.gathered);
         // Those before would have to make room for those behind.
-        let passing = epoch.len().saturating_sub(self.cached.cap().get());
-        for (place, entry) in epoch.entries().enumerate() {
-            let (key, value) = (entry.key(), entry.value());
-            self.drop_cached(key);
+        let passing = epoch.len().saturating_sub(self.cached.entries_max());
+        for (place, (key, value)) in epoch.iter().enumerate() {
+            self.cached.forget(key);
             // Where another rank's value of the same bytes won, this one is as good.
             let ours = gathered.remove(key).filter(|ours| ours.entry.value() == value);
             match ours.map(|ours| self.place.child_of(ours.rank)) {
+                // A copy, here and below: a slice would keep the whole epoch in memory.
                 Some(None) => {
-                    self.own.learn(entry.copied());
+                    self.own.learn(Entry::new(key, value));
                     continue;
                 }
                 Some(Some(child)) => self.index.insert(key, child),
                 None => {}
             }
-            self.own.forget(std::iter::once(key));
             if place >= passing {
-                self.keep(key, value);
+                self.keep(Entry::new(key, value));
             } else {
                 self.held.evictions += 1;
             }
         }
-        self.note_held();
+        self.held.note(self.cached.len(), self.cached.bytes());
+        self.held.own_entries = self.held.own_entries.max(self.own.len() as u64);
+        self.held.own_bytes = self.held.own_bytes.max(self.own.bytes() as u64);
+        self.held.index_entries = self.held.index_entries.max(self.index.len() as u64);
         None
     }
 
     fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts {
         match self.own.get(key) {
-            Known::Value(value) => return Whereabouts::Here(value),
+            Known::Entry(entry) => return Whereabouts::Here(entry),
             Known::Absent => return Whereabouts::Nowhere,
             Known::Unknown => {}
         }
-        if let Some(value) = self.cached.get(key) {
-            return Whereabouts::Here(value.clone());
+        if let Some(entry) = self.cached.touch(key) {
+            return Whereabouts::Here(entry.clone());
         }
         match self.index.child(key, tried) {
             Some(child) => Whereabouts::Below(child),
@@ -168,15 +140,14 @@ impl Cache for Bounded {
         }
     }
 
-    fn learn(&mut self, key: &[u8], value: Option<&Bytes>) {
-        match value {
-            Some(value) => {
-                self.drop_cached(key);
-                self.keep(key, value);
+    fn learn(&mut self, finding: &Finding) {
+        match finding {
+            Finding::Entry(entry) => {
+                self.keep(entry.clone());
+                self.held.note(self.cached.len(), self.cached.bytes());
             }
-            None => self.own.learn_absent(key),
+            Finding::Absent(key) => self.own.learn_absent(key),
         }
-        self.note_held();
     }
 
     fn held(&self) -> Held {
@@ -187,14 +158,14 @@ impl Cache for Bounded {
 /// Below which child a key was put.
 #[derive(Debug, Default)]
 struct Index {
-    newest: HashMap<u64, AgentId>,
+    newest: HashMap<u64, AgentId, KeyHashing>,
     /// Where there is more than one: the others, the newest first.
-    older: HashMap<u64, Vec<AgentId>>,
+    older: HashMap<u64, Vec<AgentId>, KeyHashing>,
 }
 
 impl Index {
     fn insert(&mut self, key: &[u8], child: AgentId) {
-        let hash = hash(key);
+        let hash = key_hash(key);
         let Some(before) = self.newest.insert(hash, child).filter(|before| *before != child) else { return };
         let older = self.older.entry(hash).or_default();
         older.retain(|known| *known != child && *known != before);
@@ -203,7 +174,7 @@ impl Index {
 
     /// The child to ask after `tried` others.
     fn child(&self, key: &[u8], tried: usize) -> Option<AgentId> {
-        let hash = hash(key);
+        let hash = key_hash(key);
         match tried.checked_sub(1) {
             None => self.newest.get(&hash).copied(),
             Some(older) => self.older.get(&hash)?.get(older).copied(),
@@ -213,11 +184,4 @@ impl Index {
     fn len(&self) -> usize {
         self.newest.len()
     }
-}
-
-/// The same in every process.
-fn hash(key: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(key);
-    hasher.finish()
 }

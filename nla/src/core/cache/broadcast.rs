@@ -1,7 +1,6 @@
 //! HCMAB: everybody is told everything at the fence.
 
-use bytes::Bytes;
-use pmi::{Board, Epoch, Puts};
+use pmi::{Board, Epoch, Finding, Puts};
 
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
@@ -45,7 +44,7 @@ impl Cache for Broadcast {
         Whereabouts::Nowhere
     }
 
-    fn learn(&mut self, _: &[u8], _: Option<&Bytes>) {}
+    fn learn(&mut self, _: &Finding) {}
 
     fn held(&self) -> Held {
         let mut held = Held::default();

@@ -19,8 +19,7 @@ mod on_demand;
 use std::fmt;
 use std::str::FromStr;
 
-use bytes::Bytes;
-use pmi::{Board, Epoch, Puts, Rank, Ranks};
+use pmi::{Board, Entry, Epoch, Finding, Puts, Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::fence::FenceError;
@@ -139,7 +138,7 @@ impl Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Whereabouts {
     /// Here: this is it.
-    Here(Bytes),
+    Here(Entry),
     /// Nobody has put it.
     Nowhere,
     /// This child may have it below.
@@ -226,8 +225,9 @@ pub(super) trait Cache: fmt::Debug + Send {
     /// Where the value of a key is. After asking in vain below, `tried` says of how many children.
     fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts;
 
-    /// What was asked for is here, or is nowhere.
-    fn learn(&mut self, key: &[u8], value: Option<&Bytes>);
+    /// What was asked for is here, or is nowhere. An entry may be kept as it is: its memory is not a
+    /// part of something larger that it would keep alive.
+    fn learn(&mut self, finding: &Finding);
 
     /// The peaks so far.
     fn held(&self) -> Held;

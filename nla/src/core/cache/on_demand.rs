@@ -9,8 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use pmi::{Board, Entry, Epoch, Keys, Known, NodeCache, Puts, Rank};
+use pmi::{Board, Epoch, Finding, Keys, Known, NodeCache, Puts, Rank};
 
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
@@ -56,7 +55,7 @@ impl Cache for OnDemand {
         let mut overwritten = HashSet::new();
         for put in self.passed.iter().map_while(Result::ok) {
             let owner = *owners.entry(put.key).or_insert(put.rank);
-            if owner != put.rank || matches!(self.known.get(put.key), Known::Value(_)) {
+            if owner != put.rank || matches!(self.known.get(put.key), Known::Entry(_)) {
                 overwritten.insert(put.key);
             }
         }
@@ -91,17 +90,17 @@ impl Cache for OnDemand {
 
     fn look_up(&mut self, key: &[u8], _: usize) -> Whereabouts {
         match self.known.get(key) {
-            Known::Value(value) => Whereabouts::Here(value),
+            Known::Entry(entry) => Whereabouts::Here(entry),
             Known::Absent => Whereabouts::Nowhere,
             Known::Unknown if self.is_root => Whereabouts::Nowhere,
             Known::Unknown => Whereabouts::Above,
         }
     }
 
-    fn learn(&mut self, key: &[u8], value: Option<&Bytes>) {
-        match value {
-            Some(value) => self.known.learn(Entry::new(key, value)),
-            None => self.known.learn_absent(key),
+    fn learn(&mut self, finding: &Finding) {
+        match finding {
+            Finding::Entry(entry) => self.known.learn(entry.clone()),
+            Finding::Absent(key) => self.known.learn_absent(key),
         }
     }
 

@@ -35,6 +35,10 @@ fn fence(cache: &mut dyn Cache, brought: &[(u32, &str, &str)]) -> News {
     news
 }
 
+fn here(key: &str, value: &str) -> Whereabouts {
+    Whereabouts::Here(Entry::new(key.as_bytes(), value.as_bytes()))
+}
+
 fn overwritten(news: News) -> Vec<String> {
     let News::Overwritten(keys) = news else { panic!("{news:?}") };
     keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
@@ -47,9 +51,9 @@ fn a_release_names_what_caches_may_have_wrong() {
         // Of one rank the last put counts everywhere: no cache has it wrong.
         let first = fence(root.as_mut(), &[(0, "a", "1"), (0, "a", "2"), (1, "b", "1"), (2, "b", "2"), (3, "c", "1")]);
         assert_eq!(overwritten(first), ["b"]);
-        assert_eq!(root.look_up(b"a", 0), Whereabouts::Here("2".into()));
+        assert_eq!(root.look_up(b"a", 0), here("a", "2"));
         assert_eq!(overwritten(fence(root.as_mut(), &[(1, "c", "2"), (1, "d", "1")])), ["c"]);
-        assert_eq!(root.look_up(b"c", 0), Whereabouts::Here("2".into()));
+        assert_eq!(root.look_up(b"c", 0), here("c", "2"));
         assert_eq!(root.look_up(b"e", 0), Whereabouts::Nowhere);
     }
 }
@@ -60,10 +64,10 @@ fn what_passed_is_seen_after_the_release_and_not_before() {
     cache.pass(&puts(&[(0, "a", "1"), (0, "b", "1")])).unwrap();
     assert_eq!(cache.look_up(b"a", 0), Whereabouts::Above);
     cache.gather(&puts(&[]));
-    cache.learn(b"none", None);
+    cache.learn(&Finding::Absent("none".into()));
     assert_eq!(cache.look_up(b"none", 0), Whereabouts::Nowhere);
     cache.release(News::Overwritten([b"b"].into_iter().collect()));
-    assert_eq!(cache.look_up(b"a", 0), Whereabouts::Here("1".into()));
+    assert_eq!(cache.look_up(b"a", 0), here("a", "1"));
     assert_eq!(cache.look_up(b"b", 0), Whereabouts::Above);
     assert_eq!(cache.look_up(b"none", 0), Whereabouts::Above, "it may have been put since");
 }
@@ -77,7 +81,7 @@ fn the_bounded_one_knows_below_which_child_to_look() {
     fence(root.as_mut(), &[(0, "a", "1"), (2, "b", "1"), (3, "c", "1")]);
     assert_eq!(root.look_up(b"a", 0), Whereabouts::Below(AgentId(1)));
     assert_eq!(root.look_up(b"b", 0), Whereabouts::Below(AgentId(4)));
-    assert_eq!(root.look_up(b"c", 0), Whereabouts::Here("1".into()));
+    assert_eq!(root.look_up(b"c", 0), here("c", "1"));
     assert_eq!(root.look_up(b"d", 0), Whereabouts::Nowhere);
     // It moves to the other child; the one that had it is asked last.
     fence(root.as_mut(), &[(1, "b", "2"), (3, "e", "1")]);

@@ -1,6 +1,7 @@
 //! Gets that only the root can answer, or send to where the entry is.
 
 use bytes::Bytes;
+use pmi::Finding;
 
 use super::{Root, RootAction};
 use crate::core::ids::{AgentId, NamespaceId, Time};
@@ -14,7 +15,7 @@ impl Root {
         now: Time,
         from: AgentId,
         namespace: NamespaceId,
-        key: &[u8],
+        key: &Bytes,
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -22,10 +23,8 @@ impl Root {
             return self.cut_off(now, from, "it asks for what it may not".to_owned(), actions);
         }
         match ns.look_ups.ask(ns.cache.as_mut(), Waiter::Child(from), key) {
-            Asked::Answer(value) => {
-                actions.push(RootAction::ToChild(from, Down::Got { namespace, key: key.to_vec(), value }));
-            }
-            Asked::Ask(way) => ask(namespace, way, key, actions),
+            Asked::Answer(finding) => actions.push(RootAction::ToChild(from, Down::Got { namespace, finding })),
+            Asked::Ask(way) => ask(namespace, way, key.clone(), actions),
             Asked::Waits => {}
         }
     }
@@ -35,29 +34,27 @@ impl Root {
         &mut self,
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
-        key: &[u8],
-        value: Option<Bytes>,
+        finding: Finding,
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let is_fresh = number == ns.fence.number();
-        let answered = ns.look_ups.on_answer(ns.cache.as_mut(), Way::Down(from), key, value, is_fresh);
-        let Answered { tell, value, ask: way } = answered;
+        let answered = ns.look_ups.on_answer(ns.cache.as_mut(), Way::Down(from), finding, is_fresh);
+        let Answered { tell, finding, ask: way } = answered;
         for waiter in tell {
             if let Waiter::Child(child) = waiter {
-                let (key, value) = (key.to_vec(), value.clone());
-                actions.push(RootAction::ToChild(child, Down::Got { namespace, key, value }));
+                actions.push(RootAction::ToChild(child, Down::Got { namespace, finding: finding.clone() }));
             }
         }
         if let Some(way) = way {
-            ask(namespace, way, key, actions);
+            ask(namespace, way, Bytes::copy_from_slice(finding.key()), actions);
         }
     }
 }
 
-fn ask(namespace: NamespaceId, way: Way, key: &[u8], actions: &mut Vec<RootAction>) {
+fn ask(namespace: NamespaceId, way: Way, key: Bytes, actions: &mut Vec<RootAction>) {
     // There is nobody above.
     if let Way::Down(child) = way {
-        actions.push(RootAction::ToChild(child, Down::Get { namespace, key: key.to_vec() }));
+        actions.push(RootAction::ToChild(child, Down::Get { namespace, key }));
     }
 }

@@ -20,7 +20,7 @@ impl Root {
         for child in self.tree.children() {
             if let Some(share) = plan.share_of(child) {
                 children.insert(child.head(), share.ranks_of(child));
-                actions.push(RootAction::ToChild(child.head(), Down::Launch(share)));
+                actions.push(RootAction::ToChild(child.head(), Down::Launch(Box::new(share))));
             }
         }
         let namespace = Namespace {

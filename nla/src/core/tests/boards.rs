@@ -120,7 +120,7 @@ fn who_asks_at_the_same_time_asks_once() {
         for key in ["card", "none"] {
             let before = world.tree.messages;
             for rank in 1..=4 {
-                world.tree.ask(NS, rank, Request::Get { key: key.into() });
+                world.tree.ask(NS, rank, Request::Get { key: key.to_owned().into() });
             }
             world.tree.settle();
             for rank in 1..=4 {

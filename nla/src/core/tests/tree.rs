@@ -123,7 +123,7 @@ impl Tree {
             LookUp::Found(value) => Some(text(&value)),
             LookUp::Absent => None,
             LookUp::Pending => {
-                self.ask(namespace, rank, Request::Get { key: key.into() });
+                self.ask(namespace, rank, Request::Get { key: key.to_owned().into() });
                 self.settle();
                 match self.answer(namespace, rank) {
                     Some(Answer::Got(value)) => value.as_deref().map(text),

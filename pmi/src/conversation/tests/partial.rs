@@ -64,7 +64,7 @@ fn at_once() -> [(World, Spoken); 3] {
 }
 
 fn get(key: &str) -> Request {
-    Request::Get { key: key.into() }
+    Request::Get { key: key.to_owned().into() }
 }
 
 fn puts(entries: &[(&str, &str)]) -> Puts {

@@ -154,7 +154,7 @@ fn a_child_that_asks_or_answers_for_others_is_cut_off() {
 fn a_board_is_looked_up_for_a_rank_elsewhere() {
     let mut world = World::joined(1, 1, 2);
     let preputs = vec![(b"preput".to_vec(), b"p".to_vec())];
-    world.after(T, Input::FromParent(Down::Launch(NamespacePlan { preputs, ..plan(2, &[(1, "0-1")]) })));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(NamespacePlan { preputs, ..plan(2, &[(1, "0-1")]) }))));
     let asker = Asker { agent: AgentId(5), namespace: NamespaceId(3), rank: Rank(8) };
     let look_up = |namespace, key: &str| {
         Input::FromParent(Down::Inquire(inquiry(1, asker, Matter::LookUp { namespace, key: key.into() })))

@@ -31,7 +31,7 @@ fn of_leaf() -> Box<Stats> {
 /// Agent 1, with agent 2 below it and no ranks. Its own end has come, its child's has not.
 fn ended(stats: bool) -> World {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Session(plan_of_session(stats))));
+    world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(stats)))));
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::Swept { leftovers: 0 });
     assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "before Ended nothing");
@@ -61,7 +61,7 @@ fn statistics_come_after_the_last_word_of_each_child() {
 #[test]
 fn statistics_come_behind_the_end_of_own_processes() {
     let mut world = World::joined(1, 1, 2);
-    world.after(T, Input::FromParent(Down::Session(plan_of_session(true))));
+    world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(true)))));
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), []);
     let actions = world.after(T, Input::Swept { leftovers: 0 });
