@@ -90,6 +90,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
     let request = match cli::parse(name, arguments, &read_file) {
         Ok(Typed::Run(request)) => *request,
         Ok(Typed::Simulate(options)) => {
+            take_large_pages();
             let code = simulate::run(&options, &mut io::stdout().lock(), &mut io::stderr().lock());
             return ExitCode::from(code);
         }
@@ -113,6 +114,19 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
         Ok(code) => code,
         Err(trouble @ Trouble::Usage(_)) => fail(&trouble.to_string(), exit::USAGE),
         Err(trouble) => fail(&trouble.to_string(), exit::NOT_LAUNCHED),
+    }
+}
+
+/// Starts this process again with the large pages of memory that glibc's allocator asks for only if it is told
+/// at the start: a simulation that visits the caches of a thousand agents in turn gets a seventh quicker. Where
+/// that fails it goes on as it is.
+fn take_large_pages() {
+    const TUNABLES: &str = "GLIBC_TUNABLES";
+    if std::env::var_os(TUNABLES).is_none() {
+        let _ = std::process::Command::new("/proc/self/exe")
+            .args(std::env::args_os().skip(1))
+            .env(TUNABLES, "glibc.malloc.hugetlb=1")
+            .exec();
     }
 }
 
