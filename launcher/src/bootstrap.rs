@@ -6,7 +6,7 @@
 //! No rank starts before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nla::core::{AgentId, StartFailure, StartPhase, Subtree};
@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::expedition::Expedition;
+use crate::hosts::fold;
 
 /// Agents on their way into the tree.
 pub(crate) struct Bootstrap {
@@ -57,8 +58,12 @@ impl Bootstrap {
         let stations = hosts.len() as u32;
         let fanout = fanout.unwrap_or(stations).max(1);
         let below = Below { stations, fanout, hosts, method: method.clone(), batch, patience };
+        let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
         let bootstrap = Self::new(order, method, batch, patience, root, stations, fanout);
-        bootstrap.starter.start_tree(0, &below);
+        match below.method {
+            Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, |names| fold(names)),
+            _ => bootstrap.starter.start_tree(0, &below),
+        }
         bootstrap
     }
 
@@ -112,7 +117,7 @@ impl Bootstrap {
                 self.failures.insert(station, failure.clone());
                 Some((agent?, failure))
             }
-            BootReport::Joined | BootReport::Below(..) => None,
+            BootReport::Joined | BootReport::Below(..) | BootReport::Task { .. } => None,
         }
     }
 

@@ -92,13 +92,15 @@ pub fn method(
         (None, Some(manager)) => BootstrapKind::Manager(manager),
         (None, None) => BootstrapKind::Ssh,
     };
-    let with = |default: &[&str], lasts: bool| {
+    let words = |default: &[&str]| {
         let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
         if let Some(exec) = &exec {
             words[0].clone_from(exec);
         }
-        Method::Session { words, lasts, program: remote.clone() }
+        words
     };
+    let with =
+        |default: &[&str], lasts: bool| Method::Session { words: words(default), lasts, program: remote.clone() };
     Ok(match kind {
         BootstrapKind::Fork => return Err(MethodError::Fork),
         // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
@@ -118,22 +120,25 @@ pub fn method(
             ],
             false,
         ),
-        // A step's processes end with it.
-        BootstrapKind::Manager(Manager::Slurm) => with(
-            &[
+        // Beside what else the job runs, with all that it has on each node; an agent that ends, and a node that is
+        // lost, are ours to judge.
+        BootstrapKind::Manager(Manager::Slurm) => Method::Step {
+            words: words(&[
                 "srun",
                 "--overlap",
                 "--mpi=none",
                 "--kill-on-bad-exit=0",
+                "--no-kill",
                 "--wait=0",
                 "--cpu-bind=none",
-                "--unbuffered",
-                "--nodes=1",
-                "--ntasks=1",
-                "--nodelist={host}",
-            ],
-            true,
-        ),
+                "--quiet",
+                "--nodes={nodes}",
+                "--ntasks={nodes}",
+                "--ntasks-per-node=1",
+                "--nodelist={hosts}",
+            ]),
+            program: remote,
+        },
         BootstrapKind::Manager(Manager::Pbs) => with(&["pbs_tmrsh", "{host}"], true),
         BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
         BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "-nostdin=no", "{host}"], true),
@@ -159,7 +164,7 @@ fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
 /// How many agents one starts, if agents start agents. A session that has to last cannot be an agent's:
 /// the agent would take it for something that its ranks have left.
 pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, nodes: usize, method: &Method) -> Option<u32> {
-    let lasts = matches!(method, Method::Session { lasts: true, .. });
+    let lasts = matches!(method, Method::Session { lasts: true, .. } | Method::Step { .. });
     match shape {
         _ if lasts => None,
         LaunchShape::Linear | LaunchShape::Flat => None,
@@ -215,7 +220,7 @@ mod tests {
         method(&options, manager, Path::new("/opt/scela-run"), Sent { name: String::new(), size: 0 }).map(|method| {
             match method {
                 Method::Fork => "fork".to_owned(),
-                Method::Session { words, .. } => words.join(" "),
+                Method::Session { words, .. } | Method::Step { words, .. } => words.join(" "),
             }
         })
     }

@@ -148,6 +148,7 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
         key: secrets.key.clone(),
         marker: secrets.marker,
         station: 0,
+        muster: Vec::new(),
         reach,
         label: plan.label.clone(),
         dead_time: DEAD_TIME,

@@ -7,6 +7,7 @@
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
 //! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
+//! | `slurm_launch` | agents that come by one step of Slurm, on nodes of this machine and on hosts |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -15,6 +16,7 @@ mod launch;
 mod mocks;
 mod mpich;
 mod slurm;
+mod slurm_launch;
 
 use std::io::{self, Write as _};
 use std::process::Output;

@@ -9,7 +9,7 @@ use crate::{cluster, out, skip};
 
 /// A Slurm, unless this machine has none.
 #[track_caller]
-fn here(slurm: Result<Slurm, String>) -> Option<Slurm> {
+pub(crate) fn here(slurm: Result<Slurm, String>) -> Option<Slurm> {
     slurm.map_err(|why| skip(&why)).ok()
 }
 

@@ -126,8 +126,19 @@ impl Slurm {
     /// Allocates nodes for so many ranks.
     #[track_caller]
     pub fn allocate(&self, nodes: usize, ranks: u32) -> Allocation {
+        self.salloc(nodes, &[format!("--ntasks={ranks}")])
+    }
+
+    /// Allocates nodes for so many ranks on each.
+    #[track_caller]
+    pub fn allocate_evenly(&self, nodes: usize, ranks: u32) -> Allocation {
+        self.salloc(nodes, &[format!("--ntasks-per-node={ranks}")])
+    }
+
+    #[track_caller]
+    fn salloc(&self, nodes: usize, options: &[String]) -> Allocation {
         let mut salloc = self.command("salloc");
-        salloc.arg("--quiet").arg(format!("--nodes={nodes}")).arg(format!("--ntasks={ranks}"));
+        salloc.arg("--quiet").arg(format!("--nodes={nodes}")).args(options);
         // What they are given, and then for as long as somebody wants them.
         let salloc = salloc.args(["sh", "-c", "env -0 && echo && exec cat"]).process_group(0);
         let mut salloc = salloc.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("salloc can be started");
@@ -140,6 +151,18 @@ impl Slurm {
         let allocation = Allocation { salloc, environment };
         assert!(is_said, "{nodes} nodes were never allocated\n{}", self.logs());
         allocation
+    }
+
+    /// Ends the daemon of a node, with nobody having told the controller.
+    #[track_caller]
+    pub fn lose(&mut self, node: &str) {
+        let name = format!("slurmd.{node}");
+        let at = self.daemons.iter().position(|daemon| daemon.name == name).expect("a node that is there");
+        let mut daemon = self.daemons.remove(at);
+        // On a host, it is a child of who has entered the host.
+        let entrance = Process::of(daemon.child.id() as i32);
+        entrance.iter().flat_map(Process::children).for_each(|slurmd| slurmd.signal(Signal::SIGKILL));
+        daemon.child.kill().and_then(|()| daemon.child.wait()).expect("a daemon can be killed");
     }
 
     /// What its daemons said, for the reader of a failure.

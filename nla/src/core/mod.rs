@@ -39,6 +39,6 @@ pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
-pub use start::{StartFailure, StartPhase, Window, judge};
+pub use start::{StartFailure, StartPhase, StepWord, Window, is_in_list, judge, judge_step, step_word};
 pub use stats::{Counted, LevelStats, Sent, Stats, Times, Traffic};
 pub use topology::Subtree;

@@ -72,6 +72,10 @@ pub fn is_bound_to_host(name: &[u8]) -> bool {
         || NAMES.iter().any(|known| name == known.as_bytes())
 }
 
+/// Variables by which a resource manager says which accelerators are the job's. Their numbers may be others on
+/// each node.
+const DEVICES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"];
+
 /// What is the same for all ranks of a session; each agent gets it once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionPlan {
@@ -98,6 +102,16 @@ impl SessionPlan {
     #[must_use]
     pub fn elsewhere(mut self) -> Self {
         self.environment.retain(|(name, _)| !is_bound_to_host(name));
+        self
+    }
+
+    /// The same for ranks of a step: with the devices that a resource manager has given to the step on their
+    /// node, `own` of their names, in place of those on the launcher's.
+    #[must_use]
+    pub fn with_devices(mut self, own: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
+        self.environment.retain(|(name, _)| !DEVICES.iter().any(|known| name == known.as_bytes()));
+        let set = DEVICES.iter().filter_map(|name| Some((name.as_bytes().to_vec(), own(name)?)));
+        self.environment.extend(set);
         self
     }
 }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -323,7 +324,15 @@ impl Driver {
             Action::Configure(session) => {
                 self.table.note_oom_kills();
                 let pump = OutputPump::start(self.parent.clone(), session.hold_lines);
-                let session = if self.is_remote { session.elsewhere() } else { *session };
+                let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
+                    (false, _) => *session,
+                    (true, None) => session.elsewhere(),
+                    // The step has started this agent, and its environment is the step's.
+                    (true, Some(_)) => {
+                        let own = |name: &str| std::env::var_os(name).map(OsStringExt::into_vec);
+                        session.elsewhere().with_devices(own)
+                    }
+                };
                 let startup =
                     pump.and_then(|pump| Startup::new(session, pump, Rc::clone(&self.input), self.rank_events.clone()));
                 match startup {

@@ -51,6 +51,18 @@ pub struct Accepted {
     pub(super) leftover: BytesMut,
 }
 
+impl Accepted {
+    /// Sends a message of at most a record's size, before this is a link or where it never becomes one.
+    pub(super) async fn say<M: serde::Serialize>(&mut self, message: &M) -> Result<(), GreetingError> {
+        say(&mut self.stream, &mut self.established, message).await
+    }
+
+    /// The next such message of the other end. Nothing is lost if it is dropped before it is done.
+    pub(super) async fn hear<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, GreetingError> {
+        hear(&mut self.stream, &mut self.established, &mut self.leftover).await
+    }
+}
+
 /// Connects to the parent at `address` as `agent`: the connection, and the session's time.
 pub async fn connect(
     address: SocketAddr,

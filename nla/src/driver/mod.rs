@@ -6,6 +6,7 @@
 mod agent;
 mod board;
 mod boot;
+mod channel;
 mod clock;
 mod greeting;
 mod input;

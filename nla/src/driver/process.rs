@@ -1,6 +1,6 @@
 //! A whole agent process: from its first instruction until it has joined the tree and its actor runs.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,38 +10,42 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::agent::Driver;
 use super::boot::{Starter, StationReport};
+use super::channel::{self, Channel, connect_to_any};
 use super::clock::Clock;
-use super::greeting::{Accepted, Gatekeeper, connect, let_in};
+use super::greeting::{Accepted, Gatekeeper, let_in};
 use super::reach::{self, Door};
-use crate::core::limits::{AGENTS_MAX, BOOT_BYTES_MAX, RANKS_PER_AGENT};
+use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
 use crate::sys::{self, GuardianLink};
-use crate::wire::{BootCommand, BootOrder, BootReport, Place, Reach, decode, encode};
+use crate::wire::{BootCommand, BootOrder, BootReport, Place, Reach};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose bootstrap channel is standard input and output; the result is its exit
-/// code. To be called at the start of `main`: it takes over the process.
+/// Runs an agent whose order comes over standard input; the result is its exit code. To be called at the start of `main`: it takes over the process.
 pub fn run_agent() -> ExitCode {
-    match begin() {
+    // First of all: only with its order can anything be told.
+    let order = match channel::take_order() {
+        Ok(order) => order,
+        Err(error) => {
+            tracing::error!(%error, "the agent gets no order");
+            return ExitCode::from(251);
+        }
+    };
+    match begin(&order) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!(?failure, "the agent cannot start");
-            // The channel may be gone with whoever could read this.
-            let _ = report(&BootReport::NotStarted(failure));
+            channel::tell_failure(&order, failure);
             ExitCode::from(251)
         }
     }
 }
 
-fn begin() -> Result<u8, StartFailure> {
+fn begin(order: &BootOrder) -> Result<u8, StartFailure> {
     let limits = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
     sys::set_process_name("scela-agent").map_err(limits)?;
-    // First of all: only with the order's marker can anything be reported.
-    let order: BootOrder = read_frame(&mut io::stdin().lock()).map_err(limits)?;
-    io::stdout().write_all(&order.marker).map_err(limits)?;
     let guardian = GuardianLink::inherited().map_err(limits)?;
     sys::reserve_low().map_err(limits)?;
     let descriptors = sys::raise_limit().map_err(limits)?;
@@ -55,26 +59,6 @@ fn begin() -> Result<u8, StartFailure> {
     result
 }
 
-fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Result<M> {
-    let mut length = [0; 4];
-    channel.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > BOOT_BYTES_MAX {
-        return Err(io::Error::other("what comes over the bootstrap channel is too long"));
-    }
-    let mut bytes = Vec::new();
-    channel.take(length as u64).read_to_end(&mut bytes)?;
-    decode(&bytes).map_err(io::Error::other)
-}
-
-fn report(report: &BootReport) -> io::Result<()> {
-    let bytes = encode(report);
-    let mut channel = io::stdout().lock();
-    channel.write_all(&(bytes.len() as u32).to_le_bytes())?;
-    channel.write_all(&bytes)?;
-    channel.flush()
-}
-
 /// What an agent is told when its place in the tree is known.
 struct Joining {
     place: Place,
@@ -83,7 +67,7 @@ struct Joining {
 }
 
 /// Joins the tree and stays in it until the session is over.
-async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> Result<u8, StartFailure> {
+async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> Result<u8, StartFailure> {
     let door = reach::open(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
@@ -93,12 +77,13 @@ async fn live(order: BootOrder, guardian: Option<GuardianLink>, descriptors: u64
     let (placed, mut place) = oneshot::channel();
     let (joined, on_joined) = oneshot::channel();
     let here = BootReport::Here { addresses, host: sys::host_name(), descriptors };
-    let relay = tokio::task::spawn_local(Relay::new(&order).run(here, placed, on_joined));
+    let channel = Channel::open(order).await?;
+    let relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
     let Some(joining) = wait(&mut place, guardian.as_ref(), order.dead_time).await else {
         // It was told to leave, or nobody is left to tell it anything.
         return Ok(0);
     };
-    let attempt = join(&order, joining).await;
+    let attempt = join(order, joining).await;
     let done = attempt.as_ref().map(|_| ()).map_err(Clone::clone);
     let _ = joined.send(done);
     let (place, accepted, clock) = match attempt {
@@ -152,21 +137,15 @@ async fn join(order: &BootOrder, joining: Joining) -> Result<(Place, Accepted, C
     }
     let tree = Subtree::whole(place.agents, place.fanout);
     let above = tree.parent_of(place.agent).unwrap_or(AgentId::ROOT);
-    let mut why = Vec::new();
-    for address in reach::candidates(opener_port, parent) {
-        match connect(address, above, place.agent, order.session, &order.key).await {
-            Ok((accepted, now)) => return Ok((place, accepted, Clock::joined(now))),
-            Err(error) => why.push(format!("{address}: {error}")),
-        }
-    }
-    let words = format!("its parent cannot be reached ({})", why.join("; "));
-    Err(StartFailure::new(StartPhase::ConnectBack, words))
+    let parent = reach::candidates(opener_port, parent);
+    let (accepted, now) = connect_to_any(order, parent, (above, "its parent"), place.agent).await?;
+    Ok((place, accepted, Clock::joined(now)))
 }
 
 /// What goes on over the bootstrap channel beside the agent's own way into the tree: it starts other
 /// agents, and passes on what they and the launcher say to each other.
 struct Relay {
-    commands: mpsc::UnboundedReceiver<BootCommand>,
+    channel: Channel,
     starter: Option<Starter>,
     reports: mpsc::UnboundedReceiver<StationReport>,
     /// Stations below of which more is to come.
@@ -175,7 +154,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(order: &BootOrder) -> Self {
+    fn new(order: &BootOrder, channel: Channel) -> Self {
         // Bounded by the stations below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
         let starter = order.below.as_ref().map(|below| {
@@ -188,7 +167,7 @@ impl Relay {
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
         let unsettled = (order.station + 1..=order.station + count).collect();
         let is_remote = matches!(order.reach, Reach::Network(_));
-        Self { commands: commands(), starter, reports, unsettled, is_remote }
+        Self { channel, starter, reports, unsettled, is_remote }
     }
 
     /// Until the agent and all below have joined, or the channel ends.
@@ -200,7 +179,7 @@ impl Relay {
     ) {
         let mut placed = Some(placed);
         let mut joined = Some(joined);
-        if report(&here).is_err() {
+        if self.channel.tell(&here).await.is_err() {
             return;
         }
         while joined.is_some() || !self.unsettled.is_empty() {
@@ -210,13 +189,13 @@ impl Relay {
                     None => std::future::pending().await,
                 }
             };
-            let told = tokio::select! {
+            let report = tokio::select! {
                 result = own => {
                     joined = None;
                     match result {
-                        Ok(Ok(())) => report(&BootReport::Joined),
+                        Ok(Ok(())) => BootReport::Joined,
                         Ok(Err(failure)) => {
-                            let _ = report(&BootReport::NotStarted(failure));
+                            let _ = self.channel.tell(&BootReport::NotStarted(failure)).await;
                             return;
                         }
                         // The process is about to end.
@@ -227,59 +206,33 @@ impl Relay {
                     if matches!(what, BootReport::Joined | BootReport::NotStarted(_)) {
                         self.unsettled.remove(&station);
                     }
-                    report(&BootReport::Below(station, Box::new(what)))
+                    BootReport::Below(station, Box::new(what))
                 }
-                command = self.commands.recv() => match command {
-                    Some(BootCommand::Join { place, parent, opener_port }) => {
-                        if let Some(placed) = placed.take() {
-                            let _ = placed.send(Joining { place, parent, opener_port });
+                command = self.channel.next() => {
+                    match command {
+                        Some(BootCommand::Join { place, parent, opener_port }) => {
+                            if let Some(placed) = placed.take() {
+                                let _ = placed.send(Joining { place, parent, opener_port });
+                            }
                         }
-                        Ok(())
-                    }
-                    Some(BootCommand::Below(station, command)) => {
-                        if let Some(starter) = &self.starter {
-                            starter.tell(station, *command);
+                        Some(BootCommand::Below(station, command)) => {
+                            if let Some(starter) = &self.starter {
+                                starter.tell(station, *command);
+                            }
                         }
-                        Ok(())
+                        // Those below leave when their channels end.
+                        Some(BootCommand::Leave) | None => return,
                     }
-                    // Those below leave when their channels end.
-                    Some(BootCommand::Leave) | None => return,
-                },
+                    continue;
+                }
             };
-            if told.is_err() {
+            if self.channel.tell(&report).await.is_err() {
                 return;
             }
         }
-        // The channel is not needed any more, and nobody shall wait for its end.
-        if let Err(error) = close_channel(self.is_remote) {
+        // The channel is not needed any more.
+        if let Err(error) = channel::close_own(self.is_remote) {
             tracing::warn!(%error, "the bootstrap channel cannot be closed");
         }
     }
-}
-
-fn close_channel(is_remote: bool) -> io::Result<()> {
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    nix::unistd::dup2_stdin(&null)?;
-    nix::unistd::dup2_stdout(&null)?;
-    // The errors of a session end with it; the launcher's own are there as long as it is.
-    if is_remote || std::env::var_os("SCELA_LOG").is_none() {
-        // A reader of the launcher's errors that has fallen asleep must not stop an agent.
-        nix::unistd::dup2_stderr(&null)?;
-    }
-    Ok(())
-}
-
-/// What comes over the channel, until it ends: by a thread of its own, since standard input may be
-/// anything. It ends with who writes there.
-fn commands() -> mpsc::UnboundedReceiver<BootCommand> {
-    // Bounded by what one order of the launcher's is about.
-    let (heard, commands) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        while let Ok(command) = read_frame(&mut io::stdin().lock()) {
-            if heard.send(command).is_err() {
-                return;
-            }
-        }
-    });
-    commands
 }

@@ -54,7 +54,7 @@ async fn listen(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
 /// Where to look for a parent: where the session to this node came from, if the parent has opened it,
 /// then what the parent says of itself.
 pub(super) fn candidates(opener_port: Option<u16>, parent: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let opener = opener_port.and_then(|port| Some(SocketAddr::new(session_end(End::Client)?, port)));
+    let opener = opener_port.and_then(|port| Some(SocketAddr::new(opener()?, port)));
     let mut all: Vec<SocketAddr> = opener.into_iter().collect();
     for address in parent {
         if !all.contains(&address) {
@@ -78,6 +78,17 @@ fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAdd
     all.into_iter()
 }
 
+/// Where this process was started from, as whatever has started it tells.
+fn opener() -> Option<IpAddr> {
+    let of_step = || std::env::var(STEP_OPENER).ok()?.parse().ok();
+    session_end(End::Client).or_else(of_step)
+}
+
+/// Where the command is that has started a step of Slurm, in the environment of its tasks.
+pub(super) const STEP_OPENER: &str = "SLURM_LAUNCH_NODE_IPADDR";
+/// Where a session of the secure shell comes from, in its environment.
+pub(super) const SESSION_OPENER: &str = "SSH_CONNECTION";
+
 /// An end of the secure shell's connection.
 #[derive(Copy, Clone)]
 enum End {
@@ -87,7 +98,7 @@ enum End {
 
 /// As sshd tells it: `client port server port`.
 fn session_end(end: End) -> Option<IpAddr> {
-    let connection = std::env::var("SSH_CONNECTION").ok()?;
+    let connection = std::env::var(SESSION_OPENER).ok()?;
     let word = connection.split_ascii_whitespace().nth(match end {
         End::Client => 0,
         End::Server => 2,

@@ -4,7 +4,11 @@
 //! agent answers with [`BootReport`]s. An agent that has started others passes on what it and they say
 //! to each other. The channel is over when the agent and all that it has started have joined the tree.
 //!
-//! Such a channel is dirty: a shell may greet first. So the agent's first bytes are a marker that the
+//! Where one command starts many agents, they share its standard input, and its output is nobody's. All then
+//! get one [`BootOrder`], which says where the launcher listens; each connects there as to a parent, and its
+//! channel is that connection. Its first report is [`BootReport::Task`].
+//!
+//! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes are a marker that the
 //! order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
 
 use std::net::SocketAddr;
@@ -30,8 +34,11 @@ pub struct BootOrder {
     pub key: SessionKey,
     /// The agent's first bytes on its output must be these.
     pub marker: [u8; MARKER],
-    /// The station that it is at.
+    /// The station that it is at; 0 in an order for many.
     pub station: u32,
+    /// Where the launcher hears those that share an order, the likeliest first. Nowhere in an order for one:
+    /// its channel is its standard input and output.
+    pub muster: Vec<SocketAddr>,
     /// Who has to reach it.
     pub reach: Reach,
     /// What `ps` shows and messages say for this session.
@@ -94,6 +101,15 @@ pub enum Method {
         /// What the session is to run.
         program: RemoteProgram,
     },
+    /// By one command of a resource manager that starts a task on each of many nodes. It lasts as long as
+    /// the agents do, so that only the launcher can run it.
+    Step {
+        /// The command's words; `{hosts}` in them stands for the list of hosts, `{nodes}` for how many these
+        /// are. What each task is to run follows them.
+        words: Vec<String>,
+        /// What each task is to run. It has to be there.
+        program: RemoteProgram,
+    },
 }
 
 /// What becomes an agent at the other end of a session.
@@ -142,6 +158,11 @@ pub enum BootCommand {
 /// What an agent tells before it is part of the tree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum BootReport {
+    /// Which of those it is that share an order: nothing else comes first.
+    Task {
+        /// The node that it is on, as the resource manager calls it.
+        node: String,
+    },
     /// It is there.
     Here {
         /// Where its children may connect, the likeliest first; none if it will have none.

@@ -29,6 +29,8 @@ pub enum StartPhase {
     ConnectBack,
     /// It is too small for an agent: descriptors, memory, processes.
     Limits,
+    /// The resource manager did not start it, or has ended it.
+    Step,
     /// It ended for another reason.
     Ended,
 }
@@ -55,6 +57,9 @@ impl StartPhase {
                 "is there a firewall between the nodes? --connect-back and --iface choose an address, --no-ports needs none"
             }
             Self::Limits => "'ulimit -a' on that host tells its limits",
+            Self::Step => {
+                "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
+            }
             Self::Ended => "'ssh NAME true' shows what a session says; SCELA_LOG=debug tells more",
         }
     }

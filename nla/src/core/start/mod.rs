@@ -5,7 +5,9 @@
 //! and the numbers of agents, which are places in the tree, are given to the stations that are left.
 
 mod failure;
+mod step;
 mod window;
 
 pub use failure::{StartFailure, StartPhase, judge};
+pub use step::{StepWord, is_in_list, judge_step, step_word};
 pub use window::Window;

@@ -3,17 +3,20 @@
 //! A [`Starter`] opens sessions, as many at a time as its window allows, and says what comes of them:
 //! each report of an agent that it has started, or of one below, with the station that it is about.
 //! What it is told for a station goes to the agent there, or to the one on the way. A session's
-//! descriptors are closed when its agent has joined the tree, and all that this has started.
+//! descriptors are closed when its agent has joined the tree, and all that this has started. Where one
+//! command starts many agents (`step`), each has a channel of its own, and the rest is the same.
 
 mod channel;
 mod children;
 mod program;
 mod script;
 mod session;
+mod step;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,6 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use self::children::Children;
 use self::session::Session;
+use self::step::{Member, Step};
 use crate::core::{AgentId, StartFailure, Subtree, Window};
 use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Reach};
 
@@ -88,7 +92,7 @@ impl Starter {
         let window = match method {
             // Nothing is gained by waiting.
             Method::Fork => Window::new(Some(u32::MAX)),
-            Method::Session { .. } => Window::new(batch),
+            Method::Session { .. } | Method::Step { .. } => Window::new(batch),
         };
         let shared = Rc::new(Shared {
             order,
@@ -113,6 +117,23 @@ impl Starter {
     /// Starts agents at all stations of `below`: the nearest ones from here, which start the others.
     pub fn start_tree(&self, here: u32, below: &Below) {
         tasks_below(here, below, self.shared.order.reach).into_iter().for_each(|task| self.push(task));
+    }
+
+    /// Starts agents at all of `hosts`, the stations from 1 on, by steps: one, unless a host is there several
+    /// times. They find this process at `own` addresses, the likeliest first; `fold` makes a list of hosts of
+    /// their names. For [`Method::Step`] only.
+    pub fn start_steps(&self, hosts: &[HostAt], own: &[IpAddr], fold: fn(&[&str]) -> String) {
+        let mut steps: Vec<BTreeMap<String, u32>> = Vec::new();
+        for (station, host) in (1..).zip(hosts) {
+            match steps.iter_mut().find(|step| !step.contains_key(&host.name)) {
+                Some(step) => drop(step.insert(host.name.clone(), station)),
+                None => steps.push(BTreeMap::from([(host.name.clone(), station)])),
+            }
+        }
+        for stations in steps {
+            let step = Step { shared: Rc::clone(&self.shared), own: own.to_vec(), fold };
+            self.shared.spawn(step.attend(stations));
+        }
     }
 
     /// Tells something to the agent at a station, through those on the way.
@@ -187,8 +208,7 @@ async fn schedule(
     loop {
         while !waiting.is_empty() && window.open() {
             let Some(task) = waiting.pop_front() else { break };
-            let session = tokio::task::spawn_local(attend(Rc::clone(&shared), task, ended.clone()));
-            shared.sessions.borrow_mut().push(session.abort_handle());
+            shared.spawn(attend(Rc::clone(&shared), task, ended.clone()));
         }
         tokio::select! {
             task = incoming.recv() => match task {
@@ -265,40 +285,87 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
         }
     };
     let _ = begun.send(Beginning::Well(began.elapsed()));
+    let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
+    let mut channel = Channel::Session(Box::new(session), pid);
+    let has_joined = converse(&shared, station, below, report, &mut channel).await;
+    if let Channel::Session(session, pid) = channel {
+        shared.close(*session, pid, !has_joined);
+    }
+}
+
+/// What an agent that is there speaks over.
+enum Channel {
+    /// The input and output of a process of this machine.
+    Session(Box<Session>, u32),
+    /// A connection of its own.
+    Member(Member),
+}
+
+impl Channel {
+    async fn next_of(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
+    ) -> Result<Option<BootReport>, StartFailure> {
+        match self {
+            Self::Session(session, _) => session.next_of(commands).await,
+            Self::Member(member) => Ok(member.next_of(commands).await),
+        }
+    }
+
+    /// Why it has ended, as far as anybody knows.
+    async fn ended(&mut self, children: &Children) -> StartFailure {
+        match self {
+            Self::Session(session, pid) => session.ended(children.exit_code(*pid, END_TIME).await).await,
+            Self::Member(_) => Member::ended(),
+        }
+    }
+}
+
+/// All that an agent says from its `first` report on, and all that it and the `below` stations behind it are told,
+/// until it is over. Returns whether it has joined the tree.
+async fn converse(shared: &Shared, station: u32, below: u32, first: BootReport, channel: &mut Channel) -> bool {
     // Bounded by the stations behind this one: each is told one thing.
     let (commands, mut incoming) = mpsc::unbounded_channel();
-    let stations = 1 + task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
-    shared.ways.borrow_mut().insert(station, Way { commands, stations });
+    shared.ways.borrow_mut().insert(station, Way { commands, stations: 1 + below });
     let mut has_joined = false;
-    let mut next = Ok(Some(report));
+    let mut next = Ok(Some(first));
     loop {
         match next {
             Ok(Some(BootReport::Below(station, report))) => shared.report(station, *report),
+            Ok(Some(report @ BootReport::NotStarted(_))) => {
+                shared.report(station, report);
+                return false;
+            }
             Ok(Some(report)) => {
                 has_joined |= report == BootReport::Joined;
                 shared.report(station, report);
                 // Nothing follows; who waits for its end waits for nothing.
-                if has_joined && task.below.is_none() {
-                    break;
+                if has_joined && below == 0 {
+                    return true;
                 }
             }
-            Ok(None) if has_joined => break,
+            Ok(None) if has_joined => return true,
             Ok(None) => {
-                let failure = session.ended(shared.children.exit_code(pid, END_TIME).await).await;
+                let failure = channel.ended(&shared.children).await;
                 shared.report(station, BootReport::NotStarted(failure));
-                break;
+                return false;
             }
             Err(failure) => {
                 shared.report(station, BootReport::NotStarted(failure));
-                break;
+                return has_joined;
             }
         }
-        next = session.next_of(&mut incoming).await;
+        next = channel.next_of(&mut incoming).await;
     }
-    shared.close(session, pid, !has_joined);
 }
 
 impl Shared {
+    /// Runs something that ends with the starter.
+    fn spawn(&self, what: impl Future<Output = ()> + 'static) {
+        let running = tokio::task::spawn_local(what);
+        self.sessions.borrow_mut().push(running.abort_handle());
+    }
+
     fn report(&self, station: u32, report: BootReport) {
         // Nobody listens when the session is over.
         let _ = self.reports.send((station, report));

@@ -7,6 +7,9 @@
 //! program and takes it from its input. A program that was sent stays there under a name with its
 //! content's hash, for the next session; only files of one's own are trusted. Nothing more is sent before
 //! the script has said its word: a shell may read on beyond the end of what it executes.
+//!
+//! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, the
+//! program has to be there, and the input is the order's alone.
 
 use crate::wire::RemoteProgram;
 
@@ -54,6 +57,27 @@ scela() {
 scela
 "#;
 
+/// What a task of a step runs, before its script.
+pub(super) const STEP_COMMAND: [&str; 2] = ["/bin/sh", "-c"];
+
+/// Finds the program, or says why not. The variables before it are those of [`OWN`].
+const STEP_OWN: &str = r#"
+no() { echo "scela: $SLURMD_NODENAME: $1" >&2; exit 126; }
+test -e "$p" || no "there is no $p"
+test "$("$p" --agent-id 2>/dev/null </dev/null)" = "$i" || no "$p is not of this version, or cannot be executed"
+exec "$p" --guard "$l" "$t"
+"#;
+
+/// The script for each task of a step.
+pub(super) fn step_script(program: &RemoteProgram, label: &str, dead_ms: &str) -> String {
+    match program {
+        RemoteProgram::Own { path, .. } => {
+            assignments(&[("p", path), ("i", &agent_id()), ("l", label), ("t", dead_ms)]) + STEP_OWN
+        }
+        RemoteProgram::Command(command) => format!("exec {command} --guard {} {}", quoted(label), quoted(dead_ms)),
+    }
+}
+
 /// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
 /// words.
 pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: &str) -> String {
@@ -69,14 +93,17 @@ pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: 
                 ("l", label),
                 ("t", dead_ms),
             ];
-            let set = variables.map(|(name, value)| format!("{name}={}\n", quoted(value)));
-            set.concat() + OWN
+            assignments(&variables) + OWN
         }
         // The user's own words, which the shell takes apart.
         RemoteProgram::Command(command) => {
             format!("{{ echo {mark} here; exec {command} --guard {} {}; }}\n", quoted(label), quoted(dead_ms))
         }
     }
+}
+
+fn assignments(variables: &[(&str, &str)]) -> String {
+    variables.iter().map(|(name, value)| format!("{name}={}\n", quoted(value))).collect()
 }
 
 /// A word for `sh` that stands for itself.
@@ -165,6 +192,24 @@ mod tests {
         let kept: Vec<_> =
             std::fs::read_dir(directory.path()).unwrap().flatten().map(|kept| kept.file_name()).collect();
         assert_eq!(kept, [".scela-test-0"]);
+    }
+
+    #[test]
+    fn a_task_of_a_step_runs_what_is_there_or_says_why_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let run = |program: &RemoteProgram| {
+            let mut command = Command::new(STEP_COMMAND[0]);
+            command.arg(STEP_COMMAND[1]).arg(step_script(program, "a label", "5000"));
+            let output = command.env("SLURMD_NODENAME", "n1").stdin(Stdio::null()).output().unwrap();
+            String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+        };
+        let path = directory.path().join("it's here");
+        assert_eq!(run(&own(&path)), format!("scela: n1: there is no {}\n", path.display()));
+        install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
+        assert!(run(&own(&path)).contains("is not of this version"));
+        install(&path, &program());
+        assert_eq!(run(&own(&path)), "run --guard a label 5000\n");
+        assert_eq!(run(&RemoteProgram::Command("echo it is".into())), "it is --guard a label 5000\n");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::channel::{Reader, frame};
 use super::{program, script};
 use crate::core::{StartFailure, StartPhase, judge};
+use crate::driver::reach::{SESSION_OPENER, STEP_OPENER};
 use crate::sys;
 use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method};
 
@@ -91,6 +92,8 @@ impl Session {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
             }
+            // Only whole steps are started: `Starter::start_steps`.
+            Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
             Method::Session { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
                 let script = script::script(program, &mark, &order.label, &dead_ms);
@@ -115,7 +118,7 @@ impl Session {
             command.stderr(Stdio::piped()).process_group(0);
             // Where this process was reached from says nothing about the other node; a session by other
             // means than the secure shell would pass it on.
-            command.env_remove("SSH_CONNECTION");
+            command.env_remove(SESSION_OPENER).env_remove(STEP_OPENER);
         }
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;

@@ -1,0 +1,214 @@
+//! Sessions inside an allocation of Slurm, whose agents one step has started.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, sh};
+
+use crate::slurm::here;
+use crate::{cluster, rank, skip};
+
+/// A run that knows of the allocation what its environment says.
+fn within(allocation: &Allocation) -> Run {
+    scela().envs(allocation.environment())
+}
+
+/// Rank and node of each rank, where nodes are not hosts: as the parent of the rank, its agent, was told.
+const RANK_AND_NODE: &str = "echo $PMI_RANK $(tr '\\0' '\\n' </proc/$PPID/environ | sed -n s/^SLURMD_NODENAME=//p)";
+
+fn placed(outcome: &Outcome) -> String {
+    outcome.is_quiet_success();
+    outcome.sorted_lines().join(",")
+}
+
+/// The process of a run that has this name, below its launcher.
+fn process_of(run: &Running, name: &str) -> Process {
+    run.wait_until(name, || run.launcher().children().into_iter().find(|process| process.name() == name))
+}
+
+/// The agent on a node.
+fn agent_on(run: &Running, node: &str) -> Process {
+    let label = run.world().label();
+    let is_it = |process: &Process| {
+        let is_there = || process.environment().get("SLURMD_NODENAME").is_some_and(|known| known == node);
+        process.name() == "scela-agent" && process.argv.iter().any(|word| word == label) && is_there()
+    };
+    run.wait_until("an agent", || Process::all().into_iter().find(is_it))
+}
+
+#[test]
+fn an_allocation_says_where_and_how_many() {
+    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let allocation = slurm.allocate_evenly(4, 2);
+    let place = |options: &[&str]| placed(&within(&allocation).args(options).program(sh(RANK_AND_NODE)).run());
+    assert_eq!(
+        place(&[]),
+        "0 node001,1 node001,2 node002,3 node002,4 node003,5 node003,6 node004,7 node004",
+        "nodes and slots"
+    );
+    assert_eq!(place(&["-np", "3"]), "0 node001,1 node001,2 node002");
+    assert_eq!(place(&["-np", "5", "--map-by", "node"]), "0 node001,1 node002,2 node003,3 node004,4 node001");
+    assert_eq!(place(&["-ppn", "1"]), "0 node001,1 node002,2 node003,3 node004");
+    assert_eq!(place(&["-np", "2", "-ppn", "1", "-hosts", "node003,node001"]), "0 node003,1 node001");
+    assert_eq!(place(&["-np", "4", "-ppn", "2", "--agents-per-node", "2"]), "0 node001,1 node001,2 node002,3 node002");
+    let run = within(&allocation).args(["--agents-per-node", "3"]).program(rank(["neighbours", "2"]));
+    run.run().is_quiet_success();
+}
+
+#[test]
+fn ranks_know_the_job_and_no_step() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    let script =
+        "env | grep -E '^(SLURM_(STEP|PROCID|LOCALID|NODEID|TASK_PID|GTIDS|LAUNCH|SRUN|CPU_BIND)|SLURMD_|PMIX_)'
+        echo $SLURM_JOB_NODELIST ${SLURM_JOB_ID:+a job}";
+    within(&allocation).program(sh(script)).run().is_quiet_success().wrote_lines(["node[001-002] a job"; 2]);
+    // What the job's own command says of devices is true on its node only; the step's holds.
+    let run = within(&allocation).env("CUDA_VISIBLE_DEVICES", "3").env("SLURM_NTASKS_PER_GPU", "7");
+    run.program(sh("echo $CUDA_VISIBLE_DEVICES")).run().is_quiet_success().wrote_lines(["3"; 2]);
+    // In a step of its own, the launcher is told of that step.
+    let run = within(&allocation).np(2).env("SLURM_HOSTFILE", "/nonexistent").env("SLURM_DISTRIBUTION", "plane=7");
+    run.env("SLURM_STEP_ID", "0").program(rank(["neighbours", "1"])).run().has_code(0);
+}
+
+#[test]
+fn input_output_and_codes_come_and_go() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    let run = within(&allocation).stdin("a line\n").args(["-l", "--stdin", "1"]).program(sh("cat; exit $PMI_RANK"));
+    run.run().has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
+}
+
+#[test]
+fn losses_are_told_by_node() {
+    let Some(slurm) = here(Slurm::with_nodes(3)) else { return };
+    let allocation = slurm.allocate(3, 3);
+    let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 3);
+    agent_on(&run, "node002").signal(Signal::SIGKILL);
+    run.finish().has_code(252).says("on node002 was lost");
+}
+
+#[test]
+fn a_signal_ends_all() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 2).signal(Signal::SIGINT);
+    let outcome = run.finish();
+    outcome.has_code(130).says("INT: the job is being ended").took_less_than(Duration::from_secs(20));
+    // Before there is any agent.
+    let run = within(&allocation).args(["--launch-agent", "sleep 60 #"]).program(sh("echo up")).spawn();
+    process_of(&run, "srun");
+    run.signal(Signal::SIGINT);
+    let outcome = run.finish();
+    outcome.has_code(130).says("INT: the launch is given up").took_less_than(Duration::from_secs(20));
+}
+
+/// Slurm ends the tasks of a step whose command it ends.
+#[test]
+fn a_step_that_is_ended_ends_the_session() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+        run.wait_for_times("up", 2);
+        process_of(&run, "srun").signal(signal);
+        run.finish().has_code(252).says("was lost").took_less_than(Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn nodes_that_cannot_be_reached_are_named_and_left_out() {
+    let Some(mut slurm) = here(Slurm::with_nodes(4)) else { return };
+    let allocation = slurm.allocate_evenly(4, 1);
+    slurm.lose("node003");
+    let bad = |outcome: &Outcome| {
+        outcome.says("1 of 4 hosts could not be started").says("node003: its slurmd did not start the agent");
+    };
+    let outcome = within(&allocation).program(sh(RANK_AND_NODE)).run();
+    outcome.has_code(251).says("no rank was started").wrote("");
+    bad(&outcome);
+    let outcome = within(&allocation).args(["--min-nodes", "3"]).program(sh(RANK_AND_NODE)).run();
+    outcome.has_code(0).says("going on without them");
+    bad(&outcome);
+    assert_eq!(outcome.sorted_lines().join(","), "0 node001,1 node001,2 node002,3 node004");
+}
+
+#[test]
+fn programs_that_are_not_there_and_patience_that_is_over_are_told() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    let run = |options: &[&str]| within(&allocation).args(options).program(sh("echo up")).run();
+    let outcome = run(&["--launch-agent", "/nonexistent/scela-run"]);
+    outcome.has_code(251).says("node[001-002]: its agent ended before it had said anything").says("--launch-agent");
+    let outcome = run(&["--launch-agent", "sleep 60 #", "--start-timeout", "2"]);
+    outcome.has_code(251).says("node[001-002]: no answer for 2 s").took_less_than(Duration::from_secs(15));
+    let outcome = run(&["-launcher-exec", "/nonexistent/srun"]);
+    outcome.has_code(251).says("node[001-002]: /nonexistent/srun: No such file or directory");
+    let outcome = within(&allocation).env("SLURM_JOB_ID", "4711").program(sh("echo up")).run();
+    outcome.has_code(251).says("Invalid job id specified");
+}
+
+/// An MPI program of the tests' own, built for Debian's MPICH.
+fn mpich(program: &str) -> Option<Program> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs").join(format!("{program}.c"));
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hosts-{program}"));
+    let compiled = Command::new("mpicc.mpich").args(["-O1", "-o"]).arg(&built).arg(source).status();
+    match compiled {
+        Ok(status) if status.success() => Some(vec![built.into()]),
+        problem => {
+            skip(&format!("MPICH of Debian is not here ({problem:?}); ./tests/run installs it"));
+            None
+        }
+    }
+}
+
+fn all_are_right(outcome: &Outcome) {
+    outcome.has_code(0);
+    let right = outcome.out().lines().filter(|line| line.ends_with("right")).count();
+    outcome.check(right == 8, "all 8 ranks should have seen the right sums");
+}
+
+/// Not on hosts: UCX of Debian does not come to an end there under any launcher.
+#[test]
+fn mpi_runs_on_nodes_of_this_machine() {
+    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let allocation = slurm.allocate_evenly(4, 2);
+    let Some(program) = mpich("world") else { return };
+    all_are_right(&within(&allocation).program(program).run());
+}
+
+/// Nodes that are hosts, four of them, in an allocation with two slots on each.
+fn hosts() -> Option<(Cluster, Slurm, Allocation)> {
+    let cluster = cluster(4)?;
+    let slurm = here(Slurm::on(&cluster))?;
+    let allocation = slurm.allocate_evenly(4, 2);
+    Some((cluster, slurm, allocation))
+}
+
+#[test]
+fn hosts_of_an_allocation_are_its_nodes() {
+    let Some((cluster, _slurm, allocation)) = hosts() else { return };
+    let within = || within(&allocation).on(&cluster);
+    let place = |options: &[&str]| placed(&within().args(options).program(sh("echo $PMI_RANK $(hostname)")).run());
+    let all = "0 node001,1 node001,2 node002,3 node002,4 node003,5 node003,6 node004,7 node004";
+    assert_eq!(place(&[]), all);
+    assert_eq!(place(&["--bootstrap", "ssh"]), all, "Slurm's nodes, and not its step");
+    within().program(rank(["everybody", "2"])).run().is_quiet_success();
+}
+
+#[test]
+fn hosts_are_lost_and_left_out() {
+    let Some((cluster, mut slurm, allocation)) = hosts() else { return };
+    let run = within(&allocation).on(&cluster).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 8);
+    agent_on(&run, "node003").signal(Signal::SIGKILL);
+    run.finish().has_code(252).says("on node003 was lost");
+    slurm.lose("node002");
+    let run = within(&allocation).on(&cluster).args(["-np", "2", "-ppn", "1", "--spares", "2"]);
+    let outcome = run.program(sh("echo $PMI_RANK $(hostname)")).run();
+    outcome.has_code(0).says("node002: its slurmd").wrote_lines(["0 node001", "1 node003"]);
+}
