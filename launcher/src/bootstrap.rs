@@ -9,14 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use nla::core::{AgentId, StartFailure, StartPhase, Subtree};
-use nla::driver::{Starter, StationReport};
+use nla::core::{AgentId, StartFailure, Subtree, Time};
+use nla::driver::{Clock, Starter, StationReport};
 use nla::wire::{Below, BootCommand, BootOrder, BootReport, Method, Place, Reach};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::expedition::Expedition;
 use crate::hosts::fold;
+use crate::progress::PAUSE;
+use crate::timing::Arrivals;
 
 /// Agents on their way into the tree.
 pub(crate) struct Bootstrap {
@@ -34,13 +36,17 @@ pub(crate) struct Bootstrap {
     openers: Subtree,
     /// To other nodes.
     goes_out: bool,
+    clock: Clock,
+    arrivals: Arrivals,
+    /// When agents that have not joined were told their places, by station.
+    told: BTreeMap<u32, Time>,
 }
 
 impl Bootstrap {
     /// Starts all agents of `tree` on this machine.
-    pub(crate) fn here(order: BootOrder, tree: Subtree, fanout: u32, root: Vec<SocketAddr>) -> Self {
+    pub(crate) fn here(order: BootOrder, clock: Clock, tree: Subtree, fanout: u32, root: Vec<SocketAddr>) -> Self {
         let agents = tree.size() - 1;
-        let mut bootstrap = Self::new(order, Method::Fork, None, Duration::MAX, root, agents, agents.max(1));
+        let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, root, agents, agents.max(1));
         bootstrap.seat((1..=agents).collect(), tree, fanout);
         for station in 1..=agents {
             let is_leaf = tree.of(AgentId(station)).is_none_or(|subtree| subtree.size() == 1);
@@ -51,7 +57,7 @@ impl Bootstrap {
     }
 
     /// Starts agents on other nodes, which wait for [`Bootstrap::commit`].
-    pub(crate) fn there(order: BootOrder, expedition: &Expedition, root: Vec<SocketAddr>) -> Self {
+    pub(crate) fn there(order: BootOrder, clock: Clock, expedition: &Expedition, root: Vec<SocketAddr>) -> Self {
         let hosts = expedition.hosts();
         let Expedition { method, fanout, batch, patience, .. } = expedition;
         let (method, batch, patience) = (method.clone(), *batch, *patience);
@@ -59,7 +65,7 @@ impl Bootstrap {
         let fanout = fanout.unwrap_or(stations).max(1);
         let below = Below { stations, fanout, hosts, method: method.clone(), batch, patience };
         let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
-        let bootstrap = Self::new(order, method, batch, patience, root, stations, fanout);
+        let bootstrap = Self::new(order, clock, method, batch, patience, root, stations, fanout);
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, |names| fold(names)),
             _ => bootstrap.starter.start_tree(0, &below),
@@ -67,8 +73,10 @@ impl Bootstrap {
         bootstrap
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the two ways to make one know them from different places")]
     fn new(
         order: BootOrder,
+        clock: Clock,
         method: Method,
         batch: Option<u32>,
         patience: Duration,
@@ -79,6 +87,7 @@ impl Bootstrap {
         // Bounded by the number of stations.
         let (events, reports) = mpsc::unbounded_channel();
         let goes_out = method != Method::Fork;
+        let arrivals = Arrivals::from(clock.now());
         Self {
             starter: Starter::new(order, method, batch, patience, events),
             reports,
@@ -90,6 +99,9 @@ impl Bootstrap {
             fanout: 1,
             openers: Subtree::whole(stations, opens),
             goes_out,
+            clock,
+            arrivals,
+            told: BTreeMap::new(),
         }
     }
 
@@ -104,6 +116,7 @@ impl Bootstrap {
             BootReport::Here { addresses, host, descriptors } => {
                 tracing::debug!(station, %host, descriptors, ?addresses, "an agent is there");
                 self.addresses.insert(station, addresses);
+                self.arrivals.on_here(self.clock.now(), station);
                 if let Some(agent) = self.agents.get(&station).copied() {
                     self.admit(agent);
                     let below: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
@@ -117,26 +130,38 @@ impl Bootstrap {
                 self.failures.insert(station, failure.clone());
                 Some((agent?, failure))
             }
-            BootReport::Joined | BootReport::Below(..) | BootReport::Task { .. } => None,
+            BootReport::Joined { took } => {
+                if let Some(told) = self.told.remove(&station) {
+                    self.arrivals.on_joined(told, station, took);
+                }
+                None
+            }
+            BootReport::Below(..) | BootReport::Task { .. } => None,
         }
     }
 
     /// Waits until each station has an agent or has failed; what has done neither at `deadline` has
-    /// failed.
-    pub(crate) async fn muster(&mut self, deadline: Instant) {
+    /// failed. `look` is called now and then.
+    pub(crate) async fn muster(&mut self, deadline: Instant, mut look: impl FnMut(&Self)) {
         let stations = self.openers.size() - 1;
         while (self.addresses.len() - 1 + self.failures.len()) < stations as usize {
-            match timeout_at(deadline, self.next()).await {
+            match timeout_at(deadline.min(Instant::now() + PAUSE), self.next()).await {
                 Ok(Some(report)) => drop(self.on_report(report)),
+                Err(_) if Instant::now() < deadline => {}
                 Ok(None) | Err(_) => break,
             }
+            look(self);
         }
         for station in 1..=stations {
             if !self.addresses.contains_key(&station) {
-                let late = || StartFailure::new(StartPhase::Answer, "no answer before the deadline (--start-timeout)");
-                self.failures.entry(station).or_insert_with(late);
+                self.failures.entry(station).or_insert_with(StartFailure::late);
             }
         }
+    }
+
+    /// How many agents are there, and how many are to be.
+    pub(crate) fn come(&self) -> (u32, u32) {
+        (self.addresses.len() as u32 - 1, self.openers.size() - 1)
     }
 
     /// Stations that have no agent, and why.
@@ -168,7 +193,7 @@ impl Bootstrap {
     }
 
     /// Lets an agent join, if it and its parent are there.
-    fn admit(&self, agent: AgentId) {
+    fn admit(&mut self, agent: AgentId) {
         let parent = self.tree.parent_of(agent).and_then(|parent| self.station(parent));
         let (Some(station), Some(parent)) = (self.station(agent), parent) else { return };
         let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&station)) else {
@@ -177,7 +202,14 @@ impl Bootstrap {
         let opener = self.openers.parent_of(AgentId(station)).map(|opener| opener.0);
         let opener_port = addresses.first().filter(|_| self.goes_out && opener == Some(parent)).map(SocketAddr::port);
         let place = Place { agents: self.tree.size() - 1, fanout: self.fanout, agent };
-        self.starter.tell(station, BootCommand::Join { place, parent: addresses.clone(), opener_port });
+        let parent = addresses.clone();
+        self.told.insert(station, self.clock.now());
+        self.starter.tell(station, BootCommand::Join { place, parent, opener_port });
+    }
+
+    /// When agents have come.
+    pub(crate) fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// See [`Starter::wait`].

@@ -7,9 +7,7 @@
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use nla::core::{NamespaceId, Notice};
 use pmi::v1::client::{Client, ClientError};
 
 /// The argument that makes this program a rank of the demo.
@@ -45,46 +43,4 @@ fn hello(connection: UnixStream) -> Result<(), ClientError> {
     }
     pmi.barrier()?;
     pmi.finalize()
-}
-
-/// When each step of the session was done; for the demo and for `--timing`.
-#[derive(Clone, Debug, Default)]
-pub struct Phases {
-    steps: Vec<(String, Duration)>,
-}
-
-impl Phases {
-    /// Notes a step at the session's time `at`.
-    pub fn note(&mut self, at: Duration, notice: &Notice) {
-        let step = match notice {
-            Notice::Joined => "agents started and joined in a tree".to_owned(),
-            Notice::Started(NamespaceId::FIRST, size) => format!("{size} ranks started"),
-            Notice::Contact(NamespaceId::FIRST) => "first rank spoke PMI".to_owned(),
-            Notice::Released { namespace: NamespaceId::FIRST, number, entries, .. } => {
-                format!("fence {number} done, {entries} new entries")
-            }
-            Notice::RanksEnded => "all ranks ended".to_owned(),
-            _ => return,
-        };
-        self.steps.push((step, at));
-    }
-
-    /// Notes the end.
-    pub fn end(&mut self, at: Duration) {
-        self.steps.push(("session over, nothing left behind".to_owned(), at));
-    }
-
-    /// A table: when each step was done, and how long after the one before.
-    pub fn table(&self) -> String {
-        let mut table = String::from("      done at        took  phase\n");
-        let mut before = Duration::ZERO;
-        let mut steps = self.steps.clone();
-        steps.sort_by_key(|(_, at)| *at);
-        for (step, at) in &steps {
-            let (done, took) = (at.as_secs_f64() * 1e3, at.saturating_sub(before).as_secs_f64() * 1e3);
-            table.push_str(&format!("  {done:8.2} ms {took:8.2} ms  {step}\n"));
-            before = *at;
-        }
-        table
-    }
 }

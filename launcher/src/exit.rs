@@ -34,6 +34,18 @@ pub fn code(outcome: &Outcome) -> u8 {
     }
 }
 
+/// Whether it was an agent that failed, by not coming or by getting lost; not a rank.
+pub fn is_of_agents(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Failed { first, .. } => match first.cause {
+            Cause::NotStarted { .. } => first.ranks.is_empty(),
+            Cause::Lost { .. } => true,
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// Ended by this signal.
 pub fn signalled(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(127))

@@ -11,14 +11,11 @@ use thiserror::Error;
 
 use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
 use crate::field::Node;
+use crate::model::{Recommendation, Shape};
 use crate::plan::Plan;
 
-/// By when a session must have come to its agent's first words, where `--start-timeout` is not typed.
+/// By when all agents must be there, where `--start-timeout` is not typed.
 const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
-/// Up to so many nodes the launcher starts all agents itself.
-const FLAT_NODES_MAX: usize = 32;
-/// How many agents one starts where agents start agents, and nobody says.
-const LAUNCH_FANOUT: u32 = 16;
 
 /// Agents on other nodes: which nodes there are, which of them the plan uses, and how to get there.
 pub struct Expedition {
@@ -36,7 +33,7 @@ pub struct Expedition {
     pub fanout: Option<u32>,
     /// How many sessions to open at a time.
     pub batch: Option<u32>,
-    /// By when a session must have come to its agent's first words.
+    /// How long all agents together may take to be there.
     pub patience: Duration,
     /// Makes the plan again, without these nodes: in words why that cannot be.
     pub replan: Replan,
@@ -87,11 +84,6 @@ pub fn method(
         }
         None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent },
     };
-    let kind = match (&options.bootstrap, manager) {
-        (Some(kind), _) => kind.clone(),
-        (None, Some(manager)) => BootstrapKind::Manager(manager),
-        (None, None) => BootstrapKind::Ssh,
-    };
     let words = |default: &[&str]| {
         let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
         if let Some(exec) = &exec {
@@ -101,7 +93,7 @@ pub fn method(
     };
     let with =
         |default: &[&str], lasts: bool| Method::Session { words: words(default), lasts, program: remote.clone() };
-    Ok(match kind {
+    Ok(match kind(options, manager) {
         BootstrapKind::Fork => return Err(MethodError::Fork),
         // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
         BootstrapKind::Ssh => with(
@@ -157,23 +149,41 @@ pub fn method(
     })
 }
 
+/// How agents are started on other nodes: as was typed, else as the manager does whose job the nodes are of,
+/// else by ssh.
+pub fn kind(options: &LaunchOptions, manager: Option<Manager>) -> BootstrapKind {
+    match (&options.bootstrap, manager) {
+        (Some(kind), _) => kind.clone(),
+        (None, Some(manager)) => BootstrapKind::Manager(manager),
+        (None, None) => BootstrapKind::Ssh,
+    }
+}
+
 fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
     value.to_str().map(str::to_owned).ok_or(MethodError::NotText { option })
 }
 
 /// How many agents one starts, if agents start agents. A session that has to last cannot be an agent's:
 /// the agent would take it for something that its ranks have left.
-pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, nodes: usize, method: &Method) -> Option<u32> {
+///
+/// `typed` is the user's own `--fanout`; where nothing is typed, the model has the say.
+pub fn launch_fanout(
+    shape: LaunchShape,
+    typed: Option<u32>,
+    recommended: &Recommendation,
+    method: &Method,
+) -> Option<u32> {
     let lasts = matches!(method, Method::Session { lasts: true, .. } | Method::Step { .. });
-    match shape {
-        _ if lasts => None,
-        LaunchShape::Linear | LaunchShape::Flat => None,
-        LaunchShape::Auto if nodes <= FLAT_NODES_MAX => None,
-        LaunchShape::Auto | LaunchShape::Tree => Some(typed.unwrap_or(LAUNCH_FANOUT)),
-    }
+    let is_tree = match shape {
+        _ if lasts => false,
+        LaunchShape::Linear | LaunchShape::Flat => false,
+        LaunchShape::Auto => recommended.shape == Shape::Tree,
+        LaunchShape::Tree => true,
+    };
+    is_tree.then(|| typed.unwrap_or(recommended.tree_fanout))
 }
 
-/// How long a session may take.
+/// How long all agents together may take to be there.
 pub fn patience(options: &LaunchOptions) -> Duration {
     options.deadline.unwrap_or(PATIENCE_DEFAULT)
 }
@@ -215,6 +225,7 @@ impl Expedition {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Constants, recommend};
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
         method(&options, manager, Path::new("/opt/scela-run"), Sent { name: String::new(), size: 0 }).map(|method| {
@@ -243,6 +254,27 @@ mod tests {
         assert_eq!(method_of(exec(" "), None), Err(MethodError::Empty { option: "--bootstrap exec:" }));
         let fork = LaunchOptions { bootstrap: Some(BootstrapKind::Fork), ..options };
         assert_eq!(method_of(fork, None), Err(MethodError::Fork));
+    }
+
+    #[test]
+    fn who_starts_whom_is_as_typed_or_as_the_model_says() {
+        let chosen = |manager| {
+            let sent = Sent { name: String::new(), size: 0 };
+            method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run"), sent).unwrap()
+        };
+        let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
+        let few = recommend(8, 16, &Constants::default());
+        let many = recommend(1024, 16, &Constants::default());
+        use LaunchShape::{Auto, Flat, Linear, Tree};
+        assert_eq!(launch_fanout(Auto, None, &few, &ssh), None);
+        assert_eq!(launch_fanout(Auto, None, &many, &ssh), Some(many.fanout));
+        assert_eq!(launch_fanout(Auto, Some(2), &many, &ssh), Some(2));
+        assert_eq!(launch_fanout(Tree, None, &few, &ssh), Some(few.tree_fanout));
+        assert_eq!(launch_fanout(Tree, Some(2), &few, &ssh), Some(2));
+        for shape in [Flat, Linear] {
+            assert_eq!(launch_fanout(shape, Some(2), &many, &ssh), None);
+        }
+        assert_eq!(launch_fanout(Tree, Some(2), &many, &srun), None, "a step's processes end with it");
     }
 
     fn expedition(nodes: usize, stations: Vec<usize>, least: usize, most: usize) -> Expedition {

@@ -1,11 +1,14 @@
 //! `--explain`: the whole plan as text, before anything is started. A pure function of [`Explained`],
-//! which whoever plans fills in.
+//! which [`explained`] fills in.
+
+mod planned;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+pub use self::planned::explained;
 use crate::hosts::fold;
 use crate::model::{Prediction, Recommendation, Shape};
 

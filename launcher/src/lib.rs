@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod allocation;
+pub mod calibrate;
 pub mod cli;
 pub mod demo;
 pub mod environment;
@@ -24,6 +25,7 @@ pub mod session;
 pub mod simulate;
 pub mod stats;
 pub mod surroundings;
+pub mod timing;
 
 mod bootstrap;
 mod elf;
@@ -33,4 +35,5 @@ mod muster;
 mod node;
 mod output;
 mod pattern;
+mod progress;
 mod whereabouts;

@@ -17,14 +17,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use launcher::allocation::Allocation;
+use launcher::calibrate::{CalibrateError, calibrate};
 use launcher::cli::{self, Typed};
 use launcher::environment::environment_of_process;
 use launcher::expedition::{self, Expedition};
+use launcher::explain::{explain, explained};
 use launcher::field::{self, Field, FieldError};
+use launcher::model::{self, Constants};
 use launcher::plan::{self, Machine, Plan};
+use launcher::report::Reporter;
 use launcher::session::{self, Ground, Secrets};
 use launcher::surroundings::Process;
 use launcher::{demo, exit, mpi, simulate};
+use nla::driver::Clock;
 use nla::sys;
 use nla::wire::SessionKey;
 
@@ -82,6 +87,7 @@ fn guard(words: &[OsString]) -> ExitCode {
 }
 
 fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
+    let clock = Clock::start();
     let read_file = |path: &Path| {
         let mut bytes = Vec::new();
         File::open(path)?.take(cli::CONFIGFILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
@@ -94,7 +100,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
             let code = simulate::run(&options, &mut io::stdout().lock(), &mut io::stderr().lock());
             return ExitCode::from(code);
         }
-        Ok(Typed::Calibrate(_)) => return fail("this version cannot measure hosts", exit::NOT_LAUNCHED),
+        Ok(Typed::Calibrate(options)) => return ended(measure(*options)),
         Ok(Typed::Help(text) | Typed::Version(text)) => {
             // Nobody to tell if nobody reads.
             let _ = io::stdout().write_all(text.as_bytes());
@@ -110,7 +116,11 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
             return fail(&format!("{text}\n  hint: {}", error.hint()), exit::USAGE);
         }
     };
-    match prepare(request) {
+    ended(prepare(request, clock))
+}
+
+fn ended(result: Result<ExitCode, Trouble>) -> ExitCode {
+    match result {
         Ok(code) => code,
         Err(trouble @ Trouble::Usage(_)) => fail(&trouble.to_string(), exit::USAGE),
         Err(trouble) => fail(&trouble.to_string(), exit::NOT_LAUNCHED),
@@ -141,21 +151,74 @@ enum Trouble {
     Machine(io::Error),
 }
 
-fn prepare(request: cli::Request) -> Result<ExitCode, Trouble> {
+fn prepare(request: cli::Request, clock: Clock) -> Result<ExitCode, Trouble> {
     let random = random().map_err(Trouble::Machine)?;
     let machine = machine(random.session).map_err(Trouble::Machine)?;
     let mut remarks = Vec::new();
     let field = field(&request, &machine, &mut remarks)?;
+    let constants = constants(&request, &field, &mut remarks);
+    let allocation = field.allocation().cloned();
     let (mut plan, ground) = match field {
         Field::Here { .. } => (planned(&request, &machine, &field)?, Ground::Here),
         Field::Nodes { .. } => {
-            let (plan, expedition) = away(request, machine, field)?;
+            let (plan, expedition) = away(request, machine.clone(), field, &constants)?;
             (plan, Ground::There(Box::new(expedition)))
         }
     };
     plan.remarks.splice(..0, remarks);
+    if plan.options.explain {
+        plan.reporter().notes(&plan.remarks);
+        let text = explain(&explained(&plan, &ground, &machine, allocation.as_ref(), &constants));
+        // Nobody to tell if nobody reads.
+        let _ = io::stdout().write_all(text.as_bytes());
+        return Ok(ExitCode::SUCCESS);
+    }
     let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
-    session::run(plan, ground, random.session, secrets).map_err(Trouble::Machine)
+    let ended = session::run(plan, ground, random.session, secrets, clock).map_err(Trouble::Machine)?;
+    Ok(ExitCode::from(ended.code))
+}
+
+/// Measures what the model of start-up times goes by.
+fn measure(options: cli::Options) -> Result<ExitCode, Trouble> {
+    let path = model::store::path(|name| std::env::var_os(name))
+        .ok_or_else(|| Trouble::Missing(CalibrateError::NoPlace.to_string()))?;
+    let machine = machine(0).map_err(Trouble::Machine)?;
+    let (mut remarks, cores) = (Vec::new(), machine.cores);
+    let request = cli::Request { options, commands: Vec::new() };
+    let field = field(&request, &machine, &mut remarks)?;
+    Reporter::of(&request.options).notes(&remarks);
+    // A session for each measurement, with secrets of its own.
+    let run = |request: cli::Request, field: Field| {
+        let random = random().map_err(|error| error.to_string())?;
+        let clock = Clock::start();
+        let machine = Machine { session: random.session, ..machine.clone() };
+        let (plan, expedition) =
+            away(request, machine, field, &Constants::default()).map_err(|trouble| trouble.to_string())?;
+        let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
+        session::run(plan, Ground::There(Box::new(expedition)), random.session, secrets, clock)
+            .map_err(|error| error.to_string())
+    };
+    match calibrate(&request.options, &field, cores, &path, &run) {
+        Ok(text) => {
+            // Nobody to tell if nobody reads.
+            let _ = io::stdout().write_all(text.as_bytes());
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error @ CalibrateError::Failed { code }) => Ok(fail(&error.to_string(), code)),
+        Err(error @ CalibrateError::Here) => Err(Trouble::Usage(error.to_string())),
+        Err(error) => Err(Trouble::Missing(error.to_string())),
+    }
+}
+
+/// What the model of start-up times goes by: the constants that the user has measured, where it is asked.
+fn constants(request: &cli::Request, field: &Field, remarks: &mut Vec<String>) -> Constants {
+    if matches!(field, Field::Here { .. }) && !request.options.explain {
+        return Constants::default();
+    }
+    let Some(path) = model::store::path(|name| std::env::var_os(name)) else { return Constants::default() };
+    let loaded = model::store::load(&path);
+    remarks.extend(loaded.remark);
+    loaded.constants
 }
 
 /// The plan, with what the ranks' MPI library needs.
@@ -166,7 +229,12 @@ fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<P
 }
 
 /// The plan for other nodes, and the way there.
-fn away(request: cli::Request, machine: Machine, field: Field) -> Result<(Plan, Expedition), Trouble> {
+fn away(
+    request: cli::Request,
+    machine: Machine,
+    field: Field,
+    constants: &Constants,
+) -> Result<(Plan, Expedition), Trouble> {
     let launch = &request.options.launch;
     let manager = field.allocation().map(|allocation| allocation.manager);
     let sent = nla::driver::own_program().map_err(Trouble::Machine)?;
@@ -182,7 +250,9 @@ fn away(request: cli::Request, machine: Machine, field: Field) -> Result<(Plan, 
     let each = stations.len().div_ceil(used.len().max(1));
     stations.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
-    let fanout = expedition::launch_fanout(launch.shape, None, used.len(), &method);
+    let (nodes_used, ppn) = plan.extent();
+    let recommended = model::recommend(nodes_used, ppn, constants);
+    let fanout = expedition::launch_fanout(launch.shape, request.options.fanout, &recommended, &method);
     let (batch, patience) = (launch.batch, expedition::patience(launch));
     let most = used.len();
     // Nodes may fail, a job does not shrink.

@@ -82,6 +82,15 @@ impl Default for Constants {
 }
 
 impl Constants {
+    /// Those of a start on this machine alone, where an agent is a process like any other. The times to
+    /// start one are typical and not measured.
+    #[must_use]
+    pub fn here(&self, cores: u32) -> Self {
+        let cores = cores.clamp(1, COUNT_MAX);
+        let process = Duration::from_millis(1);
+        Self { tc: 2 * process, tssh: process, tlogin: process, cores, shared_cores: Some(cores), ..self.clone() }
+    }
+
     /// Whether all are within their bounds.
     pub fn is_valid(&self) -> bool {
         let Self { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, sessions_max, measured: _ } = self;
@@ -147,6 +156,8 @@ pub struct Recommendation {
     pub fanout: u32,
     /// d: levels of agents below the launcher.
     pub depth: u32,
+    /// k of the best tree; [`fanout`](Self::fanout) if that is what is recommended.
+    pub tree_fanout: u32,
     /// `--batch`: b, the least that is as good as any within [`Constants::sessions_max`].
     pub batch: u32,
     /// How long that takes, by our own equations.
@@ -174,10 +185,18 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
     let flat_time = own::flat(size, most, constants);
     if flat_time <= tree_time {
         let batch = least_batch(most, |batch| own::flat(size, batch, constants));
-        Recommendation { shape: Shape::Flat, fanout: size.nodes, depth: 1, batch, time: flat_time, predicted }
+        Recommendation {
+            shape: Shape::Flat,
+            fanout: size.nodes,
+            depth: 1,
+            tree_fanout,
+            batch,
+            time: flat_time,
+            predicted,
+        }
     } else {
         let (fanout, depth, batch) = (tree_fanout, tree_depth, tree_batch);
-        Recommendation { shape: Shape::Tree, fanout, depth, batch, time: tree_time, predicted }
+        Recommendation { shape: Shape::Tree, fanout, depth, tree_fanout, batch, time: tree_time, predicted }
     }
 }
 

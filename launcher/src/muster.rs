@@ -22,22 +22,23 @@ use crate::whereabouts::Whereabouts;
 
 /// Waits for the agents of all stations, leaves out the nodes of those that do not come if that is allowed,
 /// and gives the others their places. `plan` is made again if nodes are left out. The result is where
-/// everything is; or the exit code, and the user knows why.
+/// everything is; or the exit code, and the user knows why. `look` is called now and then.
 pub(crate) async fn gather(
     expedition: &Expedition,
     bootstrap: &mut Bootstrap,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
+    look: impl FnMut(&Bootstrap),
 ) -> Result<Whereabouts, u8> {
-    let deadline = Instant::now() + 2 * expedition.patience;
+    let deadline = Instant::now() + expedition.patience;
     tokio::select! {
         biased;
         signal = asked_to_end(signals) => {
             reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
             return Err(exit::signalled(signal));
         }
-        () = bootstrap.muster(deadline) => {}
+        () = bootstrap.muster(deadline, look) => {}
     }
     let failures = bootstrap.failures();
     let text = failures_text(expedition, failures);
@@ -63,7 +64,7 @@ pub(crate) async fn gather(
         return Err(exit::NOT_LAUNCHED);
     };
     let names = stations.iter().map(|station| expedition.name(*station).to_owned()).collect();
-    bootstrap.commit(stations, plan.settings.tree, plan.options.fanout);
+    bootstrap.commit(stations, plan.settings.tree, plan.options.fanout());
     Ok(Whereabouts::there(sys::host_name(), names, &plan.settings.first))
 }
 

@@ -3,9 +3,11 @@
 
 mod seats;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
@@ -19,6 +21,7 @@ use crate::environment::{environment, is_foreign};
 use crate::field::Field;
 use crate::input::Source;
 use crate::placement::{MapError, PlacementError, Rule};
+use crate::report::Reporter;
 
 /// What the plan needs to know about where it runs.
 #[derive(Clone, Debug)]
@@ -103,6 +106,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Who says what there is to be said of the session, as loudly as is wanted.
+    pub fn reporter(&self) -> Reporter {
+        Reporter::of(&self.options)
+    }
+
     /// How many ranks the first namespace has.
     pub fn size(&self) -> u32 {
         self.settings.first.size
@@ -111,6 +119,15 @@ impl Plan {
     /// How many agents there are.
     pub fn agents(&self) -> u32 {
         self.settings.tree.size() - 1
+    }
+
+    /// On how many nodes there are ranks, and the most on one.
+    pub fn extent(&self) -> (u32, u32) {
+        let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
+        for (agent, some) in &self.settings.first.placement {
+            *ranks.entry(self.settings.nodes.get(agent).copied().unwrap_or_default()).or_default() += some.len() as u32;
+        }
+        (ranks.len() as u32, ranks.into_values().max().unwrap_or_default())
     }
 
     /// The request with the numbers of ranks that this plan has found where none were typed. A plan
@@ -144,7 +161,7 @@ pub fn plan(request: &Request, machine: &Machine, field: &Field) -> Result<Plan,
     let (stdin, input) = stdin(options, size, machine)?;
     let name = format!("{:08x}", machine.session & 0xffff_ffff);
     let settings = RootSettings {
-        tree: Subtree::whole(agents, options.fanout),
+        tree: Subtree::whole(agents, options.fanout()),
         session: SessionPlan {
             environment: machine
                 .environment
@@ -158,6 +175,7 @@ pub fn plan(request: &Request, machine: &Machine, field: &Field) -> Result<Plan,
             kill_grace: options.kill_grace,
             cache: options.cache,
             stats: options.stats.is_some(),
+            sent: Duration::ZERO,
         },
         first: NamespacePlan {
             id: NamespaceId::FIRST,

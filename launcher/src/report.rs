@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::demo::Phases;
+use crate::cli::Options;
 
 /// How much is said.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -29,6 +30,16 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// As loud as these options say.
+    pub fn of(options: &Options) -> Self {
+        let verbosity = match (options.quiet, options.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (false, 0) => Verbosity::Normal,
+            (false, _) => Verbosity::Verbose,
+        };
+        Self { verbosity }
+    }
+
     /// An error and, on further lines, what belongs to it.
     pub fn error(&self, text: &str) {
         say(&format!("scela-run: error: {text}"));
@@ -41,6 +52,11 @@ impl Reporter {
         }
     }
 
+    /// Several such things, one line each.
+    pub fn notes(&self, texts: &[String]) {
+        texts.iter().for_each(|text| self.note(text));
+    }
+
     /// A step of the session.
     pub fn step(&self, at: Duration, text: &str) {
         if self.verbosity >= Verbosity::Verbose {
@@ -49,9 +65,32 @@ impl Reporter {
     }
 }
 
+/// A line of progress stands on the terminal.
+static PROGRESS: AtomicBool = AtomicBool::new(false);
+/// What takes it away again.
+const CLEAR: &str = "\r\x1b[K";
+
+/// Writes a line of progress in place of the one before, if there is one. What is said next takes its place.
+pub(crate) fn show_progress(text: &str) {
+    PROGRESS.store(true, Ordering::Relaxed);
+    write(&format!("{CLEAR}{text}"));
+}
+
+/// Takes the line of progress away.
+pub(crate) fn clear_progress() {
+    if PROGRESS.swap(false, Ordering::Relaxed) {
+        write(CLEAR);
+    }
+}
+
 fn say(text: &str) {
+    let clear = if PROGRESS.swap(false, Ordering::Relaxed) { CLEAR } else { "" };
+    write(&format!("{clear}{text}\n"));
+}
+
+fn write(text: &str) {
     // One write, so that lines of ranks do not come in between; a closed stream is no error here.
-    let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// What a notice says in one line, for -v. `None` for what is reported elsewhere.
@@ -60,7 +99,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<S
         Notice::Joined => "all agents have joined".to_owned(),
         Notice::Started(namespace, size) => format!("{size} ranks{} were started", of(*namespace)),
         Notice::Contact(namespace) => format!("the first rank{} has spoken PMI", of(*namespace)),
-        Notice::Released { namespace, number, entries, bytes } => {
+        Notice::Released { namespace, number, entries, bytes, .. } => {
             format!("fence {number}{}: {entries} new entries, {bytes} bytes", of(*namespace))
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
@@ -178,15 +217,14 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
     }
 }
 
-/// What the demo says at its end.
-pub fn demo_text(size: u32, tree: Subtree, phases: &Phases) -> String {
+/// What the demo says at its end; `phases` is a table of when each was over.
+pub fn demo_text(size: u32, tree: Subtree, phases: &str) -> String {
     let agents = tree.size() - 1;
     format!(
-        "{} said hello through {}, {} deep: each published a card, met the others in a fence,\nread the cards of its two neighbours and found them right.\n\n{}",
+        "{} said hello through {}, {} deep: each published a card, met the others in a fence,\nread the cards of its two neighbours and found them right.\n\n{phases}",
         counted(u64::from(size), "rank", "ranks"),
         counted(u64::from(agents), "agent", "agents"),
         counted(u64::from(tree.depth()), "level", "levels"),
-        phases.table()
     )
 }
 

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write as _};
-use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,8 @@ use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Traffic,
+    AgentId, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing,
+    Traffic,
 };
 use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
@@ -20,10 +20,9 @@ use nla::wire::{BootOrder, DownEncoder, Lane, Reach, SessionId, SessionKey, deco
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::LocalSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use crate::bootstrap::Bootstrap;
-use crate::demo::Phases;
 use crate::exit;
 use crate::expedition::Expedition;
 use crate::input::Reader;
@@ -31,8 +30,10 @@ use crate::library::explain_silence;
 use crate::muster::{addresses, gather};
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
-use crate::report::{Reporter, Verbosity, epilogue, leftovers_text, step_text};
+use crate::progress::{Come, PAUSE, Progress};
+use crate::report::{Reporter, epilogue, leftovers_text, step_text};
 use crate::stats::{Sink, Statistics};
+use crate::timing::{Names, Phases};
 use crate::whereabouts::Whereabouts;
 
 /// Bound of the queues between tasks.
@@ -64,14 +65,24 @@ pub enum Ground {
     There(Box<Expedition>),
 }
 
-/// Runs `plan` on its ground to its end; the result is the launcher's exit code.
-pub fn run(plan: Plan, ground: Ground, session: u64, secrets: Secrets) -> io::Result<ExitCode> {
-    let clock = Clock::start();
+/// How a session has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The launcher's exit code.
+    pub code: u8,
+    /// When what was over, by the launcher's own notes.
+    pub phases: Phases,
+    /// By those of its agents.
+    pub timing: Timing,
+}
+
+/// Runs `plan` on its ground to its end. `clock` is the session's, which began before the plan was made.
+pub fn run(plan: Plan, ground: Ground, session: u64, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let code = LocalSet::new().block_on(&runtime, live(plan, ground, SessionId(session), secrets, clock));
+    let ended = LocalSet::new().block_on(&runtime, live(plan, ground, SessionId(session), secrets, clock));
     runtime.shutdown_background();
-    Ok(ExitCode::from(code?))
+    ended
 }
 
 struct ChildLink {
@@ -106,6 +117,7 @@ struct Session {
     encoder: DownEncoder,
     outcome: Option<Outcome>,
     phases: Phases,
+    progress: Rc<Progress>,
     flushes: Vec<oneshot::Receiver<()>>,
     ending_told: bool,
     meter: Meter,
@@ -123,18 +135,12 @@ struct Asides {
     fanout: u32,
 }
 
-async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<u8> {
+async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
     let options = plan.options.clone();
-    let verbosity = match (options.quiet, options.verbose) {
-        (true, _) => Verbosity::Quiet,
-        (false, 0) => Verbosity::Normal,
-        (false, _) => Verbosity::Verbose,
-    };
-    let reporter = Reporter { verbosity };
-    for remark in std::mem::take(&mut plan.remarks) {
-        reporter.note(&remark);
-    }
+    let reporter = plan.reporter();
+    reporter.notes(&std::mem::take(&mut plan.remarks));
 
+    let progress = Rc::new(Progress::new(reporter));
     // All that can fail is set up before the first process is started.
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new()?;
@@ -156,17 +162,27 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
     };
     let (mut bootstrap, whereabouts) = match &ground {
         Ground::Here => {
-            let bootstrap = Bootstrap::here(order, plan.settings.tree, options.fanout, door.addresses);
+            let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), door.addresses);
             (bootstrap, Whereabouts::here(sys::host_name()))
         }
         Ground::There(expedition) => {
             let root = addresses(&options.launch, door.addresses)?;
-            let mut bootstrap = Bootstrap::there(order, expedition, root);
-            match gather(expedition, &mut bootstrap, &mut plan, &mut signals, reporter).await {
+            let mut bootstrap = Bootstrap::there(order, clock, expedition, root);
+            let ranks_all = u64::from(plan.size());
+            let look = |bootstrap: &Bootstrap| {
+                let (agents, agents_all) = bootstrap.come();
+                progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
+            };
+            match gather(expedition, &mut bootstrap, &mut plan, &mut signals, reporter, look).await {
                 Ok(places) => (bootstrap, places),
                 Err(code) => {
+                    progress.end();
                     bootstrap.wait(LEAVE_TIME).await;
-                    return Ok(code);
+                    let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
+                    let station = |station: u32| expedition.name(station).to_owned();
+                    let table = phases.table(&Timing::default(), 0, &Names { station: &station, agents: None });
+                    reporter.note(&format!("phases of the launch:\n{table}"));
+                    return Ok(Ended { code, phases, timing: Timing::default() });
                 }
             }
         }
@@ -219,6 +235,7 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
         encoder: DownEncoder::default(),
         outcome: None,
         phases: Phases::default(),
+        progress,
         flushes: Vec::new(),
         ending_told: false,
         meter: Meter::default(),
@@ -231,6 +248,8 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
     let limit = options.timeout.map(|limit| (limit, Instant::now() + limit));
     let idle = Instant::now() + Duration::from_secs(1 << 30);
     let mut limited = limit.is_some();
+    let mut glances = tokio::time::interval(PAUSE);
+    glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
 
     let outcome = loop {
         if let Some(outcome) = session.outcome.take() {
@@ -258,6 +277,11 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
                 session.wake_at = None;
                 session.handle(RootInput::Timeout);
             }
+            _ = glances.tick(), if session.progress.is_wanted() => {
+                let ((agents, agents_all), (started, arrived)) = (bootstrap.come(), session.root.come());
+                let ranks_all = u64::from(session.size);
+                session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
+            }
             () = tokio::time::sleep_until(limit.map_or(idle, |(_, at)| at)), if limited => {
                 limited = false;
                 session.handle(RootInput::TimeLimit(limit.map(|(limit, _)| limit).unwrap_or_default()));
@@ -266,8 +290,14 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
     };
     door.abort();
     session.leave(&mut link_incoming, &mut bootstrap).await;
-    let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout };
-    Ok(session.conclude(outcome, asides))
+    let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout() };
+    session.phases.arrivals = bootstrap.arrivals().clone();
+    let station = |station: u32| match &ground {
+        Ground::Here => sys::host_name(),
+        Ground::There(expedition) => expedition.name(station).to_owned(),
+    };
+    let code = session.conclude(outcome, asides, &station);
+    Ok(Ended { code, phases: session.phases, timing: session.root.timing().clone() })
 }
 
 /// What a signal to the launcher means.
@@ -362,7 +392,8 @@ impl Session {
 
     fn on_notice(&mut self, notice: &Notice) {
         let now = self.clock.now();
-        self.phases.note(now, notice);
+        self.phases.on_notice(notice);
+        self.progress.on_notice(notice);
         if let Some(text) = step_text(notice, |failure| self.whereabouts.of_agent(failure.agent).to_owned()) {
             self.reporter.step(now, &text);
         }
@@ -394,12 +425,13 @@ impl Session {
         let child = accepted.peer;
         let open = Rc::new(RefCell::new(BTreeSet::from([Lane::Stdout, Lane::Stderr])));
         let (ends, still_open) = (Rc::clone(&self.stream_ends), Rc::clone(&open));
-        let (out, err) = (self.out.clone(), self.err.clone());
+        let (out, err, progress) = (self.out.clone(), self.err.clone(), Rc::clone(&self.progress));
         let streams: StreamSink = Box::new(move |lane, bytes: Bytes, receipt| {
             if bytes.is_empty() {
                 still_open.borrow_mut().remove(&lane);
                 ends.notify_one();
             } else {
+                progress.end();
                 let writer = if lane == Lane::Stdout { &out } else { &err };
                 writer.write(bytes, receipt);
             }
@@ -521,10 +553,10 @@ impl Session {
         self.children.clear();
     }
 
-    fn conclude(&mut self, mut outcome: Outcome, asides: Asides) -> u8 {
+    fn conclude(&mut self, mut outcome: Outcome, asides: Asides, station: &dyn Fn(u32) -> String) -> u8 {
         let Asides { demo, timing, stats, fanout } = asides;
         let now = self.clock.now();
-        self.phases.end(now);
+        self.phases.on_end(now);
         let host = |failure: &Failure| self.whereabouts.of_agent(failure.agent).to_owned();
         if let Some(text) = epilogue(&outcome, self.size, host) {
             self.reporter.error(&text);
@@ -552,11 +584,13 @@ impl Session {
         let code = exit::code(&outcome);
         self.reporter
             .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
+        let names = Names { station, agents: Some(&self.whereabouts) };
+        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if demo && code == exit::SUCCESS {
             // Nobody to tell if nobody reads.
-            let _ = writeln!(io::stdout(), "{}", crate::report::demo_text(self.size, self.tree, &self.phases));
-        } else if timing {
-            self.reporter.note(&format!("phases:\n{}", self.phases.table()));
+            let _ = writeln!(io::stdout(), "{}", crate::report::demo_text(self.size, self.tree, &phases()));
+        } else if timing || exit::is_of_agents(&outcome) {
+            self.reporter.note(&format!("phases:\n{}", phases()));
         }
         if let Some(table) = table {
             self.reporter.note(&table);

@@ -14,7 +14,7 @@ const VALUE_BYTES: u32 = 64;
 /// where it was refused, which `err` is told, or a bug where an invariant did not hold.
 pub fn run(options: &Options, out: &mut impl Write, err: &mut impl Write) -> u8 {
     let fanouts = match options.simulation.fanouts.as_slice() {
-        [] => vec![options.fanout],
+        [] => vec![options.fanout()],
         fanouts => fanouts.to_vec(),
     };
     let mut rows = Vec::new();

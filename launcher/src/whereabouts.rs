@@ -24,6 +24,12 @@ impl Whereabouts {
         Self { own, agents, placement: plan.placement.clone() }
     }
 
+    /// Agents are on these hosts; of ranks nothing is known.
+    #[cfg(test)]
+    pub(crate) fn on(own: String, agents: Vec<String>) -> Self {
+        Self { own, agents, placement: Vec::new() }
+    }
+
     /// The host of an agent.
     pub(crate) fn of_agent(&self, agent: AgentId) -> &str {
         let agent = (agent.0 as usize).checked_sub(1).and_then(|agent| self.agents.get(agent));

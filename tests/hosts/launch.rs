@@ -90,7 +90,7 @@ fn hosts_that_fail_are_named_with_their_reasons() {
             "node003: Connection refused",
             "node004: Permission denied",
             "node005: no place",
-            "node006: no answer for 3 s",
+            "node006: no answer in time (--start-timeout)",
         ] {
             outcome.says(text);
         }

@@ -3,6 +3,7 @@
 //! | file | about |
 //! |---|---|
 //! | `cluster` | that the hosts of tests are hosts, and leave nothing |
+//! | `explain` | what is told of a launch before and behind it, and what a calibration keeps |
 //! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
@@ -12,6 +13,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
 mod cluster;
+mod explain;
 mod launch;
 mod mocks;
 mod mpich;

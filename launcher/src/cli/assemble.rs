@@ -282,7 +282,7 @@ fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<()
             options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
         }
         Global::AgentsAsNodes => options.agents_as_nodes = true,
-        Global::Fanout => options.fanout = values::number(value, FANOUT_MIN, FANOUT_MAX)?,
+        Global::Fanout => options.fanout = Some(values::number(value, FANOUT_MIN, FANOUT_MAX)?),
         Global::Cache => options.cache = values::cache(value)?,
         // Applied when all else is known.
         Global::CacheEntries => {}

@@ -247,7 +247,7 @@ pub struct LaunchOptions {
     pub min_nodes: Option<u32>,
     /// `--spares`: so many nodes of the list are kept for those that fail.
     pub spares: u32,
-    /// `--start-timeout`: by when all agents must be there. More than zero.
+    /// `--start-timeout`: by when all agents must be there, counted from the first session. More than zero.
     pub deadline: Option<Duration>,
 }
 
@@ -288,8 +288,8 @@ pub struct Options {
     pub agents_per_node: Option<u32>,
     /// `--agents-as-nodes`: whether each agent counts as a node of its own.
     pub agents_as_nodes: bool,
-    /// `--fanout`: the most children of an agent.
-    pub fanout: u32,
+    /// `--fanout`: the most children of an agent; [`Options::fanout`] where it is not typed.
+    pub fanout: Option<u32>,
     /// `--cache` and `--cache-entries`: the policy of the bulletin board's caches.
     pub cache: CachePolicy,
     /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
@@ -304,6 +304,13 @@ pub struct Options {
     /// [`LABEL_BYTES_MAX`](super::LABEL_BYTES_MAX) characters of `[A-Za-z0-9._-]`, the first a
     /// letter or digit.
     pub label: Option<String>,
+}
+
+impl Options {
+    /// The most children of an agent in the session's tree.
+    pub fn fanout(&self) -> u32 {
+        self.fanout.unwrap_or(FANOUT_DEFAULT)
+    }
 }
 
 impl Default for Options {
@@ -327,7 +334,7 @@ impl Default for Options {
             quiet: false,
             agents_per_node: None,
             agents_as_nodes: false,
-            fanout: FANOUT_DEFAULT,
+            fanout: None,
             cache: CachePolicy::default(),
             pmi_port: false,
             timing: false,

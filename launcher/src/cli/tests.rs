@@ -181,7 +181,7 @@ fn options_of_the_session() {
     check_options(&["-q", "--q", "-quiet", "--quiet", "-vv -q"], |o| o.quiet = true);
     check_options(&["-agents-per-node 5", "--agents-per-node=5"], |o| o.agents_per_node = Some(5));
     check_options(&["-agents-as-nodes", "--agents-as-nodes"], |o| o.agents_as_nodes = true);
-    check_options(&["-fanout 2", "--fanout=2"], |o| o.fanout = 2);
+    check_options(&["-fanout 2", "--fanout=2"], |o| o.fanout = Some(2));
     check_options(&["", "--cache hcmab", "-cache=HCMAB"], |_| {});
     check_options(&["-cache hcs", "--cache=HCS", "--cache hcma --cache hcs"], |o| o.cache = CachePolicy::Hcs);
     check_options(&["--cache hcmab-lru --cache-entries 7", "-cache-entries=7 -cache hcmab-lru"], |o| {
@@ -299,7 +299,7 @@ fn a_simulation_has_options_and_no_program() {
     };
     let options =
         simulated("--simulate 16x4 --fanout 8 --cache hcs --pattern 1:p --latency 2us --bandwidth=1G --seed 7");
-    assert_eq!((options.fanout, options.cache), (8, CachePolicy::Hcs));
+    assert_eq!((options.fanout(), options.cache), (8, CachePolicy::Hcs));
     let expected = Simulation {
         size: Some((16, 4)),
         pattern: sim::Pattern::All,

@@ -200,7 +200,7 @@ proptest! {
         constants in any_constants(), nodes in any_count(), ppn in 1..256u32,
     ) {
         let size = Size { nodes, ppn };
-        let Recommendation { shape, fanout, depth: levels, batch, time, predicted } = recommend(nodes, ppn, &constants);
+        let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted } = recommend(nodes, ppn, &constants);
         let most = constants.sessions_max;
         prop_assert!((1..=most).contains(&batch));
         prop_assert!(time <= flat(size, most, &constants));
@@ -210,6 +210,7 @@ proptest! {
         match shape {
             Shape::Flat => prop_assert_eq!((fanout, levels, flat(size, batch, &constants)), (nodes, 1, time)),
             Shape::Tree => {
+                prop_assert_eq!(tree_fanout, fanout);
                 prop_assert_eq!((levels, tree(size, fanout, batch, &constants)), (depth(nodes, fanout), time));
                 prop_assert_eq!(predicted[3].own, time);
             }

@@ -8,7 +8,7 @@ use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
 use super::{Machine, PlanError};
-use crate::cli::{MapBy, Options};
+use crate::cli::{LaunchShape, MapBy, Options};
 use crate::field::{Field, Node};
 use crate::placement::{self, Placement, PlacementError, RankMap, Rule};
 
@@ -75,7 +75,13 @@ pub(super) fn seating(
         Field::Nodes { nodes, .. } => {
             // An explicit number of ranks is the user's to choose, inside of a job too.
             let placement = placement::place(size, nodes, rule, false)?;
-            there(&placement, options.agents_per_node)
+            let per_node = match options.launch.shape {
+                LaunchShape::Linear => PerNode::EachRank,
+                LaunchShape::Auto | LaunchShape::Flat | LaunchShape::Tree => {
+                    options.agents_per_node.map_or(PerNode::AsManyAsNeeded, PerNode::Fixed)
+                }
+            };
+            there(&placement, per_node)
         }
     }
 }
@@ -101,11 +107,25 @@ fn here(size: u32, options: &Options, machine: &Machine, node: &Node, rule: &Rul
     Ok(Seating { nodes, placement, mapping, seats: vec![0; agents as usize], remark })
 }
 
+/// How many agents a node gets.
+#[derive(Copy, Clone, Debug)]
+enum PerNode {
+    /// Few, as each can have many ranks.
+    AsManyAsNeeded,
+    /// So many.
+    Fixed(u32),
+    /// One for each rank.
+    EachRank,
+}
+
 /// Agents on the nodes of a placement.
-fn there(placement: &Placement, per_node: Option<u32>) -> Result<Seating, PlanError> {
+fn there(placement: &Placement, per_node: PerNode) -> Result<Seating, PlanError> {
     let ranks_by_node = placement.ranks_by_node()?;
-    let agents_of =
-        |ranks: &Ranks| per_node.map_or_else(|| ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)), u64::from);
+    let agents_of = |ranks: &Ranks| match per_node {
+        PerNode::AsManyAsNeeded => ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)),
+        PerNode::Fixed(agents) => u64::from(agents),
+        PerNode::EachRank => ranks.len(),
+    };
     let agents: u64 = ranks_by_node.iter().map(|(_, ranks)| agents_of(ranks)).sum();
     if agents > u64::from(AGENTS_MAX) {
         return Err(PlanError::TooManyAgents { agents });

@@ -26,6 +26,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,
         stats: setup.stats,
+        sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {
         nprocs: size,

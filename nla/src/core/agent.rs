@@ -26,6 +26,7 @@ use super::message::{Asker, Down, Up};
 use super::namespace::{Namespace, Stage};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::stats::{Counted, Stats};
+use super::timing::Marks;
 use super::topology::Subtree;
 
 /// Signal numbers that the core speaks of; the same on all Linux machines.
@@ -190,6 +191,9 @@ pub struct Agent {
     /// The parent is to be told what was counted.
     tells_stats: bool,
     counted: Option<Box<Counted>>,
+    /// When the launcher sent what is the same for all.
+    sent: Time,
+    marks: Marks,
 }
 
 impl Agent {
@@ -210,6 +214,8 @@ impl Agent {
             cache: CachePolicy::default(),
             tells_stats: false,
             counted: None,
+            sent: Time::ZERO,
+            marks: Marks::of(here.head()),
         }
     }
 
@@ -244,7 +250,7 @@ impl Agent {
                     actions,
                 );
             }
-            Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, actions),
+            Input::Started(namespace, ranks) => self.on_started(now, namespace, &ranks, actions),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
             Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
             Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(now, namespace, rank, exit, actions),
@@ -255,6 +261,7 @@ impl Agent {
                 if self.phase == Phase::Sweeping {
                     self.phase = Phase::Swept;
                     self.leftovers = leftovers;
+                    self.marks.on_swept(now);
                 }
             }
             Input::Drained { counted } => self.counted = Some(counted),
@@ -284,6 +291,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), actions);
                 self.cache = plan.cache;
                 self.tells_stats = plan.stats;
+                self.sent = plan.sent;
                 actions.push(Action::Configure(plan));
             }
             Down::Launch(plan) => self.on_launch(now, plan, actions),
@@ -343,6 +351,9 @@ impl Agent {
                 actions.push(Action::ToChild(child.head(), Down::Launch(Box::new(share))));
             }
         }
+        if plan.id == NamespaceId::FIRST {
+            self.marks.on_described(now, self.sent);
+        }
         let namespace = Namespace::new(&plan, self.here, self.cache);
         actions.push(Action::Start(plan, namespace.own().clone(), namespace.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
@@ -365,10 +376,7 @@ impl Agent {
         let Some(child) = self.children.get_mut(&from) else { return };
         match message {
             Up::Ready => child.ready = true,
-            Up::Ended { leftovers } => {
-                child.ended = true;
-                child.leftovers = leftovers;
-            }
+            Up::Ended { leftovers, timing } => self.on_ended(now, from, leftovers, &timing, actions),
             Up::Started { namespace } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace)
                     && ns.on_part_started()
@@ -467,7 +475,7 @@ impl Agent {
                 actions.push(Action::Leave(252));
             } else {
                 let leftovers = self.leftovers + self.children.values().map(|child| child.leftovers).sum::<u64>();
-                actions.push(Action::ToParent(Up::Ended { leftovers }));
+                actions.push(Action::ToParent(Up::Ended { leftovers, timing: Box::new(self.marks.told()) }));
             }
         }
         self.tell_stats(actions);

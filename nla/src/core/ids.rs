@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub type Time = Duration;
 
 /// The number of an agent in the tree, in pre-order. The launcher, the root, is number 0.
-#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct AgentId(pub u32);
 
 impl AgentId {

@@ -30,6 +30,11 @@ pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
 /// other namespaces.
 pub const FOREIGN_LOOK_UPS_MAX: usize = 65_536;
 
+/// Fences of which `--timing` tells one by one. Of all further ones it tells together.
+pub const TIMED_FENCES_MAX: u32 = 8;
+/// Agents that `--timing` names of each phase, the last ones.
+pub const TIMED_AGENTS_MAX: usize = 3;
+
 /// How long the root listens for more failures before it elects the first cause.
 pub const GATHER_WINDOW: Duration = Duration::from_millis(100);
 /// How long an agent collects the ends of ranks before it tells its parent in one message.

@@ -17,6 +17,7 @@ use super::ids::{AgentId, NamespaceId, Time};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{Seat, Stretch};
 use super::stats::Stats;
+use super::timing::Timing;
 
 /// From an agent to its parent, about the agent's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -116,6 +117,8 @@ pub enum Up {
     Ended {
         /// Processes that outlived their ranks and were killed.
         leftovers: u64,
+        /// When the agents of the subtree had done what.
+        timing: Box<Timing>,
     },
     /// What the subtree has counted; the last message of all, and only if the session's plan asks for
     /// it.

@@ -26,6 +26,7 @@ mod start;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod topology;
 
 pub use agent::{Action, Agent, Input};
@@ -41,4 +42,5 @@ pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
 pub use start::{StartFailure, StartPhase, StepWord, Window, is_in_list, judge, judge_step, step_word};
 pub use stats::{Counted, LevelStats, Sent, Stats, Times, Traffic};
+pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;

@@ -94,6 +94,8 @@ pub struct SessionPlan {
     pub cache: CachePolicy,
     /// Each agent tells at the end what it has counted.
     pub stats: bool,
+    /// When the launcher sent this, by the session's time.
+    pub sent: Duration,
 }
 
 impl SessionPlan {
@@ -126,6 +128,7 @@ impl fmt::Debug for SessionPlan {
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
             .field("stats", &self.stats)
+            .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
 }

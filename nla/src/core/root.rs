@@ -24,6 +24,7 @@ use super::limits::{END_MARGIN, JOIN_TIME, LEFT_TIME};
 use super::message::{Down, Up};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::stats::Stats;
+use super::timing::Timing;
 use super::topology::Subtree;
 
 const SIGKILL: i32 = 9;
@@ -91,6 +92,8 @@ pub enum Notice {
         entries: usize,
         /// Bytes of what everybody was told of them.
         bytes: usize,
+        /// How long ago the first ranks had arrived.
+        took: Duration,
     },
     /// All ranks have ended.
     RanksEnded,
@@ -157,6 +160,7 @@ pub struct Root {
     failures: Vec<Failure>,
     failures_more: u64,
     leftovers: u64,
+    timing: Timing,
     output_done: bool,
     wake_at: Option<Time>,
 }
@@ -178,6 +182,7 @@ impl Root {
             failures: Vec::new(),
             failures_more: 0,
             leftovers: 0,
+            timing: Timing::default(),
             output_done: false,
             wake_at: None,
         }
@@ -212,6 +217,17 @@ impl Root {
         self.namespaces.get(&NamespaceId::FIRST).is_some_and(|ns| !ns.contacted)
     }
 
+    /// How many ranks of the first namespace were started, as far as is known, and how many have arrived at the open
+    /// fence.
+    pub fn come(&self) -> (u64, u64) {
+        self.namespaces.get(&NamespaceId::FIRST).map_or((0, 0), |ns| (ns.started, ns.fence.arrived().len()))
+    }
+
+    /// When agents had done what, as far as they have told: those that were lost have not.
+    pub fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
     /// Whether the ranks are being ended or have ended.
     pub fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Ending { .. } | Phase::Flushing { .. } | Phase::Over)
@@ -221,11 +237,8 @@ impl Root {
         let Some(child) = self.children.get_mut(&from) else { return };
         match message {
             Up::Ready => child.ready = true,
-            Up::Ended { leftovers } => {
-                child.ended = true;
-                self.leftovers += leftovers;
-            }
-            Up::Started { namespace } => self.on_started(namespace, actions),
+            Up::Ended { leftovers, timing } => self.on_ended(now, from, leftovers, &timing, actions),
+            Up::Started { namespace } => self.on_started(from, namespace, actions),
             Up::Contact { namespace } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace)
                     && !std::mem::replace(&mut ns.contacted, true)
@@ -311,6 +324,7 @@ impl Root {
             && let Some(plan) = self.first.take()
         {
             self.phase = Phase::Running;
+            self.session.sent = now;
             self.to_children(&Down::Session(Box::new(self.session.clone())), actions);
             actions.push(RootAction::Notice(Notice::Joined));
             self.launch(plan, None, actions);

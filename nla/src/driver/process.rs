@@ -2,7 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -83,8 +83,9 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
         // It was told to leave, or nobody is left to tell it anything.
         return Ok(0);
     };
+    let told = Instant::now();
     let attempt = join(order, joining).await;
-    let done = attempt.as_ref().map(|_| ()).map_err(Clone::clone);
+    let done = attempt.as_ref().map(|_| told.elapsed()).map_err(Clone::clone);
     let _ = joined.send(done);
     let (place, accepted, clock) = match attempt {
         Ok(joined) => joined,
@@ -175,7 +176,7 @@ impl Relay {
         mut self,
         here: BootReport,
         placed: oneshot::Sender<Joining>,
-        joined: oneshot::Receiver<Result<(), StartFailure>>,
+        joined: oneshot::Receiver<Result<Duration, StartFailure>>,
     ) {
         let mut placed = Some(placed);
         let mut joined = Some(joined);
@@ -193,7 +194,7 @@ impl Relay {
                 result = own => {
                     joined = None;
                     match result {
-                        Ok(Ok(())) => BootReport::Joined,
+                        Ok(Ok(took)) => BootReport::Joined { took },
                         Ok(Err(failure)) => {
                             let _ = self.channel.tell(&BootReport::NotStarted(failure)).await;
                             return;
@@ -203,7 +204,7 @@ impl Relay {
                     }
                 }
                 Some((station, what)) = self.reports.recv() => {
-                    if matches!(what, BootReport::Joined | BootReport::NotStarted(_)) {
+                    if matches!(what, BootReport::Joined { .. } | BootReport::NotStarted(_)) {
                         self.unsettled.remove(&station);
                     }
                     BootReport::Below(station, Box::new(what))

@@ -73,7 +73,7 @@ pub struct Below {
     pub method: Method,
     /// How many sessions to open at a time; adaptive if nothing is given.
     pub batch: Option<u32>,
-    /// By when a session must have come to its agent's first words.
+    /// How long all of them together may take to be there, from when this is read.
     pub patience: Duration,
 }
 
@@ -173,7 +173,10 @@ pub enum BootReport {
         descriptors: u64,
     },
     /// It is connected to its parent.
-    Joined,
+    Joined {
+        /// Since it was told its place.
+        took: Duration,
+    },
     /// It cannot go on, or was never there.
     NotStarted(StartFailure),
     /// A station below says so.

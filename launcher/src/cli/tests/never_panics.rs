@@ -82,7 +82,7 @@ fn random_word(random: &mut Lcg) -> OsString {
 fn check_request(request: &Request) {
     assert!(!request.commands.is_empty());
     let options = &request.options;
-    assert!((FANOUT_MIN..=FANOUT_MAX).contains(&options.fanout));
+    assert!((FANOUT_MIN..=FANOUT_MAX).contains(&options.fanout()));
     assert!(options.timeout.is_none_or(|time| !time.is_zero() && time <= TIMEOUT_MAX));
     assert!(!(options.quiet && options.verbose > 0));
     for command in &request.commands {

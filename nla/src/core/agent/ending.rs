@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP};
-use crate::core::ids::Time;
+use crate::core::ids::{AgentId, Time};
 use crate::core::namespace::Stage;
+use crate::core::timing::Timing;
 
 impl Agent {
     pub(super) fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
+        self.marks.on_end(now);
         let kill_at = (signal != SIGKILL).then(|| now + grace);
         match self.phase {
             Phase::Serving => {
@@ -23,6 +25,24 @@ impl Agent {
             }
             Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
         }
+    }
+
+    /// Nothing is left of a child's subtree.
+    pub(super) fn on_ended(
+        &mut self,
+        now: Time,
+        from: AgentId,
+        leftovers: u64,
+        timing: &Timing,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(below) = self.here.toward(from) else { return };
+        let Some(child) = self.children.get_mut(&from) else { return };
+        if child.ended || !timing.is_of(below) {
+            return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
+        }
+        (child.ended, child.leftovers) = (true, leftovers);
+        self.marks.on_told(timing);
     }
 
     pub(super) fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {

@@ -28,6 +28,9 @@ impl Agent {
         match entered {
             Ok(()) => {
                 ns.on_entered(rank);
+                if namespace == NamespaceId::FIRST {
+                    self.marks.on_arrived(now);
+                }
                 actions.extend(ns.gathered(now).map(Action::ToParent));
             }
             Err(error) => {
@@ -136,6 +139,9 @@ impl Agent {
         }
         // Out of turn it lets nobody go and changes nothing.
         let Some(released) = ns.release(now, number) else { return Ok(()) };
+        if namespace == NamespaceId::FIRST {
+            self.marks.on_released(now, number);
+        }
         // The children first: the farther away, the longer the way.
         for child in ns.children.keys() {
             let given = Given::News(news.clone());
@@ -159,6 +165,9 @@ impl Agent {
         let seats = ns.seats(number, whole);
         let seats = seats.map_err(|error| format!("it got the release of a ring that makes no sense: {error}"))?;
         let released = ns.release(now, number).unwrap_or_default();
+        if namespace == NamespaceId::FIRST {
+            self.marks.on_released(now, number);
+        }
         let mut own = Vec::new();
         for (part, seat) in seats {
             match part {

@@ -11,8 +11,11 @@ use crate::core::message::{Asker, Brought, Matter, Question, Up};
 use crate::core::ring::Stretch;
 
 impl Agent {
-    pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
+    pub(super) fn on_started(&mut self, now: Time, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        if namespace == NamespaceId::FIRST {
+            self.marks.on_started(now);
+        }
         let complete = ns.on_started(ranks);
         if ns.undone || !matches!(self.phase, Phase::Serving) {
             // They slipped out between the order to end and the cancelling of the rest.
@@ -54,6 +57,9 @@ impl Agent {
         let question = match request {
             Request::Joined => {
                 ns.set_active(rank, true);
+                if namespace == NamespaceId::FIRST {
+                    self.marks.on_contact(now);
+                }
                 if ns.on_contact() {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
                 }
@@ -106,6 +112,9 @@ impl Agent {
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some((fences, unfinished)) = ns.end(rank) else { return };
+        if namespace == NamespaceId::FIRST {
+            self.marks.on_rank_ended(now);
+        }
         let undone = ns.undone;
         self.forget(namespace, rank, actions);
         if undone || !matches!(self.phase, Phase::Serving) {

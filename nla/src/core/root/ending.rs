@@ -9,6 +9,7 @@ use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW};
 use crate::core::message::{Down, Reply};
+use crate::core::timing::Timing;
 
 impl Root {
     pub(super) fn on_failure(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
@@ -58,6 +59,25 @@ impl Root {
             cause: Cause::Lost { why },
         };
         self.on_failure(now, failure, actions);
+    }
+
+    /// Nothing is left of a child's subtree.
+    pub(super) fn on_ended(
+        &mut self,
+        now: Time,
+        from: AgentId,
+        leftovers: u64,
+        timing: &Timing,
+        actions: &mut Vec<RootAction>,
+    ) {
+        let Some(below) = self.tree.toward(from) else { return };
+        let Some(child) = self.children.get_mut(&from) else { return };
+        if child.ended || !timing.is_of(below) {
+            return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
+        }
+        child.ended = true;
+        self.leftovers = self.leftovers.saturating_add(leftovers);
+        self.timing.merge(timing);
     }
 
     pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, actions: &mut Vec<RootAction>) {

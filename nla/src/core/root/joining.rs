@@ -28,6 +28,7 @@ impl Root {
             cache: self.session.cache.at(Place::new(true, &children)),
             look_ups: LookUps::default(),
             unstarted: children.len(),
+            started: 0,
             children,
             contacted: false,
             gone: BTreeMap::new(),
@@ -43,9 +44,10 @@ impl Root {
         self.namespaces.insert(namespace.plan.id, namespace);
     }
 
-    pub(super) fn on_started(&mut self, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
+    pub(super) fn on_started(&mut self, from: AgentId, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.unstarted = ns.unstarted.saturating_sub(1);
+        ns.started += ns.children.get(&from).map_or(0, Ranks::len);
         if ns.unstarted > 0 || ns.undone {
             return;
         }

@@ -23,7 +23,7 @@ impl Root {
         let nobody = Ranks::new();
         let share = ns.children.get(&from).unwrap_or(&nobody);
         match ns.fence.arrive(now, from, number, &ranks, share, brought) {
-            Ok(()) => release(ns, actions),
+            Ok(()) => release(now, ns, actions),
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };
                 self.on_failure(now, Failure { at: now, agent: from, namespace, ranks, cause }, actions);
@@ -56,11 +56,12 @@ impl Root {
 }
 
 /// Releases the open fence if all have arrived.
-fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
+fn release(now: Time, ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     if !ns.fence.is_complete() {
         return;
     }
     let (namespace, number) = (ns.plan.id, ns.fence.number());
+    let took = ns.fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
     let mut to = |child, given| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, given }));
     let (entries, bytes) = match ns.fence.take() {
         Brought::Puts(puts) => {
@@ -86,6 +87,6 @@ fn release(ns: &mut Namespace, actions: &mut Vec<RootAction>) {
             (0, 0)
         }
     };
-    actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes }));
+    actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
     ns.fence.release(number);
 }

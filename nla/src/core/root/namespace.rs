@@ -24,6 +24,8 @@ pub(super) struct Namespace {
     /// Child subtrees that have ranks of it; the shares that these may speak for.
     pub(super) children: BTreeMap<AgentId, Ranks>,
     pub(super) unstarted: usize,
+    /// Ranks of those child subtrees that were started.
+    pub(super) started: u64,
     pub(super) contacted: bool,
     /// Ranks that ended with 0, by the number of fences at which they had arrived.
     pub(super) gone: BTreeMap<u32, Ranks>,

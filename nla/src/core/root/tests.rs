@@ -26,6 +26,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             kill_grace: GRACE,
             cache: CachePolicy::default(),
             stats: false,
+            sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
@@ -130,8 +131,12 @@ fn a_session_without_failures_ends_by_itself() {
     assert_eq!(world.exited(1, 0, "0-1"), []);
     let actions = world.exited(2, 0, "2-3");
     assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
-    world.up(T, 1, Up::Ended { leftovers: 0 });
-    assert_eq!(outcome(&world.up(T, 2, Up::Ended { leftovers: 1 })), None, "output may still be on its way");
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    assert_eq!(
+        outcome(&world.up(T, 2, Up::Ended { leftovers: 1, timing: Box::default() })),
+        None,
+        "output may still be on its way"
+    );
     let actions = world.after(T, RootInput::OutputDone);
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
     assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1))));
@@ -143,8 +148,8 @@ fn a_slow_reader_of_output_never_runs_out_of_time() {
     let mut world = World::running();
     world.exited(1, 0, "0-1");
     world.exited(2, 0, "2-3");
-    world.up(T, 1, Up::Ended { leftovers: 0 });
-    world.up(T, 2, Up::Ended { leftovers: 0 });
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
     assert_eq!(world.after(at(100_000_000), RootInput::Timeout), []);
     assert_eq!(outcome(&world.after(at(100_000_001), RootInput::OutputDone)), Some(&Outcome::Success));
 }
@@ -155,8 +160,8 @@ fn output_that_is_lost_at_the_end_is_no_success() {
     world.exited(1, 0, "0-1");
     world.exited(2, 0, "2-3");
     world.after(T, RootInput::OutputLost);
-    world.up(T, 1, Up::Ended { leftovers: 0 });
-    world.up(T, 2, Up::Ended { leftovers: 0 });
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
     assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::OutputLost));
 }
 
@@ -168,8 +173,8 @@ fn the_first_cause_is_elected_after_a_short_wait() {
     world.fails(at(40), 2, 3, Cause::Signal { signal: 11, core: true, out_of_memory: false });
     let actions = world.after(at(110), RootInput::Timeout);
     assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 15, grace: GRACE }]), "{actions:?}");
-    world.up(at(120), 1, Up::Ended { leftovers: 0 });
-    world.up(at(120), 2, Up::Ended { leftovers: 0 });
+    world.up(at(120), 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.up(at(120), 2, Up::Ended { leftovers: 0, timing: Box::default() });
     let actions = world.after(at(121), RootInput::OutputDone);
     let Some(Outcome::Failed { first, others: 1 }) = outcome(&actions) else { panic!("{actions:?}") };
     assert_eq!(
@@ -247,7 +252,7 @@ fn a_lost_child_is_a_lost_agent() {
     let mut world = World::running();
     world.after(at(5), RootInput::ChildLost(AgentId(2), "cut".into()));
     world.after(at(105), RootInput::Timeout);
-    world.up(at(106), 1, Up::Ended { leftovers: 0 });
+    world.up(at(106), 1, Up::Ended { leftovers: 0, timing: Box::default() });
     let actions = world.after(at(107), RootInput::OutputDone);
     let Some(Outcome::Failed { first, .. }) = outcome(&actions) else { panic!("{actions:?}") };
     assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: "cut".into() }));
@@ -260,8 +265,8 @@ fn the_second_interrupt_kills() {
     assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 2, grace: GRACE }]), "{actions:?}");
     let actions = world.after(T, RootInput::Interrupt(2));
     assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: SIGKILL, grace: Duration::ZERO }]), "{actions:?}");
-    world.up(T, 1, Up::Ended { leftovers: 0 });
-    world.up(T, 2, Up::Ended { leftovers: 0 });
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
     assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Interrupted { signal: 2 }));
 }
 
@@ -294,7 +299,7 @@ fn agents_that_never_join_are_named_when_time_is_up() {
 fn an_agent_that_does_not_end_its_ranks_is_given_up() {
     let mut world = World::running();
     world.after(T, RootInput::Interrupt(2));
-    world.up(T, 1, Up::Ended { leftovers: 0 });
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
     let actions = world.after(GRACE + END_MARGIN, RootInput::Timeout);
     assert!(
         actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(f)) if f.agent == AgentId(2)))
@@ -416,7 +421,7 @@ fn the_root_closes_a_ring() {
         [
             RootAction::ToChild(AgentId(1), seated(0, ">d", "c<")),
             RootAction::ToChild(AgentId(2), seated(2, ">b", "a<")),
-            RootAction::Notice(Notice::Released { namespace: NS, number: 0, entries: 0, bytes: 0 }),
+            RootAction::Notice(Notice::Released { namespace: NS, number: 0, entries: 0, bytes: 0, took: T }),
         ]
     );
     world.gather(1, 1, "0-1", &[]);

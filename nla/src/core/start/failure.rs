@@ -84,6 +84,11 @@ pub struct StartFailure {
 }
 
 impl StartFailure {
+    /// The time in which all agents must be there is over, or what of it there was for this one.
+    pub fn late() -> Self {
+        Self::new(StartPhase::Answer, "no answer in time (--start-timeout)")
+    }
+
     /// A failure in these words, cut to a bound.
     pub fn new(phase: StartPhase, words: impl Into<String>) -> Self {
         Self { phase, words: bounded(words.into()) }

@@ -74,7 +74,7 @@ impl Times {
     }
 
     /// Whether the numbers fit each other: what comes from a peer is checked with this.
-    pub(super) fn is_consistent(&self) -> bool {
+    pub(in crate::core) fn is_consistent(&self) -> bool {
         let ends = |first: &u16, last: &u16| (*first, *last) == (bucket(self.min_ns), bucket(self.max_ns));
         let in_buckets = self.buckets.values().try_fold(0u64, |sum, count| sum.checked_add(*count));
         in_buckets == Some(self.count)

@@ -78,6 +78,7 @@ impl Tree {
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,
                 stats: true,
+                sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },
             nodes: nodes.clone(),

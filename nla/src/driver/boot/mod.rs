@@ -5,9 +5,13 @@
 //! What it is told for a station goes to the agent there, or to the one on the way. A session's
 //! descriptors are closed when its agent has joined the tree, and all that this has started. Where one
 //! command starts many agents (`step`), each has a channel of its own, and the rest is the same.
+//!
+//! All agents are to be there by one time. Who starts others that start others has to hear of them by then:
+//! so each session, and each who starts agents below, is given a part of what is left (`deadline`).
 
 mod channel;
 mod children;
+mod deadline;
 mod program;
 mod script;
 mod session;
@@ -25,6 +29,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use self::children::Children;
+use self::deadline::Deadline;
 use self::session::Session;
 use self::step::{Member, Step};
 use crate::core::{AgentId, StartFailure, Subtree, Window};
@@ -32,6 +37,7 @@ use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Rea
 
 pub use self::program::own_program;
 pub use self::script::agent_id;
+pub use self::session::opening_words;
 
 /// The wait before a host that refuses a session is tried again; it doubles each time, and is spread by as
 /// much again.
@@ -64,7 +70,7 @@ pub struct Starter {
 struct Shared {
     order: BootOrder,
     method: Method,
-    patience: Duration,
+    deadline: Deadline,
     reports: mpsc::UnboundedSender<StationReport>,
     /// The way to each station: the channel of the session on the way, by the first station behind it.
     ways: RefCell<BTreeMap<u32, Way>>,
@@ -80,8 +86,8 @@ struct Way {
 
 impl Starter {
     /// Starts nothing yet. `order` is the same for all agents but for the station; `batch` fixes how many
-    /// sessions are opened at a time, `patience` is what each has until its agent's first words. Reports
-    /// are bounded by the number of stations.
+    /// sessions are opened at a time; after `patience` all agents are there, or have failed. Reports are bounded by
+    /// the number of stations.
     pub fn new(
         order: BootOrder,
         method: Method,
@@ -97,7 +103,7 @@ impl Starter {
         let shared = Rc::new(Shared {
             order,
             method,
-            patience,
+            deadline: Deadline::after(patience),
             reports,
             ways: RefCell::default(),
             children: Children::default(),
@@ -208,6 +214,11 @@ async fn schedule(
     loop {
         while !waiting.is_empty() && window.open() {
             let Some(task) = waiting.pop_front() else { break };
+            if shared.deadline.is_over() {
+                window.on_failure(false);
+                give_up(&shared, task, StartFailure::late(), &again);
+                continue;
+            }
             shared.spawn(attend(Rc::clone(&shared), task, ended.clone()));
         }
         tokio::select! {
@@ -221,8 +232,9 @@ async fn schedule(
                     let retries = failure.phase.retries();
                     window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
-                    if task.tries < retries {
-                        retry(*task, &shared.order, again.clone());
+                    let wait = retry_time(&task, &shared.order);
+                    if task.tries < retries && shared.deadline.allows(wait) {
+                        retry(*task, wait, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
                     }
@@ -232,12 +244,15 @@ async fn schedule(
     }
 }
 
-/// A host that refuses is tried again after a while that is not the same for all.
-fn retry(task: Task, order: &BootOrder, again: mpsc::WeakUnboundedSender<Task>) {
+/// How long to wait before a host that has refused is tried again: not the same for all.
+fn retry_time(task: &Task, order: &BootOrder) -> Duration {
     let mut hasher = DefaultHasher::new();
     (order.marker, task.station, task.tries).hash(&mut hasher);
     let least = RETRY_TIME * 2_u32.pow(task.tries);
-    let wait = least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0);
+    least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
+}
+
+fn retry(task: Task, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
     tokio::task::spawn_local(async move {
         sleep(wait).await;
         if let Some(tasks) = again.upgrade() {
@@ -273,7 +288,7 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
     };
     let pid = child.id();
     shared.children.add(child, shared.method == Method::Fork);
-    let report = match session.begin(&order, shared.patience).await {
+    let report = match session.begin(&order, &shared.deadline).await {
         Ok(Some(report)) => report,
         over => {
             let failure = match over {
@@ -337,7 +352,7 @@ async fn converse(shared: &Shared, station: u32, below: u32, first: BootReport, 
                 return false;
             }
             Ok(Some(report)) => {
-                has_joined |= report == BootReport::Joined;
+                has_joined |= matches!(report, BootReport::Joined { .. });
                 shared.report(station, report);
                 // Nothing follows; who waits for its end waits for nothing.
                 if has_joined && below == 0 {

@@ -204,11 +204,11 @@ mod tests {
             String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
         };
         let path = directory.path().join("it's here");
-        assert_eq!(run(&own(&path)), format!("scela: n1: there is no {}\n", path.display()));
+        assert_eq!(run(&own(&path, b"")), format!("scela: n1: there is no {}\n", path.display()));
         install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
-        assert!(run(&own(&path)).contains("is not of this version"));
+        assert!(run(&own(&path, b"")).contains("is not of this version"));
         install(&path, &program());
-        assert_eq!(run(&own(&path)), "run --guard a label 5000\n");
+        assert_eq!(run(&own(&path, b"")), "run --guard a label 5000\n");
         assert_eq!(run(&RemoteProgram::Command("echo it is".into())), "it is --guard a label 5000\n");
     }
 

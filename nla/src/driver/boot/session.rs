@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::channel::{Reader, frame};
+use super::deadline::Deadline;
 use super::{program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::driver::reach::{SESSION_OPENER, STEP_OPENER};
@@ -97,7 +98,7 @@ impl Session {
             Method::Session { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
                 let script = script::script(program, &mark, &order.label, &dead_ms);
-                let words = opening_words(words, host);
+                let words = words_for(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
                 Self::spawn(command, true, Some(Script { mark, text: script }), *lasts)
@@ -134,15 +135,13 @@ impl Session {
     pub(super) async fn begin(
         &mut self,
         order: &BootOrder,
-        patience: Duration,
+        deadline: &Deadline,
     ) -> Result<Option<BootReport>, StartFailure> {
-        timeout(patience, self.greet(order)).await.unwrap_or_else(|_| {
-            let words = format!("no answer for {} s", patience.as_secs_f32());
-            Err(StartFailure::new(StartPhase::Answer, words))
-        })
+        let patience = deadline.patience(order.below.is_some());
+        timeout(patience, self.greet(order, deadline)).await.unwrap_or_else(|_| Err(StartFailure::late()))
     }
 
-    async fn greet(&mut self, order: &BootOrder) -> Result<Option<BootReport>, StartFailure> {
+    async fn greet(&mut self, order: &BootOrder, deadline: &Deadline) -> Result<Option<BootReport>, StartFailure> {
         let Self { input, reader, script, .. } = self;
         if let Some(Script { mark, text }) = script {
             // Who does not take it says why when it ends.
@@ -152,7 +151,7 @@ impl Session {
                 return Ok(None);
             }
         }
-        if input.write_all(&frame(order)).await.is_err() || !reader.skip_to(&order.marker).await? {
+        if input.write_all(&frame(&deadline.passed_on(order))).await.is_err() || !reader.skip_to(&order.marker).await? {
             return Ok(None);
         }
         reader.next().await
@@ -193,8 +192,17 @@ impl Session {
 /// How long the last words of a session that has ended may take to come.
 const END_TIME: Duration = Duration::from_secs(1);
 
+/// The command that a [`Starter`](super::Starter) runs for an agent on `host`, to the byte; none where it
+/// starts one of its own kind on this machine.
+pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
+    match method {
+        Method::Fork => None,
+        Method::Session { words, .. } | Method::Step { words, .. } => Some(words_for(words, Some(host))),
+    }
+}
+
 /// The words that open a session to `host`, and what it runs.
-fn opening_words(words: &[String], host: Option<&HostAt>) -> Vec<String> {
+fn words_for(words: &[String], host: Option<&HostAt>) -> Vec<String> {
     let name = host.map_or(String::new(), |host| match &host.user {
         Some(user) => format!("{user}@{}", host.name),
         None => host.name.clone(),

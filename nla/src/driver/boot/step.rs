@@ -168,7 +168,8 @@ impl<'a> Muster<'a> {
     /// Waits until each station has an agent or has failed; or until the command has ended, or it is too
     /// late, and so they have. But if the step is taken down, only those have failed that it is because of.
     async fn gather(&mut self, shared: &Shared, running: &mut Running<'_>) {
-        let deadline = Instant::now() + shared.patience;
+        let patience = shared.deadline.patience(false);
+        let deadline = Instant::now() + patience;
         let mut words_until = deadline;
         let (introduced, mut introductions) = mpsc::channel(QUEUE);
         let mut ended = pin!(running.children.exit_code(running.pid, Duration::MAX));
@@ -195,7 +196,7 @@ impl<'a> Muster<'a> {
                     words_until = deadline;
                 }
                 () = sleep_until(deadline) => {
-                    let words = format!("no answer for {} s", shared.patience.as_secs_f32());
+                    let words = format!("no answer for {} s", patience.as_secs_f32());
                     self.is_taken_down = false;
                     return self.fail_rest(&StartFailure::new(StartPhase::Step, words));
                 }
@@ -310,7 +311,7 @@ fn is_about_steps(name: &[u8]) -> bool {
         "SLURM_DEBUG",
     ];
     let begins = |prefix: &&str| name.starts_with(prefix.as_bytes());
-    ["SLURM", "SRUN_"].iter().any(|prefix| begins(&prefix)) && !STAYS.iter().any(|prefix| begins(&prefix))
+    ["SLURM", "SRUN_"].iter().any(|prefix| begins(prefix)) && !STAYS.iter().any(|prefix| begins(prefix))
 }
 
 /// Lines, each up to its bound. They are read until they end, whoever wants them: the command must not find

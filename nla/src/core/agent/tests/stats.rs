@@ -16,6 +16,7 @@ fn plan_of_session(stats: bool) -> SessionPlan {
         kill_grace: Duration::ZERO,
         cache: CachePolicy::default(),
         stats,
+        sent: Duration::ZERO,
     }
 }
 
@@ -48,8 +49,8 @@ const CHILD: AgentId = AgentId(2);
 #[test]
 fn statistics_come_after_the_last_word_of_each_child() {
     let mut world = ended(true);
-    let actions = world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
-    assert_eq!(actions, [Action::ToParent(Up::Ended { leftovers: 0 })]);
+    let actions = world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
+    assert_eq!(leftovers(&actions), 0);
     let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
     let stats = told(&actions);
     assert_eq!(stats.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 1]);
@@ -71,7 +72,7 @@ fn statistics_come_behind_the_end_of_own_processes() {
 #[test]
 fn a_child_that_is_gone_is_not_waited_for() {
     let mut world = ended(true);
-    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     let actions = world.after(T, Input::ChildLost(CHILD, "closed".into()));
     assert_eq!(told(&actions).places(), 1);
 }
@@ -79,11 +80,11 @@ fn a_child_that_is_gone_is_not_waited_for() {
 #[test]
 fn nobody_is_told_who_has_not_asked() {
     let mut world = ended(false);
-    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
     // Nor who has said that all is over.
     let mut world = ended(true);
-    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+    world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     world.after(T, Input::FromParent(Down::Leave));
     assert_eq!(world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf()))), []);
 }
@@ -92,7 +93,7 @@ fn nobody_is_told_who_has_not_asked() {
 fn statistics_that_make_no_sense_end_the_link() {
     for twice in [false, true] {
         let mut world = ended(true);
-        world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0 }));
+        world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
         let stats = if twice {
             world.agent.counted = None;
             world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));

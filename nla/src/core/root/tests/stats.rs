@@ -14,7 +14,7 @@ fn flushed(stats: bool) -> World {
     world.exited(1, 0, "0-1");
     world.exited(2, 0, "2-3");
     for child in [1, 2] {
-        world.up(T, child, Up::Ended { leftovers: 0 });
+        world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() });
     }
     world
 }

@@ -1,0 +1,315 @@
+//! When what happened at agents, from the job's description to the end of their processes: for `--timing`.
+//!
+//! Each agent notes it as it happens, always: a few times of its own, none of single ranks. What it has noted goes
+//! to its parent with its last word, merged with what its children have told, in a size that does not depend on
+//! how many agents there are.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ids::{AgentId, Time};
+use super::limits::{TIMED_AGENTS_MAX, TIMED_FENCES_MAX};
+use super::stats::Times;
+use super::topology::Subtree;
+
+/// A part of a session's life as agents see it, in the order in which they come to an end.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum TimedPhase {
+    /// The description of the job on its way, from the launcher to the agent.
+    Description,
+    /// From then until the agent's last rank was started.
+    Spawn,
+    /// From the description until its first rank has spoken PMI.
+    FirstContact,
+    /// Until its last one has for the first time.
+    LastContact,
+    /// One of the first [`TIMED_FENCES_MAX`] fences, by its number: from when all ranks of the agent had arrived to
+    /// its release. Done, here, is who has arrived.
+    Fence(u32),
+    /// All further fences, likewise.
+    LaterFences,
+    /// From the start of the agent's last rank to the end of the last.
+    Run,
+    /// From the order to end until no process is left.
+    Teardown,
+}
+
+/// One phase at some agents.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PhaseTimes {
+    /// How long it took at each.
+    pub took: Times,
+    /// The [`TIMED_AGENTS_MAX`] that were done last, and when by the session's time; the last one first.
+    pub last: Vec<(AgentId, Time)>,
+}
+
+impl PhaseTimes {
+    /// It took so long at one more agent, and was done then.
+    pub fn note(&mut self, agent: AgentId, took: Duration, done: Time) {
+        self.took.note(took);
+        self.insert(agent, done);
+    }
+
+    /// All of `other` too.
+    pub fn merge(&mut self, other: &Self) {
+        self.took.merge(&other.took);
+        other.last.iter().for_each(|(agent, done)| self.insert(*agent, *done));
+    }
+
+    /// When it was done everywhere.
+    pub fn done(&self) -> Option<Time> {
+        self.last.first().map(|(_, done)| *done)
+    }
+
+    /// Each agent once, with the last of its times.
+    fn insert(&mut self, agent: AgentId, done: Time) {
+        if let Some(at) = self.last.iter().position(|(other, _)| *other == agent) {
+            if self.last[at].1 >= done {
+                return;
+            }
+            self.last.remove(at);
+        }
+        let at = self.last.partition_point(|(other, before)| (*before, agent) > (done, *other));
+        self.last.insert(at, (agent, done));
+        self.last.truncate(TIMED_AGENTS_MAX);
+    }
+
+    fn is_of(&self, subtree: Subtree) -> bool {
+        self.took.is_consistent()
+            && self.last.is_empty() == (self.took.count() == 0)
+            && self.last.len() <= TIMED_AGENTS_MAX
+            && self.last.iter().all(|(agent, _)| subtree.contains(*agent))
+            && self.last.is_sorted_by(|(_, later), (_, earlier)| later >= earlier)
+    }
+}
+
+/// What the agents of a subtree have noted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Timing {
+    /// How many agents these are.
+    pub agents: u32,
+    /// What has come to an end at any of them.
+    pub phases: BTreeMap<TimedPhase, PhaseTimes>,
+}
+
+impl Timing {
+    /// All of `other` too.
+    pub fn merge(&mut self, other: &Self) {
+        self.agents = self.agents.saturating_add(other.agents);
+        for (phase, times) in &other.phases {
+            self.phases.entry(*phase).or_default().merge(times);
+        }
+    }
+
+    /// Whether it can be of `subtree`: what comes from a peer is checked with this.
+    pub fn is_of(&self, subtree: Subtree) -> bool {
+        let once = |times: &PhaseTimes| times.took.count() <= u64::from(self.agents);
+        self.agents <= subtree.size()
+            && self.phases.iter().all(|(phase, times)| {
+                times.is_of(subtree)
+                    && match phase {
+                        TimedPhase::Fence(number) => *number < TIMED_FENCES_MAX && once(times),
+                        TimedPhase::LaterFences => true,
+                        _ => once(times),
+                    }
+            })
+    }
+
+    fn note(&mut self, phase: TimedPhase, agent: AgentId, from: Time, done: Time) {
+        self.phases.entry(phase).or_default().note(agent, done.saturating_sub(from), done);
+    }
+}
+
+/// What one agent notes, of the first namespace and of its own end.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Marks {
+    agent: AgentId,
+    described: Option<Time>,
+    started: Option<Time>,
+    /// The first and the last one.
+    contacts: Option<(Time, Time)>,
+    /// The last own arrival at the open fence.
+    arrived: Option<Time>,
+    rank_ended: Option<Time>,
+    ending: Option<Time>,
+    swept: Option<Time>,
+    timing: Timing,
+}
+
+impl Marks {
+    pub(super) fn of(agent: AgentId) -> Self {
+        Self { agent, timing: Timing { agents: 1, ..Timing::default() }, ..Self::default() }
+    }
+
+    /// The job's description has come, which was sent at `sent`.
+    pub(super) fn on_described(&mut self, now: Time, sent: Time) {
+        self.described = Some(now);
+        self.timing.note(TimedPhase::Description, self.agent, sent, now);
+    }
+
+    /// Own ranks were started.
+    pub(super) fn on_started(&mut self, now: Time) {
+        self.started = Some(now);
+    }
+
+    /// An own rank has spoken PMI for the first time.
+    pub(super) fn on_contact(&mut self, now: Time) {
+        self.contacts = Some((self.contacts.map_or(now, |(first, _)| first), now));
+    }
+
+    /// An own rank has arrived at the open fence.
+    pub(super) fn on_arrived(&mut self, now: Time) {
+        self.arrived = Some(now);
+    }
+
+    /// The open fence is released.
+    pub(super) fn on_released(&mut self, now: Time, number: u32) {
+        // Who has no ranks has waited for nothing.
+        let Some(arrived) = self.arrived.take() else { return };
+        let phase = if number < TIMED_FENCES_MAX { TimedPhase::Fence(number) } else { TimedPhase::LaterFences };
+        let times = self.timing.phases.entry(phase).or_default();
+        times.note(self.agent, now.saturating_sub(arrived), arrived);
+    }
+
+    /// An own rank has ended.
+    pub(super) fn on_rank_ended(&mut self, now: Time) {
+        self.rank_ended = Some(now);
+    }
+
+    /// The ranks are to be ended, or what is left of them.
+    pub(super) fn on_end(&mut self, now: Time) {
+        self.ending.get_or_insert(now);
+    }
+
+    /// No process is left.
+    pub(super) fn on_swept(&mut self, now: Time) {
+        self.swept = Some(now);
+    }
+
+    /// What a child's subtree has noted.
+    pub(super) fn on_told(&mut self, below: &Timing) {
+        self.timing.merge(below);
+    }
+
+    /// All of it, as it is told.
+    pub(super) fn told(&self) -> Timing {
+        let mut timing = self.timing.clone();
+        let (first, last) = self.contacts.unzip();
+        let spans = [
+            (TimedPhase::Spawn, self.described, self.started),
+            (TimedPhase::FirstContact, self.described, first),
+            (TimedPhase::LastContact, self.described, last),
+            (TimedPhase::Run, self.started, self.rank_ended),
+            (TimedPhase::Teardown, self.ending, self.swept),
+        ];
+        for (phase, from, done) in spans {
+            if let (Some(from), Some(done)) = (from, done) {
+                timing.note(phase, self.agent, from, done);
+            }
+        }
+        timing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{decode, encode};
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    /// What an agent notes that is `late` behind the others.
+    fn told(agent: u32, late: u64) -> Timing {
+        let mut marks = Marks::of(AgentId(agent));
+        let at = |time| ms(time + late);
+        marks.on_described(at(10), ms(9));
+        [12, 14].into_iter().for_each(|time| marks.on_started(at(time)));
+        [13, 15, 17].into_iter().for_each(|time| marks.on_contact(at(time)));
+        for number in 0..TIMED_FENCES_MAX + 2 {
+            marks.on_arrived(at(20));
+            marks.on_arrived(at(21));
+            marks.on_released(at(24), number);
+        }
+        marks.on_released(at(25), 99);
+        marks.on_rank_ended(at(30));
+        marks.on_end(at(31));
+        marks.on_end(at(32));
+        marks.on_swept(at(35));
+        marks.told()
+    }
+
+    #[test]
+    fn phases_are_from_one_event_to_another() {
+        let timing = told(3, 0);
+        let of = |phase| {
+            let times: &PhaseTimes = &timing.phases[&phase];
+            assert_eq!(times.last[0].0, AgentId(3));
+            (times.took.count(), times.took.max().unwrap(), times.done().unwrap())
+        };
+        assert_eq!(of(TimedPhase::Description), (1, ms(1), ms(10)));
+        assert_eq!(of(TimedPhase::Spawn), (1, ms(4), ms(14)));
+        assert_eq!(of(TimedPhase::FirstContact), (1, ms(3), ms(13)));
+        assert_eq!(of(TimedPhase::LastContact), (1, ms(7), ms(17)));
+        assert_eq!(of(TimedPhase::Fence(0)), (1, ms(3), ms(21)));
+        assert_eq!(of(TimedPhase::LaterFences), (2, ms(3), ms(21)));
+        assert_eq!(of(TimedPhase::Run), (1, ms(16), ms(30)));
+        assert_eq!(of(TimedPhase::Teardown), (1, ms(4), ms(35)));
+        assert_eq!(timing.phases.len(), 7 + TIMED_FENCES_MAX as usize);
+    }
+
+    #[test]
+    fn what_has_not_happened_is_not_told() {
+        assert_eq!(Marks::of(AgentId(1)).told(), Timing { agents: 1, ..Timing::default() });
+        let mut marks = Marks::of(AgentId(1));
+        marks.on_described(ms(10), ms(11));
+        let timing = marks.told();
+        assert_eq!(timing.phases.keys().collect::<Vec<_>>(), [&TimedPhase::Description]);
+        let times = &timing.phases[&TimedPhase::Description];
+        assert_eq!(times.took.max(), Some(Duration::ZERO), "clocks agree to within the latency of a link only");
+    }
+
+    #[test]
+    fn the_last_ones_are_named_in_whatever_order_they_tell() {
+        let late = [(1, 5), (2, 40), (3, 7), (4, 40), (5, 9), (6, 0)];
+        let mut forward = Timing::default();
+        late.iter().for_each(|(agent, late)| forward.merge(&told(*agent, *late)));
+        let mut backward = Timing::default();
+        late.iter().rev().for_each(|(agent, late)| backward.merge(&told(*agent, *late)));
+        assert_eq!(forward, backward);
+        assert_eq!(forward.agents, 6);
+        let spawn = &forward.phases[&TimedPhase::Spawn];
+        assert_eq!(spawn.last, [(AgentId(2), ms(54)), (AgentId(4), ms(54)), (AgentId(5), ms(23))]);
+        let later = &forward.phases[&TimedPhase::LaterFences];
+        assert_eq!((later.took.count(), later.last.len()), (12, 3));
+        assert!(forward.is_of(Subtree::whole(6, 2)));
+        assert_eq!(decode::<Timing>(&encode(&forward)).unwrap(), forward);
+    }
+
+    #[test]
+    fn only_what_can_be_of_a_subtree_is_believed() {
+        let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
+        let below = tree.of(AgentId(1)).unwrap();
+        let mut good = told(1, 0);
+        good.merge(&told(2, 3));
+        assert!(good.is_of(below) && Timing::default().is_of(below));
+        let changes: [fn(&mut Timing); 8] = [
+            |timing| timing.agents = 3,
+            |timing| timing.agents = 1,
+            |timing| timing.merge(&told(3, 0)),
+            |timing| drop(timing.phases.insert(TimedPhase::Run, told(3, 0).phases[&TimedPhase::Run].clone())),
+            |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.clear(),
+            |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.reverse(),
+            |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.extend([(AgentId(1), ms(0)); 2]),
+            |timing| drop(timing.phases.insert(TimedPhase::Fence(TIMED_FENCES_MAX), PhaseTimes::default())),
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut bad = good.clone();
+            change(&mut bad);
+            assert!(!bad.is_of(below), "change {at}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What is told of a launch: before it (`--explain`), behind it (`--timing`), and how the model's constants are
+//! measured (`--calibrate`).
+
+use std::fs;
+
+use tests::{Cluster, Outcome, Run, scela, sh};
+
+use crate::{cluster, rank};
+
+/// A run on the hosts of `cluster`, started from its front end, by a user who has measured nothing yet.
+fn on(cluster: &Cluster) -> Run {
+    scela().on(cluster).env("XDG_CACHE_HOME", cluster.shared()).args(["-hosts", &cluster.names()])
+}
+
+#[test]
+fn a_plan_is_told_and_nothing_is_started() {
+    let Some(cluster) = cluster(3) else { return };
+    let program = cluster.shared().join("touched");
+    let outcome = on(&cluster)
+        .args(["-np", "5", "-ppn", "2", "-genv", "MSG", "a b", "-genvnone", "--batch", "2", "--explain"])
+        .program(sh(&format!("touch {}", program.display())))
+        .run();
+    let expected = "\
+5 ranks on 3 hosts, 3 agents
+  node[001-002]: 2 ranks on each
+  node003: 1 rank
+
+launch: flat, fan-out 32, 1 level, 2 sessions at a time
+  level 1: scela-run starts node[001-003] (3 sessions)
+
+bootstrap: ssh, as there is no allocation
+  for node001: ssh -T -x -a -o BatchMode=yes -o ControlMaster=no -o ControlPath=none node001 /bin/sh -s
+  for other hosts: the same with their names
+
+environment of ranks: nothing of yours
+  MSG='a b'
+
+predicted time to start, with typical constants: 'scela-run --calibrate LIST' measures those of your hosts
+                          published    scela-run
+  linear                    0.302 s      0.601 s
+  flat (SMP-aware)          0.242 s      0.402 s  (this plan)
+  tree (multi-level)        0.244 s      0.202 s
+  tree, batched             0.332 s      0.402 s
+recommended: --launch flat --batch 2, which takes 0.402 s
+";
+    outcome.is_quiet_success().wrote(expected);
+    assert!(!program.exists(), "a rank was started");
+    let tree = on(&cluster).args(["-np", "3", "--launch", "tree", "--fanout", "2", "--explain"]).program(sh("")).run();
+    tree.is_quiet_success()
+        .wrote_among_others("launch: tree, fan-out 2, 2 levels, as many sessions at a time as go well\n")
+        .wrote_among_others("  level 1: scela-run starts node[001-002] (2 sessions)\n")
+        .wrote_among_others("  level 2: node002 starts node003 (1 session)\n");
+}
+
+/// A line of the table of phases, in milliseconds.
+#[derive(Debug)]
+struct Phase {
+    name: String,
+    done: f64,
+    took: Vec<f64>,
+    last: Vec<String>,
+}
+
+/// The table that a run has told.
+fn phases(outcome: &Outcome) -> Vec<Phase> {
+    let said = outcome.err();
+    let table = said.split("phases:\n").nth(1).expect("a table of phases");
+    let milliseconds = |text: &str| {
+        let (number, unit) = text.trim().rsplit_once(' ').expect("a number and a unit");
+        number.parse::<f64>().expect("a number") * if unit == "s" { 1e3 } else { 1.0 }
+    };
+    let of = |line: &str| {
+        let line = line.replace(" ms", "~ms").replace(" s ", "~s ");
+        let at = line.find("  ").expect("a name and times");
+        let words: Vec<String> = line[at..].split_whitespace().map(|word| word.replace('~', " ")).collect();
+        let (times, last): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.contains(' '));
+        let mut times = times.iter().map(|time| milliseconds(time));
+        let done = times.next().expect("when it was done");
+        let last = last.iter().map(|name| name.trim_end_matches(',').to_owned()).collect();
+        Phase { name: line[..at].to_owned(), done, took: times.collect(), last }
+    };
+    table.lines().skip(1).take_while(|line| line.contains(" ms")).map(of).collect()
+}
+
+#[test]
+fn phases_follow_each_other_and_name_the_last_hosts() {
+    let Some(cluster) = cluster(3) else { return };
+    for shape in ["flat", "tree"] {
+        let run = on(&cluster).np(6).args(["--timing", "--launch", shape, "--fanout", "2"]);
+        let outcome = run.program(rank(["neighbours", "2"])).run();
+        outcome.has_code(0);
+        let phases = phases(&outcome);
+        let names: Vec<_> = phases.iter().map(|phase| phase.name.as_str()).collect();
+        let contacts = "first contact,last contact";
+        let fences = "fence 0,fence 1,fence 2,fence 3";
+        let expected = format!("plan,bootstrap,join,job description,spawn,{contacts},{fences},run,teardown,end");
+        assert_eq!(names.join(","), expected, "{outcome}");
+        for phase in &phases {
+            let Phase { name, took, last, .. } = phase;
+            if ["plan", "end"].contains(&name.as_str()) {
+                assert!(took.is_empty() && last.is_empty(), "{phase:?}");
+                continue;
+            }
+            assert!(took.len() == 3 && took.is_sorted(), "{phase:?}");
+            assert!(took[2] <= phase.done, "{phase:?}");
+            let mut hosts = last.clone();
+            hosts.sort();
+            assert_eq!(hosts, ["node001", "node002", "node003"], "{phase:?}");
+        }
+        // Contacts are while ranks are being started.
+        let order: Vec<_> = phases.iter().filter(|phase| !["spawn", "first contact"].contains(&&*phase.name)).collect();
+        for pair in order.windows(2) {
+            // Clocks of hosts agree to within the latency of a link, here one between busy processes.
+            assert!(pair[0].done <= pair[1].done + 250.0, "{pair:?}\n{outcome}");
+        }
+    }
+}
+
+#[test]
+fn of_a_launch_that_failed_is_told_how_far_it_came() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(tests::Broken::Refused);
+    let outcome = on(&cluster).np(2).program(sh("")).run();
+    outcome.has_code(251).says("phases of the launch:\n").says("\nplan ").says("\nbootstrap ").never_says("spawn");
+    on(&cluster).np(2).arg("-q").program(sh("")).run().has_code(251).never_says("phases");
+}
+
+#[test]
+fn what_is_measured_is_what_the_next_plan_goes_by() {
+    let Some(cluster) = cluster(4) else { return };
+    let list = cluster.names();
+    let run = || scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared());
+    let outcome = run().args(["--calibrate", &list]).run();
+    let file = cluster.shared().join("scela/model.json");
+    outcome
+        .is_quiet_success()
+        .wrote_among_others("measured on node[001-004]:\n")
+        .wrote_among_others("4 sessions at once")
+        .wrote_among_others("cores that all hosts share")
+        .wrote_among_others(&format!("written to '{}'\n", file.display()));
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("\"tc_ns\"") && !text.contains("\"shared_cores\": null"), "{text}");
+    let explain = || run().args(["-hosts", &list, "-np", "4", "--explain"]).program(sh("")).run();
+    explain().is_quiet_success().wrote_among_others("with the constants that --calibrate measured\n");
+    fs::write(&file, "{}").unwrap();
+    explain().has_code(0).wrote_among_others("with typical constants").says("are not used: ");
+}
+
+#[test]
+fn hosts_that_fail_are_not_measured() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(tests::Broken::NameUnknown);
+    let run =
+        |list: &str| scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared()).args(["--calibrate", list]).run();
+    run(&cluster.names())
+        .has_code(251)
+        .says("node002: Name or service not known")
+        .says("nothing was measured")
+        .wrote("");
+    run("localhost").has_code(2).says("--calibrate measures sessions to other hosts");
+    assert!(!cluster.shared().join("scela/model.json").exists());
+}
