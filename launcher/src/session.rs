@@ -78,6 +78,10 @@ pub struct Ended {
 
 /// Runs `plan` on its ground to its end. `clock` is the session's, which began before the plan was made.
 pub fn run(plan: Plan, ground: Ground, session: u64, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
+    if let Ground::There(_) = ground {
+        // Until they have joined, there is a channel to each agent.
+        sys::raise_limit()?;
+    }
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = LocalSet::new().block_on(&runtime, live(plan, ground, SessionId(session), secrets, clock));

@@ -23,7 +23,8 @@ use crate::wire::{BootCommand, BootOrder, BootReport, Place, Reach};
 /// default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose order comes over standard input; the result is its exit code. To be called at the start of `main`: it takes over the process.
+/// Runs an agent whose order comes over standard input; the result is its exit code. To be called at the start
+/// of `main`: it takes over the process.
 pub fn run_agent() -> ExitCode {
     // First of all: only with its order can anything be told.
     let order = match channel::take_order() {

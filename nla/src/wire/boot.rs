@@ -8,8 +8,8 @@
 //! get one [`BootOrder`], which says where the launcher listens; each connects there as to a parent, and its
 //! channel is that connection. Its first report is [`BootReport::Task`].
 //!
-//! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes are a marker that the
-//! order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
+//! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes there
+//! are a marker that the order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
 
 use std::net::SocketAddr;
 use std::time::Duration;

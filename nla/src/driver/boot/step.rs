@@ -311,7 +311,7 @@ fn is_about_steps(name: &[u8]) -> bool {
         "SLURM_DEBUG",
     ];
     let begins = |prefix: &&str| name.starts_with(prefix.as_bytes());
-    ["SLURM", "SRUN_"].iter().any(|prefix| begins(prefix)) && !STAYS.iter().any(|prefix| begins(prefix))
+    ["SLURM", "SRUN_"].iter().any(begins) && !STAYS.iter().any(begins)
 }
 
 /// Lines, each up to its bound. They are read until they end, whoever wants them: the command must not find
