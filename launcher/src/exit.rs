@@ -77,6 +77,20 @@ mod tests {
     }
 
     #[test]
+    fn agents_fail_or_ranks_do() {
+        let of = |ranks: pmi::Ranks, cause| {
+            let (agent, namespace) = (AgentId(1), NamespaceId::FIRST);
+            let first = Failure { at: Duration::ZERO, agent, namespace, ranks, cause };
+            is_of_agents(&Outcome::Failed { first, others: 0 })
+        };
+        let (nobody, one) = (pmi::Ranks::new, || pmi::Ranks::range(0..1));
+        assert!(of(nobody(), Cause::NotStarted { why: String::new() }));
+        assert!(of(nobody(), Cause::Lost { why: String::new() }));
+        assert!(!of(one(), Cause::NotStarted { why: String::new() }), "a program that is not there");
+        assert!(!of(one(), Cause::Code(3)) && !is_of_agents(&Outcome::Success));
+    }
+
+    #[test]
     fn the_table() {
         assert_eq!(code(&Outcome::Success), 0);
         assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }), 124);

@@ -183,9 +183,11 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
                     progress.end();
                     bootstrap.wait(LEAVE_TIME).await;
                     let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
-                    let station = |station: u32| expedition.name(station).to_owned();
-                    let table = phases.table(&Timing::default(), 0, &Names { station: &station, agents: None });
-                    reporter.note(&format!("phases of the launch:\n{table}"));
+                    if options.timing || code == exit::NOT_LAUNCHED {
+                        let station = |station: u32| expedition.name(station).to_owned();
+                        let table = phases.table(&Timing::default(), 0, &Names { station: &station, agents: None });
+                        reporter.note(&format!("phases of the launch:\n{table}"));
+                    }
                     return Ok(Ended { code, phases, timing: Timing::default() });
                 }
             }

@@ -81,7 +81,7 @@ fn hosts_that_fail_are_named_with_their_reasons() {
     cluster.host(4).hide(scela_run());
     cluster.host(5).break_as(Broken::Silent);
     let run = |options: &[&str]| -> Outcome {
-        on(&cluster).np(8).args(["--start-timeout", "3"]).args(options).program(rank(["neighbours", "1"])).run()
+        on(&cluster).np(8).args(["--start-timeout", "6"]).args(options).program(rank(["neighbours", "1"])).run()
     };
     let all = |outcome: &Outcome| {
         for text in [

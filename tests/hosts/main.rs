@@ -9,6 +9,7 @@
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
 //! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
 //! | `slurm_launch` | agents that come by one step of Slurm, on nodes of this machine and on hosts |
+//! | `startup` | how long starts take beside what the model says |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -19,6 +20,7 @@ mod mocks;
 mod mpich;
 mod slurm;
 mod slurm_launch;
+mod startup;
 
 use std::io::{self, Write as _};
 use std::process::Output;

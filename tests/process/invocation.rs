@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use tests::{scela, scela_run, sh};
+use tests::{Terminal, scela, scela_run, sh};
 
 use crate::script;
 
@@ -55,9 +55,34 @@ fn quiet_tells_errors_only() {
 }
 
 #[test]
+fn a_launch_that_takes_long_shows_how_far_it_is() {
+    let run = scela().np(2).agents(2);
+    let file = run.world().file("go on");
+    let wait = format!("await {}", file.display());
+    let program = script(["init", "@1", &wait, "@*", "fence", "finalize", "say done"]);
+    let mut terminal = Terminal::open(run.program(program));
+    terminal.enter("").wait_for("scela-run: 2 ranks started, 1 of 2 in the fence");
+    fs::write(&file, "").unwrap();
+    // The line is gone, and nothing of it is in front of what ranks say.
+    terminal.wait_for("\r\x1b[K").wait_for("done").wait_for_prompt();
+    assert_eq!(terminal.code(), 0);
+    terminal.close();
+}
+
+#[test]
+fn phases_are_told_when_asked_for() {
+    let program = || script(["init", "fence", "fence", "finalize"]);
+    let outcome = scela().np(4).agents(2).arg("--timing").program(program()).run();
+    outcome.has_code(0).says("scela-run: phases:\n").says("\nspawn ").says("\nfence 1 ").says("\nend ");
+    outcome.never_says(" last\n");
+    // A launcher that is asked for nothing says nothing.
+    scela().np(4).program(program()).run().is_quiet_success();
+}
+
+#[test]
 fn the_demo() {
     let outcome = scela().np(64).arg("--demo").run();
-    outcome.is_quiet_success().wrote_among_others("64 ranks said hello through ");
+    outcome.is_quiet_success().wrote_among_others("64 ranks said hello through ").wrote_among_others("\nfence 1 ");
 }
 
 #[test]

@@ -38,6 +38,10 @@ impl Agent {
     ) {
         let Some(below) = self.here.toward(from) else { return };
         let Some(child) = self.children.get_mut(&from) else { return };
+        if child.gone {
+            // It was given up before.
+            return;
+        }
         if child.ended || !timing.is_of(below) {
             return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
         }

@@ -64,3 +64,31 @@ fn statistics_that_make_no_sense_end_the_link() {
         assert_eq!(world.root.stats(Counted::default(), Times::default()).places(), 1);
     }
 }
+
+#[test]
+fn last_words_that_make_no_sense_end_the_link() {
+    let not_of_it = || Box::new(Timing { agents: 9, ..Timing::default() });
+    for twice in [false, true] {
+        let mut world = World::running();
+        let timing = if twice { Box::default() } else { not_of_it() };
+        if twice {
+            assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() }), []);
+        }
+        let actions = world.up(T, 1, Up::Ended { leftovers: 0, timing });
+        assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
+    }
+    let mut world = World::running();
+    world.after(T, RootInput::ChildLost(AgentId(1), "cut".into()));
+    assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: not_of_it() }), [], "it was given up before");
+}
+
+#[test]
+fn the_root_knows_what_agents_have_told_of_themselves() {
+    let mut world = World::running();
+    let timing = Timing { agents: 1, ..Timing::default() };
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::new(timing.clone()) });
+    assert_eq!(*world.root.timing(), timing);
+    assert_eq!(world.root.come(), (4, 0));
+    world.gather(1, 0, "0-1", &[]);
+    assert_eq!(world.root.come(), (4, 2));
+}
