@@ -93,7 +93,7 @@ fn bad_hosts_get_no_rank() {
         "node003: Connection refused",
         "node004: Permission denied",
         "node005: no place",
-        "node006: no answer for 10 s",
+        "node006: no answer in time (--start-timeout)",
     ] {
         outcome.says(text);
     }

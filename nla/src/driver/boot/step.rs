@@ -168,8 +168,7 @@ impl<'a> Muster<'a> {
     /// Waits until each station has an agent or has failed; or until the command has ended, or it is too
     /// late, and so they have. But if the step is taken down, only those have failed that it is because of.
     async fn gather(&mut self, shared: &Shared, running: &mut Running<'_>) {
-        let patience = shared.deadline.patience(false);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + shared.deadline.patience(false);
         let mut words_until = deadline;
         let (introduced, mut introductions) = mpsc::channel(QUEUE);
         let mut ended = pin!(running.children.exit_code(running.pid, Duration::MAX));
@@ -196,9 +195,8 @@ impl<'a> Muster<'a> {
                     words_until = deadline;
                 }
                 () = sleep_until(deadline) => {
-                    let words = format!("no answer for {} s", patience.as_secs_f32());
                     self.is_taken_down = false;
-                    return self.fail_rest(&StartFailure::new(StartPhase::Step, words));
+                    return self.fail_rest(&StartFailure { phase: StartPhase::Step, ..StartFailure::late() });
                 }
             }
         };
