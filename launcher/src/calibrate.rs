@@ -1,4 +1,4 @@
-//! `--calibrate`: measures what the [model](crate::model) goes by on the user's own hosts.
+//! `--calibrate`: measures what the [`crate::model`] goes by on the user's own hosts.
 //!
 //! Whatever it measures it takes from sessions like any others, whose phases are noted anyway: to one host alone,
 //! with one rank and with many, and to all hosts at once. Their ranks print the number by which a kernel is

@@ -1,5 +1,5 @@
 //! How agents get to other nodes: what was asked for, and what the surroundings offer, as the values that
-//! [`Bootstrap`](crate::bootstrap::Bootstrap) takes. Pure.
+//! `Bootstrap` takes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
