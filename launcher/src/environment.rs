@@ -47,7 +47,7 @@ pub(crate) fn environment(
 /// such a step goes too: an `srun` in a rank would ask for processors that its node does not have
 /// and end with "CPU binding outside of job step allocation".
 pub(crate) fn is_foreign(name: &[u8]) -> bool {
-    const PREFIXES: [&str; 20] = [
+    const PREFIXES: [&str; 24] = [
         "PMI_",
         "PMIX_",
         "HYDI_",
@@ -56,7 +56,11 @@ pub(crate) fn is_foreign(name: &[u8]) -> bool {
         "SCELA_SEGMENT",
         "OMPI_COMM_WORLD_",
         "OMPI_MCA_ess_",
-        "OMPI_MCA_orte_",
+        "OMPI_MCA_orte_hnp_uri",
+        "OMPI_MCA_orte_local_daemon_uri",
+        "OMPI_MCA_orte_jobfam_session_dir",
+        "OMPI_MCA_orte_app_num",
+        "OMPI_MCA_orte_num_nodes",
         "JSM_NAMESPACE_",
         "PALS_",
         "ALPS_APP_",
@@ -119,6 +123,7 @@ mod tests {
             "SLURM_PMIX_MAPPING_SERV",
             "SLURM_SRUN_COMM_PORT",
             "FLUX_TASK_RANK",
+            "OMPI_MCA_orte_hnp_uri",
         ];
         let stays = [
             "SLURM_JOB_ID",
@@ -130,6 +135,7 @@ mod tests {
             "LSB_JOBID",
             "FLUX_JOB_ID",
             "OMPI_MCA_btl",
+            "OMPI_MCA_orte_tmpdir_base",
             "PATH",
         ];
         assert_eq!(gone.map(|name| (name, is_foreign(name.as_bytes()))), gone.map(|name| (name, true)));

@@ -152,6 +152,11 @@ enum Trouble {
 }
 
 fn prepare(request: cli::Request, clock: Clock) -> Result<ExitCode, Trouble> {
+    if request.options.launch.no_ports {
+        return Err(Trouble::Missing(
+            "--no-ports is not there yet: agents have to be able to connect to each other".to_owned(),
+        ));
+    }
     let random = random().map_err(Trouble::Machine)?;
     let machine = machine(random.session).map_err(Trouble::Machine)?;
     let mut remarks = Vec::new();

@@ -10,7 +10,8 @@ use std::time::Duration;
 use nla::core::{AgentId, Time};
 use nla::driver::{Gatekeeper, accept, connect};
 use nla::wire::{
-    Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, Welcome, encode,
+    Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
+    encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -175,7 +176,7 @@ fn another_version_is_refused_by_name() {
         request[10..26].copy_from_slice(b"9.9.9\0\0\0\0\0\0\0\0\0\0\0");
         let (refused, heard) = parent.judge_one_who_says(&request).await;
         let here = env!("CARGO_PKG_VERSION");
-        assert_eq!(refused, format!("the other end is ScELA 9.9.9 (protocol 7), this is {here} (protocol 3)"));
+        assert_eq!(refused, format!("the other end is ScELA 9.9.9 (protocol 7), this is {here} (protocol {VERSION})"));
         assert_eq!(heard.len(), PREAMBLE_BYTES + 1, "a verdict, and nothing that needs the key");
     });
 }

@@ -54,7 +54,7 @@ impl StartPhase {
             }
             Self::Answer => "does 'ssh NAME true' return? --start-timeout waits longer",
             Self::ConnectBack => {
-                "is there a firewall between the nodes? --connect-back and --iface choose an address, --no-ports needs none"
+                "is there a firewall between the nodes? --connect-back, --iface and --port-range choose addresses and ports"
             }
             Self::Limits => "'ulimit -a' on that host tells its limits",
             Self::Step => {
