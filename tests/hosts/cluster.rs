@@ -11,10 +11,18 @@ use tests::{Broken, Cluster, Host, Process, eventually, scela, scela_run, sh};
 
 use crate::{cluster, out};
 
-/// What the front end gets from a host by ssh.
+/// What the front end gets from a host by ssh. A machine that is busy takes its time.
 fn ssh(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
-    // Who does not hear of a host has waited long enough.
-    cluster.front_end().run([&["ssh", "-oConnectTimeout=1", host.name()], words].concat())
+    ssh_within(cluster, host, words, "ConnectTimeout=30")
+}
+
+/// The same from a host of which nothing is to be heard: one second of that is enough.
+fn ssh_in_vain(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
+    ssh_within(cluster, host, words, "ConnectTimeout=1")
+}
+
+fn ssh_within(cluster: &Cluster, host: &Host, words: &[&str], patience: &str) -> Output {
+    cluster.front_end().run([&["ssh", "-o", patience, host.name()], words].concat())
 }
 
 /// It fails as a failing ssh does, and says so.
@@ -126,7 +134,7 @@ fn a_host_that_does_not_know_the_key_denies() {
 fn a_host_can_keep_silent() {
     let Some(cluster) = cluster(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
-    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     out(ssh(&cluster, cluster.host(0), &["true"]));
 }
 
@@ -172,7 +180,7 @@ fn no_tcp_port_is_open_but_one() {
     host.restart_sshd(&["Port 22", "Port 2200"]);
     out(ssh(&cluster, host, &["-p2200", "true"]));
     host.drop_all_tcp_but(22);
-    fails(&ssh(&cluster, host, &["-p2200", "true"]), "port 2200: Connection timed out");
+    fails(&ssh_in_vain(&cluster, host, &["-p2200", "true"]), "port 2200: Connection timed out");
     out(ssh(&cluster, host, &["true"]));
 }
 
@@ -211,7 +219,7 @@ fn ssh_connections_can_be_limited() {
 fn a_host_can_be_cut_off_and_come_back() {
     let Some(cluster) = cluster(2) else { return };
     cluster.cut(cluster.host(1));
-    fails(&ssh(&cluster, cluster.host(1), &["true"]), "port 22: ");
+    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "port 22: ");
     out(ssh(&cluster, cluster.host(0), &["true"]));
     cluster.mend(cluster.host(1));
     eventually(|| ssh(&cluster, cluster.host(1), &["true"]).status.success().then_some(())).unwrap();
@@ -221,7 +229,7 @@ fn a_host_can_be_cut_off_and_come_back() {
 fn a_host_can_freeze_and_thaw() {
     let Some(cluster) = cluster(2) else { return };
     cluster.host(1).freeze();
-    fails(&ssh(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     cluster.host(1).thaw();
     out(ssh(&cluster, cluster.host(1), &["true"]));
 }
