@@ -295,6 +295,8 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
         }
     };
     door.abort();
+    // Who is just being let in is to leave as well: its link is dropped.
+    tokio::task::spawn_local(async move { while joined.recv().await.is_some() {} });
     session.leave(&mut link_incoming, &mut bootstrap).await;
     let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout() };
     session.phases.arrivals = bootstrap.arrivals().clone();

@@ -79,13 +79,17 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
     let (joined, on_joined) = oneshot::channel();
     let here = BootReport::Here { addresses, host: sys::host_name(), descriptors };
     let channel = Channel::open(order).await?;
-    let relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
+    let mut relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
     let Some(joining) = wait(&mut place, guardian.as_ref(), order.dead_time).await else {
         // It was told to leave, or nobody is left to tell it anything.
         return Ok(0);
     };
     let told = Instant::now();
-    let attempt = join(order, joining).await;
+    let attempt = tokio::select! {
+        attempt = join(order, joining) => attempt,
+        // Who has started this has given it up, or is gone: no parent will answer.
+        _ = &mut relay => return Ok(0),
+    };
     let done = attempt.as_ref().map(|_| told.elapsed()).map_err(Clone::clone);
     let _ = joined.send(done);
     let (place, accepted, clock) = match attempt {
