@@ -10,7 +10,7 @@ use super::reach;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, StartFailure, StartPhase, Time};
 use crate::sys;
-use crate::wire::{BootCommand, BootOrder, BootReport, decode, encode};
+use crate::wire::{BootCommand, BootOrder, BootReport, decode, encode, framed};
 
 /// The number of a task in its step, from 0 on.
 const TASK: &str = "SLURM_PROCID";
@@ -130,10 +130,8 @@ fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Re
 }
 
 fn write_report(report: &BootReport) -> io::Result<()> {
-    let bytes = encode(report);
     let mut channel = io::stdout().lock();
-    channel.write_all(&(bytes.len() as u32).to_le_bytes())?;
-    channel.write_all(&bytes)?;
+    channel.write_all(&framed(&encode(report)))?;
     channel.flush()
 }
 

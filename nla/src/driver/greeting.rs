@@ -19,7 +19,7 @@ use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
-    SessionKey, Welcome, decode, encode,
+    SessionKey, Welcome, decode, encode, framed,
 };
 
 /// Why a connection did not become a link.
@@ -110,8 +110,7 @@ async fn say<M: serde::Serialize>(
     established: &mut Established,
     message: &M,
 ) -> Result<(), GreetingError> {
-    let message = encode(message);
-    let framed = [&(message.len() as u32).to_le_bytes(), &message[..]].concat();
+    let framed = framed(&encode(message));
     let mut out = Vec::new();
     established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
     Ok(stream.write_all(&out).await?)

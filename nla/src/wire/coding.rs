@@ -34,6 +34,11 @@ pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
     rmp_serde::to_vec(message).expect("messages are plain data, which rmp-serde can always encode")
 }
 
+/// These bytes behind their length, a little-endian u32: a frame.
+pub fn framed(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
+}
+
 /// How long [`encode`] would make `message`, without the memory for it.
 pub fn encoded_bytes<M: Serialize>(message: &M) -> usize {
     let mut count = Count(0);

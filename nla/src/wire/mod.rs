@@ -18,7 +18,7 @@ mod recording;
 pub use boot::{
     Below, BootCommand, BootOrder, BootReport, HostAt, MARKER, Method, NoMarker, Reach, RemoteProgram, Sent, marked,
 };
-pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes};
+pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes, framed};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,
 };

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::coding::{CodingError, decode, encode};
+use super::coding::{CodingError, decode, encode, framed};
 use crate::core::{Action, Agent, AgentId, Input, Subtree, Time};
 
 /// Where the recorded agent is.
@@ -120,10 +120,6 @@ impl<'a> Frames<'a> {
         let read = self.next().map(decode);
         read.transpose().map_err(|source| ReplayError::Unreadable { frame, source })
     }
-}
-
-fn framed(bytes: &[u8]) -> Vec<u8> {
-    [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
 
 #[cfg(test)]

@@ -2,20 +2,13 @@
 
 use std::io;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::core::limits::{BOOT_BYTES_MAX, GREETING_BYTES_MAX};
 use crate::core::{StartFailure, StartPhase};
-use crate::wire::{MARKER, decode, encode, marked};
-
-/// A message as it goes over the channel.
-pub(super) fn frame<M: Serialize>(message: &M) -> Vec<u8> {
-    let bytes = encode(message);
-    [&(bytes.len() as u32).to_le_bytes(), &bytes[..]].concat()
-}
+use crate::wire::{MARKER, decode, marked};
 
 /// What the other end says.
 pub(super) struct Reader {

@@ -43,7 +43,7 @@ pub use self::session::opening_words;
 /// much again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
-/// How long the process of a session that is over may take to end.
+/// How long the process of a session that is over may take to end, and its last words to come.
 const END_TIME: Duration = Duration::from_secs(1);
 
 /// What becomes of a station.

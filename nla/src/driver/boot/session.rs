@@ -6,7 +6,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -14,13 +13,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::channel::{Reader, frame};
+use super::channel::Reader;
 use super::deadline::Deadline;
-use super::{program, script};
+use super::{END_TIME, program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::driver::reach::{SESSION_OPENER, STEP_OPENER};
 use crate::sys;
-use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method};
+use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, encode, framed};
 
 /// Bytes of a session's errors that are kept: the last ones.
 const ERRORS_KEPT: usize = 4096;
@@ -151,7 +150,9 @@ impl Session {
                 return Ok(None);
             }
         }
-        if input.write_all(&frame(&deadline.passed_on(order))).await.is_err() || !reader.skip_to(&order.marker).await? {
+        if input.write_all(&framed(&encode(&deadline.passed_on(order)))).await.is_err()
+            || !reader.skip_to(&order.marker).await?
+        {
             return Ok(None);
         }
         reader.next().await
@@ -168,7 +169,7 @@ impl Session {
                 Some(command) = commands.recv() => command,
             };
             // If it does not listen any more, what it says next tells why.
-            let _ = self.input.write_all(&frame(&command)).await;
+            let _ = self.input.write_all(&framed(&encode(&command))).await;
         }
     }
 
@@ -188,9 +189,6 @@ impl Session {
         judge(code, &said)
     }
 }
-
-/// How long the last words of a session that has ended may take to come.
-const END_TIME: Duration = Duration::from_secs(1);
 
 /// The command that a [`Starter`](super::Starter) runs for an agent on `host`, to the byte; none where it
 /// starts one of its own kind on this machine.

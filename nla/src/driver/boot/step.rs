@@ -24,7 +24,6 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::channel::frame;
 use super::children::Children;
 use super::{Channel, END_TIME, Shared, converse, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
@@ -32,7 +31,7 @@ use crate::core::{AgentId, StartFailure, StartPhase, is_in_list, judge_step, ste
 use crate::driver::clock::Clock;
 use crate::driver::greeting::{Accepted, Gatekeeper, GreetingError, let_in};
 use crate::driver::reach::{self, Door};
-use crate::wire::{BootCommand, BootOrder, BootReport, Method};
+use crate::wire::{BootCommand, BootOrder, BootReport, Method, encode, framed};
 
 /// Lines of the command's errors that are kept: the last ones.
 const LINES_KEPT: usize = 32;
@@ -133,7 +132,7 @@ impl Step {
         let door = tokio::task::spawn_local(let_in(listener, gatekeeper, Clock::start(), arrived)).abort_handle();
         shared.spawn(async move {
             // Who does not take it ends, and says why. Nothing follows: the input ends here.
-            let _ = input.write_all(&frame(&order)).await;
+            let _ = input.write_all(&framed(&encode(&order))).await;
         });
         Ok(Running { children: &shared.children, pid, is_needed: false, lines, arrivals, door })
     }
