@@ -17,7 +17,7 @@ use super::reach::{self, Door};
 use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
 use crate::sys::{self, GuardianLink};
-use crate::wire::{BootCommand, BootOrder, BootReport, Place, Reach};
+use crate::wire::{BootCommand, BootOrder, BootReport, Place};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -102,8 +102,7 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
     };
     let here = place.subtree().unwrap_or(Subtree::whole(0, 1));
     let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
-    let is_remote = matches!(order.reach, Reach::Network(_));
-    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, is_remote)
+    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.reach.is_remote())
         .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
     if let Some(listener) = listener
         && !children.is_empty()
@@ -172,8 +171,7 @@ impl Relay {
         });
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
         let unsettled = (order.station + 1..=order.station + count).collect();
-        let is_remote = matches!(order.reach, Reach::Network(_));
-        Self { channel, starter, reports, unsettled, is_remote }
+        Self { channel, starter, reports, unsettled, is_remote: order.reach.is_remote() }
     }
 
     /// Until the agent and all below have joined, or the channel ends.

@@ -60,6 +60,13 @@ pub enum Reach {
     Network(Option<(u16, u16)>),
 }
 
+impl Reach {
+    /// It is on another node than who started it, as far as anybody knows.
+    pub fn is_remote(self) -> bool {
+        matches!(self, Self::Network(_))
+    }
+}
+
 /// Stations below one, for the agent there to start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Below {
