@@ -25,7 +25,7 @@ mod startup;
 use std::io::{self, Write as _};
 use std::process::Output;
 
-use tests::{Cluster, Program};
+use tests::{Broken, Cluster, Outcome, Program, scela_run};
 
 /// Says that a test cannot run, or fails where each must.
 #[track_caller]
@@ -52,6 +52,27 @@ fn cluster(hosts: usize) -> Option<Cluster> {
 fn out(output: Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// Breaks the five hosts behind the first, each in a way of its own.
+fn break_five(cluster: &Cluster) {
+    let ways = [Broken::NameUnknown, Broken::Refused, Broken::NoLogin, Broken::NoExec, Broken::Silent];
+    for (host, way) in cluster.hosts()[1..].iter().zip(ways) {
+        host.break_as(way);
+        host.hide(scela_run());
+    }
+}
+
+/// Such five are named, of so many, with their reasons.
+#[track_caller]
+fn tells_of_five(outcome: &Outcome, hosts: usize) {
+    outcome
+        .says(&format!("5 of {hosts} hosts could not be started"))
+        .says("node002: Name or service not known")
+        .says("node003: Connection refused")
+        .says("node004: Permission denied")
+        .says("node005: no place")
+        .says("node006: no answer in time (--start-timeout)");
 }
 
 /// The rank program with its arguments.

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Broken, Cluster, Outcome, Run, scela, scela_run};
+use tests::{Cluster, Outcome, Run, scela, scela_run};
 
-use crate::{cluster, skip};
+use crate::{break_five, cluster, skip, tells_of_five};
 
 /// Ranks of MPICH wait by spinning, all on this machine's cores.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -76,27 +76,14 @@ fn bad_hosts_get_no_rank() {
     let (hosts, ppn) = size();
     let Some(cluster) = cluster(hosts) else { return };
     let Some(program) = world(&cluster) else { return };
-    let bad = [Broken::NameUnknown, Broken::Refused, Broken::NoLogin, Broken::NoExec, Broken::Silent];
-    for (host, broken) in cluster.hosts()[1..].iter().zip(bad) {
-        host.break_as(broken);
-        host.hide(scela_run());
-    }
-    let good = hosts - bad.len();
+    break_five(&cluster);
+    let good = hosts - 5;
     let np = hosts * ppn;
     let pattern = cluster.shared().join("out-%h");
     let run = on(&cluster, &program).np(np as u32).args(["--min-nodes", &good.to_string(), "--start-timeout", "10"]);
     let outcome = run.args(["-outfile-pattern".as_ref(), pattern.as_os_str()]).run();
     outcome.has_code(0);
-    for text in [
-        &format!("5 of {hosts} hosts could not be started"),
-        "node002: Name or service not known",
-        "node003: Connection refused",
-        "node004: Permission denied",
-        "node005: no place",
-        "node006: no answer in time (--start-timeout)",
-    ] {
-        outcome.says(text);
-    }
+    tells_of_five(&outcome, hosts);
     println!("{}", outcome.err());
     let right = |host: &tests::Host| {
         let file = cluster.shared().join(format!("out-{}", host.name()));
