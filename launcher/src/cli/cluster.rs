@@ -164,21 +164,7 @@ pub(super) fn start_timeout(value: &OsStr) -> Parsed<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check<T: PartialEq + std::fmt::Debug>(
-        parse: impl Fn(&OsStr) -> Parsed<T>,
-        good: &[(&str, T)],
-        bad: &[(&str, &str)],
-    ) {
-        for (text, expected) in good {
-            assert_eq!(parse(OsStr::new(text)).as_ref(), Ok(expected), "{text}");
-        }
-        for (text, message) in bad {
-            let problem = parse(OsStr::new(text)).expect_err(text);
-            assert_eq!(problem.to_string(), *message, "{text}");
-        }
-    }
+    use crate::cli::values::tests::check;
 
     #[test]
     fn managers() {

@@ -273,12 +273,14 @@ pub(super) fn label(value: &OsStr) -> Parsed<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use nla::core::limits::CACHE_ENTRIES_DEFAULT;
 
     use super::*;
 
-    fn check<T: std::fmt::Debug + PartialEq>(
+    /// What a parser makes of good words, and what it says of bad ones.
+    #[track_caller]
+    pub(in crate::cli) fn check<T: std::fmt::Debug + PartialEq>(
         parse: impl Fn(&OsStr) -> Parsed<T>,
         good: &[(&str, T)],
         bad: &[(&str, &str)],
