@@ -68,7 +68,7 @@ impl Bootstrap {
         let bootstrap = Self::new(order, clock, method, batch, patience, root, stations, fanout);
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, |names| fold(names)),
-            _ => bootstrap.starter.start_tree(0, &below),
+            _ => bootstrap.starter.start_tree(0, &below, own),
         }
         bootstrap
     }

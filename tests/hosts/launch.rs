@@ -58,6 +58,21 @@ fn output_input_signals_and_codes_come_and_go() {
     outcome.has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
 }
 
+/// A session is over when its agent has called back: were they open until all have come, more hosts than may have
+/// one at a time would never come.
+#[test]
+fn sessions_do_not_wait_for_each_other() {
+    let (hosts, limit) = (12, 3);
+    let Some(cluster) = cluster(hosts) else { return };
+    cluster.limit_ssh(limit);
+    cluster.hosts().iter().for_each(|host| host.delay_logins(Duration::from_millis(100)));
+    for options in
+        [&["--launch", "flat"][..], &["--launch", "flat", "--batch", "3"], &["--launch", "tree", "--fanout", "3"]]
+    {
+        on(&cluster).np(hosts as u32).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+}
+
 /// The program is not on the hosts, and home is nothing to write to.
 #[test]
 fn the_program_is_sent() {

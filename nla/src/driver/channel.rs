@@ -21,7 +21,7 @@ const NODE: &str = "SLURMD_NODENAME";
 pub(super) enum Channel {
     /// Standard input and output.
     Own(mpsc::UnboundedReceiver<BootCommand>),
-    /// A connection to the launcher, of one of many that share their order.
+    /// A connection to who awaits it.
     Muster(Box<Accepted>),
 }
 
@@ -31,16 +31,16 @@ impl Channel {
         if order.muster.is_empty() {
             return Ok(Self::Own(commands()));
         }
+        if !order.is_shared() {
+            let opener = (AgentId::ROOT, "who has opened the session to here");
+            return Ok(Self::Muster(Box::new(call(order, opener, AgentId(order.station)).await?)));
+        }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
         let (Some(task), Ok(node)) = (task, std::env::var(NODE)) else {
             let words = format!("{TASK} and {NODE} do not tell which task this is");
             return Err(StartFailure::new(StartPhase::Step, words));
         };
-        // The command that has started it is the launcher's child.
-        let port = order.muster.first().map(SocketAddr::port);
-        let addresses = reach::candidates(port, order.muster.clone());
-        let launcher = (AgentId::ROOT, "the launcher");
-        let (mut accepted, _) = connect_to_any(order, addresses, launcher, AgentId(task)).await?;
+        let mut accepted = call(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
         let lost = |error| StartFailure::new(StartPhase::ConnectBack, format!("the launcher is gone: {error}"));
         accepted.say(&BootReport::Task { node }).await.map_err(lost)?;
         Ok(Self::Muster(Box::new(accepted)))
@@ -62,6 +62,13 @@ impl Channel {
             Self::Muster(accepted) => accepted.hear().await.ok(),
         }
     }
+}
+
+/// Calls who awaits it: the command that has started this process is its child.
+async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
+    let port = order.muster.first().map(SocketAddr::port);
+    let addresses = reach::candidates(port, order.muster.clone());
+    Ok(connect_to_any(order, addresses, above, agent).await?.0)
 }
 
 /// Connects to one of these addresses, the first where `who` is.
@@ -86,17 +93,18 @@ pub(super) async fn connect_to_any(
 /// The order, from standard input, and the marker behind which all is said that goes to standard output.
 pub(super) fn take_order() -> io::Result<BootOrder> {
     let order: BootOrder = read_frame(&mut io::stdin().lock())?;
-    if order.muster.is_empty() {
+    if !order.is_shared() {
         io::stdout().write_all(&order.marker)?;
+        io::stdout().flush()?;
     }
     Ok(order)
 }
 
-/// Says why there will be no agent, where no [`Channel`] is open. The channel of standard input and output
-/// always is; in a step, what is left is its command's own errors.
+/// Says why there will be no agent, where no [`Channel`] is open: on standard output, where somebody listens to
+/// this agent alone; in a step, among its command's own errors.
 pub(super) fn tell_failure(order: &BootOrder, failure: StartFailure) {
     // Whoever could read this may be gone.
-    if order.muster.is_empty() {
+    if !order.is_shared() {
         let _ = write_report(&BootReport::NotStarted(failure));
     } else {
         let node = std::env::var(NODE).unwrap_or_else(|_| sys::host_name());

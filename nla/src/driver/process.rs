@@ -163,10 +163,10 @@ impl Relay {
         // Bounded by the stations below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
         let starter = order.below.as_ref().map(|below| {
-            let order = BootOrder { below: None, ..order.clone() };
+            let order = BootOrder { below: None, muster: Vec::new(), ..order.clone() };
             let station = order.station;
             let starter = Starter::new(order, below.method.clone(), below.batch, below.patience, events);
-            starter.start_tree(station, below);
+            starter.start_tree(station, below, Vec::new());
             starter
         });
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);

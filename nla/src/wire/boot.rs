@@ -4,9 +4,12 @@
 //! agent answers with [`BootReport`]s. An agent that has started others passes on what it and they say
 //! to each other. The channel is over when the agent and all that it has started have joined the tree.
 //!
+//! A session that need not last is closed as soon as there is a better channel: its order says where who has
+//! opened it listens, the agent connects there as to a parent, and says everything over that connection. On
+//! its output come only its marker and, if it cannot connect, why.
+//!
 //! Where one command starts many agents, they share its standard input, and its output is nobody's. All then
-//! get one [`BootOrder`], which says where the launcher listens; each connects there as to a parent, and its
-//! channel is that connection. Its first report is [`BootReport::Task`].
+//! get one [`BootOrder`], and connect in the same way. The first report of each is [`BootReport::Task`].
 //!
 //! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes there
 //! are a marker that the order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
@@ -36,8 +39,8 @@ pub struct BootOrder {
     pub marker: [u8; MARKER],
     /// The station that it is at; 0 in an order for many.
     pub station: u32,
-    /// Where the launcher hears those that share an order, the likeliest first. Nowhere in an order for one:
-    /// its channel is its standard input and output.
+    /// Where who has started it hears it, the likeliest first; nowhere if its channel is its standard input and
+    /// output.
     pub muster: Vec<SocketAddr>,
     /// Who has to reach it.
     pub reach: Reach,
@@ -47,6 +50,13 @@ pub struct BootOrder {
     pub dead_time: Duration,
     /// The stations that it is to start agents at.
     pub below: Option<Below>,
+}
+
+impl BootOrder {
+    /// Many get it, and its station is none.
+    pub fn is_shared(&self) -> bool {
+        self.station == 0
+    }
 }
 
 /// From where an agent has to be reached.

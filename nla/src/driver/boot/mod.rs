@@ -3,12 +3,14 @@
 //! A [`Starter`] opens sessions, as many at a time as its window allows, and says what comes of them:
 //! each report of an agent that it has started, or of one below, with the station that it is about.
 //! What it is told for a station goes to the agent there, or to the one on the way. A session's
-//! descriptors are closed when its agent has joined the tree, and all that this has started. Where one
-//! command starts many agents (`step`), each has a channel of its own, and the rest is the same.
+//! agent calls back as soon as it is there (`callers`), and what they say to each other goes over that
+//! connection: the session is ended, so that only those are open that have not come to anything yet. Where it
+//! has to last, it is the channel. Where one command starts many agents (`step`), each calls back, too.
 //!
 //! All agents are to be there by one time. Who starts others that start others has to hear of them by then:
 //! so each session, and each who starts agents below, is given a part of what is left (`deadline`).
 
+mod callers;
 mod channel;
 mod children;
 mod deadline;
@@ -17,7 +19,7 @@ mod script;
 mod session;
 mod step;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -28,10 +30,11 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
+use self::callers::{Callers, Member};
 use self::children::Children;
 use self::deadline::Deadline;
 use self::session::Session;
-use self::step::{Member, Step};
+use self::step::Step;
 use crate::core::{AgentId, StartFailure, Subtree, Window};
 use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Reach};
 
@@ -75,6 +78,8 @@ struct Shared {
     /// The way to each station: the channel of the session on the way, by the first station behind it.
     ways: RefCell<BTreeMap<u32, Way>>,
     children: Children,
+    /// Where the agents at the other ends of sessions call, if they do.
+    callers: OnceCell<Callers>,
     sessions: RefCell<Vec<AbortHandle>>,
 }
 
@@ -107,6 +112,7 @@ impl Starter {
             reports,
             ways: RefCell::default(),
             children: Children::default(),
+            callers: OnceCell::new(),
             sessions: RefCell::default(),
         });
         // Bounded by the number of stations.
@@ -120,9 +126,26 @@ impl Starter {
         self.push(Task { station, host, reach, below: None, tries: 0 });
     }
 
-    /// Starts agents at all stations of `below`: the nearest ones from here, which start the others.
-    pub fn start_tree(&self, here: u32, below: &Below) {
-        tasks_below(here, below, self.shared.order.reach).into_iter().for_each(|task| self.push(task));
+    /// Starts agents at all stations of `below`: the nearest ones from here, which start the others. They find
+    /// this process at `own` addresses, the likeliest first; where none are given, at those that it knows itself.
+    pub fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
+        let near = tasks_below(here, below, self.shared.order.reach);
+        if !matches!(self.shared.method, Method::Session { lasts: false, .. }) {
+            return near.into_iter().for_each(|task| self.push(task));
+        }
+        let stations = here + 1..=here + below.hosts.len() as u32;
+        let (shared, tasks) = (Rc::clone(&self.shared), self.tasks.clone());
+        self.shared.spawn(async move {
+            match Callers::open(&shared, stations.clone(), &own).await {
+                Ok(callers) => {
+                    let _ = shared.callers.set(callers);
+                    near.into_iter().for_each(|task| drop(tasks.send(task)));
+                }
+                Err(failure) => {
+                    stations.for_each(|station| shared.report(station, BootReport::NotStarted(failure.clone())));
+                }
+            }
+        });
     }
 
     /// Starts agents at all of `hosts`, the stations from 1 on, by steps: one, unless a host is there several
@@ -281,27 +304,46 @@ enum Beginning {
 async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beginning>) {
     let began = Instant::now();
     let station = task.station;
-    let order = BootOrder { station, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
+    let callers = shared.callers.get();
+    let muster = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
+    let order = BootOrder { station, muster, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
     let (mut session, child) = match Session::open(&shared.method, task.host.as_ref(), &order) {
         Ok(opened) => opened,
         Err(failure) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
     };
     let pid = child.id();
     shared.children.add(child, shared.method == Method::Fork);
-    let report = match session.begin(&order, &shared.deadline).await {
-        Ok(Some(report)) => report,
+    let call = async {
+        match callers {
+            Some(callers) => callers.call_of(station).await,
+            None => std::future::pending().await,
+        }
+    };
+    let (member, said) = tokio::select! {
+        biased;
+        (member, report) = call => (Some(member), Ok(Some(report))),
+        said = session.begin(&order, &shared.deadline) => (None, said),
+    };
+    let report = match said {
+        Ok(Some(report)) if !matches!(report, BootReport::NotStarted(_)) => report,
         over => {
             let failure = match over {
-                Err(failure) => failure,
+                Err(failure) | Ok(Some(BootReport::NotStarted(failure))) => failure,
                 Ok(_) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
             };
             shared.close(session, pid, true);
             return drop(begun.send(Beginning::Badly(Box::new(task), failure)));
         }
     };
+    let mut channel = match member {
+        Some(member) => {
+            shared.close(session, pid, true);
+            Channel::Member(member)
+        }
+        None => Channel::Session(Box::new(session), pid),
+    };
     let _ = begun.send(Beginning::Well(began.elapsed()));
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
-    let mut channel = Channel::Session(Box::new(session), pid);
     let has_joined = converse(&shared, station, below, report, &mut channel).await;
     if let Channel::Session(session, pid) = channel {
         shared.close(*session, pid, !has_joined);
@@ -331,7 +373,7 @@ impl Channel {
     async fn ended(&mut self, children: &Children) -> StartFailure {
         match self {
             Self::Session(session, pid) => session.ended(children.exit_code(*pid, END_TIME).await).await,
-            Self::Member(_) => Member::ended(),
+            Self::Member(member) => member.ended(),
         }
     }
 }
@@ -386,9 +428,9 @@ impl Shared {
         let _ = self.reports.send((station, report));
     }
 
-    /// Closes the descriptors of a session. Its process is ended too, unless the agent needs it.
-    fn close(&self, session: Session, pid: u32, failed: bool) {
-        if self.method != Method::Fork && (failed || !session.lasts) {
+    /// Closes the descriptors of a session. Its process is ended too, unless an agent needs it.
+    fn close(&self, session: Session, pid: u32, is_over: bool) {
+        if self.method != Method::Fork && (is_over || !session.lasts) {
             self.children.end(pid);
         }
     }

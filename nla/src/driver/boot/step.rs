@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::pin::pin;
@@ -21,17 +21,16 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::callers::{Member, Port};
 use super::children::Children;
 use super::{Channel, END_TIME, Shared, converse, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
-use crate::core::{AgentId, StartFailure, StartPhase, is_in_list, judge_step, step_word};
-use crate::driver::clock::Clock;
-use crate::driver::greeting::{Accepted, Gatekeeper, GreetingError, let_in};
-use crate::driver::reach::{self, Door};
-use crate::wire::{BootCommand, BootOrder, BootReport, Method, encode, framed};
+use crate::core::{StartFailure, StartPhase, is_in_list, judge_step, step_word};
+use crate::driver::greeting::{Accepted, GreetingError};
+use crate::driver::reach;
+use crate::wire::{BootOrder, BootReport, Method, encode, framed};
 
 /// Lines of the command's errors that are kept: the last ones.
 const LINES_KEPT: usize = 32;
@@ -55,15 +54,12 @@ struct Running<'a> {
     is_needed: bool,
     /// What the command writes to its standard error.
     lines: mpsc::Receiver<String>,
-    /// Who has proved to be of the session.
-    arrivals: mpsc::Receiver<Accepted>,
-    door: AbortHandle,
+    /// Where its tasks call. Who comes when it is closed finds nobody, and leaves.
+    port: Port,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // Who comes later finds nobody, and leaves.
-        self.door.abort();
         if !self.is_needed {
             self.children.end(self.pid);
         }
@@ -111,14 +107,11 @@ impl Step {
         let Method::Step { words, program } = &shared.method else {
             return Err(StartFailure::new(StartPhase::Command, "there is no command that starts a step"));
         };
-        let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
-        let door = reach::open(shared.order.reach).await.map_err(no_port)?;
-        let Some(Door { addresses, listener }) = door else { return Err(no_port(io::ErrorKind::Unsupported.into())) };
-        let port = addresses.first().map_or(0, SocketAddr::port);
-        let muster = self.own.iter().map(|address| SocketAddr::new(*address, port)).collect();
-        let order = BootOrder { station: 0, muster, ..shared.order.clone() };
-
         let nodes: Vec<&str> = stations.keys().map(String::as_str).collect();
+        let tasks = 1..=nodes.len() as u32;
+        let port = Port::open(&shared.order, tasks, &self.own).await?;
+        let order = BootOrder { station: 0, muster: port.addresses.clone(), ..shared.order.clone() };
+
         let (hosts, count) = ((self.fold)(&nodes), nodes.len().to_string());
         let words = words.iter().map(|word| word.replace("{hosts}", &hosts).replace("{nodes}", &count));
         let script = script::step_script(program, &order.label, &order.dead_time.as_millis().to_string());
@@ -127,14 +120,11 @@ impl Step {
         let (pid, mut input, lines) = spawn(&words, &shared.children)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
 
-        let (arrived, arrivals) = mpsc::channel(QUEUE);
-        let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), (1..=nodes.len() as u32).map(AgentId));
-        let door = tokio::task::spawn_local(let_in(listener, gatekeeper, Clock::start(), arrived)).abort_handle();
         shared.spawn(async move {
             // Who does not take it ends, and says why. Nothing follows: the input ends here.
             let _ = input.write_all(&framed(&encode(&order))).await;
         });
-        Ok(Running { children: &shared.children, pid, is_needed: false, lines, arrivals, door })
+        Ok(Running { children: &shared.children, pid, is_needed: false, lines, port })
     }
 }
 
@@ -176,7 +166,7 @@ impl<'a> Muster<'a> {
                 return;
             }
             tokio::select! {
-                Some(accepted) = running.arrivals.recv() => shared.spawn(introduce(accepted, introduced.clone())),
+                Some(accepted) = running.port.arrivals.recv() => shared.spawn(introduce(accepted, introduced.clone())),
                 Some((node, member, report)) = introductions.recv() => {
                     if self.stations.contains_key(&node) && !self.failures.contains_key(&node) {
                         self.present.insert(node, (member, report));
@@ -248,31 +238,11 @@ async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, Mem
     let words = async { Ok((accepted.hear().await?, accepted.hear().await?)) };
     let words: Result<Result<_, GreetingError>, _> = timeout(HELLO_TIME, words).await;
     match words {
-        // Nobody hears it when the step is over.
-        Ok(Ok((BootReport::Task { node }, report))) => drop(introduced.send((node, Member(accepted), report)).await),
-        other => tracing::warn!(task = %accepted.peer, ?other, "a task of the step does not say what it should"),
-    }
-}
-
-/// The connection of an agent that is there.
-pub(super) struct Member(Accepted);
-
-impl Member {
-    /// Waits for a report, or for something to tell. `None` at the end.
-    pub(super) async fn next_of(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Option<BootReport> {
-        loop {
-            let command = tokio::select! {
-                report = self.0.hear() => return report.ok(),
-                Some(command) = commands.recv() => command,
-            };
-            // If it does not listen any more, it says nothing more either.
-            let _ = self.0.say(&command).await;
+        Ok(Ok((BootReport::Task { node }, report))) => {
+            // Nobody hears it when the step is over.
+            let _ = introduced.send((node, Member::new(accepted, StartPhase::Step), report)).await;
         }
-    }
-
-    /// Why it has ended.
-    pub(super) fn ended() -> StartFailure {
-        StartFailure::new(StartPhase::Step, "its agent ended before it was part of the tree")
+        other => tracing::warn!(task = %accepted.peer, ?other, "a task of the step does not say what it should"),
     }
 }
 
