@@ -10,13 +10,18 @@ const MOST: u32 = 128;
 const SLOW: u32 = 8;
 
 /// A window of sessions: it grows by one for each that succeeds quickly, and halves when one is refused
-/// or is slow; at most once for all that were on their way then. With a fixed size it stays as it is.
+/// or is slow; at most once for all that were on their way then. From then on it grows by one for as many as
+/// fit into it, as TCP's does, so that it stays near what is allowed. With a fixed size it stays as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Window {
     limit: u32,
     is_fixed: bool,
     under_way: u32,
     quickest: Option<Time>,
+    /// It was halved once.
+    is_careful: bool,
+    /// Quick ones since it grew last, once it is careful.
+    quick: u32,
     /// Endings that still belong to what was on its way when the window was halved.
     old: u32,
 }
@@ -24,7 +29,15 @@ pub struct Window {
 impl Window {
     /// Of this size for good; of a size that adapts itself where none is given.
     pub fn new(fixed: Option<u32>) -> Self {
-        Self { limit: fixed.unwrap_or(FIRST).max(1), is_fixed: fixed.is_some(), under_way: 0, quickest: None, old: 0 }
+        Self {
+            limit: fixed.unwrap_or(FIRST).max(1),
+            is_fixed: fixed.is_some(),
+            under_way: 0,
+            quickest: None,
+            is_careful: false,
+            quick: 0,
+            old: 0,
+        }
     }
 
     /// Whether one more may be opened; if so, it counts as opened.
@@ -42,7 +55,11 @@ impl Window {
         if took > quickest * SLOW {
             self.shrink(is_old);
         } else if !is_old && !self.is_fixed {
-            self.limit = (self.limit + 1).min(MOST);
+            self.quick += 1;
+            if !self.is_careful || self.quick >= self.limit {
+                self.limit = (self.limit + 1).min(MOST);
+                self.quick = 0;
+            }
         }
     }
 
@@ -75,6 +92,7 @@ impl Window {
     fn shrink(&mut self, is_old: bool) {
         if !is_old && !self.is_fixed {
             self.limit = (self.limit / 2).max(1);
+            (self.is_careful, self.quick) = (true, 0);
             self.old = self.under_way;
         }
     }
@@ -116,6 +134,22 @@ mod tests {
             (0..window.under_way()).for_each(|_| window.on_failure(true));
         }
         assert_eq!(window.limit(), 1, "one is always tried");
+    }
+
+    /// Of hosts behind a limit of six few are refused, and all come.
+    #[test]
+    fn stays_near_what_is_allowed() {
+        const ALLOWED: u32 = 6;
+        let (mut window, mut come, mut refused, mut turns) = (Window::new(None), 0, 0, 0);
+        while come < 100 {
+            opened(&mut window);
+            let under_way = window.under_way();
+            let (well, badly) = (under_way.min(ALLOWED), under_way.saturating_sub(ALLOWED));
+            (0..badly).for_each(|_| window.on_failure(true));
+            (0..well).for_each(|_| window.on_success(QUICK));
+            (come, refused, turns) = (come + well, refused + badly, turns + 1);
+        }
+        assert!(refused < 20 && turns < 40, "{refused} refused in {turns} turns");
     }
 
     #[test]

@@ -42,9 +42,10 @@ pub use self::program::own_program;
 pub use self::script::agent_id;
 pub use self::session::opening_words;
 
-/// The wait before a host that refuses a session is tried again; it doubles each time, and is spread by as
-/// much again.
+/// The wait before a host that refuses a session is tried again; it doubles each time, up to so many times, and is
+/// spread by as much again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
+const RETRY_DOUBLINGS: u32 = 4;
 
 /// How long the process of a session that is over may take to end, and its last words to come.
 const END_TIME: Duration = Duration::from_secs(1);
@@ -234,6 +235,8 @@ async fn schedule(
     // Bounded by the window.
     let (ended, mut endings) = mpsc::unbounded_channel();
     let mut waiting = VecDeque::new();
+    // A host that would not at first did later.
+    let mut relents = false;
     loop {
         while !waiting.is_empty() && window.open() {
             let Some(task) = waiting.pop_front() else { break };
@@ -250,9 +253,12 @@ async fn schedule(
                 None => return,
             },
             Some(ending) = endings.recv() => match ending {
-                Beginning::Well(took) => window.on_success(took),
+                Beginning::Well(took, tries) => {
+                    window.on_success(took);
+                    relents |= tries > 0;
+                }
                 Beginning::Badly(task, failure) => {
-                    let retries = failure.phase.retries();
+                    let retries = failure.phase.retries(relents);
                     window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
                     let wait = retry_time(&task, &shared.order);
@@ -271,7 +277,7 @@ async fn schedule(
 fn retry_time(task: &Task, order: &BootOrder) -> Duration {
     let mut hasher = DefaultHasher::new();
     (order.marker, task.station, task.tries).hash(&mut hasher);
-    let least = RETRY_TIME * 2_u32.pow(task.tries);
+    let least = RETRY_TIME * 2_u32.pow(task.tries.min(RETRY_DOUBLINGS));
     least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
 }
 
@@ -294,9 +300,9 @@ fn give_up(shared: &Shared, task: Task, failure: StartFailure, again: &mpsc::Wea
     let _ = shared.reports.send((task.station, BootReport::NotStarted(failure)));
 }
 
-/// How a session has begun.
+/// How a session has begun: how long that took, and at which try.
 enum Beginning {
-    Well(Duration),
+    Well(Duration, u32),
     Badly(Box<Task>, StartFailure),
 }
 
@@ -342,7 +348,7 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
         }
         None => Channel::Session(Box::new(session), pid),
     };
-    let _ = begun.send(Beginning::Well(began.elapsed()));
+    let _ = begun.send(Beginning::Well(began.elapsed(), task.tries));
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, station, below, report, &mut channel).await;
     if let Channel::Session(session, pid) = channel {
