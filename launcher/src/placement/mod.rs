@@ -97,16 +97,6 @@ pub enum PlacementError {
         /// How many it may hold.
         max_slots: u32,
     },
-    /// More ranks than slots, where that is not allowed.
-    #[error("{ranks} ranks are more than the {slots} slots of {}", these(*nodes))]
-    TooFewSlots {
-        /// How many there are to be.
-        ranks: u32,
-        /// How many slots there are.
-        slots: u64,
-        /// On so many nodes.
-        nodes: usize,
-    },
     /// A list for another number of ranks.
     #[error("the rank map is for {map} ranks, and the job has {ranks}")]
     OtherSize {
@@ -132,9 +122,9 @@ fn these(nodes: usize) -> String {
     if nodes == 1 { "this node".to_owned() } else { format!("these {nodes} nodes") }
 }
 
-/// Places ranks 0 to `size` on `nodes`. More ranks than slots are an
-/// error if that is `strict`, else a remark; more ranks than the nodes' maximum always are an error.
-pub fn place(size: u32, nodes: &[Node], rule: &Rule, strict: bool) -> Result<Placement, PlacementError> {
+/// Places ranks 0 to `size` on `nodes`. More ranks than slots are a remark, inside of a resource manager's job too:
+/// an explicit number is the user's to choose. More ranks than the nodes' maximum are an error.
+pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, PlacementError> {
     if nodes.is_empty() {
         return Err(PlacementError::NoNodes);
     }
@@ -147,9 +137,6 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule, strict: bool) -> Result<Pla
     // Of nodes without any number everybody knows that they have room for what they get.
     let slots = rooms.iter().try_fold(0u64, |sum, room| Some(sum + u64::from(room.limit()?)));
     let crowded = slots.filter(|slots| u64::from(size) > *slots);
-    if let Some(slots) = crowded.filter(|_| strict) {
-        return Err(PlacementError::TooFewSlots { ranks: size, slots, nodes: nodes.len() });
-    }
     let runs = match rule {
         Rule::Block { .. } => blocks(size, &rooms, crowded.is_some()),
         Rule::Cyclic { .. } => cycles(size, &rooms),

@@ -20,7 +20,7 @@ fn map(text: &str) -> Rule {
 /// The ranks of each node that has any.
 fn placed(size: u32, text: &str, rule: &Rule) -> Result<(String, Option<String>), String> {
     let nodes = nodes(text);
-    let placement = place(size, &nodes, rule, false).map_err(|error| error.to_string())?;
+    let placement = place(size, &nodes, rule).map_err(|error| error.to_string())?;
     let ranks = placement.ranks_by_node().map_err(|error| error.to_string())?;
     let words: Vec<String> = ranks.iter().map(|(node, ranks)| format!("{}={ranks}", nodes[*node].name)).collect();
     Ok((words.join(" "), placement.remark))
@@ -57,7 +57,7 @@ fn nodes_without_a_number_share_evenly() {
     check(10, "a/2 b c", &BLOCK, "a=0-1 b=2-5 c=6-9");
     let many: Vec<Node> = (0..32).map(|node| Node::named(format!("n{node}"))).collect();
     let counts = |size| {
-        let placement = place(size, &many, &BLOCK, false).unwrap();
+        let placement = place(size, &many, &BLOCK).unwrap();
         placement.runs().iter().map(|run| run.ranks).collect::<Vec<_>>()
     };
     assert_eq!(counts(512), [16; 32]);
@@ -70,9 +70,6 @@ fn more_ranks_than_slots_lengthen_blocks_evenly() {
     check_remark(9, "a:2 b:4", &BLOCK, "a=0-2 b=3-8", "9 ranks on 6 slots: nodes are oversubscribed");
     check_remark(9, "a:2/2 b:4", &BLOCK, "a=0-1 b=2-8", "9 ranks on 6 slots: nodes are oversubscribed");
     check_remark(9, "a:1 b/1", &BLOCK, "a=0-7 b=8", "9 ranks on 2 slots: nodes are oversubscribed");
-    let strict = place(9, &nodes("a:2 b:4"), &BLOCK, true).unwrap_err();
-    assert_eq!(strict.to_string(), "9 ranks are more than the 6 slots of these 2 nodes");
-    assert!(place(6, &nodes("a:2 b:4"), &BLOCK, true).is_ok());
 }
 
 #[test]
@@ -83,7 +80,7 @@ fn what_a_node_may_hold_is_a_hard_bound() {
     check_error(7, "a:2/2 b:4/4", &CYCLIC, error);
     check_error(3, "a/2", &BLOCK, "3 ranks do not fit: max-slots allows 2 on this node");
     check_error(3, "a/2 b", &map("3*0"), "the rank map puts 3 ranks on a, and its max-slots is 2");
-    assert_eq!(place(1, &[], &BLOCK, false), Err(PlacementError::NoNodes));
+    assert_eq!(place(1, &[], &BLOCK), Err(PlacementError::NoNodes));
 }
 
 #[test]
@@ -133,7 +130,7 @@ fn a_million_ranks_are_placed_at_once() {
     let nodes: Vec<Node> = (0..16_384).map(|node| Node::named(format!("n{node}"))).collect();
     let counted: Vec<Node> = nodes.iter().cloned().map(|node| node.with_slots(7)).collect();
     for (nodes, rule) in [(&nodes, &BLOCK), (&nodes, &CYCLIC), (&counted, &BLOCK), (&counted, &CYCLIC)] {
-        let placement = place(1 << 20, nodes, rule, false).unwrap();
+        let placement = place(1 << 20, nodes, rule).unwrap();
         let ranks = placement.ranks_by_node().unwrap();
         assert_eq!((ranks.len(), ranks[0].1.len()), (16_384, 64));
     }
@@ -141,7 +138,7 @@ fn a_million_ranks_are_placed_at_once() {
 
 #[test]
 fn ranks_in_more_pieces_than_agents_take_in_are_refused() {
-    let placement = place(RANKS_MAX, &nodes("a b c"), &CYCLIC, false).unwrap();
+    let placement = place(RANKS_MAX, &nodes("a b c"), &CYCLIC).unwrap();
     assert_eq!(placement.ranks_by_node(), Err(PlacementError::TooScattered));
 }
 
@@ -175,7 +172,7 @@ mod properties {
         ) {
             let rule = if is_cyclic { Rule::Cyclic { per_node } } else { Rule::Block { per_node } };
             let most: u64 = nodes.iter().map(|node| u64::from(node.max_slots.unwrap_or(u32::MAX))).sum();
-            let placement = match place(size, &nodes, &rule, false) {
+            let placement = match place(size, &nodes, &rule) {
                 Ok(placement) => placement,
                 Err(error) => {
                     let expected = PlacementError::NoRoom { ranks: size, room: most, nodes: nodes.len() };
@@ -221,7 +218,7 @@ mod properties {
         #[test]
         fn cycles_go_round(size in 1u32..60, count in 1usize..8) {
             let nodes = vec![Node::named("n"); count];
-            let placement = place(size, &nodes, &CYCLIC, false).unwrap();
+            let placement = place(size, &nodes, &CYCLIC).unwrap();
             let order = placement.runs().iter().flat_map(|run| std::iter::repeat_n(run.node, run.ranks as usize));
             prop_assert!(order.eq((0..size as usize).map(|rank| rank % count)));
         }

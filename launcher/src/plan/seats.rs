@@ -73,8 +73,7 @@ pub(super) fn seating(
         }
         Field::Nodes { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
         Field::Nodes { nodes, .. } => {
-            // An explicit number of ranks is the user's to choose, inside of a job too.
-            let placement = placement::place(size, nodes, rule, false)?;
+            let placement = placement::place(size, nodes, rule)?;
             let per_node = match options.launch.shape {
                 LaunchShape::Linear => PerNode::EachRank,
                 LaunchShape::Auto | LaunchShape::Flat | LaunchShape::Tree => {
@@ -103,7 +102,7 @@ fn here(size: u32, options: &Options, machine: &Machine, node: &Node, rule: &Rul
         }
     };
     let played = if options.agents_as_nodes { agents as usize } else { 1 };
-    let remark = placement::place(size, &vec![node.clone(); played], rule, false)?.remark;
+    let remark = placement::place(size, &vec![node.clone(); played], rule)?.remark;
     Ok(Seating { nodes, placement, mapping, seats: vec![0; agents as usize], remark })
 }
 
