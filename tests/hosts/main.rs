@@ -7,6 +7,7 @@
 //! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
+//! | `readme` | that what README.md says of clusters is so, command by command |
 //! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
 //! | `slurm_launch` | agents that come by one step of Slurm, on nodes of this machine and on hosts |
 //! | `startup` | how long starts take beside what the model says |
@@ -18,6 +19,7 @@ mod explain;
 mod launch;
 mod mocks;
 mod mpich;
+mod readme;
 mod slurm;
 mod slurm_launch;
 mod startup;

@@ -12,30 +12,39 @@ use crate::{break_five, cluster, skip, tells_of_five};
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The program `world.c` of the mpi tier, where all hosts see it.
-///
-/// PyPI's MPICH, over TCP as libfabric does it: Debian's, whose UCX takes namespaces of one machine for
-/// what they are not, never comes out of MPI_Finalize there, under Hydra neither.
 fn world(cluster: &Cluster) -> Option<PathBuf> {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let venv = std::env::var_os("TESTS_VENV").map_or_else(|| tests.join("../target/test-venv"), PathBuf::from);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs/world.c");
     let program = cluster.shared().join("world");
+    compile(&source, &program).then_some(program)
+}
+
+/// Compiles a program against PyPI's MPICH, if that is here.
+///
+/// It is used over TCP as libfabric does it: Debian's, whose UCX takes namespaces of one machine for what they
+/// are not, never comes out of MPI_Finalize there, under Hydra neither.
+pub(crate) fn compile(source: &Path, program: &Path) -> bool {
+    let target = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv");
+    let venv = std::env::var_os("TESTS_VENV").map_or_else(target, PathBuf::from);
     let mut compiler = Command::new(venv.join("bin/mpicc"));
-    match compiler.args(["-O1", "-o"]).arg(&program).arg(tests.join("mpi/programs/world.c")).output() {
+    match compiler.args(["-O1", "-o"]).arg(program).arg(source).output() {
         Ok(output) => {
             assert!(output.status.success(), "{output:?}");
-            Some(program)
+            true
         }
         Err(error) => {
             skip(&format!("mpich of PyPI is not here ({compiler:?}: {error}); ./tests/run installs it"));
-            None
+            false
         }
     }
 }
 
+/// A run of what [`compile`] has made.
+pub(crate) fn mpich() -> Run {
+    scela().env("MPIR_CVAR_CH4_NETMOD", "ofi").env("FI_PROVIDER", "tcp").deadline(DEADLINE)
+}
+
 fn on(cluster: &Cluster, program: &Path) -> Run {
-    let run = scela().on(cluster).args(["-hosts", &cluster.names()]).deadline(DEADLINE);
-    let run = run.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("FI_PROVIDER", "tcp");
-    run.program(vec![program.as_os_str().to_owned()])
+    mpich().on(cluster).args(["-hosts", &cluster.names()]).program(vec![program.as_os_str().to_owned()])
 }
 
 /// Each rank has met all others in an Allreduce and a ring, and found the sums right.
