@@ -63,6 +63,25 @@ pub enum MethodError {
         /// The option.
         option: &'static str,
     },
+    /// A manager whose own command is not fit for it.
+    #[error("--bootstrap {} cannot start agents: {}", word(*.0), why_not(*.0).unwrap_or_default())]
+    Unfit(Manager),
+}
+
+impl MethodError {
+    /// The next step to try, a fragment without full stop.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Fork => "leave --bootstrap out, or name no other hosts",
+            Self::Empty { .. } => "write the command and its words between quotes",
+            Self::NoHost => "for example --bootstrap 'exec:ssh {host}'",
+            Self::NotText { .. } => "write it in UTF-8",
+            Self::Unfit(_) => {
+                "leave it out, and agents are started by ssh; or write --bootstrap 'exec:COMMAND' with a command \
+                 that passes input and output on, byte for byte"
+            }
+        }
+    }
 }
 
 /// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of,
@@ -131,10 +150,10 @@ pub fn method(
             ]),
             program: remote,
         },
-        BootstrapKind::Manager(Manager::Pbs) => with(&["pbs_tmrsh", "{host}"], true),
+        // Both pass standard input on unless told otherwise (-n, -nostdin), and give the words to a shell.
         BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
-        BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "-nostdin=no", "{host}"], true),
-        BootstrapKind::Manager(Manager::Flux) => with(&["flux", "exec", "--host={host}"], true),
+        BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "{host}"], true),
+        BootstrapKind::Manager(manager @ (Manager::Pbs | Manager::Flux)) => return Err(MethodError::Unfit(manager)),
         BootstrapKind::Exec(command) => {
             let command = text(&command, "--bootstrap exec:")?;
             let words: Vec<String> = command.split_ascii_whitespace().map(str::to_owned).collect();
@@ -149,13 +168,36 @@ pub fn method(
     })
 }
 
-/// How agents are started on other nodes: as was typed, else as the manager does whose job the nodes are of,
-/// else by ssh.
+/// How agents are started on other nodes: as was typed, else as the manager does whose job the nodes are of, if
+/// its command is fit for that, else by ssh.
 pub fn kind(options: &LaunchOptions, manager: Option<Manager>) -> BootstrapKind {
     match (&options.bootstrap, manager) {
         (Some(kind), _) => kind.clone(),
-        (None, Some(manager)) => BootstrapKind::Manager(manager),
-        (None, None) => BootstrapKind::Ssh,
+        (None, Some(manager)) if why_not(manager).is_none() => BootstrapKind::Manager(manager),
+        (None, _) => BootstrapKind::Ssh,
+    }
+}
+
+/// Why a manager's own command is not fit to start agents: the session's key has to go in by its input, and the
+/// agent's answers, which are not text, have to come out by its output.
+pub fn why_not(manager: Manager) -> Option<&'static str> {
+    match manager {
+        // It spawns by the task management API, whose tasks belong to the job: OpenPBS, src/cmds/pbs_tmrsh.c.
+        Manager::Pbs => Some("pbs_tmrsh passes neither input nor output on"),
+        // It prints what it has read as a string, up to the first NUL: flux-core, src/cmd/flux-exec.c, output_cb.
+        Manager::Flux => Some("flux exec passes output on as text only"),
+        Manager::Slurm | Manager::Lsf | Manager::Sge => None,
+    }
+}
+
+/// A manager, as `--bootstrap` calls it.
+pub fn word(manager: Manager) -> &'static str {
+    match manager {
+        Manager::Slurm => "slurm",
+        Manager::Pbs => "pbs",
+        Manager::Lsf => "lsf",
+        Manager::Sge => "sge",
+        Manager::Flux => "flux",
     }
 }
 
@@ -254,6 +296,28 @@ mod tests {
         assert_eq!(method_of(exec(" "), None), Err(MethodError::Empty { option: "--bootstrap exec:" }));
         let fork = LaunchOptions { bootstrap: Some(BootstrapKind::Fork), ..options };
         assert_eq!(method_of(fork, None), Err(MethodError::Fork));
+    }
+
+    #[test]
+    fn in_a_job_its_managers_command_is_taken_if_it_is_fit() {
+        let chosen = |manager| method_of(LaunchOptions::default(), Some(manager)).unwrap();
+        assert_eq!(chosen(Manager::Lsf), "blaunch {host}");
+        assert_eq!(chosen(Manager::Sge), "qrsh -inherit {host}");
+        for manager in [Manager::Slurm, Manager::Pbs, Manager::Lsf, Manager::Sge, Manager::Flux] {
+            let typed = LaunchOptions { bootstrap: Some(BootstrapKind::Manager(manager)), ..LaunchOptions::default() };
+            let typed = method_of(typed, None);
+            match why_not(manager) {
+                None => assert_eq!(typed, Ok(chosen(manager))),
+                Some(_) => {
+                    assert_eq!(typed, Err(MethodError::Unfit(manager)));
+                    assert!(chosen(manager).starts_with("ssh "));
+                }
+            }
+        }
+        assert_eq!(
+            MethodError::Unfit(Manager::Pbs).to_string(),
+            "--bootstrap pbs cannot start agents: pbs_tmrsh passes neither input nor output on"
+        );
     }
 
     #[test]

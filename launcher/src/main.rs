@@ -244,7 +244,7 @@ fn away(
     let manager = field.allocation().map(|allocation| allocation.manager);
     let sent = nla::driver::own_program().map_err(Trouble::Machine)?;
     let method = expedition::method(launch, manager, &machine.program, sent)
-        .map_err(|error| Trouble::Usage(error.to_string()))?;
+        .map_err(|error| Trouble::Usage(format!("{error}\n  hint: {}", error.hint())))?;
     let nodes = field.nodes().to_vec();
     let spares = (launch.spares as usize).min(nodes.len() - 1);
     let held_back = (nodes.len() - spares..nodes.len()).collect();
@@ -282,6 +282,10 @@ fn field(request: &cli::Request, machine: &Machine, remarks: &mut Vec<String>) -
     })?;
     if request.options.verbose > 0 {
         remarks.extend(field.allocation().map(Allocation::words));
+        let why_not = field.allocation().and_then(|allocation| expedition::why_not(allocation.manager));
+        if request.options.launch.bootstrap.is_none() {
+            remarks.extend(why_not.map(|why| format!("agents are started by ssh: {why}")));
+        }
     }
     Ok(field)
 }

@@ -5,6 +5,7 @@
 //! | `cluster` | that the hosts of tests are hosts, and leave nothing |
 //! | `explain` | what is told of a launch before and behind it, and what a calibration keeps |
 //! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
+//! | `managers` | agents in jobs of PBS, LSF, Grid Engine and Flux, by the mock commands or by ssh |
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
 //! | `readme` | that what README.md says of clusters is so, command by command |
@@ -17,6 +18,7 @@
 mod cluster;
 mod explain;
 mod launch;
+mod managers;
 mod mocks;
 mod mpich;
 mod readme;

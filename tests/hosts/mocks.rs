@@ -72,6 +72,8 @@ fn what_sge_starts_has_the_environment_of_the_job() {
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node002", WHO])), "node002 read\n");
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "-V", "-nostdin", "node002", WHO])), "node002 own\n");
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node001", "echo $JOB_ID $NSLOTS"])), "1 4\n");
+    let unknown = run(&cluster, &mock, &["qrsh", "-inherit", "-nostdin=no", "node001", "true"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("unknown option"), "{unknown:?}");
     let stranger = run(&cluster, &mock, &["qrsh", "-inherit", "login", "true"]);
     assert!(String::from_utf8_lossy(&stranger.stderr).contains("didn't accept task"), "{stranger:?}");
 }
@@ -88,6 +90,10 @@ fn flux_starts_words_on_ranks() {
     lines.sort_unstable();
     assert_eq!(lines, ["node001 read own", "node003 read own", "node004 read own"]);
     assert_eq!(run(&cluster, &mock, &["flux", "exec", "-n", "sh", "-c", "exit 5"]).status.code(), Some(5));
+    // Output is text.
+    assert_eq!(exec("1", r"printf 'before\0behind\n'; hostname"), "before\nnode002\n");
+    let stranger = run(&cluster, &mock, &["flux", "exec", "--host=node002", "true"]);
+    assert!(String::from_utf8_lossy(&stranger.stderr).contains("unrecognized option"), "{stranger:?}");
 
     let says = |words: &[&str]| out(run(&cluster, &mock, words));
     assert_eq!(says(&["flux", "resource", "list", "-n", "-o", "{nnodes} {ncores} {nodelist}"]), "4 32 node[001-004]\n");

@@ -15,7 +15,7 @@ pub enum Manager {
     Lsf,
     /// `qrsh -inherit`.
     Sge,
-    /// `flux exec`, `resource list`, `hostlist`, `getattr`.
+    /// `flux exec`, `resource list`, `hostlist`, `getattr`, `kvs get`, `job info`.
     Flux,
 }
 

@@ -10,9 +10,9 @@ use nla::sys;
 
 use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
 use crate::allocation::Allocation;
-use crate::cli::{BootstrapKind, LaunchShape, Manager};
+use crate::cli::{BootstrapKind, LaunchShape};
 use crate::environment::is_foreign;
-use crate::expedition::{Expedition, kind};
+use crate::expedition::{Expedition, kind, why_not};
 use crate::model::{self, Constants, Shape, Size};
 use crate::plan::{Machine, Plan};
 use crate::session::Ground;
@@ -153,7 +153,10 @@ fn there(plan: &Plan, expedition: &Expedition, allocation: Option<&Allocation>) 
     let first = hosts.first().cloned().unwrap_or(nla::wire::HostAt { name: String::new(), user: None });
     let why = match (&launch.bootstrap, allocation) {
         (Some(_), _) => "as was asked for".to_owned(),
-        (None, Some(allocation)) => format!("as {}", allocation.words()),
+        (None, Some(allocation)) => match why_not(allocation.manager) {
+            None => format!("as {}", allocation.words()),
+            Some(why) => format!("as {}, and {why}", allocation.words()),
+        },
         (None, None) => "as there is no allocation".to_owned(),
     };
     let is_alone = hosts.iter().all(|host| *host == first);
@@ -171,11 +174,7 @@ fn word(kind: &BootstrapKind) -> &'static str {
     match kind {
         BootstrapKind::Fork => "fork",
         BootstrapKind::Ssh => "ssh",
-        BootstrapKind::Manager(Manager::Slurm) => "slurm",
-        BootstrapKind::Manager(Manager::Pbs) => "pbs",
-        BootstrapKind::Manager(Manager::Lsf) => "lsf",
-        BootstrapKind::Manager(Manager::Sge) => "sge",
-        BootstrapKind::Manager(Manager::Flux) => "flux",
+        BootstrapKind::Manager(manager) => crate::expedition::word(*manager),
         BootstrapKind::Exec(_) => "exec",
     }
 }
