@@ -84,14 +84,9 @@ impl MethodError {
     }
 }
 
-/// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of,
-/// `program` this program's file, and `sent` what is sent of it where it is not.
-pub fn method(
-    options: &LaunchOptions,
-    manager: Option<Manager>,
-    program: &Path,
-    sent: Sent,
-) -> Result<Method, MethodError> {
+/// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of, and
+/// `program` this program's file. Nothing is sent yet: see [`may_send`].
+pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path) -> Result<Method, MethodError> {
     let exec = options.launcher_exec.as_deref().map(|exec| text(exec, "-launcher-exec")).transpose()?;
     let remote = match options.launch_agent.as_deref() {
         Some(command) => {
@@ -101,7 +96,7 @@ pub fn method(
             }
             RemoteProgram::Command(command)
         }
-        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent },
+        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent: None },
     };
     let words = |default: &[&str]| {
         let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
@@ -201,6 +196,14 @@ pub fn word(manager: Manager) -> &'static str {
     }
 }
 
+/// What is sent where the program is not, to be filled in: `None` for a method that sends nothing.
+pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
+    match method {
+        Method::Session { program: RemoteProgram::Own { sent, .. }, .. } => Some(sent),
+        Method::Session { .. } | Method::Step { .. } | Method::Fork => None,
+    }
+}
+
 fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
     value.to_str().map(str::to_owned).ok_or(MethodError::NotText { option })
 }
@@ -270,11 +273,9 @@ mod tests {
     use crate::model::{Constants, recommend};
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
-        method(&options, manager, Path::new("/opt/scela-run"), Sent { name: String::new(), size: 0 }).map(|method| {
-            match method {
-                Method::Fork => "fork".to_owned(),
-                Method::Session { words, .. } | Method::Step { words, .. } => words.join(" "),
-            }
+        method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
+            Method::Fork => "fork".to_owned(),
+            Method::Session { words, .. } | Method::Step { words, .. } => words.join(" "),
         })
     }
 
@@ -321,11 +322,18 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_whom_is_as_typed_or_as_the_model_says() {
-        let chosen = |manager| {
-            let sent = Sent { name: String::new(), size: 0 };
-            method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run"), sent).unwrap()
+    fn only_sessions_send_the_program_and_only_our_own() {
+        let sends = |options: &LaunchOptions, manager| {
+            may_send(&mut method(options, manager, Path::new("/opt/scela-run")).unwrap()).is_some()
         };
+        let own = LaunchOptions::default();
+        let other = LaunchOptions { launch_agent: Some("module run scela-run".into()), ..own.clone() };
+        assert_eq!([sends(&own, None), sends(&own, Some(Manager::Slurm)), sends(&other, None)], [true, false, false]);
+    }
+
+    #[test]
+    fn who_starts_whom_is_as_typed_or_as_the_model_says() {
+        let chosen = |manager| method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run")).unwrap();
         let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
         let few = recommend(8, 16, &Constants::default());
         let many = recommend(1024, 16, &Constants::default());

@@ -242,9 +242,14 @@ fn away(
 ) -> Result<(Plan, Expedition), Trouble> {
     let launch = &request.options.launch;
     let manager = field.allocation().map(|allocation| allocation.manager);
-    let sent = nla::driver::own_program().map_err(Trouble::Machine)?;
-    let method = expedition::method(launch, manager, &machine.program, sent)
+    let mut method = expedition::method(launch, manager, &machine.program)
         .map_err(|error| Trouble::Usage(format!("{error}\n  hint: {}", error.hint())))?;
+    // All of the program is read for it.
+    if !request.options.explain
+        && let Some(sent) = expedition::may_send(&mut method)
+    {
+        *sent = Some(nla::driver::own_program().map_err(Trouble::Machine)?);
+    }
     let nodes = field.nodes().to_vec();
     let spares = (launch.spares as usize).min(nodes.len() - 1);
     let held_back = (nodes.len() - spares..nodes.len()).collect();

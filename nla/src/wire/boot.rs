@@ -124,7 +124,7 @@ pub enum Method {
         /// The command's words; `{hosts}` in them stands for the list of hosts, `{nodes}` for how many these
         /// are. What each task is to run follows them.
         words: Vec<String>,
-        /// What each task is to run. It has to be there.
+        /// What each task is to run.
         program: RemoteProgram,
     },
 }
@@ -137,8 +137,8 @@ pub enum RemoteProgram {
     Own {
         /// The path.
         path: String,
-        /// What is sent.
-        sent: Sent,
+        /// What is sent. If nothing is, it has to be there.
+        sent: Option<Sent>,
     },
     /// A command of the user's, as one would type it there, that ends with a `scela-run` of this version.
     Command(String),

@@ -22,15 +22,17 @@ pub fn agent_id() -> String {
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
-/// the file if it is sent, `s` its size, `l` label, `t` dead-time. All of it is read before any of it is
-/// done.
+/// the file if it is sent, `s` its size or nothing if it is not, `l` label, `t` dead-time. All of it is read
+/// before any of it is done.
 const OWN: &str = r#"
 is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
 go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
+no() { echo "scela: $1" >&2; exit 126; }
 scela() {
   is "$p" && go "$p"
   e="there is no $p"
   test -e "$p" && e="$p is not of this version, or cannot be executed"
+  test -n "$s" || no "$e"
   umask 077
   w=
   for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
@@ -40,10 +42,8 @@ scela() {
     n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
     if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
   done 2>/dev/null
-  if test -z "$w"; then
-    echo "scela: no place: $e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)" >&2
-    exit 126
-  fi
+  test -n "$w" ||
+    no "no place: $e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
   echo "$m need"
   if head -c "$s" >"$w" && is "$w"; then
     k=${w%/*}/$f
@@ -51,8 +51,7 @@ scela() {
     go "$w"
   fi
   rm -f "$w"
-  echo "scela: $e, and the one that was sent does not run there" >&2
-  exit 126
+  no "$e, and the one that was sent does not run there"
 }
 scela
 "#;
@@ -83,12 +82,12 @@ pub(super) fn step_script(program: &RemoteProgram, label: &str, dead_ms: &str) -
 pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
         RemoteProgram::Own { path, sent } => {
-            let size = sent.size.to_string();
+            let (name, size) = sent.as_ref().map(|sent| (sent.name.clone(), sent.size.to_string())).unwrap_or_default();
             let variables = [
                 ("p", path.as_str()),
                 ("m", mark),
                 ("i", &agent_id()),
-                ("f", &sent.name),
+                ("f", &name),
                 ("s", &size),
                 ("l", label),
                 ("t", dead_ms),
@@ -152,7 +151,7 @@ mod tests {
 
     fn own(path: &Path, file: &[u8]) -> RemoteProgram {
         let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
-        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent }
+        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent) }
     }
 
     /// A program that answers as a scela-run of this version would, or says its words and its input.
@@ -192,6 +191,16 @@ mod tests {
         let kept: Vec<_> =
             std::fs::read_dir(directory.path()).unwrap().flatten().map(|kept| kept.file_name()).collect();
         assert_eq!(kept, [".scela-test-0"]);
+    }
+
+    #[test]
+    fn what_is_not_sent_has_to_be_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = RemoteProgram::Own { path: "/nonexistent/scela-run".to_owned(), sent: None };
+        let output = run(&own, directory.path(), b"");
+        assert_eq!(output.status.code(), Some(126));
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "scela: there is no /nonexistent/scela-run\n");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
