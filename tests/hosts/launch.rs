@@ -86,6 +86,32 @@ fn the_program_is_sent() {
     }
 }
 
+/// Nor can any file be executed that is written there: an interpreter takes the program into memory.
+#[test]
+fn the_program_is_sent_into_memory() {
+    let Some(cluster) = cluster(4) else { return };
+    for (at, host) in cluster.hosts().iter().enumerate() {
+        host.hide(scela_run());
+        // Those that open sessions to others have the one, and the other.
+        host.hide(["/usr/bin/perl", "/usr/bin/python3"][at / 2]);
+        host.forbid_new_programs();
+    }
+    for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
+        on(&cluster).np(8).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+    let programs = |host: &tests::Host| {
+        let agents = host.processes().into_iter().filter(|process| process.name() == "scela-agent");
+        agents.map(|agent| std::fs::read_link(format!("/proc/{}/exe", agent.pid)).unwrap()).collect::<Vec<_>>()
+    };
+    let run = on(&cluster).np(4).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 4);
+    for host in cluster.hosts() {
+        assert_eq!(programs(host), [std::path::Path::new("/memfd:scela-run (deleted)")], "{}", host.name());
+    }
+    run.signal(nix::sys::signal::Signal::SIGTERM);
+    run.finish().has_code(143);
+}
+
 #[test]
 fn hosts_that_fail_are_named_with_their_reasons() {
     let Some(cluster) = cluster(8) else { return };

@@ -75,7 +75,8 @@ fn tells_of_five(outcome: &Outcome, hosts: usize) {
         .says("node002: Name or service not known")
         .says("node003: Connection refused")
         .says("node004: Permission denied")
-        .says("node005: no place")
+        .says("node005: no place: there is no ")
+        .says("and neither perl nor python can take it into memory")
         .says("node006: no answer in time (--start-timeout)");
 }
 

@@ -20,8 +20,11 @@ use crate::waiting::{eventually, patience};
 /// What a host's first process does.
 const SCRIPT: &str = include_str!("host.sh");
 
-/// Nothing can be executed that was not there before, and no interpreter is there that could do without a file.
-const NO_EXEC: &str = concat!(include_str!("hide.sh"), include_str!("no_exec.sh"));
+/// Nothing can be executed that was not there before.
+const NO_EXEC: &str = include_str!("no_exec.sh");
+
+/// Nor is an interpreter there that could do without a file.
+const NO_INTERPRETER: &str = concat!(include_str!("hide.sh"), include_str!("no_interpreter.sh"));
 
 /// How it is kept from view what lies on all hosts.
 const HIDE: &str = include_str!("hide.sh");
@@ -191,7 +194,10 @@ impl Host {
             Broken::NoLogin => {
                 fs::remove_file(self.home().join(".ssh/authorized_keys")).expect("the key was authorised")
             }
-            Broken::NoExec => self.shell(NO_EXEC, [""]),
+            Broken::NoExec => {
+                self.shell(NO_INTERPRETER, [""]);
+                self.forbid_new_programs();
+            }
             // The kernel goes on to accept what the sshd does not look at.
             Broken::Silent => self.shell("kill -STOP \"$(cat /run/sshd.pid)\"", [""]),
         }
@@ -223,6 +229,12 @@ impl Host {
         let path = path.as_ref();
         let (Some(place), Some(name)) = (path.parent(), path.file_name()) else { panic!("the root cannot be hidden") };
         self.shell(&format!("{HIDE}hide \"$@\""), [place.as_os_str(), name]);
+    }
+
+    /// No file that somebody writes can be executed. Nothing can be [hidden](Self::hide) any more.
+    #[track_caller]
+    pub fn forbid_new_programs(&self) {
+        self.shell(NO_EXEC, [""]);
     }
 
     /// Nothing can be written into the home directory.

@@ -5,8 +5,9 @@
 //! The script says first, behind a mark of its own since shells may greet, whether the program is there,
 //! and becomes it. If it is not, the script finds a directory where a file can be executed, asks for the
 //! program and takes it from its input. A program that was sent stays there under a name with its
-//! content's hash, for the next session; only files of one's own are trusted. Nothing more is sent before
-//! the script has said its word: a shell may read on beyond the end of what it executes.
+//! content's hash, for the next session; only files of one's own are trusted. Where there is no such directory
+//! an interpreter that can make a system call takes it into memory, for this session only. Nothing more is
+//! sent before the script has said its word: a shell may read on beyond the end of what it executes.
 //!
 //! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, the
 //! program has to be there, and the input is the order's alone.
@@ -18,13 +19,65 @@ pub fn agent_id() -> String {
     format!("scela-{}-{}", env!("CARGO_PKG_VERSION"), crate::wire::VERSION)
 }
 
+/// The number of the system call that makes a file in memory, for which interpreters have no name.
+const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
+
 /// What a session runs.
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
-/// the file if it is sent, `s` its size or nothing if it is not, `l` label, `t` dead-time. All of it is read
-/// before any of it is done.
+/// the file if it is sent, `s` its size or nothing if it is not, `c` the number of memfd_create, `l` label, `t`
+/// dead-time. All of it is read before any of it is done.
+///
+/// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
+/// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
+/// shell that has the file open.
 const OWN: &str = r#"
+perl='
+use strict;
+my ($call, $size, $mark, $then, @words) = @ARGV;
+my $name = "scela-run";
+my $file = syscall($call, $name, 16);
+$file = syscall($call, $name, 0) if $file < 0;
+exit 1 if $file < 0;
+open(my $out, ">:raw", "/proc/self/fd/$file") or exit 1;
+exit 0 unless defined $size;
+binmode STDIN;
+syswrite(STDOUT, "$mark need\n");
+while ($size > 0) {
+  my $got = sysread(STDIN, my $piece, $size < 65536 ? $size : 65536);
+  exit 126 unless $got && $got == syswrite($out, $piece);
+  $size -= $got;
+}
+close($out);
+exec "/bin/sh", "-c", $then, "/proc/self/fd/$file", @words;
+'
+python='
+import ctypes, os, sys
+call = ctypes.CDLL(None).syscall
+number = int(sys.argv[1])
+file = call(number, b"scela-run", 16)
+if file < 0: file = call(number, b"scela-run", 0)
+if file < 0: sys.exit(1)
+if len(sys.argv) == 2: sys.exit(0)
+size, mark, then = int(sys.argv[2]), sys.argv[3], sys.argv[4]
+os.write(1, (mark + " need\n").encode())
+while size > 0:
+  piece = os.read(0, min(size, 65536))
+  if not piece: sys.exit(126)
+  size -= len(piece)
+  while piece: piece = piece[os.write(file, piece):]
+os.execv("/bin/sh", ["/bin/sh", "-c", then, "/proc/self/fd/%d" % file] + sys.argv[5:])
+'
+held='
+test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || { echo "scela: $5, and in memory it does not run" >&2; exit 126; }
+echo "$1 here"
+exec "$0" --guard "$3" "$4"
+'
+interpreter() {
+  "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
+  exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$e"
+}
 is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
 go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
 no() { echo "scela: $1" >&2; exit 126; }
@@ -42,8 +95,12 @@ scela() {
     n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
     if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
   done 2>/dev/null
-  test -n "$w" ||
-    no "no place: $e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
+  if test -z "$w"; then
+    e="$e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
+    interpreter perl -e "$perl"
+    for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -c "$python"; done
+    no "no place: $e, and neither perl nor python can take it into memory"
+  fi
   echo "$m need"
   if head -c "$s" >"$w" && is "$w"; then
     k=${w%/*}/$f
@@ -89,6 +146,7 @@ pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: 
                 ("i", &agent_id()),
                 ("f", &name),
                 ("s", &size),
+                ("c", &MEMFD_CREATE.to_string()),
                 ("l", label),
                 ("t", dead_ms),
             ];
