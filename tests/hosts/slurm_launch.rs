@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, sh};
+use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh};
 
 use crate::slurm::here;
 use crate::{cluster, rank, skip};
@@ -214,4 +214,20 @@ fn hosts_are_lost_and_left_out() {
     let run = within(&allocation).on(&cluster).args(["-np", "2", "-ppn", "1", "--spares", "2"]);
     let outcome = run.program(sh("echo $PMI_RANK $(hostname)")).run();
     outcome.has_code(0).says("node002: its slurmd").wrote_lines(["0 node001", "1 node003"]);
+}
+
+/// Those nodes get it in a step of their own, and have it the next time.
+#[test]
+fn the_program_is_sent_to_nodes_where_it_is_not() {
+    let Some((cluster, _slurm, allocation)) = hosts() else { return };
+    let run = |options: &[&str]| within(&allocation).on(&cluster).args(options).program(rank(["everybody", "2"])).run();
+    for host in [1, 3] {
+        cluster.host(host).hide(scela_run());
+    }
+    run(&[]).is_quiet_success();
+    run(&["--agents-per-node", "2"]).is_quiet_success();
+    for host in [0, 2] {
+        cluster.host(host).hide(scela_run());
+    }
+    run(&[]).is_quiet_success();
 }

@@ -15,7 +15,7 @@ use crate::wire::{BootCommand, BootOrder, BootReport, decode, encode, framed};
 /// The number of a task in its step, from 0 on.
 const TASK: &str = "SLURM_PROCID";
 /// What the resource manager calls the node of a task.
-const NODE: &str = "SLURMD_NODENAME";
+pub(super) const NODE: &str = "SLURMD_NODENAME";
 
 /// See the module.
 pub(super) enum Channel {

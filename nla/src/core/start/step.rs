@@ -91,6 +91,7 @@ mod tests {
         use StartPhase::*;
         for (line, nodes, phase, words, is_end, is_fatal) in [
             ("scela: n1: there is no /opt/scela-run", "n1", Program, "there is no /opt/scela-run", false, false),
+            ("scela: n1: no place: there is no it, and", "n1", Program, "no place: there is no it, and", false, false),
             (
                 "scela: n1: the launcher cannot be reached (10.0.0.1:1: refused)",
                 "n1",

@@ -9,10 +9,12 @@
 //! an interpreter that can make a system call takes it into memory, for this session only. Nothing more is
 //! sent before the script has said its word: a shell may read on beyond the end of what it executes.
 //!
-//! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, the
-//! program has to be there, and the input is the order's alone.
+//! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, and all
+//! tasks read the same input, which is the order, or the program and then the order. Who has the program then
+//! skips it.
 
-use crate::wire::RemoteProgram;
+use crate::driver::channel::NODE;
+use crate::wire::{RemoteProgram, Sent};
 
 /// The version that a program at the other end has to have, as `scela-run --agent-id` prints it.
 pub fn agent_id() -> String {
@@ -26,8 +28,9 @@ const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
-/// the file if it is sent, `s` its size or nothing if it is not, `c` the number of memfd_create, `l` label, `t`
-/// dead-time. All of it is read before any of it is done.
+/// the file if it is sent, `s` its size or nothing if it is not, `a` anything if it is sent to all, unasked,
+/// `c` the number of memfd_create, `n` what errors begin with, `l` label, `t` dead-time. All of it is read
+/// before any of it is done.
 ///
 /// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
 /// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
@@ -76,13 +79,14 @@ exec "$0" --guard "$3" "$4"
 '
 interpreter() {
   "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
-  exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$e"
+  exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
 }
 is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
+skip() { test -z "$a" || head -c "$s" >/dev/null; }
 go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
-no() { echo "scela: $1" >&2; exit 126; }
+no() { echo "scela: $n$1" >&2; exit 126; }
 scela() {
-  is "$p" && go "$p"
+  is "$p" && skip && go "$p"
   e="there is no $p"
   test -e "$p" && e="$p is not of this version, or cannot be executed"
   test -n "$s" || no "$e"
@@ -90,7 +94,7 @@ scela() {
   w=
   for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
     test -n "$d" && test -d "$d" || continue
-    test -O "$d/$f" && is "$d/$f" && go "$d/$f"
+    test -O "$d/$f" && is "$d/$f" && skip && go "$d/$f"
     test -z "$w" || continue
     n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
     if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
@@ -116,19 +120,14 @@ scela
 /// What a task of a step runs, before its script.
 pub(super) const STEP_COMMAND: [&str; 2] = ["/bin/sh", "-c"];
 
-/// Finds the program, or says why not. The variables before it are those of [`OWN`].
-const STEP_OWN: &str = r#"
-no() { echo "scela: $SLURMD_NODENAME: $1" >&2; exit 126; }
-test -e "$p" || no "there is no $p"
-test "$("$p" --agent-id 2>/dev/null </dev/null)" = "$i" || no "$p is not of this version, or cannot be executed"
-exec "$p" --guard "$l" "$t"
-"#;
-
-/// The script for each task of a step.
-pub(super) fn step_script(program: &RemoteProgram, label: &str, dead_ms: &str) -> String {
+/// The script for each task of a step. If `sent` is something, that comes before the order in the input.
+pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &str, dead_ms: &str) -> String {
     match program {
+        // Nobody reads what it says to its output.
         RemoteProgram::Own { path, .. } => {
-            assignments(&[("p", path), ("i", &agent_id()), ("l", label), ("t", dead_ms)]) + STEP_OWN
+            let all = if sent.is_some() { "y" } else { "" };
+            let named = format!("n=\"${NODE}: \"\n");
+            assignments(&[("a", all)]) + &named + &own_script(path, sent, "", label, dead_ms)
         }
         RemoteProgram::Command(command) => format!("exec {command} --guard {} {}", quoted(label), quoted(dead_ms)),
     }
@@ -139,24 +138,28 @@ pub(super) fn step_script(program: &RemoteProgram, label: &str, dead_ms: &str) -
 pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
         RemoteProgram::Own { path, sent } => {
-            let (name, size) = sent.as_ref().map(|sent| (sent.name.clone(), sent.size.to_string())).unwrap_or_default();
-            let variables = [
-                ("p", path.as_str()),
-                ("m", mark),
-                ("i", &agent_id()),
-                ("f", &name),
-                ("s", &size),
-                ("c", &MEMFD_CREATE.to_string()),
-                ("l", label),
-                ("t", dead_ms),
-            ];
-            assignments(&variables) + OWN
+            assignments(&[("a", ""), ("n", "")]) + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
         // The user's own words, which the shell takes apart.
         RemoteProgram::Command(command) => {
             format!("{{ echo {mark} here; exec {command} --guard {} {}; }}\n", quoted(label), quoted(dead_ms))
         }
     }
+}
+
+fn own_script(path: &str, sent: Option<&Sent>, mark: &str, label: &str, dead_ms: &str) -> String {
+    let (name, size) = sent.map(|sent| (sent.name.as_str(), sent.size.to_string())).unwrap_or_default();
+    let variables = [
+        ("p", path),
+        ("m", mark),
+        ("i", &agent_id()),
+        ("f", name),
+        ("s", &size),
+        ("c", &MEMFD_CREATE.to_string()),
+        ("l", label),
+        ("t", dead_ms),
+    ];
+    assignments(&variables) + OWN
 }
 
 fn assignments(variables: &[(&str, &str)]) -> String {
@@ -174,7 +177,6 @@ mod tests {
     use std::process::{Command, Output, Stdio};
 
     use super::*;
-    use crate::wire::Sent;
 
     const MARK: &str = "0123456789abcdef";
 
@@ -266,7 +268,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let run = |program: &RemoteProgram| {
             let mut command = Command::new(STEP_COMMAND[0]);
-            command.arg(STEP_COMMAND[1]).arg(step_script(program, "a label", "5000"));
+            command.arg(STEP_COMMAND[1]).arg(step_script(program, None, "a label", "5000"));
             let output = command.env("SLURMD_NODENAME", "n1").stdin(Stdio::null()).output().unwrap();
             String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
         };
@@ -275,8 +277,28 @@ mod tests {
         install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
         assert!(run(&own(&path, b"")).contains("is not of this version"));
         install(&path, &program());
-        assert_eq!(run(&own(&path, b"")), "run --guard a label 5000\n");
+        assert_eq!(run(&own(&path, b"")), " here\nrun --guard a label 5000\n");
         assert_eq!(run(&RemoteProgram::Command("echo it is".into())), "it is --guard a label 5000\n");
+    }
+
+    #[test]
+    fn a_task_takes_what_is_sent_to_all_or_skips_it() {
+        use std::io::Write;
+        let directory = tempfile::tempdir().unwrap();
+        let file = program();
+        let missing = own(Path::new("/nonexistent/scela-run"), b"");
+        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
+        // It takes it, then finds it, and reads its order behind it both times.
+        for _ in 0..2 {
+            let mut command = Command::new(STEP_COMMAND[0]);
+            command.arg(STEP_COMMAND[1]).arg(step_script(&missing, Some(&sent), "a label", "5000"));
+            command.env("XDG_RUNTIME_DIR", directory.path()).env(NODE, "n1");
+            let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            child.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
+            let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+            assert!(said.ends_with(" here\nrun --guard a label 5000\nan order"), "{said}");
+            assert!(directory.path().join(&sent.name).exists());
+        }
     }
 
     #[test]

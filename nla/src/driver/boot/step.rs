@@ -7,6 +7,9 @@
 //! A manager that cannot reach a node may take the step down on all others. So nothing is said of any station
 //! before it is settled for all of them; and if it comes to that, the step is started again without those
 //! nodes. The command lasts as long as the agents and ends with the last of them.
+//!
+//! The program is not sent at first: it would go to each node through the one command. Where it is not, a second
+//! step, of those nodes only, takes it in.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,12 +28,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::callers::{Member, Port};
 use super::children::Children;
-use super::{Channel, END_TIME, Shared, converse, script};
+use super::{Channel, END_TIME, Shared, converse, program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
 use crate::core::{StartFailure, StartPhase, is_in_list, judge_step, step_word};
 use crate::driver::greeting::{Accepted, GreetingError};
 use crate::driver::reach;
-use crate::wire::{BootOrder, BootReport, Method, encode, framed};
+use crate::wire::{BootOrder, BootReport, Method, RemoteProgram, Sent, encode, framed};
 
 /// Lines of the command's errors that are kept: the last ones.
 const LINES_KEPT: usize = 32;
@@ -68,20 +71,48 @@ impl Drop for Running<'_> {
 
 impl Step {
     /// Starts agents on these nodes, each at its station.
-    pub(super) async fn attend(self, mut stations: BTreeMap<String, u32>) {
+    pub(super) async fn attend(self, stations: BTreeMap<String, u32>) {
+        let without = self.start_all(stations, None).await;
+        if without.is_empty() {
+            return;
+        }
+        match program::own_program() {
+            Ok(sent) => drop(self.start_all(without, Some(sent)).await),
+            Err(error) => {
+                let words = format!("the program is not there, and cannot be read here: {error}");
+                let failure = StartFailure::new(StartPhase::Program, words);
+                without.values().for_each(|station| self.fail(*station, failure.clone()));
+            }
+        }
+    }
+
+    /// The same, with the program in front of the order where one is given. Those are left where only the
+    /// program was missing.
+    async fn start_all(&self, mut stations: BTreeMap<String, u32>, sent: Option<Sent>) -> BTreeMap<String, u32> {
+        let may_send = sent.is_none() && self.is_own();
+        let mut without = BTreeMap::new();
         // Each time there are fewer.
         while !stations.is_empty() {
             let mut muster = Muster::of(&stations);
-            let mut running = match self.start(&stations).await {
+            let mut running = match self.start(&stations, sent.as_ref()).await {
                 Ok(running) => running,
-                Err(failure) => return stations.values().for_each(|station| self.fail(*station, failure.clone())),
+                Err(failure) => {
+                    stations.values().for_each(|station| self.fail(*station, failure.clone()));
+                    return without;
+                }
             };
             muster.gather(&self.shared, &mut running).await;
             let Muster { present, failures, is_taken_down, .. } = muster;
             let again = is_taken_down && !failures.is_empty();
             running.is_needed = !again && !present.is_empty();
             for (node, failure) in failures {
-                stations.remove(&node).iter().for_each(|station| self.fail(*station, failure.clone()));
+                match stations.remove(&node) {
+                    Some(station) if may_send && failure.phase == StartPhase::Program => {
+                        without.insert(node, station);
+                    }
+                    Some(station) => self.fail(station, failure),
+                    None => {}
+                }
             }
             if again {
                 continue;
@@ -93,8 +124,14 @@ impl Step {
                     converse(&shared, station, 0, report, &mut Channel::Member(member)).await;
                 });
             }
-            return;
+            return without;
         }
+        without
+    }
+
+    /// Whether it is this program that each task is to run, and not a command of the user's.
+    fn is_own(&self) -> bool {
+        matches!(&self.shared.method, Method::Step { program: RemoteProgram::Own { .. }, .. })
     }
 
     fn fail(&self, station: u32, failure: StartFailure) {
@@ -102,7 +139,7 @@ impl Step {
     }
 
     /// Starts the command and gives it the order for all.
-    async fn start(&self, stations: &BTreeMap<String, u32>) -> Result<Running<'_>, StartFailure> {
+    async fn start(&self, stations: &BTreeMap<String, u32>, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
         let shared = &self.shared;
         let Method::Step { words, program } = &shared.method else {
             return Err(StartFailure::new(StartPhase::Command, "there is no command that starts a step"));
@@ -114,14 +151,18 @@ impl Step {
 
         let (hosts, count) = ((self.fold)(&nodes), nodes.len().to_string());
         let words = words.iter().map(|word| word.replace("{hosts}", &hosts).replace("{nodes}", &count));
-        let script = script::step_script(program, &order.label, &order.dead_time.as_millis().to_string());
+        let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
         let words: Vec<String> = words.chain(script::STEP_COMMAND.map(str::to_owned)).chain([script]).collect();
         tracing::debug!(?words, "a step is started");
         let (pid, mut input, lines) = spawn(&words, &shared.children)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
 
+        let is_sent = sent.is_some();
         shared.spawn(async move {
             // Who does not take it ends, and says why. Nothing follows: the input ends here.
+            if is_sent && program::send(&mut input).await.is_err() {
+                return;
+            }
             let _ = input.write_all(&framed(&encode(&order))).await;
         });
         Ok(Running { children: &shared.children, pid, is_needed: false, lines, port })
