@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::Shared;
@@ -29,7 +29,7 @@ pub(super) struct Port {
     pub(super) addresses: Vec<SocketAddr>,
     /// Who has proved to be of the session.
     pub(super) arrivals: mpsc::Receiver<Accepted>,
-    door: AbortHandle,
+    door: JoinHandle<()>,
 }
 
 impl Port {
@@ -52,8 +52,14 @@ impl Port {
         let (arrived, arrivals) = mpsc::channel(QUEUE);
         let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), numbers.map(AgentId));
         // They take the session's time from their parents.
-        let door = tokio::task::spawn_local(let_in(listener, gatekeeper, Clock::start(), arrived)).abort_handle();
+        let door = tokio::task::spawn_local(let_in(listener, gatekeeper, Clock::start(), arrived));
         Ok(Self { addresses, arrivals, door })
+    }
+
+    /// Lets nobody in any more: it is free for others then.
+    pub(super) async fn close(&mut self) {
+        self.door.abort();
+        let _ = (&mut self.door).await;
     }
 }
 

@@ -61,6 +61,13 @@ struct Running<'a> {
     port: Port,
 }
 
+impl Running<'_> {
+    /// Lets nobody in any more: the port is free for another step.
+    async fn close(mut self) {
+        self.port.close().await;
+    }
+}
+
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.is_needed {
@@ -114,6 +121,7 @@ impl Step {
                     None => {}
                 }
             }
+            running.close().await;
             if again {
                 continue;
             }
