@@ -73,7 +73,10 @@ while size > 0:
 os.execv("/bin/sh", ["/bin/sh", "-c", then, "/proc/self/fd/%d" % file] + sys.argv[5:])
 '
 held='
-test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || { echo "scela: $5, and in memory it does not run" >&2; exit 126; }
+test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
+  echo "scela: $5, and in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)" >&2
+  exit 126
+}
 echo "$1 here"
 exec "$0" --guard "$3" "$4"
 '
@@ -82,6 +85,7 @@ interpreter() {
   exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
 }
 is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
+why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
 go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
 no() { echo "scela: $n$1" >&2; exit 126; }
@@ -111,8 +115,9 @@ scela() {
     mv -f "$w" "$k" 2>/dev/null && w=$k
     go "$w"
   fi
+  e="$e, and the one that was sent does not run there: $(why "$w")"
   rm -f "$w"
-  no "$e, and the one that was sent does not run there"
+  no "$e"
 }
 scela
 "#;
@@ -306,10 +311,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
-        let output = run(&own(&path, b"no program\n"), directory.path(), b"no program\n");
+        let other = b"#!/bin/sh\necho no library >&2\necho nor that >&2\n";
+        let output = run(&own(&path, other), directory.path(), other);
         assert_eq!(output.status.code(), Some(126));
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} need\n"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains("is not of this version") && said.contains("does not run there"), "{said}");
+        assert!(said.contains("is not of this version"), "{said}");
+        assert!(said.ends_with("and the one that was sent does not run there: no library\n"), "{said}");
     }
 }
