@@ -77,9 +77,9 @@ pub struct Bootstrap {
     pub name: String,
     /// Why this one: a fragment.
     pub why: String,
-    /// The host that the command is for.
-    pub host: String,
-    /// The command's words, to the byte.
+    /// The hosts that the command is for.
+    pub hosts: Vec<String>,
+    /// The command's words, to the byte; those of a script that follows them are `...`.
     pub command: Vec<OsString>,
     /// How those of other hosts differ, a fragment; none if there are no others.
     pub others: Option<String>,
@@ -151,10 +151,10 @@ fn of_tree(tree: &Tree) -> String {
 }
 
 fn of_bootstrap(bootstrap: &Bootstrap) -> String {
-    let Bootstrap { name, why, host, command, others } = bootstrap;
+    let Bootstrap { name, why, hosts, command, others } = bootstrap;
     let words: Vec<_> = command.iter().map(|word| quoted(word)).collect();
     let mut text = format!("bootstrap: {name}, {why}\n");
-    line(&mut text, format_args!("for {}: {}", fold([host]), words.join(" ")));
+    line(&mut text, format_args!("for {}: {}", fold(hosts), words.join(" ")));
     if let Some(others) = others {
         line(&mut text, format_args!("for other hosts: {others}"));
     }
@@ -270,7 +270,7 @@ mod tests {
             bootstrap: Bootstrap {
                 name: "ssh".to_owned(),
                 why: "as there is no allocation".to_owned(),
-                host: "node001".to_owned(),
+                hosts: vec!["node001".to_owned()],
                 command: [words("ssh -T -x -o BatchMode=yes node001"), vec!["exec '/opt/my dir/scela-run'".into()]]
                     .concat(),
                 others: Some("the same with their names".to_owned()),
@@ -343,7 +343,7 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
             bootstrap: Bootstrap {
                 name: "fork".to_owned(),
                 why: "as all ranks are on this machine".to_owned(),
-                host: "laptop".to_owned(),
+                hosts: vec!["laptop".to_owned()],
                 command: words("/usr/bin/scela-run"),
                 others: None,
             },

@@ -58,6 +58,17 @@ fn an_allocation_says_where_and_how_many() {
 }
 
 #[test]
+fn the_step_is_explained() {
+    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    let explained = |options: &[&str]| within(&allocation).args(options).arg("--explain").program(sh("")).run();
+    explained(&["--agents-per-node", "1"])
+        .is_quiet_success()
+        .wrote_among_others("  for node[001-002]: srun --overlap ")
+        .wrote_among_others(" --nodes=2 --ntasks=2 --ntasks-per-node=1 '--nodelist=node[001-002]' /bin/sh -c ...\n");
+}
+
+#[test]
 fn ranks_know_the_job_and_no_step() {
     let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);

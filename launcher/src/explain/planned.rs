@@ -5,14 +5,16 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
-use nla::driver::opening_words;
+use nla::driver::{opening_words, step_words};
 use nla::sys;
+use nla::wire::Method;
 
 use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
 use crate::allocation::Allocation;
 use crate::cli::{BootstrapKind, LaunchShape};
 use crate::environment::is_foreign;
 use crate::expedition::{Expedition, kind, why_not};
+use crate::hosts::fold;
 use crate::model::{self, Constants, Shape, Size};
 use crate::plan::{Machine, Plan};
 use crate::session::Ground;
@@ -141,7 +143,7 @@ fn here(machine: &Machine) -> Bootstrap {
     Bootstrap {
         name: "fork".to_owned(),
         why: "as all ranks are on this machine".to_owned(),
-        host: sys::host_name(),
+        hosts: vec![sys::host_name()],
         command: vec![machine.program.clone().into_os_string()],
         others: None,
     }
@@ -159,14 +161,22 @@ fn there(plan: &Plan, expedition: &Expedition, allocation: Option<&Allocation>) 
         },
         (None, None) => "as there is no allocation".to_owned(),
     };
-    let is_alone = hosts.iter().all(|host| *host == first);
-    Bootstrap {
-        name: word(&kind(launch, allocation.map(|allocation| allocation.manager))).to_owned(),
-        why,
-        command: opening_words(&expedition.method, &first).into_iter().flatten().map(OsString::from).collect(),
-        host: first.name,
-        others: (!is_alone).then(|| "the same with their names".to_owned()),
-    }
+    let name = word(&kind(launch, allocation.map(|allocation| allocation.manager))).to_owned();
+    let (hosts, command, others) = match &expedition.method {
+        // As many as a node has agents, all alike.
+        Method::Step { words, .. } => {
+            let names: BTreeSet<String> = hosts.into_iter().map(|host| host.name).collect();
+            let mut words = step_words(words, &fold(&names), names.len());
+            words.push("...".to_owned());
+            (names.into_iter().collect(), words, None)
+        }
+        method => {
+            let is_alone = hosts.iter().all(|host| *host == first);
+            let words = opening_words(method, &first).unwrap_or_default();
+            (vec![first.name], words, (!is_alone).then(|| "the same with their names".to_owned()))
+        }
+    };
+    Bootstrap { name, why, hosts, command: command.into_iter().map(OsString::from).collect(), others }
 }
 
 /// As `--bootstrap` calls it.

@@ -20,7 +20,7 @@ mod serving;
 mod startup;
 mod table;
 
-pub use boot::{Starter, StationReport, agent_id, opening_words, own_program};
+pub use boot::{Starter, StationReport, agent_id, opening_words, own_program, step_words};
 pub use clock::Clock;
 pub use greeting::{Accepted, Gatekeeper, GreetingError, accept, connect, let_in};
 pub use link::{Link, LinkEvent, Meter, Receipt, StreamSink};

@@ -41,6 +41,7 @@ use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Rea
 pub use self::program::own_program;
 pub use self::script::agent_id;
 pub use self::session::opening_words;
+pub use self::step::step_words;
 
 /// The wait before a host that refuses a session is tried again; it doubles each time, up to so many times, and is
 /// spread by as much again.

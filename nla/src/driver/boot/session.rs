@@ -191,11 +191,11 @@ impl Session {
 }
 
 /// The command that a [`Starter`](super::Starter) runs for an agent on `host`, to the byte; none where it
-/// starts one of its own kind on this machine.
+/// starts one of its own kind on this machine, or many by [one command](super::step_words).
 pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     match method {
-        Method::Fork => None,
-        Method::Session { words, .. } | Method::Step { words, .. } => Some(words_for(words, Some(host))),
+        Method::Fork | Method::Step { .. } => None,
+        Method::Session { words, .. } => Some(words_for(words, Some(host))),
     }
 }
 

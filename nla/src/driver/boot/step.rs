@@ -157,10 +157,9 @@ impl Step {
         let port = Port::open(&shared.order, tasks, &self.own).await?;
         let order = BootOrder { station: 0, muster: port.addresses.clone(), ..shared.order.clone() };
 
-        let (hosts, count) = ((self.fold)(&nodes), nodes.len().to_string());
-        let words = words.iter().map(|word| word.replace("{hosts}", &hosts).replace("{nodes}", &count));
         let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
-        let words: Vec<String> = words.chain(script::STEP_COMMAND.map(str::to_owned)).chain([script]).collect();
+        let mut words = step_words(words, &(self.fold)(&nodes), nodes.len());
+        words.push(script);
         tracing::debug!(?words, "a step is started");
         let (pid, mut input, lines) = spawn(&words, &shared.children)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
@@ -175,6 +174,12 @@ impl Step {
         });
         Ok(Running { children: &shared.children, pid, is_needed: false, lines, port })
     }
+}
+
+/// The command that starts a step on these hosts, without its last word: a script.
+pub fn step_words(words: &[String], hosts: &str, count: usize) -> Vec<String> {
+    let words = words.iter().map(|word| word.replace("{hosts}", hosts).replace("{nodes}", &count.to_string()));
+    words.chain(script::STEP_COMMAND.map(str::to_owned)).collect()
 }
 
 /// What has become of a step's tasks.
