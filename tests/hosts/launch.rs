@@ -152,6 +152,24 @@ fn losses_are_told_by_host() {
     outcome.has_code(252).says("on node002 was lost");
 }
 
+/// While one host lets all others wait, another is cut off: its agent does not wait for ever.
+#[test]
+fn who_waits_for_the_others_notices_that_it_is_alone() {
+    let Some(cluster) = cluster(2) else { return };
+    cluster.host(1).break_as(Broken::Silent);
+    let run = on(&cluster).np(2).args(["--start-timeout", "60"]).program(sh("true")).spawn();
+    let is_there = || cluster.host(0).processes().iter().any(|process| process.name() == "scela-agent");
+    run.wait_until("an agent that has called back, and whose session is over", || {
+        let said = cluster.host(0).run(["ss", "-Htn", "state", "established"]).stdout;
+        let connections = String::from_utf8_lossy(&said);
+        (is_there() && !connections.is_empty() && !connections.contains(":22 ")).then_some(())
+    });
+    cluster.cut(cluster.host(0));
+    run.wait_until("the agent's end", || (!is_there()).then_some(()));
+    run.signal(nix::sys::signal::Signal::SIGINT);
+    run.finish().has_code(130);
+}
+
 #[test]
 fn any_command_that_gets_there() {
     let Some(cluster) = cluster(2) else { return };

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -68,7 +69,24 @@ impl Channel {
 async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
     let port = order.muster.first().map(SocketAddr::port);
     let addresses = reach::candidates(port, order.muster.clone());
-    Ok(connect_to_any(order, addresses, above, agent).await?.0)
+    let (accepted, _) = connect_to_any(order, addresses, above, agent).await?;
+    // Without it, the agent would only leave without waiting for who is not there.
+    let _ = probe(&accepted, order.dead_time);
+    Ok(accepted)
+}
+
+/// Lets the kernel ask now and then whether the other end's host is there, and end the connection when it has not
+/// answered for about that time: nothing may be said on it for long. A process that is stopped counts as there.
+fn probe(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
+    use nix::sys::socket::{setsockopt, sockopt};
+    const PROBES: u32 = 4;
+    let pause = (dead_time.as_secs() as u32 / PROBES).max(1);
+    setsockopt(&accepted.stream, sockopt::TcpKeepIdle, &pause)?;
+    setsockopt(&accepted.stream, sockopt::TcpKeepInterval, &pause)?;
+    setsockopt(&accepted.stream, sockopt::TcpKeepCount, &(PROBES - 1))?;
+    setsockopt(&accepted.stream, sockopt::KeepAlive, &true)?;
+    // The same where something was said and nobody has taken it.
+    setsockopt(&accepted.stream, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
 }
 
 /// Connects to one of these addresses, the first where `who` is.
