@@ -4,6 +4,7 @@
 
 mod sys_support;
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             ("ends_are_told_apart", ends_are_told_apart),
             ("a_group_is_signalled_as_a_whole", a_group_is_signalled_as_a_whole),
             ("daemons_are_found_and_killed", daemons_are_found_and_killed),
+            ("who_is_to_be_spared_is_spared", who_is_to_be_spared_is_spared),
         ],
         &[("descriptors", show_descriptors), ("sleeper", sleeper), ("daemon", daemon)],
     )
@@ -441,4 +443,21 @@ fn daemons_are_found_and_killed() {
     end_all_children();
     assert!(!daemons.iter().any(|&pid| is_running(pid)));
     assert_eq!(sys::kill_children(9), 0);
+}
+
+fn who_is_to_be_spared_is_spared() {
+    let mut spawner = spawner(ShellState::recorded());
+    let [kept, other] = [(); 2].map(|()| start(&mut spawner, &myself("sleeper"), &[]).unwrap());
+    let spared = BTreeSet::from([kept.child.pid()]);
+    assert!(sys::has_children_but(&spared));
+    assert_eq!(sys::kill_children_but(9, &spared), 1);
+    let mut ended = Vec::new();
+    until("the other to be reaped", || {
+        ended.extend(sys::reap());
+        !sys::has_children_but(&spared)
+    });
+    assert_eq!(ended, [(other.child.pid(), Ended::Killed { signal: 9, core: false })]);
+    assert!(is_running(kept.child.pid()) && sys::has_children_but(&BTreeSet::new()));
+    end_all_children();
+    assert!(!sys::has_children_but(&spared));
 }

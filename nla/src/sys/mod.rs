@@ -41,7 +41,10 @@ pub use identity::{
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use readiness::{Watched, watch};
-pub use reap::{Ended, Group, has_children, kill_children, out_of_memory_kills, reap, signal_name};
+pub use reap::{
+    Ended, Group, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap,
+    signal_name,
+};
 pub use segment::Segment;
 pub use shell::{LimitCut, ShellState};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};

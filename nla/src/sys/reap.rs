@@ -4,6 +4,7 @@
 //! children, the pid of a child that has not been returned by [`reap`] cannot be reused, and so a
 //! signal reaches that child or nobody.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -85,6 +86,17 @@ pub fn has_children() -> bool {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_ok()
 }
 
+/// Is there any child but these, running or ended? Where /proc is not ours nobody can tell, and any child counts.
+pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
+    if !has_children() {
+        return false;
+    }
+    match children() {
+        Some(children) if !spared.is_empty() => children.iter().any(|&pid| !is_spared(pid, spared)),
+        _ => true,
+    }
+}
+
 /// Is this child stopped by a signal right now?
 pub(super) fn is_stopped(pid: u32) -> bool {
     // WNOWAIT: the kernel says it again until the child goes on.
@@ -132,13 +144,24 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
 /// so call it in turn with [`reap`] until [`has_children`] says no. 0 while there are children
 /// means that they belong to another user (setuid), or that /proc is not ours.
 pub fn kill_children(signal: i32) -> usize {
-    // A /proc of another pid namespace would name strangers.
+    kill_children_but(signal, &BTreeSet::new())
+}
+
+/// The same for every child but these.
+pub fn kill_children_but(signal: i32, spared: &BTreeSet<u32>) -> usize {
+    let children = children().unwrap_or_default();
+    children.into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared) && kill(pid, signal).is_ok()).count()
+}
+
+fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
+    u32::try_from(pid).is_ok_and(|pid| spared.contains(&pid))
+}
+
+/// All children, ended ones too; `None` if /proc is not ours.
+fn children() -> Option<Vec<i32>> {
+    // That of another pid namespace would name strangers.
     let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
-    if !ours {
-        return 0;
-    }
-    let children = listed_children().unwrap_or_else(scanned_children);
-    children.into_iter().filter(|&pid| pid > 1 && kill(pid, signal).is_ok()).count()
+    ours.then(|| listed_children().unwrap_or_else(scanned_children))
 }
 
 /// As the kernel lists them; `None` where it was built without CONFIG_PROC_CHILDREN.
