@@ -50,6 +50,8 @@ pub enum Input {
     FromChild(AgentId, Up),
     /// The link to a child is gone.
     ChildLost(AgentId, String),
+    /// A child that this agent has started did not come into the tree.
+    ChildFailed(AgentId, String),
     /// The guardian is gone.
     GuardianLost,
     /// Ranks were started.
@@ -236,6 +238,9 @@ impl Agent {
             }
             Input::FromChild(child, message) => self.on_up(now, child, message, actions),
             Input::ChildLost(child, why) => self.on_child_lost(now, child, why, actions),
+            Input::ChildFailed(child, why) => {
+                self.on_child_gone(now, child, Cause::NotStarted { why: bounded(why) }, actions);
+            }
             Input::GuardianLost => {
                 // Without its guardian nothing would clean up after this agent.
                 let why = "its guardian process is gone; was it killed?".to_owned();
@@ -424,12 +429,16 @@ impl Agent {
     }
 
     fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
+        self.on_child_gone(now, child, Cause::Lost { why: bounded(why) }, actions);
+    }
+
+    /// Nothing more comes from a child.
+    fn on_child_gone(&mut self, now: Time, child: AgentId, cause: Cause, actions: &mut Vec<Action>) {
         let Some(state) = self.children.get_mut(&child) else { return };
         state.gone = true;
         if std::mem::replace(&mut state.ended, true) {
             return;
         }
-        let cause = Cause::Lost { why: bounded(why) };
         self.fail(
             Failure { at: now, agent: child, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause },
             actions,

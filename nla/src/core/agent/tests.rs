@@ -336,6 +336,20 @@ fn a_lost_child_is_reported_once_and_not_waited_for() {
 }
 
 #[test]
+fn a_child_that_does_not_join_is_reported_as_not_started() {
+    let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap();
+    let mut world = World { agent: Agent::new(here), actions: Vec::new() };
+    assert_eq!(world.after(T, Input::Timeout), []);
+    let cause = Cause::NotStarted { why: "late".into() };
+    let failure = Failure { at: at(9), agent: AgentId(2), namespace: NS, ranks: Ranks::new(), cause };
+    let told = [Action::ToParent(Up::Failed(failure))];
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "late".into())), told);
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "again".into())), []);
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0, "nobody waits for it");
+}
+
+#[test]
 fn an_undone_spawn_ends_silently() {
     let mut world = World::leaf(2, "0-1");
     assert_eq!(
