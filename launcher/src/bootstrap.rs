@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nla::core::{AgentId, StartFailure, Subtree, Time};
-use nla::driver::{Clock, Starter, StationReport};
-use nla::wire::{Below, BootCommand, BootOrder, BootReport, Method, Place, Reach};
+use nla::driver::{Accepted, Clock, Starter, StationReport};
+use nla::wire::{Below, BootCommand, BootOrder, BootReport, Links, Method, Place, Reach};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -36,6 +36,7 @@ pub(crate) struct Bootstrap {
     openers: Subtree,
     /// To other nodes.
     goes_out: bool,
+    links: Links,
     clock: Clock,
     arrivals: Arrivals,
     /// When agents that have not joined were told their places, by station.
@@ -56,11 +57,18 @@ impl Bootstrap {
         bootstrap
     }
 
-    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`].
-    pub(crate) fn there(order: BootOrder, clock: Clock, expedition: &Expedition, root: Vec<SocketAddr>) -> Self {
+    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`]; after `patience` they are there or have
+    /// failed.
+    pub(crate) fn there(
+        order: BootOrder,
+        clock: Clock,
+        expedition: &Expedition,
+        root: Vec<SocketAddr>,
+        patience: Duration,
+    ) -> Self {
         let hosts = expedition.hosts();
-        let Expedition { method, fanout, batch, patience, .. } = expedition;
-        let (method, batch, patience) = (method.clone(), *batch, *patience);
+        let Expedition { method, fanout, batch, .. } = expedition;
+        let (method, batch) = (method.clone(), *batch);
         let stations = hosts.len() as u32;
         let fanout = fanout.unwrap_or(stations).max(1);
         let below = Below { stations, fanout, hosts, method: method.clone(), batch, patience };
@@ -87,6 +95,7 @@ impl Bootstrap {
         // Bounded by the number of stations.
         let (events, reports) = mpsc::unbounded_channel();
         let goes_out = method != Method::Fork;
+        let links = order.links;
         let arrivals = Arrivals::from(clock.now());
         Self {
             starter: Starter::new(order, method, batch, patience, events),
@@ -99,6 +108,7 @@ impl Bootstrap {
             fanout: 1,
             openers: Subtree::whole(stations, opens),
             goes_out,
+            links,
             clock,
             arrivals,
             told: BTreeMap::new(),
@@ -136,7 +146,7 @@ impl Bootstrap {
                 }
                 None
             }
-            BootReport::Below(..) | BootReport::Task { .. } => None,
+            BootReport::Below(..) | BootReport::Task { .. } | BootReport::Joining => None,
         }
     }
 
@@ -169,6 +179,12 @@ impl Bootstrap {
         &self.failures
     }
 
+    /// Where links go over sessions: those of the root's children go to `joined`. To be called before
+    /// [`commit`](Self::commit).
+    pub(crate) fn take_links(&self, joined: mpsc::Sender<Accepted>) {
+        self.starter.take_links(self.clock, joined);
+    }
+
     /// Gives the agents at these stations their places, in order, in a tree of as many; all others leave.
     pub(crate) fn commit(&mut self, stations: Vec<u32>, tree: Subtree, fanout: u32) {
         let chosen: BTreeSet<u32> = stations.iter().copied().collect();
@@ -199,9 +215,17 @@ impl Bootstrap {
         let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&station)) else {
             return;
         };
+        let place = Place { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        if self.links == Links::Sessions {
+            // Who is below an agent is told its place by that agent.
+            if parent == 0 {
+                self.told.insert(station, self.clock.now());
+                self.starter.admit(station, place);
+            }
+            return;
+        }
         let opener = self.openers.parent_of(AgentId(station)).map(|opener| opener.0);
         let opener_port = addresses.first().filter(|_| self.goes_out && opener == Some(parent)).map(SocketAddr::port);
-        let place = Place { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         let parent = addresses.clone();
         self.told.insert(station, self.clock.now());
         self.starter.tell(station, BootCommand::Join { place, parent, opener_port });

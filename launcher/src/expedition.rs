@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use nla::wire::{HostAt, Method, RemoteProgram, Sent};
+use nla::wire::{HostAt, Links, Method, RemoteProgram, Sent};
 use thiserror::Error;
 
 use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
@@ -23,6 +23,10 @@ pub struct Expedition {
     pub nodes: Vec<Node>,
     /// The node of each station, by its place among all; a node's stations are side by side.
     pub stations: Vec<usize>,
+    /// The nodes that may be used: those of the stations, and those that are started only if others fail.
+    pub pool: BTreeSet<usize>,
+    /// What links go over.
+    pub links: Links,
     /// With fewer nodes than so many there is no session.
     pub least: usize,
     /// No more than so many are used.
@@ -54,6 +58,20 @@ pub enum MethodError {
         /// The option.
         option: &'static str,
     },
+    /// Links over sessions, where there are none.
+    #[error("--no-ports needs a session for each agent, and in Slurm one step starts them all")]
+    NoSessions,
+    /// Links over sessions that are opened from here, and a fan-out.
+    #[error(
+        "with --no-ports links go where sessions go: under --launch {shape} all of them go to scela-run, \
+         and --fanout {fanout} means nothing"
+    )]
+    Fanout {
+        /// The typed shape.
+        shape: &'static str,
+        /// The typed fan-out.
+        fanout: u32,
+    },
     /// A command without its `{{host}}`.
     #[error("--bootstrap exec:COMMAND needs a {{host}} in its command, in place of the host's name")]
     NoHost,
@@ -73,6 +91,8 @@ impl MethodError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Fork => "leave --bootstrap out, or name no other hosts",
+            Self::NoSessions => "--bootstrap ssh opens sessions, where nodes of the job can be reached so",
+            Self::Fanout { .. } => "leave --fanout out, or write --launch tree",
             Self::Empty { .. } => "write the command and its words between quotes",
             Self::NoHost => "for example --bootstrap 'exec:ssh {host}'",
             Self::NotText { .. } => "write it in UTF-8",
@@ -108,6 +128,7 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
     let with =
         |default: &[&str], lasts: bool| Method::Session { words: words(default), lasts, program: remote.clone() };
     Ok(match kind(options, manager) {
+        BootstrapKind::Manager(Manager::Slurm) if options.no_ports => return Err(MethodError::NoSessions),
         BootstrapKind::Fork => return Err(MethodError::Fork),
         // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
         BootstrapKind::Ssh => with(
@@ -228,6 +249,28 @@ pub fn launch_fanout(
     is_tree.then(|| typed.unwrap_or(recommended.tree_fanout))
 }
 
+/// The same where links go over sessions, which then last as long as the agents: the fan-out is that of the links
+/// as well. An agent knows which of its processes these sessions are, and leaves them alone.
+pub fn carried_fanout(
+    shape: LaunchShape,
+    typed: Option<u32>,
+    recommended: &Recommendation,
+    method: &Method,
+) -> Result<Option<u32>, MethodError> {
+    // Whether a command of the user's is there on the nodes, nobody knows.
+    let is_everywhere = matches!(method, Method::Session { lasts: false, .. });
+    match (shape, typed) {
+        (LaunchShape::Linear, Some(fanout)) => Err(MethodError::Fanout { shape: "linear", fanout }),
+        (LaunchShape::Flat, Some(fanout)) => Err(MethodError::Fanout { shape: "flat", fanout }),
+        (LaunchShape::Linear | LaunchShape::Flat, None) => Ok(None),
+        (LaunchShape::Tree | LaunchShape::Auto, Some(fanout)) => Ok(Some(fanout)),
+        (LaunchShape::Tree, None) => Ok(Some(recommended.tree_fanout)),
+        (LaunchShape::Auto, None) => {
+            Ok((is_everywhere && recommended.shape == Shape::Tree).then_some(recommended.tree_fanout))
+        }
+    }
+}
+
 /// How long all agents together may take to be there.
 pub fn patience(options: &LaunchOptions) -> Duration {
     options.deadline.unwrap_or(PATIENCE_DEFAULT)
@@ -249,10 +292,32 @@ impl Expedition {
     pub(crate) fn without(&self, failed: impl IntoIterator<Item = u32>) -> Option<BTreeSet<usize>> {
         let bad: BTreeSet<usize> =
             failed.into_iter().filter_map(|station| self.stations.get(station as usize - 1)).copied().collect();
-        let tried: BTreeSet<usize> = self.stations.iter().copied().collect();
-        let good: Vec<usize> = tried.difference(&bad).copied().collect();
+        let good: Vec<usize> = self.pool.difference(&bad).copied().collect();
         let used: BTreeSet<usize> = good.iter().copied().take(self.most).collect();
         (used.len() >= self.least).then(|| (0..self.nodes.len()).filter(|node| !used.contains(node)).collect())
+    }
+
+    /// Sessions and links are one tree, in which each agent has its station's number. Where a node fails, all begins
+    /// again without it.
+    pub(crate) fn is_one_tree(&self) -> bool {
+        self.links == Links::Sessions && self.fanout.is_some()
+    }
+
+    /// How long all agents may take, if `left` is what is left of the time. Where all may have to begin again, half
+    /// of it is for that.
+    pub(crate) fn patience_of(&self, left: Duration) -> Duration {
+        let used: BTreeSet<usize> = self.stations.iter().copied().collect();
+        let again = self.is_one_tree() && (self.pool.len() > used.len() || self.least < used.len());
+        if again { left / 2 } else { left }
+    }
+
+    /// Begins again with the stations of a plan that was made without some nodes, `failed` are those of stations
+    /// that are bad.
+    pub(crate) fn begin_again(&mut self, plan: &Plan, left_out: &BTreeSet<usize>, failed: &BTreeSet<u32>) {
+        let bad: BTreeSet<usize> = failed.iter().map(|station| self.stations[*station as usize - 1]).collect();
+        self.pool.retain(|node| !bad.contains(node));
+        let kept: Vec<usize> = (0..self.nodes.len()).filter(|node| !left_out.contains(node)).collect();
+        self.stations = plan.seats.iter().filter_map(|seat| kept.get(*seat).copied()).collect();
     }
 
     /// The station of each agent of a plan that was made without some nodes, in the order of agents.
@@ -349,9 +414,58 @@ mod tests {
         assert_eq!(launch_fanout(Tree, Some(2), &many, &srun), None, "a step's processes end with it");
     }
 
+    #[test]
+    fn links_over_sessions_go_where_these_go() {
+        let options = LaunchOptions { no_ports: true, ..LaunchOptions::default() };
+        let chosen = |options: &LaunchOptions, manager| method(options, manager, Path::new("/opt/scela-run"));
+        assert_eq!(chosen(&options, Some(Manager::Slurm)), Err(MethodError::NoSessions));
+        let ssh =
+            chosen(&LaunchOptions { bootstrap: Some(BootstrapKind::Ssh), ..options.clone() }, Some(Manager::Slurm));
+        let ssh = ssh.unwrap();
+        let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
+        let exec = chosen(&LaunchOptions { bootstrap: Some(exec), ..options }, None).unwrap();
+        let few = recommend(8, 16, &Constants::default());
+        let many = recommend(1024, 16, &Constants::default());
+        use LaunchShape::{Auto, Flat, Linear, Tree};
+        assert_eq!(carried_fanout(Auto, None, &few, &ssh), Ok(None));
+        assert_eq!(carried_fanout(Auto, None, &many, &ssh), Ok(Some(many.tree_fanout)));
+        assert_eq!(carried_fanout(Auto, None, &many, &exec), Ok(None), "nodes may not have the command");
+        assert_eq!(carried_fanout(Tree, None, &few, &exec), Ok(Some(few.tree_fanout)));
+        for shape in [Auto, Tree] {
+            assert_eq!(carried_fanout(shape, Some(2), &few, &exec), Ok(Some(2)));
+        }
+        assert_eq!(carried_fanout(Flat, None, &many, &ssh), Ok(None));
+        for (shape, name) in [(Flat, "flat"), (Linear, "linear")] {
+            let error = MethodError::Fanout { shape: name, fanout: 2 };
+            assert_eq!(carried_fanout(shape, Some(2), &many, &ssh), Err(error));
+        }
+    }
+
+    #[test]
+    fn a_launch_that_may_begin_again_has_time_for_it() {
+        let s = Duration::from_secs;
+        let tree = |pool: std::ops::Range<usize>, least| Expedition {
+            pool: pool.collect(),
+            links: Links::Sessions,
+            fanout: Some(2),
+            ..expedition(5, vec![0, 1, 2], least, 3)
+        };
+        assert_eq!(tree(0..3, 3).patience_of(s(30)), s(30), "all or none");
+        assert_eq!(tree(0..3, 2).patience_of(s(30)), s(15));
+        assert_eq!(tree(0..5, 3).patience_of(s(30)), s(15), "with spares");
+        let flat = Expedition { fanout: None, ..tree(0..5, 2) };
+        assert_eq!(flat.patience_of(s(30)), s(30));
+        // A spare takes a place without having been started.
+        let spare = tree(0..5, 3);
+        assert_eq!(spare.without([2]), Some([1, 4].into()));
+        assert_eq!(Expedition { pool: [0, 1, 3].into(), ..spare }.without([2]), None, "the pool is too small");
+    }
+
     fn expedition(nodes: usize, stations: Vec<usize>, least: usize, most: usize) -> Expedition {
         Expedition {
             nodes: (0..nodes).map(|node| Node::named(format!("n{node}"))).collect(),
+            pool: stations.iter().copied().collect(),
+            links: Links::Connections,
             stations,
             least,
             most,

@@ -55,6 +55,8 @@ pub struct Tree {
     pub fanout: u32,
     /// Sessions at a time; none if that adapts itself.
     pub batch: Option<u32>,
+    /// Links go over the sessions.
+    pub is_carried: bool,
     /// The levels below the launcher; as many as the tree is deep.
     pub levels: Vec<Level>,
 }
@@ -131,7 +133,7 @@ fn of_hosts(hosts: &[Alike], spares: &[String]) -> String {
 }
 
 fn of_tree(tree: &Tree) -> String {
-    let Tree { shape, fanout, batch, levels } = tree;
+    let Tree { shape, fanout, batch, is_carried, levels } = tree;
     let batch = match batch {
         Some(batch) => format!("{} at a time", counted(u64::from(*batch), "session")),
         None => "as many sessions at a time as go well".to_owned(),
@@ -146,6 +148,9 @@ fn of_tree(tree: &Tree) -> String {
             _ => (format!("{} start", fold(by)), format!("{sessions} each at most")),
         };
         line(&mut text, format_args!("level {}: {by} {} ({sessions})", at + 1, fold(starts)));
+    }
+    if *is_carried {
+        line(&mut text, format_args!("links go over these sessions, and nobody listens anywhere"));
     }
     text
 }
@@ -262,6 +267,7 @@ mod tests {
                 shape: "tree",
                 fanout: 8,
                 batch: Some(6),
+                is_carried: true,
                 levels: vec![
                     Level { by: Vec::new(), starts: names("node[001-008]"), sessions_most: 8 },
                     Level { by: names("node[001-008]"), starts: names("node[009-031],big"), sessions_most: 3 },
@@ -303,6 +309,7 @@ mod tests {
 launch: tree, fan-out 8, 2 levels, 6 sessions at a time
   level 1: scela-run starts node[001-008] (8 sessions)
   level 2: node[001-008] start big,node[009-031] (3 sessions each at most)
+  links go over these sessions, and nobody listens anywhere
 
 bootstrap: ssh, as there is no allocation
   for node001: ssh -T -x -o BatchMode=yes node001 'exec '\\''/opt/my dir/scela-run'\\'''
@@ -338,6 +345,7 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
                 shape: "flat",
                 fanout: 32,
                 batch: None,
+                is_carried: false,
                 levels: vec![Level { by: Vec::new(), starts: names("laptop"), sessions_most: 1 }],
             },
             bootstrap: Bootstrap {

@@ -31,7 +31,7 @@ use launcher::surroundings::Process;
 use launcher::{demo, exit, mpi, simulate};
 use nla::driver::Clock;
 use nla::sys;
-use nla::wire::SessionKey;
+use nla::wire::{Links, SessionKey};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -152,11 +152,6 @@ enum Trouble {
 }
 
 fn prepare(request: cli::Request, clock: Clock) -> Result<ExitCode, Trouble> {
-    if request.options.launch.no_ports {
-        return Err(Trouble::Missing(
-            "--no-ports is not there yet: agents have to be able to connect to each other".to_owned(),
-        ));
-    }
     let random = random().map_err(Trouble::Machine)?;
     let machine = machine(random.session).map_err(Trouble::Machine)?;
     let mut remarks = Vec::new();
@@ -235,12 +230,12 @@ fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<P
 
 /// The plan for other nodes, and the way there.
 fn away(
-    request: cli::Request,
+    mut request: cli::Request,
     machine: Machine,
     field: Field,
     constants: &Constants,
 ) -> Result<(Plan, Expedition), Trouble> {
-    let launch = &request.options.launch;
+    let launch = &request.options.launch.clone();
     let manager = field.allocation().map(|allocation| allocation.manager);
     let mut method = expedition::method(launch, manager, &machine.program)
         .map_err(|error| Trouble::Usage(format!("{error}\n  hint: {}", error.hint())))?;
@@ -252,17 +247,32 @@ fn away(
     }
     let nodes = field.nodes().to_vec();
     let spares = (launch.spares as usize).min(nodes.len() - 1);
-    let held_back = (nodes.len() - spares..nodes.len()).collect();
-    let plan = planned(&request, &machine, &field.without(&held_back))?;
+    let held_back: std::collections::BTreeSet<usize> = (nodes.len() - spares..nodes.len()).collect();
+    let mut plan = planned(&request, &machine, &field.without(&held_back))?;
     let used: std::collections::BTreeSet<usize> = plan.seats.iter().copied().collect();
-    let mut stations = plan.seats.clone();
-    // A spare may have to do what any other does.
-    let each = stations.len().div_ceil(used.len().max(1));
-    stations.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
     let (nodes_used, ppn) = plan.extent();
     let recommended = model::recommend(nodes_used, ppn, constants);
-    let fanout = expedition::launch_fanout(launch.shape, request.options.fanout, &recommended, &method);
+    let typed = request.options.fanout;
+    let (links, fanout) = if launch.no_ports {
+        let fanout = expedition::carried_fanout(launch.shape, typed, &recommended, &method)
+            .map_err(|error| Trouble::Usage(error.to_string()))?;
+        // With so few agents all are children of the launcher.
+        let fanout = fanout.filter(|fanout| *fanout < plan.agents());
+        request.options.fanout = Some(fanout.unwrap_or(plan.agents().max(1)));
+        plan = planned(&request, &machine, &field.without(&held_back))?;
+        (Links::Sessions, fanout)
+    } else {
+        (Links::Connections, expedition::launch_fanout(launch.shape, typed, &recommended, &method))
+    };
+    let mut stations = plan.seats.clone();
+    // Where links are as sessions are, spares have no place in the tree before others have failed.
+    if links == Links::Connections || fanout.is_none() {
+        // A spare may have to do what any other does.
+        let each = stations.len().div_ceil(used.len().max(1));
+        stations.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
+    }
+    let pool = used.union(&held_back).copied().collect();
     let (batch, patience) = (launch.batch, expedition::patience(launch));
     let most = used.len();
     // Nodes may fail, a job does not shrink.
@@ -270,8 +280,19 @@ fn away(
     let replan = move |left_out: &std::collections::BTreeSet<usize>| {
         planned(&request, &machine, &field.without(left_out)).map_err(|trouble| trouble.to_string())
     };
-    let expedition =
-        Expedition { nodes, stations, least, most, method, fanout, batch, patience, replan: Box::new(replan) };
+    let expedition = Expedition {
+        nodes,
+        stations,
+        pool,
+        links,
+        least,
+        most,
+        method,
+        fanout,
+        batch,
+        patience,
+        replan: Box::new(replan),
+    };
     Ok((plan, expedition))
 }
 

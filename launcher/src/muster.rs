@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use nla::core::{StartFailure, StartPhase};
 use nla::sys;
@@ -20,25 +21,51 @@ use crate::report::Reporter;
 use crate::session::{Asked, Signals};
 use crate::whereabouts::Whereabouts;
 
+/// How long agents that are not to join may take to leave, before others are started in their places.
+const LEAVE_TIME: Duration = Duration::from_secs(1);
+
 /// Waits for the agents of all stations, leaves out the nodes of those that do not come if that is allowed,
-/// and gives the others their places. `plan` is made again if nodes are left out. The result is where
+/// and gives the others their places. `plan` is made again if nodes are left out; where sessions and links are one
+/// tree, all agents then leave, and `start` begins again, in the time that is left. The result is where
 /// everything is; or the exit code, and the user knows why. `look` is called now and then.
 pub(crate) async fn gather(
-    expedition: &Expedition,
+    expedition: &mut Expedition,
+    start: impl Fn(&Expedition, Duration) -> Bootstrap,
+    plan: &mut Plan,
+    signals: &mut Signals,
+    reporter: Reporter,
+    mut look: impl FnMut(&Bootstrap),
+) -> (Bootstrap, Result<Whereabouts, u8>) {
+    let deadline = Instant::now() + expedition.patience;
+    loop {
+        let patience = expedition.patience_of(deadline.saturating_duration_since(Instant::now()));
+        let mut bootstrap = start(expedition, patience);
+        match settle(expedition, &mut bootstrap, patience, plan, signals, reporter, &mut look).await {
+            // Each time there are fewer nodes.
+            Ok(None) => drop(bootstrap.wait(LEAVE_TIME).await),
+            Ok(Some(places)) => return (bootstrap, Ok(places)),
+            Err(code) => return (bootstrap, Err(code)),
+        }
+    }
+}
+
+/// [`gather`], once. `None` if it is to begin again.
+async fn settle(
+    expedition: &mut Expedition,
     bootstrap: &mut Bootstrap,
+    patience: Duration,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
     look: impl FnMut(&Bootstrap),
-) -> Result<Whereabouts, u8> {
-    let deadline = Instant::now() + expedition.patience;
+) -> Result<Option<Whereabouts>, u8> {
     tokio::select! {
         biased;
         signal = asked_to_end(signals) => {
             reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
             return Err(exit::signalled(signal));
         }
-        () = bootstrap.muster(deadline, look) => {}
+        () = bootstrap.muster(Instant::now() + patience, look) => {}
     }
     let failures = bootstrap.failures();
     let text = failures_text(expedition, failures);
@@ -55,6 +82,10 @@ pub(crate) async fn gather(
                 return Err(exit::NOT_LAUNCHED);
             }
         }
+        if expedition.is_one_tree() {
+            expedition.begin_again(plan, &left_out, &failures.keys().copied().collect());
+            return Ok(None);
+        }
     }
     let Some(stations) = expedition.stations_of(plan, &left_out) else {
         reporter.error(&format!(
@@ -65,7 +96,7 @@ pub(crate) async fn gather(
     };
     let names = stations.iter().map(|station| expedition.name(*station).to_owned()).collect();
     bootstrap.commit(stations, plan.settings.tree, plan.options.fanout());
-    Ok(Whereabouts::there(sys::host_name(), names, &plan.settings.first))
+    Ok(Some(Whereabouts::there(sys::host_name(), names, &plan.settings.first)))
 }
 
 async fn asked_to_end(signals: &mut Signals) -> i32 {
@@ -129,9 +160,7 @@ pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Re
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use nla::wire::Method;
+    use nla::wire::{Links, Method};
 
     use super::*;
     use crate::field::Node;
@@ -141,6 +170,8 @@ mod tests {
         let expedition = Expedition {
             nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
             stations: (0..32).collect(),
+            pool: (0..32).collect(),
+            links: Links::Connections,
             least: 32,
             most: 32,
             method: Method::Fork,

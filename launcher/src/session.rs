@@ -16,7 +16,7 @@ use nla::core::{
 };
 use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
-use nla::wire::{BootOrder, DownEncoder, Lane, Reach, SessionId, SessionKey, decode};
+use nla::wire::{BootOrder, DownEncoder, Lane, Links, Reach, SessionId, SessionKey, decode};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::LocalSet;
@@ -139,7 +139,13 @@ struct Asides {
     fanout: u32,
 }
 
-async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
+async fn live(
+    mut plan: Plan,
+    mut ground: Ground,
+    session: SessionId,
+    secrets: Secrets,
+    clock: Clock,
+) -> io::Result<Ended> {
     let options = plan.options.clone();
     let reporter = plan.reporter();
     reporter.notes(&std::mem::take(&mut plan.remarks));
@@ -148,11 +154,13 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
     // All that can fail is set up before the first process is started.
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new()?;
-    let reach = match ground {
-        Ground::Here => Reach::Here,
-        Ground::There(_) => Reach::Network(options.launch.port_range),
+    let (reach, links) = match &ground {
+        Ground::Here => (Reach::Here, Links::Connections),
+        Ground::There(expedition) if expedition.links == Links::Sessions => (Reach::Nobody, Links::Sessions),
+        Ground::There(_) => (Reach::Network(options.launch.port_range), Links::Connections),
     };
-    let door = open_door(reach).await?.ok_or_else(|| io::Error::other("no port to listen on"))?;
+    let (own, listener) =
+        open_door(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
     let order = BootOrder {
         session,
         key: secrets.key.clone(),
@@ -160,26 +168,35 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
         station: 0,
         muster: Vec::new(),
         reach,
+        links,
         label: plan.label.clone(),
         dead_time: DEAD_TIME,
         below: None,
     };
-    let (mut bootstrap, whereabouts) = match &ground {
+    let (joining, mut joined) = mpsc::channel(QUEUE);
+    let (mut bootstrap, whereabouts) = match &mut ground {
         Ground::Here => {
-            let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), door.addresses);
+            let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), own);
             (bootstrap, Whereabouts::here(sys::host_name()))
         }
         Ground::There(expedition) => {
-            let root = addresses(&options.launch, door.addresses)?;
-            let mut bootstrap = Bootstrap::there(order, clock, expedition, root);
+            let root = match links {
+                Links::Connections => addresses(&options.launch, own)?,
+                Links::Sessions => Vec::new(),
+            };
+            let start = |expedition: &Expedition, patience| {
+                let bootstrap = Bootstrap::there(order.clone(), clock, expedition, root.clone(), patience);
+                bootstrap.take_links(joining.clone());
+                bootstrap
+            };
             let ranks_all = u64::from(plan.size());
             let look = |bootstrap: &Bootstrap| {
                 let (agents, agents_all) = bootstrap.come();
                 progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
             };
-            match gather(expedition, &mut bootstrap, &mut plan, &mut signals, reporter, look).await {
-                Ok(places) => (bootstrap, places),
-                Err(code) => {
+            match gather(expedition, start, &mut plan, &mut signals, reporter, look).await {
+                (bootstrap, Ok(places)) => (bootstrap, places),
+                (mut bootstrap, Err(code)) => {
                     progress.end();
                     bootstrap.wait(LEAVE_TIME).await;
                     let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
@@ -212,9 +229,11 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
     let out = Writer::start(Stream::Out, style(Stream::Out), output_events.clone())?;
     let err = Writer::start(Stream::Err, style(Stream::Err), output_events.clone())?;
 
-    let (joining, mut joined) = mpsc::channel(QUEUE);
-    let gatekeeper = Gatekeeper::new(session, secrets.key, tree.children().map(|child| child.head()));
-    let door = tokio::task::spawn_local(let_in(door.listener, gatekeeper, clock, joining));
+    let door = listener.map(|listener| {
+        let gatekeeper = Gatekeeper::new(session, secrets.key, tree.children().map(|child| child.head()));
+        tokio::task::spawn_local(let_in(listener, gatekeeper, clock, joining.clone()))
+    });
+    drop(joining);
     let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
 
     let mut session = Session {
@@ -294,10 +313,10 @@ async fn live(mut plan: Plan, ground: Ground, session: SessionId, secrets: Secre
             }
         }
     };
-    door.abort();
+    door.inspect(|door| door.abort());
     // Who is just being let in is to leave as well: its link is dropped.
     tokio::task::spawn_local(async move { while joined.recv().await.is_some() {} });
-    session.leave(&mut link_incoming, &mut bootstrap).await;
+    session.leave(&mut link_incoming, &mut bootstrap, links).await;
     let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout() };
     session.phases.arrivals = bootstrap.arrivals().clone();
     let station = |station: u32| match &ground {
@@ -538,7 +557,12 @@ impl Session {
     }
 
     /// The session is over: the last words are written, and no process is left when this returns.
-    async fn leave(&mut self, events: &mut mpsc::Receiver<(AgentId, LinkEvent)>, bootstrap: &mut Bootstrap) {
+    async fn leave(
+        &mut self,
+        events: &mut mpsc::Receiver<(AgentId, LinkEvent)>,
+        bootstrap: &mut Bootstrap,
+        links: Links,
+    ) {
         for child in self.children.values() {
             child.link.close();
         }
@@ -552,12 +576,20 @@ impl Session {
                 }
             }
         };
-        let _ = tokio::join!(timeout(FLUSH_TIME, farewells), async {
+        let guardians = async {
             let late = bootstrap.wait(LEAVE_TIME).await;
             if late > 0 {
                 self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
             }
-        });
+        };
+        match links {
+            Links::Connections => drop(tokio::join!(timeout(FLUSH_TIME, farewells), guardians)),
+            // What ends the sessions would cut the last words off.
+            Links::Sessions => {
+                let _ = timeout(LEAVE_TIME, farewells).await;
+                guardians.await;
+            }
+        }
         self.children.clear();
     }
 

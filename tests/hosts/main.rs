@@ -8,6 +8,7 @@
 //! | `managers` | agents in jobs of PBS, LSF, Grid Engine and Flux, by the mock commands or by ssh |
 //! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
+//! | `no_ports` | links over the sessions that started the agents, where nothing but ssh gets through |
 //! | `readme` | that what README.md says of clusters is so, command by command |
 //! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
 //! | `slurm_launch` | agents that come by one step of Slurm, on nodes of this machine and on hosts |
@@ -21,6 +22,7 @@ mod launch;
 mod managers;
 mod mocks;
 mod mpich;
+mod no_ports;
 mod readme;
 mod slurm;
 mod slurm_launch;

@@ -12,7 +12,7 @@ use crate::{break_five, cluster, skip, tells_of_five};
 const DEADLINE: Duration = Duration::from_secs(180);
 
 /// The program `world.c` of the mpi tier, where all hosts see it.
-fn world(cluster: &Cluster) -> Option<PathBuf> {
+pub(crate) fn world(cluster: &Cluster) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs/world.c");
     let program = cluster.shared().join("world");
     compile(&source, &program).then_some(program)
@@ -43,13 +43,13 @@ pub(crate) fn mpich() -> Run {
     scela().env("MPIR_CVAR_CH4_NETMOD", "ofi").env("FI_PROVIDER", "tcp").deadline(DEADLINE)
 }
 
-fn on(cluster: &Cluster, program: &Path) -> Run {
+pub(crate) fn on(cluster: &Cluster, program: &Path) -> Run {
     mpich().on(cluster).args(["-hosts", &cluster.names()]).program(vec![program.as_os_str().to_owned()])
 }
 
 /// Each rank has met all others in an Allreduce and a ring, and found the sums right.
 #[track_caller]
-fn all_right(outcome: &Outcome, np: usize) {
+pub(crate) fn all_right(outcome: &Outcome, np: usize) {
     outcome.has_code(0);
     let right = outcome.sorted_lines().iter().filter(|line| line.ends_with(": right")).count();
     outcome.check(right == np, &format!("{np} ranks should be right"));

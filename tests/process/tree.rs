@@ -42,3 +42,8 @@ fn agents_of_a_node_are_siblings() {
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143);
 }
+
+#[test]
+fn on_one_machine_nobody_needs_ports_of_the_network() {
+    scela().np(8).agents(4).fanout(2).arg("--no-ports").program(sh("true")).run().is_quiet_success();
+}

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
 use nla::driver::{opening_words, step_words};
 use nla::sys;
-use nla::wire::Method;
+use nla::wire::{Links, Method};
 
 use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
 use crate::allocation::Allocation;
@@ -57,6 +57,7 @@ pub fn explained(
             },
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
+            is_carried: matches!(ground, Ground::There(expedition) if expedition.links == Links::Sessions),
             levels: levels(&stations, fanout),
         },
         bootstrap: match ground {
@@ -112,9 +113,8 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
 fn spares(plan: &Plan, ground: &Ground) -> Vec<String> {
     let Ground::There(expedition) = ground else { return Vec::new() };
     let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
-    let mut spares: Vec<usize> = expedition.stations.iter().copied().filter(|node| !used.contains(node)).collect();
-    spares.dedup();
-    spares.into_iter().map(|node| expedition.nodes[node].name.clone()).collect()
+    let spares = expedition.pool.iter().copied().filter(|node| !used.contains(node));
+    spares.map(|node| expedition.nodes[node].name.clone()).collect()
 }
 
 /// Who starts whom. `stations` are the hosts of all agents.

@@ -22,6 +22,7 @@ use super::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 use super::output::OutputPump;
 use super::recorder::Recorder;
 use super::serving::RankEvent;
+use super::sessions::Sessions;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
@@ -63,6 +64,8 @@ pub(super) struct Driver {
     /// Brings children that have said hello.
     pub(super) joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
+    /// Where links go over sessions: those to the children.
+    pub(super) sessions: Option<Sessions>,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
     link_incoming: mpsc::Receiver<(AgentId, LinkEvent)>,
     rank_events: mpsc::Sender<RankEvent>,
@@ -162,6 +165,7 @@ impl Driver {
             waiting: HashMap::new(),
             joining,
             joined,
+            sessions: None,
             link_events,
             link_incoming,
             rank_events,
@@ -218,6 +222,12 @@ impl Driver {
                 }
                 _ = self.reaped.recv() => self.reap(),
                 Some(accepted) = self.joined.recv() => self.on_joined(accepted),
+                (child, why) = async {
+                    match &mut self.sessions {
+                        Some(sessions) => sessions.next_failure().await,
+                        None => std::future::pending().await,
+                    }
+                } => self.handle(Input::ChildFailed(child, why)),
                 () = self.stream_ends.notified() => {}
                 next = self.sweep.next() => {
                     self.sweep = next;
@@ -263,6 +273,9 @@ impl Driver {
             child.link.close();
         }
         let _ = timeout(FAREWELL_TIME, self.await_farewells(false)).await;
+        if let Some(sessions) = &mut self.sessions {
+            sessions.wait(FAREWELL_TIME).await;
+        }
         self.parent.close();
         let _ = timeout(FAREWELL_TIME, self.await_farewells(true)).await;
     }
@@ -488,6 +501,9 @@ impl Driver {
 
     fn reap(&mut self) {
         while let Some((pid, ended)) = sys::reap() {
+            if self.sessions.as_ref().is_some_and(|sessions| sessions.note_ended(pid, ended)) {
+                continue;
+            }
             let is_rank = self.table.on_reaped(pid, ended);
             if let (Sweep::Killing { leftovers, .. }, false, Ended::Killed { signal: 9, .. }) =
                 (&mut self.sweep, is_rank, ended)
@@ -499,14 +515,18 @@ impl Driver {
 
     fn go_on_sweeping(&mut self) {
         if let Sweep::Killing { since, .. } = self.sweep {
+            // Those that carry links to the children are nothing that ranks have left.
+            let spared = |driver: &Self| driver.sessions.as_ref().map(Sessions::processes).unwrap_or_default();
             // What they leave behind when they die becomes ours in turn.
-            let refused = sys::has_children() && sys::kill_children(9) == 0 && since.elapsed() > SWEEP_TIME;
+            let refused = sys::has_children_but(&spared(self))
+                && sys::kill_children_but(9, &spared(self)) == 0
+                && since.elapsed() > SWEEP_TIME;
             self.reap();
             if refused {
                 tracing::warn!("processes are left that cannot be killed");
             }
             if let Sweep::Killing { leftovers, .. } = self.sweep
-                && (refused || !sys::has_children())
+                && (refused || !sys::has_children_but(&spared(self)))
             {
                 self.sweep = match &self.startup {
                     Some(startup) => Sweep::Draining(startup.pump().finish()),

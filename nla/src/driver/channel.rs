@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::greeting::{Accepted, connect};
 use super::reach;
+use super::stream::Stream;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, StartFailure, StartPhase, Time};
 use crate::sys;
@@ -80,13 +81,14 @@ async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Resu
 fn probe(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     const PROBES: u32 = 4;
+    let Stream::Connection(connection) = &accepted.stream else { return Ok(()) };
     let pause = (dead_time.as_secs() as u32 / PROBES).max(1);
-    setsockopt(&accepted.stream, sockopt::TcpKeepIdle, &pause)?;
-    setsockopt(&accepted.stream, sockopt::TcpKeepInterval, &pause)?;
-    setsockopt(&accepted.stream, sockopt::TcpKeepCount, &(PROBES - 1))?;
-    setsockopt(&accepted.stream, sockopt::KeepAlive, &true)?;
+    setsockopt(connection, sockopt::TcpKeepIdle, &pause)?;
+    setsockopt(connection, sockopt::TcpKeepInterval, &pause)?;
+    setsockopt(connection, sockopt::TcpKeepCount, &(PROBES - 1))?;
+    setsockopt(connection, sockopt::KeepAlive, &true)?;
     // The same where something was said and nobody has taken it.
-    setsockopt(&accepted.stream, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
+    setsockopt(connection, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
 }
 
 /// Connects to one of these addresses, the first where `who` is.
@@ -110,10 +112,11 @@ pub(super) async fn connect_to_any(
 
 /// The order, from standard input, and the marker behind which all is said that goes to standard output.
 pub(super) fn take_order() -> io::Result<BootOrder> {
-    let order: BootOrder = read_frame(&mut io::stdin().lock())?;
+    let order: BootOrder = read_frame(&mut Input)?;
     if !order.is_shared() {
-        io::stdout().write_all(&order.marker)?;
-        io::stdout().flush()?;
+        let mut channel = io::stdout().lock();
+        channel.write_all(&order.marker)?;
+        channel.flush()?;
     }
     Ok(order)
 }
@@ -143,6 +146,15 @@ pub(super) fn close_own(is_remote: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Standard input without a buffer: what follows a frame may be for somebody else.
+struct Input;
+
+impl Read for Input {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(nix::unistd::read(io::stdin(), bytes)?)
+    }
+}
+
 fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Result<M> {
     let mut length = [0; 4];
     channel.read_exact(&mut length)?;
@@ -167,7 +179,7 @@ fn commands() -> mpsc::UnboundedReceiver<BootCommand> {
     // Bounded by what one order of the launcher's is about.
     let (heard, commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        while let Ok(command) = read_frame(&mut io::stdin().lock()) {
+        while let Ok(command) = read_frame(&mut Input) {
             if heard.send(command).is_err() {
                 return;
             }

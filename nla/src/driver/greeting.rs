@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::link::tune;
+use super::stream::Stream;
 use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
@@ -46,7 +46,7 @@ pub enum GreetingError {
 pub struct Accepted {
     /// The other end.
     pub peer: AgentId,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     pub(super) established: Established,
     pub(super) leftover: BytesMut,
 }
@@ -74,6 +74,19 @@ pub async fn connect(
     timeout(HELLO_TIME, greet(address, parent, agent, session, key)).await.map_err(|_| GreetingError::Late)?
 }
 
+/// The same over the agent's own session, from whose opener `leftover` has come already.
+pub(super) async fn connect_over(
+    stream: Stream,
+    leftover: BytesMut,
+    parent: AgentId,
+    agent: AgentId,
+    session: SessionId,
+    key: &SessionKey,
+) -> Result<(Accepted, Time), GreetingError> {
+    let greeting = introduce(stream, leftover, parent, agent, session, key);
+    timeout(HELLO_TIME, greeting).await.map_err(|_| GreetingError::Late)?
+}
+
 async fn greet(
     address: SocketAddr,
     parent: AgentId,
@@ -81,24 +94,38 @@ async fn greet(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), GreetingError> {
-    let mut stream = TcpStream::connect(address).await?;
-    tune(&stream);
+    let stream = Stream::Connection(TcpStream::connect(address).await?);
+    introduce(stream, BytesMut::new(), parent, agent, session, key).await
+}
+
+/// Says hello over a stream to the parent, from which `leftover` has come already.
+async fn introduce(
+    mut stream: Stream,
+    mut leftover: BytesMut,
+    parent: AgentId,
+    agent: AgentId,
+    session: SessionId,
+    key: &SessionKey,
+) -> Result<(Accepted, Time), GreetingError> {
+    stream.tune();
     let (initiator, request) = Initiator::new(session, key)?;
     stream.write_all(&request).await?;
     let mut verdict = [0; Initiator::VERDICT_BYTES];
-    read(&mut stream, &mut verdict).await?;
+    read(&mut stream, &mut leftover, &mut verdict).await?;
     initiator.verdict(&verdict)?;
     let mut message = [0; Initiator::ANSWER_BYTES - Initiator::VERDICT_BYTES];
-    read(&mut stream, &mut message).await?;
+    read(&mut stream, &mut leftover, &mut message).await?;
     let mut established = initiator.finish(&message)?;
     say(&mut stream, &mut established, &Hello { agent }).await?;
-    let mut leftover = BytesMut::new();
     let Welcome { now } = hear(&mut stream, &mut established, &mut leftover).await?;
     Ok((Accepted { peer: parent, stream, established, leftover }, now))
 }
 
-async fn read(stream: &mut TcpStream, bytes: &mut [u8]) -> Result<(), GreetingError> {
-    match stream.read_exact(bytes).await {
+/// Fills `bytes` with what has come already, and what comes next.
+async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), GreetingError> {
+    let (here, to_come) = bytes.split_at_mut(leftover.len().min(bytes.len()));
+    leftover.copy_to_slice(here);
+    match stream.read_exact(to_come).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HelloError::Truncated.into()),
         Err(error) => Err(error.into()),
@@ -106,7 +133,7 @@ async fn read(stream: &mut TcpStream, bytes: &mut [u8]) -> Result<(), GreetingEr
 }
 
 async fn say<M: serde::Serialize>(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     established: &mut Established,
     message: &M,
 ) -> Result<(), GreetingError> {
@@ -117,7 +144,7 @@ async fn say<M: serde::Serialize>(
 }
 
 async fn hear<M: serde::de::DeserializeOwned>(
-    stream: &mut TcpStream,
+    stream: &mut Stream,
     established: &mut Established,
     buffer: &mut BytesMut,
 ) -> Result<M, GreetingError> {
@@ -127,7 +154,7 @@ async fn hear<M: serde::de::DeserializeOwned>(
             let mut assembler = Assembler::new(Lane::Control);
             assembler.push(piece);
             let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
-            bytes::Buf::advance(buffer, length);
+            buffer.advance(length);
             return Ok(decode(&message).map_err(|_| HelloError::Unexpected)?);
         }
         buffer.reserve(RECORD_BYTES_MAX);
@@ -183,24 +210,35 @@ pub async fn accept(
     gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
-    timeout(HELLO_TIME, admit(stream, gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
+    let stream = Stream::Connection(stream);
+    timeout(HELLO_TIME, admit(stream, BytesMut::new(), gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
 }
 
-async fn admit(
-    mut stream: TcpStream,
+/// The same for who was started over a session, from which `leftover` has come already.
+pub(super) async fn accept_over(
+    stream: Stream,
+    leftover: BytesMut,
     gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
-    tune(&stream);
+    timeout(HELLO_TIME, admit(stream, leftover, gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
+}
+
+async fn admit(
+    mut stream: Stream,
+    mut leftover: BytesMut,
+    gatekeeper: &RefCell<Gatekeeper>,
+    now: impl Fn() -> Time,
+) -> Result<Accepted, GreetingError> {
+    stream.tune();
     let mut request = [0; Responder::REQUEST_BYTES];
-    read(&mut stream, &mut request).await?;
+    read(&mut stream, &mut leftover, &mut request).await?;
     let (result, answer) = {
         let gatekeeper = &mut *gatekeeper.borrow_mut();
         Responder::answer(&request, gatekeeper.session, &gatekeeper.key, &mut gatekeeper.seen)
     };
     stream.write_all(&answer).await?;
     let mut established = result?;
-    let mut leftover = BytesMut::new();
     let Hello { agent } = hear(&mut stream, &mut established, &mut leftover).await?;
     if !gatekeeper.borrow_mut().awaited.remove(&agent) {
         return Err(GreetingError::NotAwaited(agent));

@@ -15,12 +15,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::greeting::Accepted;
+use super::stream::{ReadHalf, WriteHalf};
 use crate::core::AgentId;
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
@@ -227,7 +226,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut stream: OwnedReadHalf, mut buffer: BytesMut) -> String {
+    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> String {
         let mut assemblers = Lane::ALL.map(Assembler::new);
         let mut messages = Vec::new();
         loop {
@@ -308,7 +307,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut stream: OwnedWriteHalf) -> String {
+    async fn run(mut self, mut stream: WriteHalf) -> String {
         let mut ticks = tokio::time::interval(self.alive_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out = Vec::new();
@@ -333,7 +332,9 @@ impl Writer {
             if closing {
                 // The reader goes on until the peer has closed too.
                 let _ = stream.shutdown().await;
-                std::future::pending::<()>().await;
+                // Of a pipe, this is what the peer sees as the end.
+                drop(stream);
+                return std::future::pending().await;
             }
             tokio::select! {
                 biased;
@@ -405,13 +406,4 @@ impl Writer {
         let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
         (queues.overflow, closing)
     }
-}
-
-/// Prepares a connection for a link: no delay for small messages, and no more in the kernel's
-/// buffer than urgent messages may wait for.
-pub(super) fn tune(stream: &TcpStream) {
-    use nix::sys::socket::{setsockopt, sockopt};
-    // Either failing costs speed, not correctness.
-    let _ = stream.set_nodelay(true);
-    let _ = setsockopt(stream, sockopt::SndBuf, &(256 * 1024));
 }

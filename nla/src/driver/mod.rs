@@ -17,7 +17,9 @@ mod process;
 mod reach;
 mod recorder;
 mod serving;
+mod sessions;
 mod startup;
+mod stream;
 mod table;
 
 pub use boot::{Starter, StationReport, agent_id, opening_words, own_program, step_words};

@@ -14,10 +14,11 @@ use super::channel::{self, Channel, connect_to_any};
 use super::clock::Clock;
 use super::greeting::{Accepted, Gatekeeper, let_in};
 use super::reach::{self, Door};
+use super::sessions::{self, Joined, Way};
 use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
 use crate::sys::{self, GuardianLink};
-use crate::wire::{BootCommand, BootOrder, BootReport, Place};
+use crate::wire::{BootCommand, BootOrder, BootReport, Links, Place};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -69,6 +70,9 @@ struct Joining {
 
 /// Joins the tree and stays in it until the session is over.
 async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> Result<u8, StartFailure> {
+    if order.links == Links::Sessions {
+        return live_in_session(order, guardian, descriptors).await;
+    }
     let door = reach::open(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
@@ -102,13 +106,35 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
     };
     let here = place.subtree().unwrap_or(Subtree::whole(0, 1));
     let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
-    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.reach.is_remote())
+    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.is_remote())
         .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
     if let Some(listener) = listener
         && !children.is_empty()
     {
         let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), children);
         tokio::task::spawn_local(let_in(listener, gatekeeper, clock, driver.joining.clone()));
+    }
+    Ok(driver.run().await)
+}
+
+/// The same where links go over sessions.
+async fn live_in_session(
+    order: &BootOrder,
+    guardian: Option<GuardianLink>,
+    descriptors: u64,
+) -> Result<u8, StartFailure> {
+    let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors };
+    let joined = match sessions::join(order, here, guardian.as_ref()).await? {
+        Way::Joined(joined) => *joined,
+        Way::Left => return Ok(0),
+        Way::Failed => return Ok(251),
+    };
+    let Joined { place, here, accepted, clock, sessions } = joined;
+    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.is_remote())
+        .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
+    if let Some(sessions) = sessions {
+        sessions.admit(place, here, clock, driver.joining.clone());
+        driver.sessions = Some(sessions);
     }
     Ok(driver.run().await)
 }
@@ -162,16 +188,10 @@ impl Relay {
     fn new(order: &BootOrder, channel: Channel) -> Self {
         // Bounded by the stations below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
-        let starter = order.below.as_ref().map(|below| {
-            let order = BootOrder { below: None, muster: Vec::new(), ..order.clone() };
-            let station = order.station;
-            let starter = Starter::new(order, below.method.clone(), below.batch, below.patience, events);
-            starter.start_tree(station, below, Vec::new());
-            starter
-        });
+        let starter = Starter::below(order, events);
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
         let unsettled = (order.station + 1..=order.station + count).collect();
-        Self { channel, starter, reports, unsettled, is_remote: order.reach.is_remote() }
+        Self { channel, starter, reports, unsettled, is_remote: order.is_remote() }
     }
 
     /// Until the agent and all below have joined, or the channel ends.

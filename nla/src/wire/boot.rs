@@ -11,6 +11,9 @@
 //! Where one command starts many agents, they share its standard input, and its output is nobody's. All then
 //! get one [`BootOrder`], and connect in the same way. The first report of each is [`BootReport::Task`].
 //!
+//! Where links go over sessions, the channel becomes the link: an agent that is told to join says that it is about
+//! to, and both ends go on with the hello. Who is below an agent is told its place by that agent, once it has joined.
+//!
 //! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes there
 //! are a marker that the order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
 
@@ -44,6 +47,8 @@ pub struct BootOrder {
     pub muster: Vec<SocketAddr>,
     /// Who has to reach it.
     pub reach: Reach,
+    /// What links go over.
+    pub links: Links,
     /// What `ps` shows and messages say for this session.
     pub label: String,
     /// How long silence on a link or from the guardian means nothing.
@@ -52,10 +57,24 @@ pub struct BootOrder {
     pub below: Option<Below>,
 }
 
+/// What links go over.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Links {
+    /// Connections of their own.
+    Connections,
+    /// The sessions that start agents: who has opened one is the parent, and nobody listens anywhere.
+    Sessions,
+}
+
 impl BootOrder {
     /// Many get it, and its station is none.
     pub fn is_shared(&self) -> bool {
         self.station == 0
+    }
+
+    /// Whether the agent is on another node than the launcher, as far as that is known.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.reach, Reach::Network(_)) || self.links == Links::Sessions
     }
 }
 
@@ -68,13 +87,6 @@ pub enum Reach {
     Here,
     /// From other nodes. It listens on a port of this range, first and last, if one is given.
     Network(Option<(u16, u16)>),
-}
-
-impl Reach {
-    /// It is on another node than who started it, as far as anybody knows.
-    pub fn is_remote(self) -> bool {
-        matches!(self, Self::Network(_))
-    }
 }
 
 /// Stations below one, for the agent there to start.
@@ -160,7 +172,7 @@ pub enum BootCommand {
     Join {
         /// There.
         place: Place,
-        /// Where its parent may be reached, the likeliest first.
+        /// Where its parent may be reached, the likeliest first. Nowhere if links go over sessions.
         parent: Vec<SocketAddr>,
         /// Its parent is who opened the session to this node, and listens on this port: the address that
         /// the session came from is the likeliest of all.
@@ -189,6 +201,9 @@ pub enum BootReport {
         /// How many descriptors it may open.
         descriptors: u64,
     },
+    /// It is about to say hello to its parent over this channel, on which nothing else follows. Only where links go
+    /// over sessions.
+    Joining,
     /// It is connected to its parent.
     Joined {
         /// Since it was told its place.

@@ -16,7 +16,8 @@ mod record;
 mod recording;
 
 pub use boot::{
-    Below, BootCommand, BootOrder, BootReport, HostAt, MARKER, Method, NoMarker, Reach, RemoteProgram, Sent, marked,
+    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, Reach, RemoteProgram, Sent,
+    marked,
 };
 pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes, framed};
 pub use hello::{

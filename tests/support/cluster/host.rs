@@ -1,6 +1,7 @@
 //! One host of a cluster, and how it can be broken.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -243,12 +244,13 @@ impl Host {
         self.shell("mount -o remount,bind,ro ~", [""]);
     }
 
-    /// Packets to any other TCP port are lost, if they come from other hosts.
+    /// Packets to any other TCP port are lost, if they come from other hosts. Several are a set of nft's:
+    /// `{ 22, 80-90 }`.
     #[track_caller]
-    pub fn drop_all_tcp_but(&self, port: u16) {
+    pub fn drop_all_tcp_but(&self, ports: impl Display) {
         self.filter(&format!(
             "table inet firewall {{ chain input {{ type filter hook input priority 0;
-            iifname != \"lo\" tcp dport != {port} tcp flags & (fin | syn | rst | ack) == syn drop
+            iifname != \"lo\" tcp dport != {ports} tcp flags & (fin | syn | rst | ack) == syn drop
             }}
             }}"
         ));

@@ -27,6 +27,8 @@ pub enum StartPhase {
     Answer,
     /// It could not reach its parent.
     ConnectBack,
+    /// It was there, and did not come into the tree over its session.
+    Join,
     /// It is too small for an agent: descriptors, memory, processes.
     Limits,
     /// The resource manager did not start it, or has ended it.
@@ -55,6 +57,9 @@ impl StartPhase {
             Self::Answer => "does 'ssh NAME true' return? --start-timeout waits longer",
             Self::ConnectBack => {
                 "is there a firewall between the nodes? --connect-back, --iface and --port-range choose addresses and ports"
+            }
+            Self::Join => {
+                "does the command of --bootstrap pass its input and output on as they are, and for as long as the job runs?"
             }
             Self::Limits => "'ulimit -a' on that host tells its limits",
             Self::Step => {

@@ -11,13 +11,13 @@ use crate::core::{StartFailure, StartPhase};
 use crate::wire::{MARKER, decode, marked};
 
 /// What the other end says.
-pub(super) struct Reader {
+pub(in crate::driver) struct Reader {
     output: Receiver,
     said: Vec<u8>,
 }
 
 impl Reader {
-    pub(super) fn new(output: Receiver) -> Self {
+    pub(in crate::driver) fn new(output: Receiver) -> Self {
         Self { output, said: Vec::new() }
     }
 
@@ -60,7 +60,7 @@ impl Reader {
     }
 
     /// The next message. `None` at the end of the channel.
-    pub(super) async fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, StartFailure> {
+    pub(in crate::driver) async fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, StartFailure> {
         loop {
             if let Some(length) = self.said.first_chunk::<4>() {
                 let length = u32::from_le_bytes(*length) as usize;
@@ -77,6 +77,11 @@ impl Reader {
                 return Ok(None);
             }
         }
+    }
+
+    /// The bare channel, and what has come and was not asked for.
+    pub(in crate::driver) fn into_parts(self) -> (Receiver, Vec<u8>) {
+        (self.output, self.said)
     }
 
     /// What has come and was not understood, as text.

@@ -1,6 +1,7 @@
 //! The processes that sessions consist of on this machine.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::Duration;
@@ -10,8 +11,12 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
+use crate::sys::Ended;
+
 struct Process {
     child: Child,
+    /// Somebody else has waited for it: nobody may signal its pid any more.
+    ended: Option<Ended>,
     /// It is an agent's guardian, which ends by itself; else it is only a way to one.
     is_guardian: bool,
 }
@@ -22,9 +27,21 @@ pub(super) struct Children(RefCell<Vec<Process>>);
 
 impl Children {
     pub(super) fn add(&self, child: Child, is_guardian: bool) {
-        self.0.borrow_mut().push(Process { child, is_guardian });
+        self.0.borrow_mut().push(Process { child, ended: None, is_guardian });
         // Those that were told to end have done so by now.
         self.reap();
+    }
+
+    /// Those that have not been seen to end.
+    pub(super) fn pids(&self) -> BTreeSet<u32> {
+        self.0.borrow().iter().filter(|process| process.ended.is_none()).map(|process| process.child.id()).collect()
+    }
+
+    /// Somebody who waits for all children of this process has waited for this one. False if it is not one of these.
+    pub(super) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
+        let mut all = self.0.borrow_mut();
+        let process = all.iter_mut().find(|process| process.child.id() == pid && process.ended.is_none());
+        process.map(|process| process.ended = Some(ended)).is_some()
     }
 
     /// Tells one to end.
@@ -51,6 +68,9 @@ impl Children {
                 let status = {
                     let mut all = self.0.borrow_mut();
                     let process = all.iter_mut().find(|process| process.child.id() == pid)?;
+                    if let Some(ended) = process.ended {
+                        return code_of(ended);
+                    }
                     process.child.try_wait()
                 };
                 match status {
@@ -78,6 +98,7 @@ impl Children {
     /// Takes out those that have ended. Returns how many are left.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
+        all.retain(|process| process.ended.is_none());
         all.retain_mut(|process| match process.child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
@@ -91,6 +112,45 @@ impl Children {
     }
 }
 
+fn code_of(ended: Ended) -> Option<i32> {
+    match ended {
+        Ended::Exited(status) => Some(status),
+        Ended::Killed { .. } => None,
+    }
+}
+
 fn terminate(process: &Process) {
+    if process.ended.is_some() {
+        return;
+    }
     let _ = kill(Pid::from_raw(process.child.id() as i32), Signal::SIGTERM);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_was_waited_for_elsewhere_is_not_signalled() {
+        let children = Children::default();
+        let child = Command::new("sleep").arg("60").spawn().expect("sleep exists");
+        let pid = child.id();
+        children.add(child, false);
+        assert_eq!(children.pids(), BTreeSet::from([pid]));
+        // As if it had ended, and its pid were another's by now.
+        assert!(children.note_ended(pid, Ended::Exited(7)));
+        assert!(!children.note_ended(pid, Ended::Exited(7)) && !children.note_ended(pid + 1, Ended::Exited(0)));
+        assert!(children.pids().is_empty());
+        children.end(pid);
+        children.end_sessions();
+        children.end_all();
+        assert_eq!(children.exit_code(pid, Duration::from_secs(1)).await, Some(7));
+        let mut process = children.0.borrow_mut().pop().expect("it is still known");
+        assert_eq!(process.child.try_wait().expect("it is our child"), None, "it runs");
+        process.child.kill().expect("it is our child");
+        process.child.wait().expect("it is our child");
+        assert_eq!(children.wait(Duration::ZERO).await, 0);
+    }
 }

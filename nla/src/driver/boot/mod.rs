@@ -11,6 +11,7 @@
 //! so each session, and each who starts agents below, is given a part of what is left (`deadline`).
 
 mod callers;
+mod carried;
 mod channel;
 mod children;
 mod deadline;
@@ -20,7 +21,7 @@ mod session;
 mod step;
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -31,13 +32,18 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
 use self::callers::{Callers, Member};
+use self::carried::Carried;
 use self::children::Children;
 use self::deadline::Deadline;
 use self::session::Session;
 use self::step::Step;
+use super::clock::Clock;
+use super::greeting::Accepted;
 use crate::core::{AgentId, StartFailure, Subtree, Window};
-use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Method, Reach};
+use crate::sys::Ended;
+use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method, Place, Reach};
 
+pub(super) use self::channel::Reader;
 pub use self::program::own_program;
 pub use self::script::agent_id;
 pub use self::session::opening_words;
@@ -82,6 +88,8 @@ struct Shared {
     children: Children,
     /// Where the agents at the other ends of sessions call, if they do.
     callers: OnceCell<Callers>,
+    /// Where links go over sessions.
+    carried: Carried,
     sessions: RefCell<Vec<AbortHandle>>,
 }
 
@@ -115,12 +123,22 @@ impl Starter {
             ways: RefCell::default(),
             children: Children::default(),
             callers: OnceCell::new(),
+            carried: Carried::default(),
             sessions: RefCell::default(),
         });
         // Bounded by the number of stations.
         let (tasks, incoming) = mpsc::unbounded_channel();
         let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
         Self { tasks, shared, scheduler: scheduler.abort_handle() }
+    }
+
+    /// Starts the agents at all stations below that `order` names, as who got that order; none if it names none.
+    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<StationReport>) -> Option<Self> {
+        let below = order.below.as_ref()?;
+        let own = BootOrder { below: None, muster: Vec::new(), ..order.clone() };
+        let starter = Self::new(own, below.method.clone(), below.batch, below.patience, reports);
+        starter.start_tree(order.station, below, Vec::new());
+        Some(starter)
     }
 
     /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
@@ -132,7 +150,8 @@ impl Starter {
     /// this process at `own` addresses, the likeliest first; where none are given, at those that it knows itself.
     pub fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
         let near = tasks_below(here, below, self.shared.order.reach);
-        if !matches!(self.shared.method, Method::Session { lasts: false, .. }) {
+        let lasts = !matches!(self.shared.method, Method::Session { lasts: false, .. });
+        if lasts || self.shared.carries_links() {
             return near.into_iter().for_each(|task| self.push(task));
         }
         let stations = here + 1..=here + below.hosts.len() as u32;
@@ -179,6 +198,30 @@ impl Starter {
         }
     }
 
+    /// Where links go over sessions: those that come about go to `joined`. To be called before
+    /// [`admit`](Self::admit), with the session's time.
+    pub fn take_links(&self, clock: Clock, joined: mpsc::Sender<Accepted>) {
+        self.shared.carried.take_links(clock, joined);
+    }
+
+    /// Tells the agent at a station, which was started from here, to join with this process as its parent, over its
+    /// session.
+    pub fn admit(&self, station: u32, place: Place) {
+        self.shared.carried.expect(station, place.agent);
+        self.shared.spawn(carried::wait_for(Rc::clone(&self.shared), station));
+        self.tell(station, BootCommand::Join { place, parent: Vec::new(), opener_port: None });
+    }
+
+    /// The processes of sessions that have not been seen to end.
+    pub fn processes(&self) -> BTreeSet<u32> {
+        self.shared.children.pids()
+    }
+
+    /// Who waits for all children of this process has waited for this one. False if it has not been started here.
+    pub fn note_ended(&self, pid: u32, ended: Ended) -> bool {
+        self.shared.children.note_ended(pid, ended)
+    }
+
     fn push(&self, task: Task) {
         // The scheduler lives as long as this.
         let _ = self.tasks.send(task);
@@ -192,6 +235,10 @@ impl Starter {
         // An agent that has not joined ends when its channel does.
         self.shared.sessions.borrow_mut().drain(..).for_each(|session| session.abort());
         let children = &self.shared.children;
+        // One that carries a link ends by itself, when all at its other end has.
+        if self.shared.carries_links() {
+            children.wait(END_TIME.min(patience)).await;
+        }
         children.end_sessions();
         match children.wait(patience).await {
             0 => 0,
@@ -353,7 +400,10 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, station, below, report, &mut channel).await;
     if let Channel::Session(session, pid) = channel {
-        shared.close(*session, pid, !has_joined);
+        match has_joined && shared.carries_links() {
+            true => carried::take_over(&shared, station, *session, pid).await,
+            false => shared.close(*session, pid, !has_joined),
+        }
     }
 }
 
@@ -386,7 +436,7 @@ impl Channel {
 }
 
 /// All that an agent says from its `first` report on, and all that it and the `below` stations behind it are told,
-/// until it is over. Returns whether it has joined the tree.
+/// until it is over. Returns whether it has joined the tree, or joins it over this channel.
 async fn converse(shared: &Shared, station: u32, below: u32, first: BootReport, channel: &mut Channel) -> bool {
     // Bounded by the stations behind this one: each is told one thing.
     let (commands, mut incoming) = mpsc::unbounded_channel();
@@ -400,6 +450,7 @@ async fn converse(shared: &Shared, station: u32, below: u32, first: BootReport, 
                 shared.report(station, report);
                 return false;
             }
+            Ok(Some(BootReport::Joining)) if shared.carries_links() => return true,
             Ok(Some(report)) => {
                 has_joined |= matches!(report, BootReport::Joined { .. });
                 shared.report(station, report);
@@ -430,7 +481,14 @@ impl Shared {
         self.sessions.borrow_mut().push(running.abort_handle());
     }
 
+    fn carries_links(&self) -> bool {
+        self.order.links == Links::Sessions
+    }
+
     fn report(&self, station: u32, report: BootReport) {
+        if let BootReport::NotStarted(_) = report {
+            self.carried.settle(station);
+        }
         // Nobody listens when the session is over.
         let _ = self.reports.send((station, report));
     }

@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
 
+use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
@@ -18,6 +19,7 @@ use super::deadline::Deadline;
 use super::{END_TIME, program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::driver::reach::{SESSION_OPENER, STEP_OPENER};
+use crate::driver::stream::Stream;
 use crate::sys;
 use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, encode, framed};
 
@@ -42,7 +44,7 @@ struct Script {
 }
 
 /// The last words on a session's standard error, as they come in.
-struct Errors {
+pub(super) struct Errors {
     kept: Rc<RefCell<Vec<u8>>>,
     reading: JoinHandle<()>,
 }
@@ -63,8 +65,14 @@ impl Errors {
         Self { kept, reading }
     }
 
+    /// Waits for their end, and forgets all but the last: whoever writes there must not have to wait.
+    pub(super) async fn follow_to_end(&mut self) -> String {
+        let _ = (&mut self.reading).await;
+        String::from_utf8_lossy(&self.kept.borrow()).into_owned()
+    }
+
     /// All that was said before the end, which is near.
-    async fn last_words(&mut self) -> String {
+    pub(super) async fn last_words(&mut self) -> String {
         let _ = timeout(END_TIME, &mut self.reading).await;
         String::from_utf8_lossy(&self.kept.borrow()).into_owned()
     }
@@ -171,6 +179,12 @@ impl Session {
             // If it does not listen any more, what it says next tells why.
             let _ = self.input.write_all(&framed(&encode(&command))).await;
         }
+    }
+
+    /// What links go over, with what has come that way already, and who follows the session's errors.
+    pub(super) fn into_parts(self) -> (Stream, BytesMut, Option<Errors>) {
+        let (output, said) = self.reader.into_parts();
+        (Stream::Session(output, self.input), BytesMut::from(&said[..]), self.errors)
     }
 
     /// What a session that is over says by its end: its process's exit code, and its last words.

@@ -1,0 +1,316 @@
+//! Links over the sessions that started the agents, in a network that lets nothing but ssh through.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::{Broken, Cluster, Process, Run, eventually, scela, scela_run, sh};
+
+use crate::{cluster, mpich, out, rank};
+
+/// Eight hosts and a front end between which all TCP but port 22 is lost.
+fn closed_cluster() -> Option<Cluster> {
+    let cluster = cluster(8)?;
+    cluster.everywhere().for_each(|host| host.drop_all_tcp_but(22));
+    Some(cluster)
+}
+
+/// A busy machine takes its time for as many logins as a tree has, one behind the other.
+fn on(cluster: &Cluster) -> Run {
+    let run = scela().on(cluster).args(["-hosts", &cluster.names(), "--no-ports", "--start-timeout", "60"]);
+    run.deadline(Duration::from_secs(120))
+}
+
+/// Flat, and trees of different depths.
+const SHAPES: [&[&str]; 4] = [
+    &["--launch", "flat"],
+    &["--launch", "tree", "--fanout", "3"],
+    &["--launch", "tree", "--fanout", "2"],
+    &["--launch", "tree", "--fanout", "8"],
+];
+
+#[test]
+fn nothing_else_gets_through() {
+    let Some(cluster) = closed_cluster() else { return };
+    // An sshd that hears on another port as well is found there by its own host alone.
+    let host = cluster.host(0);
+    host.restart_sshd(&["Port 22", "Port 2200"]);
+    let reach = |from: &tests::Host, port: &str| {
+        let words = ["ssh", "-o", "ConnectTimeout=1", "-p", port, host.name(), "true"];
+        from.run(words).status.success()
+    };
+    assert!(reach(host, "2200"));
+    for other in [cluster.front_end(), cluster.host(1)] {
+        assert!(!reach(other, "2200"));
+        out(other.run(["ssh", host.name(), "true"]));
+    }
+    // Without the option nobody gets back.
+    let hosts = [cluster.host(0).name(), cluster.host(1).name()].join(",");
+    let run = scela().on(&cluster).args(["-hosts", &hosts]).np(2).program(sh("true"));
+    run.run().has_code(251).says("cannot be reached");
+}
+
+#[test]
+fn flat_and_in_trees() {
+    let Some(cluster) = closed_cluster() else { return };
+    for options in SHAPES {
+        on(&cluster).np(16).args(options).program(rank(["neighbours", "2"])).run().is_quiet_success();
+    }
+    let run = on(&cluster).np(16).args(["--launch", "tree", "--fanout", "3", "--agents-per-node", "2"]);
+    run.program(rank(["neighbours", "2"])).run().is_quiet_success();
+}
+
+#[test]
+fn nobody_listens() {
+    let Some(cluster) = closed_cluster() else { return };
+    let run = on(&cluster).np(8).args(["--launch", "tree", "--fanout", "2"]).program(sh("echo up; sleep 60"));
+    let run = run.spawn();
+    run.wait_for_times("up", 8);
+    for host in cluster.everywhere() {
+        let listening = out(host.run(["ss", "-Hltn"]));
+        let others: Vec<&str> = listening.lines().filter(|line| !line.contains(":22 ")).collect();
+        assert!(others.is_empty(), "{}: {others:?}", host.name());
+    }
+    run.signal(Signal::SIGTERM);
+    run.finish().has_code(143);
+}
+
+#[test]
+fn output_input_signals_and_codes_come_and_go() {
+    let Some(cluster) = closed_cluster() else { return };
+    for options in SHAPES {
+        let script = sh("cat; echo err $PMI_RANK >&2; test $PMI_RANK != 6 || exit 7");
+        let run = on(&cluster).np(8).args(options).args(["-l", "--stdin", "5"]).stdin("a line\n").program(script);
+        let outcome = run.run();
+        outcome.has_code(7).wrote("[5] a line\n").says("rank 6 on node007 exited with code 7").says("err 3");
+        let run =
+            on(&cluster).np(8).args(options).program(sh("trap 'echo told; exit 0' TERM; echo up; sleep 60 & wait"));
+        let run = run.spawn();
+        run.wait_for_times("up", 8).signal(Signal::SIGTERM);
+        run.wait_for_times("told", 8);
+        run.finish().has_code(143);
+    }
+}
+
+/// More than pipes and ssh's windows hold, in both directions at once.
+#[test]
+fn much_output_and_input_come_whole() {
+    let Some(cluster) = closed_cluster() else { return };
+    let input = vec![b'x'; 2 << 20];
+    for options in [SHAPES[0], SHAPES[2]] {
+        let script = sh("cat | wc -c; head -c 262144 /dev/zero | tr '\\0' '\\n' | sed s/^/yyyyyyy/");
+        let run = on(&cluster).np(8).args(options).args(["--stdin", "all"]).stdin(input.clone()).program(script);
+        let outcome = run.run();
+        outcome.has_code(0);
+        let out = outcome.out();
+        let count = |line: &str| out.lines().filter(|found| *found == line).count();
+        outcome.check(count("2097152") == 8, "each rank should have read all");
+        outcome.check(count("yyyyyyy") == 8 * (256 << 10), "all lines should come");
+    }
+}
+
+fn agent_of(host: &tests::Host) -> Process {
+    let agent = || host.processes().into_iter().find(|process| process.name() == "scela-agent");
+    eventually(agent).unwrap_or_else(|| panic!("there is no agent on {}", host.name()))
+}
+
+fn guardian_of(host: &tests::Host) -> Process {
+    let guardian = || host.processes().into_iter().find(|process| process.name() == "scela-guard");
+    eventually(guardian).unwrap_or_else(|| panic!("there is no guardian on {}", host.name()))
+}
+
+/// Nothing of the session is on any host; sshd's processes are on their way.
+#[track_caller]
+fn nothing_is_left(cluster: &Cluster) {
+    let is_ours = |process: &Process| {
+        process.state != 'Z' && (process.name().starts_with("scela-") || matches!(process.name(), "ssh" | "sleep"))
+    };
+    let left = || -> Vec<Process> {
+        cluster.hosts().iter().flat_map(tests::Host::processes).filter(|process| is_ours(process)).collect()
+    };
+    assert!(eventually(|| left().is_empty().then_some(())).is_some(), "{:?}", left());
+}
+
+#[test]
+fn losses_are_told_by_host_and_nothing_is_left() {
+    let Some(cluster) = closed_cluster() else { return };
+    // In the tree, node001 has opened sessions to others, and node008 has not.
+    for (options, host) in [(SHAPES[0], 2), (SHAPES[2], 0), (SHAPES[2], 7)] {
+        for whom in [agent_of, guardian_of] {
+            let run = on(&cluster).np(8).args(options).program(sh("echo up; sleep 60")).spawn();
+            run.wait_for_times("up", 8);
+            whom(cluster.host(host)).signal(Signal::SIGKILL);
+            let outcome = run.finish();
+            outcome.has_code(252).says(&format!("on {} was lost", cluster.host(host).name()));
+            nothing_is_left(&cluster);
+        }
+    }
+}
+
+#[test]
+fn a_session_that_ends_is_a_loss_too() {
+    let Some(cluster) = closed_cluster() else { return };
+    let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 8);
+    let is_session = |process: &Process| process.name() == "ssh" && process.argv.iter().any(|word| word == "node002");
+    let session = cluster.host(0).processes().into_iter().find(is_session);
+    session.expect("node001 has opened it").signal(Signal::SIGKILL);
+    run.finish().has_code(252).says("on node002 was lost: it closed the connection");
+    nothing_is_left(&cluster);
+}
+
+/// Neither end of a session hears of it.
+#[test]
+fn a_host_that_is_cut_off_is_lost() {
+    let Some(cluster) = closed_cluster() else { return };
+    let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
+    run.wait_for_times("up", 8);
+    // It has a parent, node001, and a child, node003.
+    cluster.cut(cluster.host(1));
+    let outcome = run.finish();
+    outcome.has_code(252).says("on node002 was lost: nothing was heard from it for 20 s");
+    nothing_is_left(&cluster);
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_nothing() {
+    let Some(cluster) = closed_cluster() else { return };
+    for options in [SHAPES[0], SHAPES[2]] {
+        let run = on(&cluster).np(8).args(options).program(sh("echo up; sleep 60")).spawn();
+        run.wait_for_times("up", 8).signal(Signal::SIGKILL);
+        run.finish_killed();
+        nothing_is_left(&cluster);
+    }
+}
+
+/// What ranks leave is ended and counted, and the sessions to agents below are nothing of it.
+#[test]
+fn what_ranks_leave_is_told_from_sessions() {
+    let Some(cluster) = closed_cluster() else { return };
+    let script = sh("test $PMI_RANK != 0 || setsid sleep 60 >/dev/null 2>&1 & exit 0");
+    let outcome = on(&cluster).np(8).args(["--launch", "tree", "--fanout", "2"]).program(script).run();
+    outcome.has_code(0).says("1 process that the ranks had left running was ended");
+    nothing_is_left(&cluster);
+}
+
+#[test]
+fn hosts_that_fail_are_named_and_the_rest_goes_on() {
+    let Some(cluster) = closed_cluster() else { return };
+    cluster.host(0).break_as(Broken::NoLogin);
+    cluster.host(2).break_as(Broken::Refused);
+    cluster.host(5).break_as(Broken::NoExec);
+    cluster.host(5).hide(scela_run());
+    for options in [SHAPES[0], SHAPES[2]] {
+        for (fewer, code) in [(&[][..], 251), (&["--min-nodes", "5"], 0)] {
+            let run = on(&cluster).np(8).args(options).args(fewer).program(rank(["neighbours", "1"]));
+            let outcome = run.run();
+            outcome.has_code(code);
+            for text in [
+                "3 of 8 hosts could not be started",
+                "node001: Permission denied",
+                "node003: Connection refused",
+                "node006: no place",
+            ] {
+                outcome.says(text);
+            }
+        }
+    }
+    // One that says nothing takes half of the time, and the rest begins again in the other half.
+    cluster.host(6).break_as(Broken::Silent);
+    let run = on(&cluster).np(8).args(SHAPES[2]).args(["--min-nodes", "4", "--start-timeout", "40"]);
+    let outcome = run.program(rank(["neighbours", "1"])).run();
+    outcome.has_code(0).says("4 of 8 hosts could not be started");
+    outcome.says("node007: no answer in time (--start-timeout)");
+    nothing_is_left(&cluster);
+}
+
+#[test]
+fn spares_take_the_places_of_bad_hosts() {
+    let Some(cluster) = closed_cluster() else { return };
+    cluster.host(1).break_as(Broken::Refused);
+    cluster.host(6).break_as(Broken::NoLogin);
+    let script = || sh("echo $PMI_RANK $(hostname)");
+    for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
+        // A spare that takes a place may be bad as well.
+        let outcome = on(&cluster).np(5).args(["-ppn", "1", "--spares", "3"]).args(options).program(script()).run();
+        outcome.has_code(0).says("node002: Connection refused");
+        outcome.wrote_lines(["0 node001", "1 node003", "2 node004", "3 node005", "4 node006"]);
+    }
+    let options = ["-ppn", "1", "--spares", "2", "--launch", "tree", "--fanout", "2"];
+    let outcome = on(&cluster).np(6).args(options).program(script()).run();
+    outcome.has_code(0).says("node002: Connection refused").says("node007: Permission denied");
+    outcome.wrote_lines(["0 node001", "1 node003", "2 node004", "3 node005", "4 node006", "5 node008"]);
+    nothing_is_left(&cluster);
+}
+
+/// All agents are there, and one does not take its place.
+#[test]
+fn who_does_not_join_is_named() {
+    let Some(cluster) = closed_cluster() else { return };
+    // The command stands for one that lets go of its output too early: when the agent there is about to say hello.
+    let (script, filter) = (cluster.shared().join("cut"), cluster.shared().join("filter"));
+    let words =
+        format!("h=$1; shift; test $h = node003 || exec ssh $h \"$@\"\nssh $h \"$@\" | python3 {}\n", filter.display());
+    std::fs::write(&script, words).unwrap();
+    let filter_text = "import os\nword = b'Joining'\nwhile piece := os.read(0, 65536):\n    \
+        at = piece.find(word)\n    os.write(1, piece[:at + len(word)] if at >= 0 else piece)\n    \
+        if at >= 0: break\n";
+    std::fs::write(&filter, filter_text).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
+        let run = on(&cluster).np(8).args(["--bootstrap", &bootstrap]).args(options).program(sh("true"));
+        let outcome = run.run();
+        outcome.has_code(251).says("node003").says("it was there, and did not join the tree within 10 s");
+        nothing_is_left(&cluster);
+    }
+}
+
+#[test]
+fn any_command_that_gets_there() {
+    let Some(cluster) = closed_cluster() else { return };
+    for options in [&[][..], &["--launch", "tree", "--fanout", "2"]] {
+        let run = on(&cluster).np(8).args(["--bootstrap", "exec:ssh {host} env FOUND=it"]).args(options);
+        run.program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+}
+
+#[test]
+fn the_program_is_sent() {
+    let Some(cluster) = closed_cluster() else { return };
+    for host in cluster.hosts() {
+        host.hide(scela_run());
+    }
+    for options in [SHAPES[0], SHAPES[2]] {
+        on(&cluster).np(8).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let Some(cluster) = cluster(1) else { return };
+    let run = || on(&cluster).np(1).program(sh("true"));
+    run().args(["--bootstrap", "slurm"]).run().has_code(2).says("--no-ports needs a session for each agent");
+    let outcome = run().args(["--launch", "flat", "--fanout", "2"]).run();
+    outcome.has_code(2).says("--fanout 2 means nothing");
+}
+
+/// MPI's own traffic needs ports between hosts; ours needs none.
+#[test]
+fn mpich_with_its_own_ports_only() {
+    let Some(cluster) = cluster(8) else { return };
+    let Some(program) = mpich::world(&cluster) else { return };
+    cluster.everywhere().for_each(|host| host.drop_all_tcp_but("{ 22, 23000-23999 }"));
+    for options in SHAPES {
+        let run = mpich::on(&cluster, &program).np(16).arg("--no-ports").args(options);
+        let run = run.env("FI_TCP_PORT_LOW_RANGE", "23000").env("FI_TCP_PORT_HIGH_RANGE", "23999");
+        mpich::all_right(&run.run(), 16);
+    }
+}
+
+/// Where MPI needs no port, none is needed: ranks of one node meet in its memory.
+#[test]
+fn mpich_on_one_host_needs_no_port_at_all() {
+    let Some(cluster) = closed_cluster() else { return };
+    let Some(program) = mpich::world(&cluster) else { return };
+    let run = mpich::on(&cluster, &program).np(4).args(["--no-ports", "--select", "3", "--agents-per-node", "2"]);
+    mpich::all_right(&run.run(), 4);
+}
