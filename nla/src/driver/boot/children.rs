@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -15,7 +15,7 @@ use crate::sys::Ended;
 
 struct Process {
     child: Child,
-    /// Somebody else has waited for it: nobody may signal its pid any more.
+    /// It was waited for, here or by somebody else: nobody may signal its pid any more.
     ended: Option<Ended>,
     /// It is an agent's guardian, which ends by itself; else it is only a way to one.
     is_guardian: bool,
@@ -71,7 +71,11 @@ impl Children {
                     if let Some(ended) = process.ended {
                         return code_of(ended);
                     }
-                    process.child.try_wait()
+                    let status = process.child.try_wait();
+                    if let Ok(Some(status)) = status {
+                        process.ended = Some(ended_of(status));
+                    }
+                    status
                 };
                 match status {
                     Ok(None) => drop(ended.recv().await),
@@ -112,6 +116,13 @@ impl Children {
     }
 }
 
+fn ended_of(status: ExitStatus) -> Ended {
+    match status.code() {
+        Some(code) => Ended::Exited(code),
+        None => Ended::Killed { signal: status.signal().unwrap_or_default(), core: status.core_dumped() },
+    }
+}
+
 fn code_of(ended: Ended) -> Option<i32> {
     match ended {
         Ended::Exited(status) => Some(status),
@@ -131,6 +142,21 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[tokio::test]
+    async fn who_was_waited_for_here_is_not_signalled_either() {
+        let children = Children::default();
+        for (script, code) in [("exit 7", Some(7)), ("kill -9 $$", None)] {
+            let child = Command::new("sh").args(["-c", script]).spawn().expect("sh exists");
+            let pid = child.id();
+            children.add(child, false);
+            for _ in 0..2 {
+                assert_eq!(children.exit_code(pid, Duration::from_secs(60)).await, code);
+                assert!(children.pids().is_empty());
+            }
+        }
+        assert_eq!(children.wait(Duration::ZERO).await, 0);
+    }
 
     #[tokio::test]
     async fn who_was_waited_for_elsewhere_is_not_signalled() {
