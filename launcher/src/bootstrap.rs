@@ -41,6 +41,8 @@ pub(crate) struct Bootstrap {
     arrivals: Arrivals,
     /// When agents that have not joined were told their places, by station.
     told: BTreeMap<u32, Time>,
+    /// All agents that have come can.
+    reads_log: bool,
 }
 
 impl Bootstrap {
@@ -112,6 +114,7 @@ impl Bootstrap {
             clock,
             arrivals,
             told: BTreeMap::new(),
+            reads_log: true,
         }
     }
 
@@ -123,8 +126,9 @@ impl Bootstrap {
     /// Takes a report. Returns the agent that will not come, and why.
     pub(crate) fn on_report(&mut self, (station, report): StationReport) -> Option<(AgentId, StartFailure)> {
         match report {
-            BootReport::Here { addresses, host, descriptors } => {
-                tracing::debug!(station, %host, descriptors, ?addresses, "an agent is there");
+            BootReport::Here { addresses, host, descriptors, reads_log } => {
+                tracing::debug!(station, %host, descriptors, ?addresses, reads_log, "an agent is there");
+                self.reads_log &= reads_log;
                 self.addresses.insert(station, addresses);
                 self.arrivals.on_here(self.clock.now(), station);
                 if let Some(agent) = self.agents.get(&station).copied() {
@@ -229,6 +233,11 @@ impl Bootstrap {
         let parent = addresses.clone();
         self.told.insert(station, self.clock.now());
         self.starter.tell(station, BootCommand::Join { place, parent, opener_port });
+    }
+
+    /// Whether all agents that have come can read the launcher's log.
+    pub(crate) fn reads_log(&self) -> bool {
+        self.reads_log
     }
 
     /// When agents have come.

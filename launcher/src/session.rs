@@ -11,8 +11,8 @@ use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing,
-    Traffic,
+    AgentId, CachePolicy, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times,
+    Timing, Traffic,
 };
 use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
@@ -119,6 +119,8 @@ struct Session {
     wake_at: Option<Instant>,
     actions: Vec<RootAction>,
     encoder: DownEncoder,
+    /// Long epochs, which agents on this machine read there.
+    log: Option<sys::Segment>,
     outcome: Option<Outcome>,
     phases: Phases,
     progress: Rc<Progress>,
@@ -161,6 +163,7 @@ async fn live(
     };
     let (own, listener) =
         open_door(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
+    let log = shares_log(&plan, &ground).then(sys::Segment::new).and_then(Result::ok);
     let order = BootOrder {
         session,
         key: secrets.key.clone(),
@@ -172,6 +175,7 @@ async fn live(
         label: plan.label.clone(),
         dead_time: DEAD_TIME,
         below: None,
+        log: log.as_ref().map(sys::Segment::place),
     };
     let (joining, mut joined) = mpsc::channel(QUEUE);
     let (mut bootstrap, whereabouts) = match &mut ground {
@@ -258,6 +262,7 @@ async fn live(
         wake_at: None,
         actions: Vec::new(),
         encoder: DownEncoder::default(),
+        log,
         outcome: None,
         phases: Phases::default(),
         progress,
@@ -295,6 +300,10 @@ async fn live(
                 if let Some((agent, failure)) = bootstrap.on_report(report) {
                     session.handle(RootInput::AgentFailed(agent, failure.words));
                 }
+                // No rank starts before all have come.
+                if !bootstrap.reads_log() {
+                    session.log = None;
+                }
             }
             Some(event) = output_incoming.recv() => session.on_output(event),
             () = session.stream_ends.notified() => session.check_output(),
@@ -325,6 +334,15 @@ async fn live(
     };
     let code = session.conclude(outcome, asides, &station);
     Ok(Ended { code, phases: session.phases, timing: session.root.timing().clone() })
+}
+
+/// Whether agents are to read long epochs in a log of the launcher's: there are several, all are here, each
+/// keeps all of the board, and none plays a node of its own.
+fn shares_log(plan: &Plan, ground: &Ground) -> bool {
+    matches!(ground, Ground::Here)
+        && plan.agents() > 1
+        && plan.settings.session.cache == CachePolicy::Hcmab
+        && !plan.options.agents_as_nodes
 }
 
 /// What a signal to the launcher means.
@@ -402,7 +420,12 @@ impl Session {
                     } else {
                         Receipt::default()
                     };
-                    let bytes = self.encoder.encode(&message);
+                    let in_log = |bytes: &Bytes| {
+                        let log = self.log.as_mut()?;
+                        let there = log.append(bytes).ok()?;
+                        log.offset_of(&there)
+                    };
+                    let bytes = self.encoder.encode(&message, in_log);
                     self.down.note(message.is_board(), bytes.len());
                     child.link.send(lane, bytes, receipt);
                 }

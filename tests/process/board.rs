@@ -165,6 +165,9 @@ fn a_large_board_reaches_everybody() {
     steps.extend(["fence", "get key-31-39", "get key-0-0", "finalize"]);
     let value = "v".repeat(900);
     let lines = [format!("key-31-39={value}"), format!("key-0-0={value}")];
-    let outcome = scela().np(32).agents(7).fanout(2).program(script(steps)).run();
-    all_wrote(&outcome, 32, &lines.each_ref().map(String::as_str));
+    // Through the launcher's log, and over links.
+    for way in [&[][..], &["--agents-as-nodes"]] {
+        let outcome = scela().np(32).agents(7).fanout(2).args(way).program(script(steps.clone())).run();
+        all_wrote(&outcome, 32, &lines.each_ref().map(String::as_str));
+    }
 }

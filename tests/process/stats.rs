@@ -309,3 +309,18 @@ fn bytes_of_output_agree_with_the_kernel() {
     assert_eq!(outcome.has_code(0).stdout.len(), 24_000_000);
     agrees(&stats, &kernel);
 }
+
+#[test]
+fn a_long_epoch_reaches_agents_of_this_machine_through_memory() {
+    let put = format!("put key-{{rank}} {}", "v".repeat(1000));
+    let bytes_down = |more: &[&str]| {
+        let (run, place) = counted(scela().np(RANKS as u32).agents(AGENTS).fanout(3).args(more));
+        run.program(script(["init", &put, "fence", "finalize"])).run().is_quiet_success();
+        let stats = Stats::of(&place);
+        [0, 1].map(|level| stats.at(level, "down/board/bytes"))
+    };
+    // Two levels below the launcher: it goes on as it came.
+    assert!(bytes_down(&[]).iter().all(|bytes| *bytes < 1000), "only its place was sent");
+    let nodes = bytes_down(&["--agents-as-nodes"]);
+    assert!(nodes.iter().all(|bytes| *bytes > 3 * RANKS * 1000), "to other nodes it is sent: {nodes:?}");
+}

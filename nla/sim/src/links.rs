@@ -70,7 +70,8 @@ impl World {
         let bytes = bytes_on_link(encoded) as u64;
         let is_board = message.is_board();
         self.places[from].counted.down.note(is_board, encoded);
-        let message = if self.checked { decode_down(&encode(&message).into()).unwrap_or(message) } else { message };
+        let message =
+            if self.checked { decode_down(&encode(&message).into(), |_, _| None).unwrap_or(message) } else { message };
         self.send(from, to, clock, (encoded, bytes), is_board, Body::Down(message));
     }
 

@@ -26,7 +26,7 @@ use super::sessions::Sessions;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
-use crate::sys::{self, Ended, GuardianLink};
+use crate::sys::{self, Ended, GuardianLink, SegmentReader};
 use crate::wire::{DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
 
 /// Events taken from a queue before the others get a turn.
@@ -75,6 +75,8 @@ pub(super) struct Driver {
     wake_at: Option<Instant>,
     actions: Vec<Action>,
     encoder: DownEncoder,
+    /// The launcher's, if it is on this machine.
+    pub(super) log: Option<SegmentReader>,
     leaving: Option<u8>,
     parent_id: AgentId,
     parent_gone: bool,
@@ -175,6 +177,7 @@ impl Driver {
             wake_at: None,
             actions: Vec::new(),
             encoder: DownEncoder::default(),
+            log: None,
             leaving: None,
             parent_id,
             parent_gone: false,
@@ -323,7 +326,9 @@ impl Driver {
             Action::ToChild(child, message) => {
                 if let Some(child) = self.children.get(&child) {
                     let lane = if message.is_board() { Lane::Board } else { Lane::Control };
-                    let bytes = self.encoder.encode(&message);
+                    // What came by the log goes on by it: who is below is on this machine as well.
+                    let in_log = |bytes: &Bytes| self.log.as_ref()?.offset_of(bytes);
+                    let bytes = self.encoder.encode(&message, in_log);
                     self.down.note(message.is_board(), bytes.len());
                     child.link.send(lane, bytes, Receipt::default());
                 }
@@ -441,10 +446,13 @@ impl Driver {
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
         match event {
-            LinkEvent::Message(bytes) if peer == self.parent_id => match decode_down(&bytes) {
-                Ok(message) => self.handle(Input::FromParent(message)),
-                Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
-            },
+            LinkEvent::Message(bytes) if peer == self.parent_id => {
+                let in_log = |offset, length| self.log.as_ref()?.bytes(offset, length);
+                match decode_down(&bytes, in_log) {
+                    Ok(message) => self.handle(Input::FromParent(message)),
+                    Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
+                }
+            }
             LinkEvent::Lost(why) if peer == self.parent_id => {
                 tracing::debug!(%why, "the parent is gone");
                 self.parent_gone = true;

@@ -17,7 +17,7 @@ use super::reach::{self, Door};
 use super::sessions::{self, Joined, Way};
 use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
-use crate::sys::{self, GuardianLink};
+use crate::sys::{self, GuardianLink, SegmentReader};
 use crate::wire::{BootCommand, BootOrder, BootReport, Links, Place};
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
@@ -81,7 +81,11 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
 
     let (placed, mut place) = oneshot::channel();
     let (joined, on_joined) = oneshot::channel();
-    let here = BootReport::Here { addresses, host: sys::host_name(), descriptors };
+    let log = order.log.and_then(|place| {
+        let log = SegmentReader::open(place);
+        log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
+    });
+    let here = BootReport::Here { addresses, host: sys::host_name(), descriptors, reads_log: log.is_some() };
     let channel = Channel::open(order).await?;
     let mut relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
     let Some(joining) = wait(&mut place, guardian.as_ref(), order.dead_time).await else {
@@ -108,6 +112,7 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
     let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
     let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.is_remote())
         .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
+    driver.log = log;
     if let Some(listener) = listener
         && !children.is_empty()
     {
@@ -123,7 +128,7 @@ async fn live_in_session(
     guardian: Option<GuardianLink>,
     descriptors: u64,
 ) -> Result<u8, StartFailure> {
-    let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors };
+    let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors, reads_log: false };
     let joined = match sessions::join(order, here, guardian.as_ref()).await? {
         Way::Joined(joined) => *joined,
         Way::Left => return Ok(0),

@@ -45,6 +45,6 @@ pub use reap::{
     Ended, Group, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap,
     signal_name,
 };
-pub use segment::Segment;
+pub use segment::{Segment, SegmentReader};
 pub use shell::{LimitCut, ShellState};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};

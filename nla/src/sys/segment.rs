@@ -5,6 +5,9 @@
 //! every page that a reader may touch. It grows by pages that are taken at once, which fails where
 //! there is no memory, in place of killing whoever touches the page first.
 //!
+//! Other processes of the same user may read it too, by a [`SegmentReader`]: what they are told to lie
+//! in the log.
+//!
 //! # Why this is sound
 //!
 //! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are
@@ -52,7 +55,7 @@ impl Segment {
     /// An empty segment: nothing is published, nothing released.
     pub fn new() -> io::Result<Self> {
         let file = memfd_create(c"scela-board", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        let memory = Arc::new(Memory::map(file.as_fd())?);
+        let memory = Arc::new(Memory::map(file.as_fd(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?);
         fcntl(
             &file,
             FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL),
@@ -69,6 +72,11 @@ impl Segment {
     /// A descriptor by which a rank can map it, for reading only.
     pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
+    }
+
+    /// Where other processes of this user find it as long as this lives: this process and a descriptor.
+    pub fn place(&self) -> (u32, i32) {
+        (std::process::id(), self.reader.as_raw_fd())
     }
 
     /// Appends to the log, and returns the same bytes where they lie now. Readers do not see them
@@ -162,7 +170,45 @@ impl Segment {
     }
 }
 
-/// The one writable mapping.
+/// The log of another process's [`Segment`], to be read where that process says that something lies.
+#[derive(Debug)]
+pub struct SegmentReader {
+    memory: Arc<Memory>,
+    file: OwnedFd,
+}
+
+impl SegmentReader {
+    /// Opens what that process has as [`Segment::place`]. Fails if it is no segment, or is another
+    /// user's.
+    pub fn open((process, descriptor): (u32, i32)) -> io::Result<Self> {
+        let path = format!("/proc/{process}/fd/{descriptor}");
+        let file = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let seals = SealFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GET_SEALS)?);
+        if !seals.contains(SealFlag::F_SEAL_FUTURE_WRITE | SealFlag::F_SEAL_SHRINK) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self { memory: Arc::new(Memory::map(file.as_fd(), ProtFlags::PROT_READ)?), file })
+    }
+
+    /// Bytes that the other process has appended at this offset of the log; `None` if the log does
+    /// not reach so far.
+    pub fn bytes(&self, offset: u64, length: u64) -> Option<Bytes> {
+        let start = LOG_AT.checked_add(usize::try_from(offset).ok()?)?;
+        let bytes = usize::try_from(length).ok()?;
+        let end = start.checked_add(bytes)?;
+        let file_bytes = usize::try_from(nix::sys::stat::fstat(&self.file).ok()?.st_size).ok()?;
+        let is_there = end <= file_bytes.min(self.memory.bytes);
+        is_there.then(|| Bytes::from_owner(Part { memory: Arc::clone(&self.memory), start, bytes }))
+    }
+
+    /// Where in the log bytes lie that [`SegmentReader::bytes`] returned; `None` of all others.
+    pub fn offset_of(&self, bytes: &Bytes) -> Option<u64> {
+        let offset = (bytes.as_ptr() as usize).checked_sub(self.memory.base.as_ptr() as usize + LOG_AT)?;
+        (offset < self.memory.bytes - LOG_AT).then_some(offset as u64)
+    }
+}
+
+/// A mapping: the one writable one, or a reader's.
 #[derive(Debug)]
 struct Memory {
     base: NonNull<u8>,
@@ -176,11 +222,10 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+    fn map(file: BorrowedFd<'_>, access: ProtFlags) -> io::Result<Self> {
         let mut bytes = RESERVED_BYTES;
         loop {
             let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
-            let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
             let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
             // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
             match unsafe { mmap(None, length, access, flags, file, 0) } {
@@ -228,8 +273,8 @@ struct Part {
 
 impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: written by `Segment::append` before this was made, inside of the file, and never
-        // again.
+        // SAFETY: written by `Segment::append` before this was made (by that of another process before
+        // it told us), inside of the file, and never again.
         unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().add(self.start), self.bytes) }
     }
 }
@@ -285,6 +330,31 @@ mod tests {
         assert_eq!(segment.offset_of(&Bytes::from_static(b"abc")), None);
         drop(segment);
         assert_eq!(&bytes[..], b"abc");
+    }
+
+    #[test]
+    fn another_process_reads_what_it_is_told_of() {
+        let mut segment = Segment::new().expect("a segment");
+        let reader = SegmentReader::open(segment.place()).expect("it can be opened");
+        let bytes = segment.append(&[7; 100_000]).expect("there is room");
+        let offset = segment.offset_of(&bytes).expect("in the log");
+        let read = reader.bytes(offset, 100_000).expect("it is there");
+        assert_eq!(read, bytes);
+        assert_eq!(reader.offset_of(&read), Some(offset));
+        assert_eq!(reader.offset_of(&read.slice(64..)), Some(offset + 64));
+        assert_eq!((reader.offset_of(&bytes), reader.offset_of(&Bytes::from_static(b"abc"))), (None, None));
+        for (offset, length) in [(offset, 1 << 40), (1 << 40, 1), (u64::MAX, 1), (0, u64::MAX)] {
+            assert!(reader.bytes(offset, length).is_none(), "{length} at {offset}");
+        }
+        drop((segment, reader));
+        assert!(read.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn only_segments_are_read() {
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        assert!(SegmentReader::open((std::process::id(), file.as_raw_fd())).is_err());
+        assert!(SegmentReader::open((std::process::id(), -1)).is_err());
     }
 
     #[test]

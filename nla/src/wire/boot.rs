@@ -55,6 +55,9 @@ pub struct BootOrder {
     pub dead_time: Duration,
     /// The stations that it is to start agents at.
     pub below: Option<Below>,
+    /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's process and
+    /// a descriptor there.
+    pub log: Option<(u32, i32)>,
 }
 
 /// What links go over.
@@ -200,6 +203,8 @@ pub enum BootReport {
         host: String,
         /// How many descriptors it may open.
         descriptors: u64,
+        /// It can read the launcher's log.
+        reads_log: bool,
     },
     /// It is about to say hello to its parent over this channel, on which nothing else follows. Only where links go
     /// over sessions.

@@ -24,6 +24,9 @@ pub enum CodingError {
     /// The entries that it carries are none.
     #[error("entries that cannot be read: {0}")]
     Epoch(#[from] pmi::EpochError),
+    /// The entries that it speaks of are not where it says.
+    #[error("entries at {0} of the launcher's log, where there are none")]
+    Nowhere(u64),
     /// There is more after the message's end.
     #[error("a message with {0} bytes too many")]
     TooLong(usize),
@@ -75,8 +78,12 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
 }
 
 /// [`decode`] for what comes down. An epoch, which may be large, is checked but not copied: it stays
-/// a part of `bytes`.
-pub fn decode_down(bytes: &Bytes) -> Result<Down, CodingError> {
+/// a part of `bytes`, or of the launcher's log, of which `in_log` gives the bytes at an offset.
+pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
+    if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = rmp_serde::from_slice(bytes) {
+        let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
+        return Ok(Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) });
+    }
     match rmp_serde::from_slice(bytes) {
         // The epoch is the message's last part: nothing is behind it.
         Ok(BorrowedRelease::Release { namespace, number, given: BorrowedGiven::News(BorrowedNews::Epoch(epoch)) })
@@ -112,6 +119,15 @@ enum BorrowedNews<'a> {
     Epoch(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
+/// [`Down::Release`] of an epoch that lies in the launcher's log, for agents that can read it there.
+#[derive(Serialize, Deserialize)]
+enum InLog {
+    ReleaseInLog { namespace: NamespaceId, number: u32, offset: u64, length: u64 },
+}
+
+/// Shorter epochs are sent as they are, wherever the agents are.
+const EPOCH_IN_LOG_BYTES_MIN: usize = 16 * 1024;
+
 /// What a release takes at most beside its news: an epoch is not moved about while it is written.
 const RELEASE_BYTES: usize = 64;
 
@@ -128,14 +144,25 @@ impl DownEncoder {
         self.release = None;
     }
 
-    /// The bytes of `message`.
-    pub fn encode(&mut self, message: &Down) -> Bytes {
+    /// The bytes of `message`. Where the children can read the launcher's log, `in_log` gives the offset
+    /// of these bytes in it: only that is sent of a long epoch.
+    pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
         let Down::Release { namespace, number, given: Given::News(news) } = message else {
             return encode(message).into();
         };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
+                let long = match news {
+                    News::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => Some(epoch.bytes()),
+                    News::Epoch(_) | News::Overwritten(_) => None,
+                };
+                if let Some((epoch, offset)) = long.and_then(|epoch| Some((epoch, in_log(epoch)?))) {
+                    let (namespace, number, length) = (*namespace, *number, epoch.len() as u64);
+                    let bytes = Bytes::from(encode(&InLog::ReleaseInLog { namespace, number, offset, length }));
+                    self.release = Some((namespace, number, bytes.clone()));
+                    return bytes;
+                }
                 let news = match news {
                     News::Epoch(epoch) => epoch.bytes(),
                     News::Overwritten(keys) => keys.bytes(),
@@ -176,12 +203,12 @@ mod tests {
         let mut encoder = DownEncoder::default();
         let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
         let epoch = release(Given::News(News::Epoch(entries)));
-        let bytes = encoder.encode(&epoch);
-        assert_eq!(bytes.as_ptr(), encoder.encode(&epoch).as_ptr(), "encoded once");
+        let bytes = encoder.encode(&epoch, |_| None);
+        assert_eq!(bytes.as_ptr(), encoder.encode(&epoch, |_| None).as_ptr(), "encoded once");
         for position in [0, 4] {
             let seat = Seat { position, from_left: vec![0xff], from_right: Vec::new() };
             let ring = release(Given::Ring(seat));
-            assert_eq!(decode::<Down>(&encoder.encode(&ring)).unwrap(), ring);
+            assert_eq!(decode::<Down>(&encoder.encode(&ring, |_| None)).unwrap(), ring);
         }
     }
 
@@ -197,7 +224,7 @@ mod tests {
             let down = Down::Got { namespace, finding: finding.clone() };
             let fields = HashMap::from([("Got", (namespace, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&down), encode(&fields));
-            assert_eq!(decode_down(&encode(&down).into()).unwrap(), down);
+            assert_eq!(decode_down(&encode(&down).into(), |_, _| None).unwrap(), down);
             let up = Up::Got { namespace, number: 300, finding };
             let fields = HashMap::from([("Got", (namespace, 300, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&up), encode(&fields));
@@ -206,7 +233,7 @@ mod tests {
         // A key that no rank could put, and that no entry has room for.
         let long = "k".repeat(pmi::limits::KEY_BYTES_MAX + 1);
         let fields = HashMap::from([("Got", (namespace, ByteBuf::from(long), Some(ByteBuf::new())))]);
-        assert!(decode_down(&encode(&fields).into()).is_err());
+        assert!(decode_down(&encode(&fields).into(), |_, _| None).is_err());
     }
 
     #[test]
@@ -215,17 +242,44 @@ mod tests {
         let given = Given::News(News::Epoch(epoch));
         let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
         let bytes = Bytes::from(encode(&release));
-        let read = decode_down(&bytes).unwrap();
+        let read = decode_down(&bytes, |_, _| None).unwrap();
         assert_eq!(read, release);
         let Down::Release { given: Given::News(News::Epoch(read)), .. } = read else { panic!("a release") };
         assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
         let whole = [&bytes[..], &[0]].concat();
-        assert!(matches!(decode_down(&whole.into()), Err(CodingError::TooLong(1))));
-        assert!(decode_down(&bytes.slice(..500)).is_err());
-        assert_eq!(decode_down(&encode(&Down::Leave).into()).unwrap(), Down::Leave);
+        assert!(matches!(decode_down(&whole.into(), |_, _| None), Err(CodingError::TooLong(1))));
+        assert!(decode_down(&bytes.slice(..500), |_, _| None).is_err());
+        assert_eq!(decode_down(&encode(&Down::Leave).into(), |_, _| None).unwrap(), Down::Leave);
         let seat = Seat { position: 1, from_left: vec![1], from_right: vec![2] };
         let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: Given::Ring(seat) };
-        assert_eq!(decode_down(&encode(&ring).into()).unwrap(), ring);
+        assert_eq!(decode_down(&encode(&ring).into(), |_, _| None).unwrap(), ring);
+    }
+
+    #[test]
+    fn of_a_long_epoch_in_the_log_only_its_place_is_sent() {
+        let (namespace, number) = (NamespaceId(3), 9);
+        let release = |value: usize| {
+            let epoch = Epoch::from_entries([(&b"key"[..], &vec![7; value][..])]);
+            (epoch.clone(), Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) })
+        };
+        let (epoch, long) = release(EPOCH_IN_LOG_BYTES_MIN);
+        let mut encoder = DownEncoder::default();
+        let bytes = encoder.encode(&long, |_| Some(4711));
+        assert!(bytes.len() < RELEASE_BYTES);
+        assert_eq!(encoder.encode(&long, |_| panic!("placed once")), bytes);
+        let in_log = |offset, length| {
+            assert_eq!((offset, length), (4711, epoch.bytes().len() as u64));
+            Some(epoch.bytes().clone())
+        };
+        assert_eq!(decode_down(&bytes, in_log).unwrap(), long);
+        assert!(matches!(decode_down(&bytes, |_, _| None), Err(CodingError::Nowhere(4711))));
+        assert!(matches!(decode_down(&bytes, |_, _| Some(Bytes::from_static(b"no"))), Err(CodingError::Epoch(_))));
+        // Where there is no log, and where it does not pay.
+        encoder.forget();
+        assert_eq!(decode_down(&encoder.encode(&long, |_| None), |_, _| None).unwrap(), long);
+        let (_, short) = release(100);
+        encoder.forget();
+        assert_eq!(decode_down(&encoder.encode(&short, |_| Some(0)), |_, _| None).unwrap(), short);
     }
 
     mod properties {
