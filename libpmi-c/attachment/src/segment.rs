@@ -8,7 +8,7 @@
 //!
 //! Shown for [`Segment::view`], which makes a slice of the log's first `n` bytes.
 //!
-//! 1. *They are there.* A slice is made only of bytes up to [`Window::readable`], which is set, once
+//! 1. *They are there.* A slice is made only of bytes in front of [`Window::readable`], which is set, once
 //!    `fstat` has said so, to no more than lies both in the file and in the window. The file never
 //!    shrinks: [`Segment::map`] takes none that is not sealed against it. The window is unmapped by
 //!    [`Segment::drop`] only, and slices borrow from the segment.
@@ -38,7 +38,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pmi::segment::{LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, View};
@@ -65,9 +65,9 @@ pub(crate) struct Segment {
 struct Window {
     base: NonNull<u8>,
     bytes: usize,
-    /// Up to which value of the word of publication the log is known to lie in the file and in this
-    /// window. A closed log is beyond any.
-    readable: AtomicU64,
+    /// How much of this window is known to lie in the file. An agent makes the file longer than what it
+    /// publishes, so that this seldom has to be looked at anew.
+    readable: AtomicUsize,
     /// The one that was used before.
     previous: *mut Window,
 }
@@ -109,8 +109,10 @@ impl Segment {
     #[inline]
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let window = self.window();
-        let word = window.published().load(Ordering::Acquire);
-        if word <= window.readable.load(Ordering::Relaxed) { window.view(word) } else { self.view_anew() }
+        let published = Published::from_word(window.published().load(Ordering::Acquire));
+        // A log of any length ends inside of the address space.
+        let is_readable = LOG_AT + published.log_bytes() <= window.readable.load(Ordering::Relaxed);
+        if is_readable && !published.is_closed() { window.view(published) } else { self.view_anew() }
     }
 
     /// How many fences were released, to be told to [`Segment::wait_for_release`].
@@ -134,16 +136,16 @@ impl Segment {
     fn view_anew(&self) -> Option<View<'_>> {
         let _growing = self.growing.lock().ok()?;
         let mut window = self.window();
-        let word = window.published().load(Ordering::Acquire);
-        let published = Published::from_word(word);
+        let published = Published::from_word(window.published().load(Ordering::Acquire));
         if published.is_closed() {
             return None;
         }
         let end = LOG_AT.checked_add(published.log_bytes())?;
         let status = socket::status(self.file.as_raw_fd()).ok()?;
+        let file_bytes = usize::try_from(status.st_size).ok()?;
         // A program that closes all descriptors, whosoever they are, may have another file there now.
         let is_same = identity_of(&status) == self.identity;
-        if !is_same || usize::try_from(status.st_size).ok()? < end {
+        if !is_same || file_bytes < end {
             return None;
         }
         if end > window.bytes {
@@ -152,12 +154,12 @@ impl Segment {
             let larger = Box::into_raw(larger);
             // SAFETY: just made; it lives until `drop`.
             window = unsafe { &*larger };
-            window.readable.store(word, Ordering::Relaxed);
+            window.readable.store(file_bytes.min(window.bytes), Ordering::Relaxed);
             self.window.store(larger, Ordering::Release);
         }
-        // The word never falls, so neither does this.
-        window.readable.store(word, Ordering::Relaxed);
-        window.view(word)
+        // The file never gets shorter, so this never falls.
+        window.readable.store(file_bytes.min(window.bytes), Ordering::Relaxed);
+        window.view(published)
     }
 }
 
@@ -193,7 +195,7 @@ impl Window {
         // SAFETY: advice about the mapping that was just made.
         unsafe { libc::madvise(base, bytes, libc::MADV_DONTDUMP) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(Box::new(Self { base, bytes, readable: AtomicU64::new(0), previous }))
+        Ok(Box::new(Self { base, bytes, readable: AtomicUsize::new(0), previous }))
     }
 
     fn magic(&self) -> u32 {
@@ -214,10 +216,9 @@ impl Window {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(PUBLISHED_AT).cast()) }
     }
 
-    /// The log's bytes up to `word`, which was read from the segment and is at most `readable`.
+    /// What `published` says, which was read from the segment and ends within `readable`.
     #[inline]
-    fn view(&self, word: u64) -> Option<View<'_>> {
-        let published = Published::from_word(word);
+    fn view(&self, published: Published) -> Option<View<'_>> {
         let bytes = published.log_bytes();
         // SAFETY: shown above, in the module's documentation.
         let log = unsafe { slice::from_raw_parts(self.base.as_ptr().add(LOG_AT), bytes) };

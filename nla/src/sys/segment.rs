@@ -3,7 +3,8 @@
 //! The file is mapped here once, larger than it is, and then sealed: F_SEAL_FUTURE_WRITE leaves this
 //! one mapping writable and allows no other, whoever gets hold of the file; F_SEAL_SHRINK keeps
 //! every page that a reader may touch. It grows by pages that are taken at once, which fails where
-//! there is no memory, in place of killing whoever touches the page first.
+//! there is no memory, in place of killing whoever touches the page first. The file is longer than
+//! these pages reach, so that ranks seldom have to ask how long it is by now.
 //!
 //! Other processes of the same user may read it too, by a [`SegmentReader`]: what they are told to lie
 //! in the log.
@@ -27,6 +28,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, SealFlag, fallocate, fcntl, open};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
 use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
 
@@ -35,8 +37,10 @@ use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Publi
 const RESERVED_BYTES: usize = 64 << 30;
 /// Less is not worth while.
 const RESERVED_BYTES_MIN: usize = 64 << 20;
-/// The file grows by at least so much at a time.
+/// So many bytes of pages are taken at a time, at least.
 const GROWTH_BYTES: usize = 64 << 10;
+/// How long the file is at least; then a power of two. Longer than what lies in it, it takes no memory.
+const FILE_BYTES_MIN: usize = 16 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -45,6 +49,8 @@ pub struct Segment {
     file: OwnedFd,
     reader: OwnedFd,
     file_bytes: usize,
+    /// Up to where pages have been taken.
+    taken_bytes: usize,
     log_bytes: usize,
     /// Where in the log there is room for a directory.
     room_at: Option<usize>,
@@ -62,8 +68,16 @@ impl Segment {
         )?;
         let own = format!("/proc/self/fd/{}", file.as_raw_fd());
         let reader = open(own.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
-        let mut segment =
-            Self { memory, file, reader, file_bytes: 0, log_bytes: 0, room_at: None, published: Published::NOTHING };
+        let mut segment = Self {
+            memory,
+            file,
+            reader,
+            file_bytes: 0,
+            taken_bytes: 0,
+            log_bytes: 0,
+            room_at: None,
+            published: Published::NOTHING,
+        };
         segment.grow_to(LOG_AT)?;
         segment.memory.write(0, &MAGIC.to_le_bytes());
         Ok(segment)
@@ -140,21 +154,39 @@ impl Segment {
     }
 
     fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
-        if bytes <= self.file_bytes {
+        if bytes <= self.taken_bytes {
             return Ok(());
         }
         if bytes > self.memory.bytes {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let more = (bytes - self.file_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.file_bytes);
-        self.take_pages(self.file_bytes, more)?;
-        self.file_bytes += more;
+        let more = (bytes - self.taken_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.taken_bytes);
+        self.lengthen_to(self.taken_bytes + more)?;
+        self.take_pages(self.taken_bytes, more)?;
+        self.taken_bytes += more;
         Ok(())
     }
 
-    /// Lengthens the file by pages that are there, or fails.
+    /// Makes the file at least so long.
+    fn lengthen_to(&mut self, bytes: usize) -> io::Result<()> {
+        if bytes <= self.file_bytes {
+            return Ok(());
+        }
+        // Who makes a file longer than `ulimit -f` is killed.
+        let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        if bytes > limit {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let ample = bytes.next_power_of_two().max(FILE_BYTES_MIN);
+        let length = ample.min(self.memory.bytes).min(limit);
+        nix::unistd::ftruncate(&self.file, length as i64)?;
+        self.file_bytes = length;
+        Ok(())
+    }
+
+    /// Takes the pages of a part of the file, or fails.
     fn take_pages(&self, start: usize, bytes: usize) -> io::Result<()> {
-        nix::unistd::ftruncate(&self.file, (start + bytes) as i64)?;
         // Takes the pages and maps them at once, where touching them would be a fault each.
         // SAFETY: a part of our own mapping, and of the file.
         let taken =
