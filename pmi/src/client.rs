@@ -1,6 +1,6 @@
 //! What the clients of both versions share: [`ClientError`], and the connection underneath.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 
 use thiserror::Error;
 
@@ -79,7 +79,14 @@ impl<S: Read + Write> Connection<S> {
 
     /// Writes the request, as one, and forgets it.
     pub(crate) fn flush(&mut self) -> Result<(), ClientError> {
-        let written = self.stream.write_all(&self.request).and_then(|()| self.stream.flush());
+        self.flush_with(b"")
+    }
+
+    /// Writes the request and what goes behind it, as one, and forgets it. `rest` is not copied: most
+    /// ranks would touch new memory for it.
+    pub(crate) fn flush_with(&mut self, rest: &[u8]) -> Result<(), ClientError> {
+        let mut parts = [IoSlice::new(&self.request), IoSlice::new(rest)];
+        let written = write_all(&mut self.stream, &mut parts).and_then(|()| self.stream.flush());
         self.request.clear();
         self.request.shrink_to(KEEP_BYTES_MAX);
         Ok(written?)
@@ -121,6 +128,21 @@ impl<S: Read + Write> Connection<S> {
             }
         }
     }
+}
+
+/// Writes all of the parts, one behind the other.
+fn write_all(stream: &mut impl Write, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+    // Empty ones in front go.
+    IoSlice::advance_slices(&mut parts, 0);
+    while !parts.is_empty() {
+        match stream.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut parts, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! [`Socket`]: the connection to the PMI server, as a blocking stream.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::mem;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -114,9 +114,18 @@ impl Read for Socket {
 
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
-            // SAFETY: the kernel reads `bytes`, which outlive the call.
-            let sent = unsafe { libc::send(self.descriptor, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+            // SAFETY: all zeros are a message header: null pointers and lengths of 0.
+            let mut message: libc::msghdr = unsafe { mem::zeroed() };
+            // An IoSlice is an iovec, by its documentation.
+            message.msg_iov = parts.as_ptr().cast_mut().cast();
+            message.msg_iovlen = parts.len() as _;
+            // SAFETY: the kernel reads the parts, which outlive the call.
+            let sent = unsafe { libc::sendmsg(self.descriptor, &raw const message, libc::MSG_NOSIGNAL) };
             match usize::try_from(sent) {
                 Ok(sent) => return Ok(sent),
                 Err(_) => after_failure(self.descriptor, libc::POLLOUT)?,

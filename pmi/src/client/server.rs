@@ -1,7 +1,7 @@
 //! [`Server`] and [`Canned`]: what the tests of both clients talk to, without sockets.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use crate::{Answer, Board, Conversation, Epoch, Facts, Launched, NameError, Rank, Request};
@@ -125,6 +125,11 @@ impl Write for Server {
         self.conversation.receive(&bytes[..written]);
         self.serve();
         Ok(written)
+    }
+
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let parts: Vec<&[u8]> = parts.iter().map(|part| &**part).collect();
+        self.write(&parts.concat())
     }
 
     fn flush(&mut self) -> io::Result<()> {

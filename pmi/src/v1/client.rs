@@ -105,8 +105,7 @@ impl<S: Read + Write> Client<S> {
             return Err(ClientError::TooLong("batch of puts"));
         }
         Command::FenceInSegment { puts_bytes: puts.len() }.write(&mut self.connection.request);
-        self.connection.request.extend_from_slice(puts);
-        self.connection.flush()
+        self.connection.flush_with(puts)
     }
 
     /// The name of the key-value space. Asks once.

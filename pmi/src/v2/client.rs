@@ -256,8 +256,7 @@ impl<S: Read + Write> Client<S> {
             return Err(ClientError::TooLong("batch of puts"));
         }
         self.write(&Command::FenceInSegment { puts_bytes: puts.len() }, "request")?;
-        self.connection.request.extend_from_slice(puts);
-        self.connection.flush()
+        self.connection.flush_with(puts)
     }
 
     /// The stream, for waiting on it or for sending something that no client should.
