@@ -58,9 +58,6 @@ pub enum MethodError {
         /// The option.
         option: &'static str,
     },
-    /// Links over sessions, where there are none.
-    #[error("--no-ports needs a session for each agent, and in Slurm one step starts them all")]
-    NoSessions,
     /// Links over sessions that are opened from here, and a fan-out.
     #[error(
         "with --no-ports links go where sessions go: under --launch {shape} all of them go to scela-run, \
@@ -91,7 +88,6 @@ impl MethodError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Fork => "leave --bootstrap out, or name no other hosts",
-            Self::NoSessions => "--bootstrap ssh opens sessions, where nodes of the job can be reached so",
             Self::Fanout { .. } => "leave --fanout out, or write --launch tree",
             Self::Empty { .. } => "write the command and its words between quotes",
             Self::NoHost => "for example --bootstrap 'exec:ssh {host}'",
@@ -103,6 +99,11 @@ impl MethodError {
         }
     }
 }
+
+/// How agents are started beside what else a job of Slurm runs, with all that it has on each node. An agent that ends,
+/// and a node that is lost, are ours to judge.
+const SRUN: [&str; 8] =
+    ["srun", "--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--cpu-bind=none", "--quiet"];
 
 /// The command that opens sessions, and what they are to run. `manager` is whose job the nodes are of, and
 /// `program` this program's file. Nothing is sent yet: see [`may_send`].
@@ -128,7 +129,6 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
     let with =
         |default: &[&str], lasts: bool| Method::Session { words: words(default), lasts, program: remote.clone() };
     Ok(match kind(options, manager) {
-        BootstrapKind::Manager(Manager::Slurm) if options.no_ports => return Err(MethodError::NoSessions),
         BootstrapKind::Fork => return Err(MethodError::Fork),
         // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
         BootstrapKind::Ssh => with(
@@ -147,25 +147,14 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
             ],
             false,
         ),
-        // Beside what else the job runs, with all that it has on each node; an agent that ends, and a node that is
-        // lost, are ours to judge.
-        BootstrapKind::Manager(Manager::Slurm) => Method::Step {
-            words: words(&[
-                "srun",
-                "--overlap",
-                "--mpi=none",
-                "--kill-on-bad-exit=0",
-                "--no-kill",
-                "--wait=0",
-                "--cpu-bind=none",
-                "--quiet",
-                "--nodes={nodes}",
-                "--ntasks={nodes}",
-                "--ntasks-per-node=1",
-                "--nodelist={hosts}",
-            ]),
-            program: remote,
-        },
+        // A link needs an input and an output of its own, and these as they are: unbuffered, not by lines.
+        BootstrapKind::Manager(Manager::Slurm) if options.no_ports => {
+            with(&[&SRUN[..], &["--unbuffered", "--nodes=1", "--ntasks=1", "--nodelist={host}"]].concat(), true)
+        }
+        BootstrapKind::Manager(Manager::Slurm) => {
+            let all = ["--nodes={nodes}", "--ntasks={nodes}", "--ntasks-per-node=1", "--nodelist={hosts}"];
+            Method::Step { words: words(&[&SRUN[..], &all].concat()), program: remote }
+        }
         // Both pass standard input on unless told otherwise (-n, -nostdin), and give the words to a shell.
         BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
         BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "{host}"], true),
@@ -418,7 +407,10 @@ mod tests {
     fn links_over_sessions_go_where_these_go() {
         let options = LaunchOptions { no_ports: true, ..LaunchOptions::default() };
         let chosen = |options: &LaunchOptions, manager| method(options, manager, Path::new("/opt/scela-run"));
-        assert_eq!(chosen(&options, Some(Manager::Slurm)), Err(MethodError::NoSessions));
+        let Method::Session { words, lasts: true, .. } = chosen(&options, Some(Manager::Slurm)).unwrap() else {
+            panic!("a step for each agent")
+        };
+        assert!(words.join(" ").ends_with("--unbuffered --nodes=1 --ntasks=1 --nodelist={host}"), "{words:?}");
         let ssh =
             chosen(&LaunchOptions { bootstrap: Some(BootstrapKind::Ssh), ..options.clone() }, Some(Manager::Slurm));
         let ssh = ssh.unwrap();

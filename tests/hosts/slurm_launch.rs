@@ -68,6 +68,21 @@ fn the_step_is_explained() {
         .wrote_among_others(" --nodes=2 --ntasks=2 --ntasks-per-node=1 '--nodelist=node[001-002]' /bin/sh -c ...\n");
 }
 
+/// A step for each agent, whose input and output are its link.
+#[test]
+fn links_go_over_steps() {
+    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let allocation = slurm.allocate_evenly(4, 2);
+    for options in [&["--no-ports"][..], &["--no-ports", "--launch", "tree", "--fanout", "2"]] {
+        within(&allocation).args(options).program(rank(["neighbours", "2"])).run().is_quiet_success();
+    }
+    let run = within(&allocation).stdin("a line\n").args(["--no-ports", "-l", "--stdin", "5"]);
+    let run =
+        run.program(sh("cat; test $PMI_RANK != 5 || { head -c 300000 /dev/zero | tr '\\0' x; echo; exit 3; }")).run();
+    run.has_code(3).says("rank 5 on node003 exited with code 3");
+    assert_eq!(run.out().len(), "[5] a line\n".len() + "[5] \n".len() + 300_000);
+}
+
 #[test]
 fn ranks_know_the_job_and_no_step() {
     let Some(slurm) = here(Slurm::with_nodes(2)) else { return };

@@ -85,7 +85,7 @@ fn opener() -> Option<IpAddr> {
 }
 
 /// Where the command is that has started a step of Slurm, in the environment of its tasks.
-pub(super) const STEP_OPENER: &str = "SLURM_LAUNCH_NODE_IPADDR";
+const STEP_OPENER: &str = "SLURM_LAUNCH_NODE_IPADDR";
 /// Where a session of the secure shell comes from, in its environment.
 pub(super) const SESSION_OPENER: &str = "SSH_CONNECTION";
 

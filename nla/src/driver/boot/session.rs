@@ -16,9 +16,10 @@ use tokio::time::timeout;
 
 use super::channel::Reader;
 use super::deadline::Deadline;
+use super::step::forget_steps;
 use super::{END_TIME, program, script};
 use crate::core::{StartFailure, StartPhase, judge};
-use crate::driver::reach::{SESSION_OPENER, STEP_OPENER};
+use crate::driver::reach::SESSION_OPENER;
 use crate::driver::stream::Stream;
 use crate::sys;
 use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, encode, framed};
@@ -126,7 +127,8 @@ impl Session {
             command.stderr(Stdio::piped()).process_group(0);
             // Where this process was reached from says nothing about the other node; a session by other
             // means than the secure shell would pass it on.
-            command.env_remove(SESSION_OPENER).env_remove(STEP_OPENER);
+            command.env_remove(SESSION_OPENER);
+            forget_steps(&mut command);
         }
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;

@@ -308,15 +308,20 @@ fn spawn(words: &[String], children: &Children) -> io::Result<(u32, Sender, mpsc
     command.process_group(0);
     // All tasks get this environment.
     command.env_remove(reach::SESSION_OPENER);
-    for (name, _) in std::env::vars_os().filter(|(name, _)| is_about_steps(name.as_encoded_bytes())) {
-        command.env_remove(name);
-    }
+    forget_steps(&mut command);
     let mut child = command.spawn()?;
     let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
     let pid = child.id();
     children.add(child, true);
     let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
     Ok((pid, input, lines(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?)))
+}
+
+/// Lets a command know nothing of the step in which this process runs.
+pub(super) fn forget_steps(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_about_steps(name.as_encoded_bytes())) {
+        command.env_remove(name);
+    }
 }
 
 /// Variables that say to `srun` how a step is to be, or that are of the step in which the launcher runs. What
