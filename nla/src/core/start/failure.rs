@@ -69,11 +69,10 @@ impl StartPhase {
         }
     }
 
-    /// How often it may be tried again, since it may go well a moment later. `relents` says that it did for
-    /// another host: only so many sessions may be open at a time, and each has to wait for its turn.
-    pub fn retries(self, relents: bool) -> u32 {
+    /// How often it is tried again, since it may go well a moment later. As long as other sessions are on their way
+    /// from here, they may be why.
+    pub fn retries(self) -> u32 {
         match self {
-            Self::Busy | Self::Refused if relents => 32,
             Self::Busy => 8,
             Self::Refused => 5,
             _ => 0,

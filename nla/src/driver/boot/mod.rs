@@ -283,8 +283,6 @@ async fn schedule(
     // Bounded by the window.
     let (ended, mut endings) = mpsc::unbounded_channel();
     let mut waiting = VecDeque::new();
-    // A host that would not at first did later.
-    let mut relents = false;
     loop {
         while !waiting.is_empty() && window.open() {
             let Some(task) = waiting.pop_front() else { break };
@@ -301,16 +299,16 @@ async fn schedule(
                 None => return,
             },
             Some(ending) = endings.recv() => match ending {
-                Beginning::Well(took, tries) => {
-                    window.on_success(took);
-                    relents |= tries > 0;
-                }
+                Beginning::Well(took) => window.on_success(took),
                 Beginning::Badly(task, failure) => {
-                    let retries = failure.phase.retries(relents);
+                    let retries = failure.phase.retries();
                     window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
                     let wait = retry_time(&task, &shared.order);
-                    if task.tries < retries && shared.deadline.allows(wait) {
+                    // There may only be so many at a time: each has to wait for its turn.
+                    let is_alone = window.under_way() == 0;
+                    let again_later = retries > 0 && (task.tries < retries || !is_alone);
+                    if again_later && shared.deadline.allows(wait) {
                         retry(*task, wait, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
@@ -348,9 +346,9 @@ fn give_up(shared: &Shared, task: Task, failure: StartFailure, again: &mpsc::Wea
     let _ = shared.reports.send((task.station, BootReport::NotStarted(failure)));
 }
 
-/// How a session has begun: how long that took, and at which try.
+/// How a session has begun.
 enum Beginning {
-    Well(Duration, u32),
+    Well(Duration),
     Badly(Box<Task>, StartFailure),
 }
 
@@ -396,7 +394,7 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
         }
         None => Channel::Session(Box::new(session), pid),
     };
-    let _ = begun.send(Beginning::Well(began.elapsed(), task.tries));
+    let _ = begun.send(Beginning::Well(began.elapsed()));
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, station, below, report, &mut channel).await;
     if let Channel::Session(session, pid) = channel {
