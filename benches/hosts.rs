@@ -56,6 +56,10 @@ fn main() -> ExitCode {
         ("scela-run --launch tree --fanout 2", ours(&["--launch", "tree", "--fanout", "2"])),
         ("scela-run --launch tree --fanout 8", ours(&["--launch", "tree", "--fanout", "8"])),
     ];
+    let limit = number("limit").to_string();
+    if number("limit") > 0 {
+        rivals.push(("scela-run --launch flat --batch LIMIT", ours(&["--launch", "flat", "--batch", &limit])));
+    }
     if !arguments.get_flag("alone") {
         rivals.push(("mpiexec.hydra", hydra));
     }
