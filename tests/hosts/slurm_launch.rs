@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh};
 
 use crate::slurm::here;
-use crate::{cluster, rank, skip};
+use crate::{cluster, mpich, rank, skip};
 
 /// A run that knows of the allocation what its environment says.
 fn within(allocation: &Allocation) -> Run {
@@ -182,7 +182,7 @@ fn programs_that_are_not_there_and_patience_that_is_over_are_told() {
 }
 
 /// An MPI program of the tests' own, built for Debian's MPICH.
-fn mpich(program: &str) -> Option<Program> {
+fn debian_mpich(program: &str) -> Option<Program> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs").join(format!("{program}.c"));
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hosts-{program}"));
     let compiled = Command::new("mpicc.mpich").args(["-O1", "-o"]).arg(&built).arg(source).status();
@@ -206,7 +206,7 @@ fn all_are_right(outcome: &Outcome) {
 fn mpi_runs_on_nodes_of_this_machine() {
     let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
     let allocation = slurm.allocate_evenly(4, 2);
-    let Some(program) = mpich("world") else { return };
+    let Some(program) = debian_mpich("world") else { return };
     all_are_right(&within(&allocation).program(program).run());
 }
 
@@ -227,6 +227,17 @@ fn hosts_of_an_allocation_are_its_nodes() {
     assert_eq!(place(&[]), all);
     assert_eq!(place(&["--bootstrap", "ssh"]), all, "Slurm's nodes, and not its step");
     within().program(rank(["everybody", "2"])).run().is_quiet_success();
+}
+
+/// By one step, by a step for each agent that is its link too, and by ssh in a tree.
+#[test]
+fn mpich_runs_on_hosts_of_an_allocation() {
+    let Some((cluster, _slurm, allocation)) = hosts() else { return };
+    let Some(program) = mpich::world(&cluster) else { return };
+    for options in [&[][..], &["--no-ports"], &["--bootstrap", "ssh", "--launch", "tree", "--fanout", "2"]] {
+        let run = mpich::mpich().on(&cluster).envs(allocation.environment()).args(options);
+        mpich::all_right(&run.program(vec![program.clone().into()]).run(), 8);
+    }
 }
 
 #[test]
