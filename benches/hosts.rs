@@ -3,29 +3,61 @@
 //!
 //! All hosts share this machine's cores, and nearly all of the time is ssh's own cryptography: what is
 //! compared is what each launcher adds to it.
+//!
+//! With `--slurm`, the hosts are as many slurmd of this machine, in one allocation, and the rival is
+//! `srun --mpi=pmi2`. Needs root and slurm-wlm.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgMatches, value_parser};
-use tests::Cluster;
+use tests::{Cluster, Slurm};
+
+/// Names of rivals, and their words.
+type Rivals = Vec<(&'static str, Vec<String>)>;
 
 fn main() -> ExitCode {
-    if let Some(why) = Cluster::missing() {
-        eprintln!("there can be no hosts here: {why}");
-        return ExitCode::FAILURE;
-    }
     let arguments = arguments();
-    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
-    let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
-    let directory = match tempfile::tempdir() {
-        Ok(directory) => directory,
-        Err(error) => {
-            eprintln!("no place for the program: {error}");
-            return ExitCode::FAILURE;
+    let result = if arguments.get_flag("slurm") { in_slurm(&arguments) } else { over_ssh(&arguments) };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("there can be no hosts here: {why}");
+            ExitCode::FAILURE
         }
-    };
+    }
+}
+
+fn in_slurm(arguments: &ArgMatches) -> Result<(), String> {
+    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
+    let (hosts, ppn) = (number("hosts"), number("ppn"));
+    let slurm = Slurm::with_nodes(hosts as usize)?;
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let empty = directory.path().join("empty");
+    compile_empty(directory.path(), &empty);
+    let allocation = slurm.allocate_evenly(hosts as usize, ppn);
+    let (np, program) = ((hosts * ppn).to_string(), empty.display().to_string());
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let rivals = vec![
+        ("scela-run", words(&[&scela(), "-np", &np, &program])),
+        ("srun --mpi=pmi2", words(&["srun", "--mpi=pmi2", "--overlap", "-n", &np, &program])),
+    ];
+    measure(&rivals, arguments, |words| {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(allocation.environment());
+        command
+    });
+    Ok(())
+}
+
+fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
+    if let Some(why) = Cluster::missing() {
+        return Err(why);
+    }
+    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
+    let (hosts, ppn) = (number("hosts"), number("ppn"));
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
     let empty = cluster.shared().join("empty");
     compile_empty(directory.path(), &empty);
@@ -38,8 +70,7 @@ fn main() -> ExitCode {
     }
     let np = (hosts * ppn).to_string();
     let file = cluster.host_file().display().to_string();
-    let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
-    let scela = scela.display().to_string();
+    let scela = scela();
     let program = empty.display().to_string();
     let ours = |options: &[&str]| {
         let words = [&[scela.as_str(), "-f", &file, "-np", &np], options, &[program.as_str()]].concat();
@@ -63,13 +94,31 @@ fn main() -> ExitCode {
     if !arguments.get_flag("alone") {
         rivals.push(("mpiexec.hydra", hydra));
     }
+    measure(&rivals, arguments, |words| {
+        let mut command = cluster.front_end().command(&words[0]);
+        command.args(&words[1..]);
+        command
+    });
+    Ok(())
+}
+
+/// The program that is measured.
+fn scela() -> String {
+    let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
+    scela.display().to_string()
+}
+
+/// Runs all in turn, and prints how long they took.
+fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
+    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
+    let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
     println!(
         "{hosts} hosts, {ppn} ranks on each, {rounds} rounds; seconds: median, least, most; ratio to the last within rounds"
     );
     let mut times = vec![Vec::new(); rivals.len()];
     for _ in 0..rounds {
         for ((name, words), times) in rivals.iter().zip(&mut times) {
-            match run(&cluster, words) {
+            match run(command(words)) {
                 Ok(took) => times.push(took.as_secs_f64()),
                 Err(why) => {
                     eprintln!("{name}: {why}");
@@ -82,10 +131,9 @@ fn main() -> ExitCode {
     for ((name, _), times) in rivals.iter().zip(&times) {
         let ratios = times.iter().zip(&last).map(|(ours, theirs)| ours / theirs).collect();
         let (least, most) =
-            times.iter().fold((f64::MAX, 0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
+            times.iter().fold((f64::INFINITY, 0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
         println!("{name:36} {:7.3} {least:7.3} {most:7.3}   {:5.2}", median(times.clone()), median(ratios));
     }
-    ExitCode::SUCCESS
 }
 
 fn arguments() -> ArgMatches {
@@ -98,6 +146,7 @@ fn arguments() -> ArgMatches {
         .arg(number("rounds", "5", "how often each launcher is run"))
         .arg(number("delay", "0", "milliseconds by which each login is delayed"))
         .arg(number("limit", "0", "connections to sshd that may be open at a time; 0: any number"))
+        .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("in an allocation of Slurm"))
         .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("leave rivals out"))
         // Cargo's own word to benchmarks.
         .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
@@ -111,9 +160,8 @@ fn compile_empty(directory: &Path, to: &Path) {
     assert!(status.is_ok_and(|status| status.success()), "cc compiles an empty program");
 }
 
-fn run(cluster: &Cluster, words: &[String]) -> Result<Duration, String> {
-    let mut command = cluster.front_end().command(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::null());
+fn run(mut command: Command) -> Result<Duration, String> {
+    command.stdin(Stdio::null());
     let began = Instant::now();
     let output = command.output().map_err(|error| error.to_string())?;
     let took = began.elapsed();

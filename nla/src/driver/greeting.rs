@@ -42,6 +42,13 @@ pub enum GreetingError {
     NotAwaited(AgentId),
 }
 
+impl GreetingError {
+    /// The other end has closed or lost the connection, and nothing was wrong before.
+    fn went_away(&self) -> bool {
+        matches!(self, Self::Io(_) | Self::Hello(HelloError::Truncated))
+    }
+}
+
 /// A connection whose other end has proved who it is.
 pub struct Accepted {
     /// The other end.
@@ -197,6 +204,8 @@ pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock,
             let _permit = permit;
             match accept(stream, &gatekeeper, || clock.now()).await {
                 Ok(accepted) => drop(joined.send(accepted).await),
+                // An agent that ends meanwhile, as all do when the session does.
+                Err(error) if error.went_away() => tracing::debug!(%peer, %error, "who was being let in is gone"),
                 Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
             }
         });
