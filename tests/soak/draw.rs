@@ -106,7 +106,8 @@ impl Session {
             5 => Kind::Abort { rank, code: random.of(-3..=1030) as i32 },
             6 if ranks > 1 => Kind::Left { rank },
             _ => {
-                let again = random.once_in(3).then(|| Duration::from_millis(random.of(0..=100) as u64));
+                // The kernel makes one of two that come before the first was taken; nobody types so fast.
+                let again = random.once_in(3).then(|| Duration::from_millis(random.of(30..=130) as u64));
                 let program = match random.of(0..=4) {
                     0..=1 => Interrupted::Hello,
                     // Only a second Ctrl-C, or the grace, ends these.
