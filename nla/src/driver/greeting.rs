@@ -43,9 +43,9 @@ pub enum GreetingError {
 }
 
 impl GreetingError {
-    /// The other end has closed or lost the connection, and nothing was wrong before.
+    /// The connection broke, and nothing was wrong before.
     fn went_away(&self) -> bool {
-        matches!(self, Self::Io(_) | Self::Hello(HelloError::Truncated))
+        matches!(self, Self::Io(_))
     }
 }
 
