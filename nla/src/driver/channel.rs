@@ -71,7 +71,7 @@ async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Resu
     let port = order.muster.first().map(SocketAddr::port);
     let addresses = reach::candidates(port, order.muster.clone());
     let (accepted, _) = connect_to_any(order, addresses, above, agent).await?;
-    // Without it, the agent would only leave without waiting for who is not there.
+    // Should it fail, only a host that is lost while the agent waits for its place goes unnoticed.
     let _ = probe(&accepted, order.dead_time);
     Ok(accepted)
 }
