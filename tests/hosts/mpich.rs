@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Cluster, Outcome, Run, scela, scela_run};
+use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run};
 
 use crate::{break_five, cluster, skip, tells_of_five};
 
@@ -40,7 +40,7 @@ pub(crate) fn compile(source: &Path, program: &Path) -> bool {
 
 /// A run of what [`compile`] has made.
 pub(crate) fn mpich() -> Run {
-    scela().env("MPIR_CVAR_CH4_NETMOD", "ofi").env("FI_PROVIDER", "tcp").deadline(DEADLINE)
+    MPICH_OVER_TCP.iter().fold(scela(), |run, (name, value)| run.env(name, value)).deadline(DEADLINE)
 }
 
 pub(crate) fn on(cluster: &Cluster, program: &Path) -> Run {

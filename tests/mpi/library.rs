@@ -43,7 +43,7 @@ pub(crate) fn debian() -> Option<Library> {
 /// PyPI's.
 pub(crate) fn wheel() -> Option<Library> {
     // Its UCX cannot connect processes that do not share a world.
-    library("mpich of PyPI", wheels().join("bin/mpicc"), &[("MPIR_CVAR_CH4_NETMOD", "ofi")])
+    library("mpich of PyPI", wheels().join("bin/mpicc"), &tests::MPICH_OVER_TCP)
 }
 
 /// Debian's Open MPI 4, which speaks PMI-1 through the libpmi that it is given.

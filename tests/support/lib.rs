@@ -30,7 +30,7 @@ pub use cluster::{Broken, Builder as ClusterBuilder, Cluster, Host};
 pub use mock::{Manager, Mock};
 pub use outcome::Outcome;
 pub use process::Process;
-pub use run::{CACHES, Program, Run, scela, sh};
+pub use run::{CACHES, MPICH_OVER_TCP, Program, Run, scela, sh};
 pub use running::Running;
 pub use slurm::{Allocation, Slurm};
 pub use sockets::{TcpSocket, tcp_sockets};
