@@ -102,17 +102,21 @@ impl Children {
     /// Takes out those that have ended. Returns how many are left.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
-        all.retain(|process| process.ended.is_none());
-        all.retain_mut(|process| match process.child.try_wait() {
-            Ok(None) => true,
-            Ok(Some(status)) => {
-                tracing::debug!(code = status.code(), signal = status.signal(), "a started process has ended");
-                false
-            }
-            // Somebody else has waited for it.
-            Err(_) => false,
-        });
+        // A number that was waited for may be another process's by now.
+        all.retain_mut(|process| process.ended.is_none() && is_running(&mut process.child));
         all.len()
+    }
+}
+
+fn is_running(child: &mut Child) -> bool {
+    match child.try_wait() {
+        Ok(None) => true,
+        Ok(Some(status)) => {
+            tracing::debug!(code = status.code(), signal = status.signal(), "a started process has ended");
+            false
+        }
+        // Somebody else has waited for it.
+        Err(_) => false,
     }
 }
 
