@@ -1,8 +1,8 @@
 //! `scela-run`: starts MPI programs over a tree of node-level agents.
 //!
 //! From what was typed to the exit code, a chapter each: [`cli`] (what was typed) → [`field`]
-//! (which nodes there are) → [`plan`] (what it means on them) → [`session`] (bootstraps the agents, drives the root of the tree,
-//! carries input and output) → [`report`] (what the user reads) and [`exit`] (the code).
+//! (which nodes there are) → [`plan`] (what it means on them) → [`session`] (bootstraps the agents, drives the
+//! root of the tree, carries input and output) → [`report`] (what the user reads) and [`exit`] (the code).
 
 #![forbid(unsafe_code)]
 
@@ -36,4 +36,5 @@ mod node;
 mod output;
 mod pattern;
 mod progress;
+mod signals;
 mod whereabouts;

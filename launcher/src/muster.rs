@@ -18,7 +18,7 @@ use crate::expedition::Expedition;
 use crate::hosts::fold;
 use crate::plan::Plan;
 use crate::report::Reporter;
-use crate::session::{Asked, Signals};
+use crate::signals::{Asked, Signals};
 use crate::whereabouts::Whereabouts;
 
 /// How long agents that are not to join may take to leave, before others are started in their places.
