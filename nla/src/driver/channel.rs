@@ -8,7 +8,6 @@ use tokio::sync::mpsc;
 
 use super::greeting::{Accepted, connect};
 use super::reach;
-use super::stream::Stream;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, StartFailure, StartPhase, Time};
 use crate::sys;
@@ -81,7 +80,7 @@ async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Resu
 fn probe(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     const PROBES: u32 = 4;
-    let Stream::Connection(connection) = &accepted.stream else { return Ok(()) };
+    let Some(connection) = accepted.stream.as_connection() else { return Ok(()) };
     let pause = (dead_time.as_secs() as u32 / PROBES).max(1);
     setsockopt(connection, sockopt::TcpKeepIdle, &pause)?;
     setsockopt(connection, sockopt::TcpKeepInterval, &pause)?;

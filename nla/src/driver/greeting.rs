@@ -101,7 +101,7 @@ async fn greet(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), GreetingError> {
-    let stream = Stream::Connection(TcpStream::connect(address).await?);
+    let stream = Stream::connection(TcpStream::connect(address).await?);
     introduce(stream, BytesMut::new(), parent, agent, session, key).await
 }
 
@@ -114,9 +114,8 @@ async fn introduce(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), GreetingError> {
-    stream.tune();
     let (initiator, request) = Initiator::new(session, key)?;
-    stream.write_all(&request).await?;
+    stream.write.write_all(&request).await?;
     let mut verdict = [0; Initiator::VERDICT_BYTES];
     read(&mut stream, &mut leftover, &mut verdict).await?;
     initiator.verdict(&verdict)?;
@@ -132,7 +131,7 @@ async fn introduce(
 async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), GreetingError> {
     let (here, to_come) = bytes.split_at_mut(leftover.len().min(bytes.len()));
     leftover.copy_to_slice(here);
-    match stream.read_exact(to_come).await {
+    match stream.read.read_exact(to_come).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HelloError::Truncated.into()),
         Err(error) => Err(error.into()),
@@ -147,7 +146,7 @@ async fn say<M: serde::Serialize>(
     let framed = framed(&encode(message));
     let mut out = Vec::new();
     established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
-    Ok(stream.write_all(&out).await?)
+    Ok(stream.write.write_all(&out).await?)
 }
 
 async fn hear<M: serde::de::DeserializeOwned>(
@@ -165,7 +164,7 @@ async fn hear<M: serde::de::DeserializeOwned>(
             return Ok(decode(&message).map_err(|_| HelloError::Unexpected)?);
         }
         buffer.reserve(RECORD_BYTES_MAX);
-        if stream.read_buf(buffer).await? == 0 {
+        if stream.read.read_buf(buffer).await? == 0 {
             return Err(HelloError::Truncated.into());
         }
     }
@@ -219,7 +218,7 @@ pub async fn accept(
     gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
-    let stream = Stream::Connection(stream);
+    let stream = Stream::connection(stream);
     timeout(HELLO_TIME, admit(stream, BytesMut::new(), gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
 }
 
@@ -239,14 +238,13 @@ async fn admit(
     gatekeeper: &RefCell<Gatekeeper>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
-    stream.tune();
     let mut request = [0; Responder::REQUEST_BYTES];
     read(&mut stream, &mut leftover, &mut request).await?;
     let (result, answer) = {
         let gatekeeper = &mut *gatekeeper.borrow_mut();
         Responder::answer(&request, gatekeeper.session, &gatekeeper.key, &mut gatekeeper.seen)
     };
-    stream.write_all(&answer).await?;
+    stream.write.write_all(&answer).await?;
     let mut established = result?;
     let Hello { agent } = hear(&mut stream, &mut established, &mut leftover).await?;
     if !gatekeeper.borrow_mut().awaited.remove(&agent) {

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::greeting::Accepted;
-use super::stream::{ReadHalf, WriteHalf};
+use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::core::AgentId;
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
@@ -167,13 +167,13 @@ impl Link {
         suspended: Rc<Cell<bool>>,
         meter: Meter,
     ) -> Self {
-        let Accepted { peer, stream, established: Established { sealer, opener }, leftover } = accepted;
+        let Accepted { peer, stream, established, leftover } = accepted;
+        let (Stream { read, write }, Established { sealer, opener }) = (stream, established);
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues { window: [STREAM_WINDOW_BYTES; LANES], ..Queues::default() }),
             work: Notify::new(),
         });
         let heard = Rc::new(Cell::new(Instant::now()));
-        let (read, write) = stream.into_split();
         let reader = Reader {
             shared: Arc::clone(&shared),
             opener,

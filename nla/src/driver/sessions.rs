@@ -150,7 +150,7 @@ pub(super) async fn join(
     }
     let above = Subtree::whole(place.agents, place.fanout).parent_of(place.agent).unwrap_or(AgentId::ROOT);
     let (input, said) = own.reader.into_parts();
-    let stream = Stream::Session(input, own.output);
+    let stream = Stream::session(input, own.output);
     let joined = connect_over(stream, BytesMut::from(&said[..]), above, place.agent, order.session, &order.key).await;
     match joined {
         Ok((accepted, now)) => {

@@ -12,9 +12,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::unix::pipe;
 
 /// Both directions.
-pub(super) enum Stream {
-    Connection(TcpStream),
-    Session(pipe::Receiver, pipe::Sender),
+pub(super) struct Stream {
+    pub(super) read: ReadHalf,
+    pub(super) write: WriteHalf,
 }
 
 /// The direction to here.
@@ -30,23 +30,26 @@ pub(super) enum WriteHalf {
 }
 
 impl Stream {
-    /// Prepares it for a link: no delay for small messages, and no more in the kernel's buffer than urgent
-    /// messages may wait for.
-    pub(super) fn tune(&self) {
+    /// A connection prepared for a link: no delay for small messages, and no more in the kernel's buffer than
+    /// urgent messages may wait for.
+    pub(super) fn connection(stream: TcpStream) -> Self {
         // Either failing costs speed, not correctness. A pipe holds less anyway.
-        if let Self::Connection(stream) = self {
-            let _ = stream.set_nodelay(true);
-            let _ = setsockopt(stream, sockopt::SndBuf, &(256 * 1024));
-        }
+        let _ = stream.set_nodelay(true);
+        let _ = setsockopt(&stream, sockopt::SndBuf, &(256 * 1024));
+        let (read, write) = stream.into_split();
+        Self { read: ReadHalf::Connection(read), write: WriteHalf::Connection(write) }
     }
 
-    pub(super) fn into_split(self) -> (ReadHalf, WriteHalf) {
-        match self {
-            Self::Connection(stream) => {
-                let (read, write) = stream.into_split();
-                (ReadHalf::Connection(read), WriteHalf::Connection(write))
-            }
-            Self::Session(input, output) => (ReadHalf::Session(input), WriteHalf::Session(output)),
+    /// What a session takes in and says.
+    pub(super) fn session(input: pipe::Receiver, output: pipe::Sender) -> Self {
+        Self { read: ReadHalf::Session(input), write: WriteHalf::Session(output) }
+    }
+
+    /// The connection, if it is one.
+    pub(super) fn as_connection(&self) -> Option<&TcpStream> {
+        match &self.read {
+            ReadHalf::Connection(read) => Some(read.as_ref()),
+            ReadHalf::Session(_) => None,
         }
     }
 }
@@ -55,36 +58,6 @@ fn poll_end(output: &pipe::Sender) -> Poll<io::Result<()>> {
     // Where one socket is both input and output, closing a descriptor of it ends nothing.
     let _ = shutdown(output.as_raw_fd(), Shutdown::Write);
     Poll::Ready(Ok(()))
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Session(input, _) => Pin::new(input).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Session(_, output) => Pin::new(output).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Neither holds anything back.
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Session(_, output) => poll_end(output),
-        }
-    }
 }
 
 impl AsyncRead for ReadHalf {
@@ -105,6 +78,7 @@ impl AsyncWrite for WriteHalf {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Neither holds anything back.
         Poll::Ready(Ok(()))
     }
 
@@ -141,7 +115,7 @@ mod tests {
     fn pipes() -> [Stream; 2] {
         let (to_child, from_parent) = pipe::pipe().expect("descriptors are left");
         let (to_parent, from_child) = pipe::pipe().expect("descriptors are left");
-        [Stream::Session(from_child, to_child), Stream::Session(from_parent, to_parent)]
+        [Stream::session(from_child, to_child), Stream::session(from_parent, to_parent)]
     }
 
     /// As an sshd does it that has one socket for both directions.
@@ -152,7 +126,7 @@ mod tests {
             let other = OwnedFd::from(end.try_clone().expect("descriptors are left"));
             let input =
                 pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(end)).expect("a socket can be waited for");
-            Stream::Session(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"))
+            Stream::session(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"))
         })
     }
 
@@ -162,7 +136,7 @@ mod tests {
         let gatekeeper = RefCell::new(Gatekeeper::new(SESSION, keys[0].clone(), [CHILD]));
         let accepted = async {
             let mut said = vec![0; early];
-            parent.read_exact(&mut said).await.expect("the child speaks first");
+            parent.read.read_exact(&mut said).await.expect("the child speaks first");
             accept_over(parent, BytesMut::from(&said[..]), &gatekeeper, || Duration::from_secs(9)).await
         };
         let connected = connect_over(child, BytesMut::new(), AgentId::ROOT, CHILD, SESSION, &keys[1]);

@@ -186,7 +186,7 @@ impl Session {
     /// What links go over, with what has come that way already, and who follows the session's errors.
     pub(super) fn into_parts(self) -> (Stream, BytesMut, Option<Errors>) {
         let (output, said) = self.reader.into_parts();
-        (Stream::Session(output, self.input), BytesMut::from(&said[..]), self.errors)
+        (Stream::session(output, self.input), BytesMut::from(&said[..]), self.errors)
     }
 
     /// What a session that is over says by its end: its process's exit code, and its last words.
