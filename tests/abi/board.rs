@@ -1,11 +1,12 @@
 //! The shared board, seen by programs that use libpmi: what is put is got, nobody can write what others read, and
 //! whoever dies in the middle of it harms nobody.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use tests::{CACHES, Program, Run, scela};
+use tests::{CACHES, Cluster, Outcome, Program, Run, scela};
 
 use crate::libraries::{Ours, skip};
 
@@ -105,26 +106,51 @@ fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
     scela().np(2).program(script(steps)).run().is_quiet_success().wrote_lines(lines);
 }
 
-#[test]
-fn a_rank_maps_the_board_of_its_own_agent_and_can_only_read_it() {
-    let steps = ["init", "put k v", "fence", "maps", "clobber", "fence", "get k", "finalize"];
-    let outcome = scela().np(4).agents(2).program(script(steps)).run();
+/// What [`check_boards`] looks at.
+const LOOKS: [&str; 8] = ["init", "put k v", "fence", "maps", "clobber", "fence", "get k", "finalize"];
+
+/// Each rank has mapped one board and could not write to it. The ranks of an agent, so many each, map the same one,
+/// and no others do.
+#[track_caller]
+fn check_boards(outcome: &Outcome, ranks: u32, ranks_per_agent: u32) {
     outcome.is_quiet_success();
     let lines = outcome.sorted_lines();
     let of = |rank: u32, word: &str| {
         let found = lines.iter().find_map(|line| line.strip_prefix(&format!("{rank}: {word}")));
         found.unwrap_or_else(|| panic!("rank {rank} says nothing of {word}\n{outcome}")).to_owned()
     };
-    for rank in 0..4 {
+    let mut boards = BTreeSet::new();
+    for rank in 0..ranks {
         assert_eq!(of(rank, "1 board"), ", 0 writable, 0 private");
         assert_eq!(of(rank, "k="), "v");
         assert_eq!(of(rank, "clobbered"), "");
+        assert_eq!(of(rank, "inode "), of(rank - rank % ranks_per_agent, "inode "));
+        boards.insert(of(rank, "inode "));
     }
     outcome.check(!outcome.out().contains("not refused"), "nothing can be written");
-    // Ranks 0 and 1 are one agent's, 2 and 3 the other's.
-    let inode = |rank| of(rank, "inode ");
-    assert_eq!((inode(0), inode(2)), (inode(1), inode(3)));
-    assert_ne!(inode(0), inode(2));
+    outcome.check(boards.len() as u32 == ranks / ranks_per_agent, "each agent has a board of its own");
+}
+
+#[test]
+fn a_rank_maps_the_board_of_its_own_agent_and_can_only_read_it() {
+    check_boards(&scela().np(4).agents(2).program(script(LOOKS)).run(), 4, 2);
+}
+
+#[test]
+fn so_it_does_on_hosts() {
+    if let Some(why) = Cluster::missing() {
+        skip(&why);
+        return;
+    }
+    let cluster = Cluster::new(8);
+    // Where all hosts see them.
+    let library = Ours::pmi();
+    std::fs::copy(&library.file, cluster.shared().join(library.api.soname())).expect("the library can be read");
+    let program = cluster.shared().join("script");
+    std::fs::copy(library.compiled("script"), &program).expect("the program can be read");
+    let words = [program.into_os_string()].into_iter().chain(LOOKS.map(OsString::from));
+    let run = scela().on(&cluster).args(["-hosts", &cluster.names()]).env("LD_LIBRARY_PATH", cluster.shared());
+    check_boards(&run.np(16).program(words.collect()).run(), 16, 2);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! | `differences` | the lists of what differs, each with its reason |
 //! | `exports` | names, SONAMEs and headers |
 //! | `host` | threads, forks, and what a host program finds changed (nothing) |
-//! | `board` | the shared board, seen by programs that use libpmi |
+//! | `board` | the shared board, seen by programs that use libpmi, here and on hosts |
 //! | `libraries` | where the libraries are, and how programs are built with them |
 //! | `launchers` | who starts the ranks |
 
