@@ -108,7 +108,8 @@ fn scela() -> String {
     scela.display().to_string()
 }
 
-/// Runs all in turn, and prints how long they took.
+/// Runs all in turn, each round beginning with the next of them, and prints how long they took. None begins before
+/// the processes of the one before have ended: a daemon of a session ends after the session.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
     let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
     let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
@@ -116,13 +117,19 @@ fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) 
         "{hosts} hosts, {ppn} ranks on each, {rounds} rounds; seconds: median, least, most; ratio to the last within rounds"
     );
     let mut times = vec![Vec::new(); rivals.len()];
-    for _ in 0..rounds {
-        for ((name, words), times) in rivals.iter().zip(&mut times) {
+    let before = processes();
+    for round in 0..rounds as usize {
+        for turn in 0..rivals.len() {
+            let rival = (round + turn) % rivals.len();
+            let (name, words) = &rivals[rival];
+            if tests::eventually(|| (processes() <= before).then_some(())).is_none() {
+                eprintln!("before {name}: {} processes more than at first", processes().saturating_sub(before));
+            }
             match run(command(words)) {
-                Ok(took) => times.push(took.as_secs_f64()),
+                Ok(took) => times[rival].push(took.as_secs_f64()),
                 Err(why) => {
                     eprintln!("{name}: {why}");
-                    times.push(f64::NAN);
+                    times[rival].push(f64::NAN);
                 }
             }
         }
@@ -134,6 +141,12 @@ fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) 
             times.iter().fold((f64::INFINITY, 0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
         println!("{name:36} {:7.3} {least:7.3} {most:7.3}   {:5.2}", median(times.clone()), median(ratios));
     }
+}
+
+/// How many there are on this machine. Those of the kernel have no command line.
+fn processes() -> usize {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| !line.is_empty())).count()
 }
 
 fn arguments() -> ArgMatches {
