@@ -22,8 +22,15 @@ pub fn sh(script: &str) -> Program {
 
 /// What has PyPI's MPICH go over TCP between nodes. With libfabric's own `tcp` or `sockets`, sixteen ranks on two
 /// cores that took themselves for five nodes did not come out of MPI_Init in every seventh run, under Hydra as here
-/// (`MPIR_CVAR_NUM_CLIQUES=5`); with this in none of eighty.
-pub const MPICH_OVER_TCP: [(&str, &str); 2] = [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("FI_PROVIDER", "tcp;ofi_rxm")];
+/// (`MPIR_CVAR_NUM_CLIQUES=5`); with `ofi_rxm` in none of eighty. Its buffers are made small, of which 512 ranks would
+/// take more than 24 GB.
+pub const MPICH_OVER_TCP: [(&str, &str); 5] = [
+    ("MPIR_CVAR_CH4_NETMOD", "ofi"),
+    ("FI_PROVIDER", "tcp;ofi_rxm"),
+    ("FI_OFI_RXM_BUFFER_SIZE", "2048"),
+    ("FI_OFI_RXM_MSG_RX_SIZE", "32"),
+    ("FI_OFI_RXM_RX_SIZE", "256"),
+];
 
 /// All cache policies as they are typed: the default first, the bounded one with room for all that a
 /// test puts, for some, and for nearly nothing.
