@@ -2,7 +2,8 @@
 //! namespaces of this machine, beside Hydra on the same hosts. Needs root, sshd and mpiexec.hydra.
 //!
 //! All hosts share this machine's cores, and nearly all of the time is ssh's own cryptography: what is
-//! compared is what each launcher adds to it.
+//! compared is what each launcher adds to it. The processor time is that of the whole machine until the last daemon
+//! of the run has ended, also after its launcher; it varies less.
 //!
 //! With `--slurm`, the hosts are as many slurmd of this machine, in one allocation, and the rival is
 //! `srun --mpi=pmi2`. Needs root and slurm-wlm.
@@ -108,39 +109,61 @@ fn scela() -> String {
     scela.display().to_string()
 }
 
+/// Of a run: until its launcher has ended, and what processors did until all that it has begun had. In seconds.
+struct Took {
+    wall: f64,
+    processors: f64,
+}
+
 /// Runs all in turn, each round beginning with the next of them, and prints how long they took. None begins before
 /// the processes of the one before have ended: a daemon of a session ends after the session.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
     let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
     let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
-    println!(
-        "{hosts} hosts, {ppn} ranks on each, {rounds} rounds; seconds: median, least, most; ratio to the last within rounds"
-    );
-    let mut times = vec![Vec::new(); rivals.len()];
+    println!("{hosts} hosts, {ppn} ranks on each, {rounds} rounds; medians, ratios to the last within rounds");
+    println!("{:36} {:>7} {:>7} {:>7} {:>7}   {:>10} {:>7}", "", "s", "least", "most", "ratio", "processors", "ratio");
+    let mut all: Vec<Vec<Took>> = rivals.iter().map(|_| Vec::new()).collect();
     let before = processes();
+    let settle = |name: &str| {
+        if tests::eventually(|| (processes() <= before).then_some(())).is_none() {
+            eprintln!("{name}: {} processes more than at first", processes().saturating_sub(before));
+        }
+    };
     for round in 0..rounds as usize {
         for turn in 0..rivals.len() {
             let rival = (round + turn) % rivals.len();
             let (name, words) = &rivals[rival];
-            if tests::eventually(|| (processes() <= before).then_some(())).is_none() {
-                eprintln!("before {name}: {} processes more than at first", processes().saturating_sub(before));
-            }
-            match run(command(words)) {
-                Ok(took) => times[rival].push(took.as_secs_f64()),
-                Err(why) => {
-                    eprintln!("{name}: {why}");
-                    times[rival].push(f64::NAN);
-                }
-            }
+            let busy = processors_busy();
+            let wall = run(command(words)).unwrap_or_else(|why| {
+                eprintln!("{name}: {why}");
+                f64::NAN
+            });
+            settle(name);
+            all[rival].push(Took { wall, processors: processors_busy() - busy });
         }
     }
-    let last = times.last().cloned().unwrap_or_default();
-    for ((name, _), times) in rivals.iter().zip(&times) {
-        let ratios = times.iter().zip(&last).map(|(ours, theirs)| ours / theirs).collect();
-        let (least, most) =
-            times.iter().fold((f64::INFINITY, 0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
-        println!("{name:36} {:7.3} {least:7.3} {most:7.3}   {:5.2}", median(times.clone()), median(ratios));
+    let Some(last) = all.last() else { return };
+    for ((name, _), took) in rivals.iter().zip(&all) {
+        let median_of = |of: fn(&Took) -> f64| median(took.iter().map(of).collect());
+        let ratio_of =
+            |of: fn(&Took) -> f64| median(took.iter().zip(last).map(|(ours, its)| of(ours) / of(its)).collect());
+        let least = took.iter().map(|took| took.wall).fold(f64::INFINITY, f64::min);
+        let most = took.iter().map(|took| took.wall).fold(0_f64, f64::max);
+        let (wall, processors) = (median_of(|took| took.wall), median_of(|took| took.processors));
+        let ratios = [ratio_of(|took| took.wall), ratio_of(|took| took.processors)];
+        println!("{name:36} {wall:7.3} {least:7.3} {most:7.3} {:7.2}   {processors:10.2} {:7.2}", ratios[0], ratios[1]);
     }
+}
+
+/// How long this machine's processors have been at work since it began, all together, in seconds.
+fn processors_busy() -> f64 {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let all = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks =
+        all.lines().next().unwrap_or_default().split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0.0));
+    // user, nice, system, idle, iowait, irq, softirq; what follows is others' or counted already.
+    let ticks: Vec<f64> = ticks.take(7).collect();
+    (ticks.iter().sum::<f64>() - ticks.iter().skip(3).take(2).sum::<f64>()) / TICKS_PER_SECOND
 }
 
 /// How many there are on this machine. Those of the kernel have no command line.
@@ -173,11 +196,11 @@ fn compile_empty(directory: &Path, to: &Path) {
     assert!(status.is_ok_and(|status| status.success()), "cc compiles an empty program");
 }
 
-fn run(mut command: Command) -> Result<Duration, String> {
+fn run(mut command: Command) -> Result<f64, String> {
     command.stdin(Stdio::null());
     let began = Instant::now();
     let output = command.output().map_err(|error| error.to_string())?;
-    let took = began.elapsed();
+    let took = began.elapsed().as_secs_f64();
     if output.status.success() { Ok(took) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
