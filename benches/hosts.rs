@@ -3,16 +3,20 @@
 //!
 //! All hosts share this machine's cores, and nearly all of the time is ssh's own cryptography: what is
 //! compared is what each launcher adds to it. The processor time is that of the whole machine until the last daemon
-//! of the run has ended, also after its launcher; it varies less.
+//! of the run has ended, also after its launcher.
 //!
 //! With `--slurm`, the hosts are as many slurmd of this machine, in one allocation, and the rival is
 //! `srun --mpi=pmi2`. Needs root and slurm-wlm.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use benches::family::descendants;
+use benches::rounds::rounds;
+use benches::run::Void;
 use clap::{Arg, ArgMatches, value_parser};
+use nix::unistd::getpid;
 use tests::{Cluster, Slurm};
 
 /// Names of rivals, and their words.
@@ -20,6 +24,10 @@ type Rivals = Vec<(&'static str, Vec<String>)>;
 
 fn main() -> ExitCode {
     let arguments = arguments();
+    // So that a daemon whose parent has ended is still known to be of a run.
+    if let Err(error) = nla::sys::become_subreaper() {
+        eprintln!("some daemons will not be waited for: {error}");
+    }
     let result = if arguments.get_flag("slurm") { in_slurm(&arguments) } else { over_ssh(&arguments) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,6 +96,10 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
         ("scela-run --launch tree --fanout 2", ours(&["--launch", "tree", "--fanout", "2"])),
         ("scela-run --launch tree --fanout 8", ours(&["--launch", "tree", "--fanout", "8"])),
     ];
+    if let Some(also) = arguments.get_one::<String>("also") {
+        let words = [also.as_str(), "-f", &file, "-np", &np, &program].map(str::to_owned).to_vec();
+        rivals.push(("the other scela-run, as it chooses", words));
+    }
     let limit = number("limit").to_string();
     if number("limit") > 0 {
         rivals.push(("scela-run --launch flat --batch LIMIT", ours(&["--launch", "flat", "--batch", &limit])));
@@ -115,43 +127,43 @@ struct Took {
     processors: f64,
 }
 
-/// Runs all in turn, each round beginning with the next of them, and prints how long they took. None begins before
-/// the processes of the one before have ended: a daemon of a session ends after the session.
+/// Runs all in rounds, and prints how long they took. None begins before the processes of the one before have ended:
+/// a daemon of a session ends after the session.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
     let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
-    let (hosts, ppn, rounds) = (number("hosts"), number("ppn"), number("rounds"));
-    println!("{hosts} hosts, {ppn} ranks on each, {rounds} rounds; medians, ratios to the last within rounds");
-    println!("{:36} {:>7} {:>7} {:>7} {:>7}   {:>10} {:>7}", "", "s", "least", "most", "ratio", "processors", "ratio");
-    let mut all: Vec<Vec<Took>> = rivals.iter().map(|_| Vec::new()).collect();
-    let before = processes();
-    let settle = |name: &str| {
-        if tests::eventually(|| (processes() <= before).then_some(())).is_none() {
-            eprintln!("{name}: {} processes more than at first", processes().saturating_sub(before));
-        }
+    let (hosts, ppn, runs) = (number("hosts"), number("ppn"), number("rounds"));
+    let wanted = |name: &str| {
+        let parts: Vec<&String> = arguments.get_many("only").into_iter().flatten().collect();
+        parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
     };
-    for round in 0..rounds as usize {
-        for turn in 0..rivals.len() {
-            let rival = (round + turn) % rivals.len();
-            let (name, words) = &rivals[rival];
-            let busy = processors_busy();
-            let wall = run(command(words)).unwrap_or_else(|why| {
-                eprintln!("{name}: {why}");
-                f64::NAN
-            });
-            settle(name);
-            all[rival].push(Took { wall, processors: processors_busy() - busy });
+    let turns: Vec<_> = rivals.iter().filter(|(name, _)| wanted(name)).collect();
+    println!("{hosts} hosts, {ppn} ranks on each, {runs} rounds; medians, ratios to the last within rounds");
+    println!("{:36} {:>7} {:>7} {:>7} {:>7}   {:>10} {:>7}", "", "s", "least", "most", "ratio", "processors", "ratio");
+    let before = descendants(getpid()).len();
+    let all = rounds(&turns, runs, |_, (name, words)| {
+        let busy = processors_busy();
+        let wall = run(command(words));
+        let left = || descendants(getpid()).len().saturating_sub(before);
+        if tests::eventually(|| (left() == 0).then_some(())).is_none() {
+            eprintln!("{name}: {} processes more than at first", left());
         }
-    }
+        Ok(Took { wall: wall?, processors: processors_busy() - busy })
+    });
     let Some(last) = all.last() else { return };
-    for ((name, _), took) in rivals.iter().zip(&all) {
-        let median_of = |of: fn(&Took) -> f64| median(took.iter().map(of).collect());
-        let ratio_of =
-            |of: fn(&Took) -> f64| median(took.iter().zip(last).map(|(ours, its)| of(ours) / of(its)).collect());
-        let least = took.iter().map(|took| took.wall).fold(f64::INFINITY, f64::min);
-        let most = took.iter().map(|took| took.wall).fold(0_f64, f64::max);
-        let (wall, processors) = (median_of(|took| took.wall), median_of(|took| took.processors));
-        let ratios = [ratio_of(|took| took.wall), ratio_of(|took| took.processors)];
-        println!("{name:36} {wall:7.3} {least:7.3} {most:7.3} {:7.2}   {processors:10.2} {:7.2}", ratios[0], ratios[1]);
+    for ((name, _), series) in turns.iter().zip(&all) {
+        let cells = [
+            series.median(|took| took.wall),
+            series.counted().map(|took| took.wall).reduce(f64::min),
+            series.counted().map(|took| took.wall).reduce(f64::max),
+            series.median_ratio(last, |took| took.wall),
+            series.median(|took| took.processors),
+            series.median_ratio(last, |took| took.processors),
+        ];
+        let [wall, least, most, ratio, processors, their_ratio] = cells.map(|cell| cell.unwrap_or(f64::NAN));
+        println!("{name:36} {wall:7.3} {least:7.3} {most:7.3} {ratio:7.2}   {processors:10.2} {their_ratio:7.2}");
+        if let Some((count, why)) = series.voids() {
+            println!("  {count} of {runs} do not count: {why}");
+        }
     }
 }
 
@@ -166,12 +178,6 @@ fn processors_busy() -> f64 {
     (ticks.iter().sum::<f64>() - ticks.iter().skip(3).take(2).sum::<f64>()) / TICKS_PER_SECOND
 }
 
-/// How many there are on this machine. Those of the kernel have no command line.
-fn processes() -> usize {
-    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    all.filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| !line.is_empty())).count()
-}
-
 fn arguments() -> ArgMatches {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
@@ -182,6 +188,8 @@ fn arguments() -> ArgMatches {
         .arg(number("rounds", "5", "how often each launcher is run"))
         .arg(number("delay", "0", "milliseconds by which each login is delayed"))
         .arg(number("limit", "0", "connections to sshd that may be open at a time; 0: any number"))
+        .arg(Arg::new("only").long("only").value_delimiter(',').help("parts of the names of those that are run"))
+        .arg(Arg::new("also").long("also").value_name("PROGRAM").help("another build of scela-run, beside this one"))
         .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("in an allocation of Slurm"))
         .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("leave rivals out"))
         // Cargo's own word to benchmarks.
@@ -196,15 +204,11 @@ fn compile_empty(directory: &Path, to: &Path) {
     assert!(status.is_ok_and(|status| status.success()), "cc compiles an empty program");
 }
 
-fn run(mut command: Command) -> Result<f64, String> {
+fn run(mut command: Command) -> Result<f64, Void> {
     command.stdin(Stdio::null());
     let began = Instant::now();
-    let output = command.output().map_err(|error| error.to_string())?;
-    let took = began.elapsed().as_secs_f64();
-    if output.status.success() { Ok(took) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    let Output { status, stderr, .. } = command.output()?;
+    let wall = began.elapsed().as_secs_f64();
+    let complaint = || format!("\n{}", String::from_utf8_lossy(&stderr));
+    if status.success() { Ok(wall) } else { Err(Void::Failed { status, complaint: complaint() }) }
 }

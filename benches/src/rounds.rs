@@ -1,4 +1,5 @@
-//! Rounds: every launcher takes its turn, then all again; and the medians over them.
+//! Rounds: every launcher takes its turn, then all again, each round beginning with the next of them; and the
+//! medians over them.
 
 use crate::run::Void;
 
@@ -8,7 +9,8 @@ pub struct Series<T> {
     results: Vec<Result<T, Void>>,
 }
 
-/// Runs `runs` rounds over `launchers` in turn, and gives each one's results.
+/// Runs `runs` rounds over `launchers` in turn, and gives each one's results. Who begins a round ends the next: what
+/// one leaves to the one behind it (caches, daemons, a hot processor) falls on all alike.
 ///
 /// A launcher that hangs is not tried again: it would only hang again, a deadline each time.
 pub fn rounds<L: Copy, T>(
@@ -18,8 +20,10 @@ pub fn rounds<L: Copy, T>(
 ) -> Vec<Series<T>> {
     let mut all: Vec<Series<T>> = launchers.iter().map(|_| Series { results: Vec::new() }).collect();
     for round in 0..runs {
-        for (launcher, series) in launchers.iter().zip(&mut all) {
-            let result = if series.has_hung() { Err(Void::NotTried) } else { run(round, *launcher) };
+        for turn in 0..launchers.len() {
+            let at = (round as usize + turn) % launchers.len();
+            let series = &mut all[at];
+            let result = if series.has_hung() { Err(Void::NotTried) } else { run(round, launchers[at]) };
             series.results.push(result);
         }
     }
@@ -109,6 +113,17 @@ mod tests {
         let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!((percentile(hundred.clone(), 50), percentile(hundred, 99)), (Some(50.0), Some(99.0)));
         assert_eq!(percentile(vec![7.0], 99), Some(7.0));
+    }
+
+    #[test]
+    fn each_begins_a_round_in_its_turn() {
+        let mut order = String::new();
+        let all = rounds(&['a', 'b', 'c'], 4, |round, launcher| {
+            order.push(launcher);
+            Ok(format!("{launcher}{round}"))
+        });
+        assert_eq!(order, "abcbcacababc");
+        assert!(all[2].counted().eq(["c0", "c1", "c2", "c3"]));
     }
 
     #[test]
