@@ -77,6 +77,12 @@ pub fn command_line(pid: Pid) -> Vec<String> {
     text.trim_end_matches('\0').split('\0').map(str::to_owned).collect()
 }
 
+/// What a process calls itself, or its program is called: the first 15 bytes.
+#[must_use]
+pub fn name(pid: Pid) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+}
+
 /// Reaps what has ended, adopted orphans too.
 fn reap() {
     loop {

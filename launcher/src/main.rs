@@ -1,15 +1,13 @@
 //! The one program of ScELA: launcher, agent and guardian.
 //!
-//! Which of them a process is, the name that it was called by says: `scela-agent` and `scela-guard` are started by the
-//! launcher only; under any other name it is `scela-run`.
+//! With `--guard`, which only the launcher says, it is a guardian and its child the agent; else it is `scela-run`.
 
 #![forbid(unsafe_code)]
 
-use std::ffi::{CString, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -37,29 +35,15 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
-    match name.as_bytes() {
-        b"scela-guard" => guard(&arguments),
-        b"scela-agent" => {
-            // Nobody reads what an agent says, unless somebody looks for a fault.
-            if std::env::var_os("SCELA_LOG").is_some() {
-                trace();
-            }
-            nla::driver::run_agent()
-        }
-        // What a session on another node runs: first to ask, then to become the guardian.
-        _ if arguments.len() == 1 && arguments[0] == "--agent-id" => {
+    match arguments.as_slice() {
+        // What a session runs: on another node first to ask.
+        [option] if option == "--agent-id" => {
             println!("{}", nla::driver::agent_id());
             ExitCode::SUCCESS
         }
-        _ if arguments.len() == 3 && arguments[0] == "--guard" => {
-            let error = std::process::Command::new("/proc/self/exe")
-                .arg0("scela-guard")
-                .arg(sys::host_name())
-                .args(&arguments[1..])
-                .exec();
-            fail(&format!("the agent cannot be started: {error}"), exit::NOT_LAUNCHED)
-        }
-        _ if arguments.len() == 1 && arguments[0] == demo::RANK_ARGUMENT => match sys::pmi_socket() {
+        // The label is for who looks for processes of this session.
+        [option, _label, dead_ms] if option == "--guard" => guard(dead_ms),
+        [option] if option == demo::RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),
             Err(error) => fail(&error.to_string(), exit::USAGE),
         },
@@ -73,17 +57,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// The guardian of an agent. Its words: host, session, dead-time in milliseconds.
-fn guard(words: &[OsString]) -> ExitCode {
-    let [host, session, dead_ms] = words else {
-        return fail("scela-guard is started by scela-run only", exit::USAGE);
-    };
+/// A guardian, and the agent below it, which may be silent for so many milliseconds.
+fn guard(dead_ms: &OsStr) -> ExitCode {
     let Some(dead_ms) = dead_ms.to_str().and_then(|ms| ms.parse().ok()) else {
-        return fail("scela-guard is started by scela-run only", exit::USAGE);
+        return fail("--guard is for scela-run only", exit::USAGE);
     };
-    let word = |word: &[u8]| CString::new(word).unwrap_or_default();
-    let agent = vec![word(b"scela-agent"), word(host.as_bytes()), word(session.as_bytes())];
-    sys::guardian::run(agent, Duration::from_millis(dead_ms))
+    let guardian = sys::guarded(Duration::from_millis(dead_ms));
+    // Nobody reads what an agent says, unless somebody looks for a fault.
+    if std::env::var_os("SCELA_LOG").is_some() {
+        trace();
+    }
+    nla::driver::run_agent(guardian)
 }
 
 fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {

@@ -4,7 +4,6 @@
 
 mod sys_support;
 
-use std::ffi::CString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{ChildStdin, ExitCode, ExitStatus, Stdio};
@@ -32,26 +31,30 @@ fn main() -> ExitCode {
             ("a_full_link_blocks_nobody", a_full_link_blocks_nobody),
             ("the_guardian_holds_no_channel", the_guardian_holds_no_channel),
             ("the_agent_has_what_the_shell_gave", the_agent_has_what_the_shell_gave),
-            ("a_false_promise_is_an_error", a_false_promise_is_an_error),
+            ("there_is_no_agent_beside_threads", there_is_no_agent_beside_threads),
         ],
-        &[("guardian", guardian), ("agent", agent), ("link", link), ("sleeper", sleeper), ("daemon", daemon)],
+        &[("guardian", guardian), ("threads", threads), ("sleeper", sleeper), ("daemon", daemon)],
     )
 }
 
-/// Role: guardian of an agent.
+/// Role: guardian, and its agent.
 fn guardian(args: &[String]) {
     let dead_time = Duration::from_millis(args[0].parse().unwrap());
-    let argv = ["an-agent", "--role", "agent", &args[1]].map(|a| CString::new(a).unwrap());
-    sys::guardian::run(argv.to_vec(), dead_time)
+    agent(&args[1], sys::guarded(dead_time));
 }
 
-/// Role: an agent with a rank that has started a daemon. Ends on a line "exit N", or when its
+/// Role: would be a guardian, but has a second thread.
+fn threads(_: &[String]) {
+    let (_kept, until) = channel::<()>();
+    std::thread::spawn(move || until.recv());
+    sys::guarded(LONG);
+    println!("an agent");
+}
+
+/// An agent with a rank that has started a daemon. Ends on a line "exit N", or when its
 /// guardian is gone.
-fn agent(args: &[String]) {
-    let mode = args[0].as_str();
-    let mut link = GuardianLink::inherited().unwrap();
-    assert!(link.is_some(), "a guardian started us");
-    assert!(GuardianLink::inherited().unwrap().is_none(), "it is given once");
+fn agent(mode: &str, link: GuardianLink) {
+    let mut link = Some(link);
     sys::reserve_low().unwrap();
     sys::become_subreaper().unwrap();
     sys::forbid_dump().unwrap();
@@ -119,15 +122,6 @@ fn start_rank(spawner: &mut Spawner, role: &str) -> u32 {
     let (stdin, stderr) = (null.as_fd(), stderr.as_fd());
     let descriptors = Descriptors { stdin, stdout, stderr, pmi: None };
     spawner.spawn(&image, &[], descriptors).unwrap().pid()
-}
-
-/// Role: tells what it finds of a link.
-fn link(_: &[String]) {
-    match GuardianLink::inherited() {
-        Ok(Some(_)) => println!("link"),
-        Ok(None) => println!("none"),
-        Err(error) => println!("error: {error}"),
-    }
 }
 
 /// A guardian with its agent, its rank, and its rank's daemon.
@@ -328,24 +322,17 @@ fn the_agent_has_what_the_shell_gave() {
     let session = |pid| of(pid, "stat").rsplit_once(')').unwrap().1.split(' ').nth(4).unwrap().to_owned();
     assert_eq!(session(world.agent), world.agent.to_string());
     assert_eq!(session(world.guardian.id()), world.guardian.id().to_string());
-    assert!(of(world.guardian.id(), "comm").starts_with("scela-guard"), "ps tells it from its agent");
+    for (pid, name) in [(world.guardian.id(), "scela-guard\n"), (world.agent, "scela-agent\n")] {
+        assert_eq!(of(pid, "comm"), name, "ps tells them apart");
+    }
     assert_eq!(session(world.ranks[0]), world.agent.to_string(), "a rank has only a group");
     world.order("exit 0");
     assert_eq!(world.end().status.code(), Some(0));
 }
 
-fn a_false_promise_is_an_error() {
-    let found = |value: Option<&str>| {
-        let mut command = myself(&["--role", "link"]);
-        command.env_remove("SCELA_GUARDIAN").envs(value.map(|value| ("SCELA_GUARDIAN", value)));
-        let output = command.stderr(Stdio::inherit()).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
-    assert_eq!(found(None), "none\n");
-    for wrong in ["", "10", "x:y", "0:1", "-1:1", "99999999999:1"] {
-        assert_eq!(found(Some(wrong)), "error: SCELA_GUARDIAN is not <descriptor>:<pid>\n");
-    }
-    for wrong in ["10:1", "4000:1"] {
-        assert_eq!(found(Some(wrong)), "error: SCELA_GUARDIAN names a descriptor that is not a guardian's\n");
-    }
+fn there_is_no_agent_beside_threads() {
+    let output = myself(&["--role", "threads"]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(251), b"".as_slice()));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.ends_with("failed to start the agent: there are several threads\n"), "{said}");
 }

@@ -100,7 +100,7 @@ fn the_program_is_sent_into_memory() {
         on(&cluster).np(8).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
     }
     let programs = |host: &tests::Host| {
-        let agents = host.processes().into_iter().filter(|process| process.name() == "scela-agent");
+        let agents = host.processes().into_iter().filter(|process| process.name == "scela-agent");
         agents.map(|agent| std::fs::read_link(format!("/proc/{}/exe", agent.pid)).unwrap()).collect::<Vec<_>>()
     };
     let run = on(&cluster).np(4).program(sh("echo up; sleep 60")).spawn();
@@ -146,7 +146,7 @@ fn losses_are_told_by_host() {
     let Some(cluster) = cluster(3) else { return };
     let run = on(&cluster).np(3).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 3);
-    let agent = cluster.host(1).processes().into_iter().find(|process| process.name() == "scela-agent").unwrap();
+    let agent = cluster.host(1).processes().into_iter().find(|process| process.name == "scela-agent").unwrap();
     agent.signal(nix::sys::signal::Signal::SIGKILL);
     let outcome = run.finish();
     outcome.has_code(252).says("on node002 was lost");
@@ -158,7 +158,7 @@ fn who_waits_for_the_others_notices_that_it_is_alone() {
     let Some(cluster) = cluster(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
     let run = on(&cluster).np(2).args(["--start-timeout", "60"]).program(sh("true")).spawn();
-    let is_there = || cluster.host(0).processes().iter().any(|process| process.name() == "scela-agent");
+    let is_there = || cluster.host(0).processes().iter().any(|process| process.name == "scela-agent");
     run.wait_until("an agent that has called back, and whose session is over", || {
         let said = cluster.host(0).run(["ss", "-Htn", "state", "established"]).stdout;
         let connections = String::from_utf8_lossy(&said);

@@ -124,7 +124,7 @@ fn what_a_command_started_ends_with_it() {
         let script = format!("exec {command} sleep 1000");
         let mut child =
             cluster.front_end().command("sh").args(["-c", &script]).envs(mock.environment()).spawn().unwrap();
-        let sleeps = || cluster.host(0).processes().iter().any(|process| process.name() == "sleep");
+        let sleeps = || cluster.host(0).processes().iter().any(|process| process.name == "sleep");
         eventually(|| sleeps().then_some(())).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -109,12 +109,12 @@ fn much_output_and_input_come_whole() {
 }
 
 fn agent_of(host: &tests::Host) -> Process {
-    let agent = || host.processes().into_iter().find(|process| process.name() == "scela-agent");
+    let agent = || host.processes().into_iter().find(|process| process.name == "scela-agent");
     eventually(agent).unwrap_or_else(|| panic!("there is no agent on {}", host.name()))
 }
 
 fn guardian_of(host: &tests::Host) -> Process {
-    let guardian = || host.processes().into_iter().find(|process| process.name() == "scela-guard");
+    let guardian = || host.processes().into_iter().find(|process| process.name == "scela-guard");
     eventually(guardian).unwrap_or_else(|| panic!("there is no guardian on {}", host.name()))
 }
 
@@ -122,7 +122,7 @@ fn guardian_of(host: &tests::Host) -> Process {
 #[track_caller]
 fn nothing_is_left(cluster: &Cluster) {
     let is_ours = |process: &Process| {
-        process.state != 'Z' && (process.name().starts_with("scela-") || matches!(process.name(), "ssh" | "sleep"))
+        process.state != 'Z' && (process.name.starts_with("scela-") || matches!(process.name.as_str(), "ssh" | "sleep"))
     };
     let left = || -> Vec<Process> {
         cluster.hosts().iter().flat_map(tests::Host::processes).filter(|process| is_ours(process)).collect()
@@ -151,7 +151,7 @@ fn a_session_that_ends_is_a_loss_too() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
-    let is_session = |process: &Process| process.name() == "ssh" && process.argv.iter().any(|word| word == "node002");
+    let is_session = |process: &Process| process.name == "ssh" && process.argv.iter().any(|word| word == "node002");
     let session = cluster.host(0).processes().into_iter().find(is_session);
     session.expect("node001 has opened it").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node002 was lost: it closed the connection");

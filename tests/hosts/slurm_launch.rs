@@ -25,7 +25,7 @@ fn placed(outcome: &Outcome) -> String {
 
 /// The process of a run that has this name, below its launcher.
 fn process_of(run: &Running, name: &str) -> Process {
-    run.wait_until(name, || run.launcher().children().into_iter().find(|process| process.name() == name))
+    run.wait_until(name, || run.launcher().children().into_iter().find(|process| process.name == name))
 }
 
 /// The agent on a node.
@@ -33,7 +33,7 @@ fn agent_on(run: &Running, node: &str) -> Process {
     let label = run.world().label();
     let is_it = |process: &Process| {
         let is_there = || process.environment().get("SLURMD_NODENAME").is_some_and(|known| known == node);
-        process.name() == "scela-agent" && process.argv.iter().any(|word| word == label) && is_there()
+        process.name == "scela-agent" && process.argv.iter().any(|word| word == label) && is_there()
     };
     run.wait_until("an agent", || Process::all().into_iter().find(is_it))
 }

@@ -45,7 +45,7 @@ fn a_guardian_is_killed() {
     let (running, tree) = run_of_seven();
     let agent = tree.leaf();
     let guardian = Process::of(tree.process(running.world(), agent).parent).unwrap();
-    assert_eq!(guardian.name(), "scela-guard");
+    assert_eq!(guardian.name, "scela-guard");
     guardian.signal(Signal::SIGKILL);
     is_lost(&running.finish(), agent);
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::lines::line;
-use tests::{Outcome, Terminal, World, scela, sh};
+use tests::{Outcome, Process, Terminal, World, scela, sh};
 
 use crate::rank;
 
@@ -31,8 +31,8 @@ fn check_lines(outcome: &Outcome, ranks: u32, count: u64, bytes_max: u64) {
 }
 
 fn memory_bytes(world: &World) -> u64 {
-    let own = |name: &str| name.ends_with("scela-run") || name.ends_with("scela-run-dev") || name.starts_with("scela-");
-    world.processes().iter().filter(|process| own(process.name())).map(|process| process.anonymous_bytes()).sum()
+    let processes = world.processes();
+    processes.iter().filter(|process| process.name.starts_with("scela-")).map(Process::anonymous_bytes).sum()
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     // Without a pause: what is to be caught takes a few milliseconds. Not before it is a guardian:
     // until then its parent waits for it, as after a vfork.
     let guardian = loop {
-        if let Some(guardian) = launcher.children().get(late).filter(|child| child.name() == "scela-guard").cloned() {
+        if let Some(guardian) = launcher.children().get(late).filter(|child| child.name == "scela-guard").cloned() {
             break guardian;
         }
         assert!(Instant::now() < deadline, "no guardian was started");

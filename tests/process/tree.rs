@@ -37,7 +37,7 @@ fn agents_of_a_node_are_siblings() {
     let launcher = running.launcher().pid;
     for agent in running.world().agents() {
         let guardian = Process::of(agent.parent).unwrap();
-        assert_eq!((guardian.name(), guardian.parent), ("scela-guard", launcher), "{agent:?}");
+        assert_eq!((guardian.name.as_str(), guardian.parent), ("scela-guard", launcher), "{agent:?}");
     }
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143);

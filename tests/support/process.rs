@@ -18,6 +18,8 @@ pub struct Process {
     pub group: i32,
     /// What it does: R, S, D, T, Z and so on.
     pub state: char,
+    /// What it calls itself, or its program is called: the first 15 bytes.
+    pub name: String,
     /// Its command line; empty for a zombie.
     pub argv: Vec<String>,
 }
@@ -27,11 +29,13 @@ impl Process {
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let argv = strings(&fs::read(format!("/proc/{pid}/cmdline")).ok()?);
-        // The name in parentheses may hold blanks and parentheses.
-        let mut fields = stat.get(stat.rfind(')')? + 1..)?.split_ascii_whitespace();
+        // The name may hold blanks and parentheses.
+        let (before, fields) = stat.rsplit_once(')')?;
+        let name = before.split_once('(')?.1.to_owned();
+        let mut fields = fields.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
         let mut number = || fields.next()?.parse().ok();
-        Some(Self { pid, state, parent: number()?, group: number()?, argv })
+        Some(Self { pid, state, parent: number()?, group: number()?, name, argv })
     }
 
     /// All processes.
@@ -45,11 +49,6 @@ impl Process {
     pub fn children(&self) -> Vec<Self> {
         let pids = fs::read_to_string(self.file(&format!("task/{}/children", self.pid))).unwrap_or_default();
         pids.split_ascii_whitespace().filter_map(|pid| Self::of(pid.parse().ok()?)).collect()
-    }
-
-    /// The first word of its command line.
-    pub fn name(&self) -> &str {
-        self.argv.first().map_or("", String::as_str)
     }
 
     /// The environment that it was started with, as far as it may be seen.

@@ -105,16 +105,15 @@ impl World {
 
     fn named(&self, name: &str) -> Vec<Process> {
         let mut found = self.processes();
-        // A child between clone and exec still has its parent's command line.
-        found.retain(|process| process.name() == name && process.argv.len() > 1);
+        found.retain(|process| process.name == name);
         found
     }
 
     /// Its ranks: the children of agents. By rank.
     pub fn ranks(&self) -> Vec<(u32, Process)> {
         let processes = self.processes();
-        let is_agent = |pid| processes.iter().any(|process| process.pid == pid && process.name() == "scela-agent");
-        let ranks = processes.iter().filter(|process| process.name() != "scela-agent" && is_agent(process.parent));
+        let is_agent = |pid| processes.iter().any(|process| process.pid == pid && process.name == "scela-agent");
+        let ranks = processes.iter().filter(|process| process.name != "scela-agent" && is_agent(process.parent));
         let mut ranks: Vec<_> = ranks.filter_map(|process| Some((process.rank()?, process.clone()))).collect();
         ranks.sort_by_key(|(rank, _)| *rank);
         ranks

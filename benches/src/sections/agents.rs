@@ -29,8 +29,8 @@ impl Household {
             };
             if Path::new(first) == rank_program {
                 household.ranks.push(pid);
-            } else if let Some(name) = first.split([' ', ':']).next().and_then(|name| Path::new(name).file_name()) {
-                household.agents.push((pid, name.to_string_lossy().into_owned()));
+            } else {
+                household.agents.push((pid, family::name(pid)));
             }
         }
         household

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use super::sessions::Sessions;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
-use crate::sys::{self, Ended, GuardianLink, SegmentReader};
+use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::wire::{DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
 
 /// Events taken from a queue before the others get a turn.
@@ -50,7 +49,9 @@ pub(super) struct Driver {
     core: Agent,
     recorder: Option<Recorder>,
     clock: Clock,
-    guardian: Option<GuardianLink>,
+    guardian: GuardianLink,
+    /// Readable once the guardian is gone.
+    guardian_end: Watched,
     dead_time: Duration,
     suspended: Rc<Cell<bool>>,
     parent: Link,
@@ -131,7 +132,7 @@ impl Driver {
         here: Subtree,
         accepted: Accepted,
         clock: Clock,
-        guardian: Option<GuardianLink>,
+        guardian: GuardianLink,
         dead_time: Duration,
         is_remote: bool,
     ) -> io::Result<Self> {
@@ -154,6 +155,7 @@ impl Driver {
             core: Agent::new(here),
             recorder: Recorder::begin(place)?,
             clock,
+            guardian_end: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,
             dead_time,
             suspended,
@@ -192,12 +194,7 @@ impl Driver {
     pub(super) async fn run(&mut self) -> u8 {
         // A leaf is ready at once: nothing has to happen first.
         self.handle(Input::Timeout);
-        let guardian = self
-            .guardian
-            .as_ref()
-            .and_then(|guardian| guardian.as_fd().try_clone_to_owned().ok())
-            .and_then(|fd: OwnedFd| sys::watch(fd).ok());
-        let mut guarded = guardian.is_some();
+        let mut guarded = true;
         let mut heartbeat = tokio::time::interval(self.dead_time / 8);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -238,15 +235,13 @@ impl Driver {
                         self.handle(Input::Drained { counted: Box::new(self.counted()) });
                     }
                 }
-                _ = async { match &guardian { Some(fd) => fd.readable().await.map(drop), None => std::future::pending().await } }, if guarded => {
+                _ = self.guardian_end.readable(), if guarded => {
                     guarded = false;
                     self.handle(Input::GuardianLost);
                 }
                 _ = heartbeat.tick() => {
-                    if let Some(guardian) = &self.guardian {
-                        // Its loss shows on the same descriptor; nothing to be done here.
-                        let _ = guardian.alive();
-                    }
+                    // Its loss shows on the same descriptor; nothing to be done here.
+                    let _ = self.guardian.alive();
                 }
                 () = tokio::time::sleep_until(self.wake_at.unwrap_or(idle)), if self.wake_at.is_some() => {
                     self.wake_at = None;

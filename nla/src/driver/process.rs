@@ -24,9 +24,9 @@ use crate::wire::{BootCommand, BootOrder, BootReport, Links, Place};
 /// default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose order comes over standard input; the result is its exit code. To be called at the start
-/// of `main`: it takes over the process.
-pub fn run_agent() -> ExitCode {
+/// Runs an agent whose order comes over standard input; the result is its exit code. To be called as soon as
+/// [`guarded`](sys::guarded) has returned: it takes over the process.
+pub fn run_agent(guardian: GuardianLink) -> ExitCode {
     // First of all: only with its order can anything be told.
     let order = match channel::take_order() {
         Ok(order) => order,
@@ -35,7 +35,7 @@ pub fn run_agent() -> ExitCode {
             return ExitCode::from(251);
         }
     };
-    match begin(&order) {
+    match begin(&order, guardian) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             tracing::error!(?failure, "the agent cannot start");
@@ -45,10 +45,8 @@ pub fn run_agent() -> ExitCode {
     }
 }
 
-fn begin(order: &BootOrder) -> Result<u8, StartFailure> {
+fn begin(order: &BootOrder, guardian: GuardianLink) -> Result<u8, StartFailure> {
     let limits = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
-    sys::set_process_name("scela-agent").map_err(limits)?;
-    let guardian = GuardianLink::inherited().map_err(limits)?;
     sys::reserve_low().map_err(limits)?;
     let descriptors = sys::raise_limit().map_err(limits)?;
     sys::make_room(DESCRIPTORS_AT_ONCE).map_err(limits)?;
@@ -69,7 +67,7 @@ struct Joining {
 }
 
 /// Joins the tree and stays in it until the session is over.
-async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u64) -> Result<u8, StartFailure> {
+async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
     if order.links == Links::Sessions {
         return live_in_session(order, guardian, descriptors).await;
     }
@@ -88,7 +86,7 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
     let here = BootReport::Here { addresses, host: sys::host_name(), descriptors, reads_log: log.is_some() };
     let channel = Channel::open(order).await?;
     let mut relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
-    let Some(joining) = wait(&mut place, guardian.as_ref(), order.dead_time).await else {
+    let Some(joining) = wait(&mut place, &guardian, order.dead_time).await else {
         // It was told to leave, or nobody is left to tell it anything.
         return Ok(0);
     };
@@ -123,13 +121,9 @@ async fn live(order: &BootOrder, guardian: Option<GuardianLink>, descriptors: u6
 }
 
 /// The same where links go over sessions.
-async fn live_in_session(
-    order: &BootOrder,
-    guardian: Option<GuardianLink>,
-    descriptors: u64,
-) -> Result<u8, StartFailure> {
+async fn live_in_session(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
     let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors, reads_log: false };
-    let joined = match sessions::join(order, here, guardian.as_ref()).await? {
+    let joined = match sessions::join(order, here, &guardian).await? {
         Way::Joined(joined) => *joined,
         Way::Left => return Ok(0),
         Way::Failed => return Ok(251),
@@ -145,18 +139,14 @@ async fn live_in_session(
 }
 
 /// Waits for the agent's place, and keeps its guardian calm meanwhile: others may take their time.
-async fn wait(
-    place: &mut oneshot::Receiver<Joining>,
-    guardian: Option<&GuardianLink>,
-    dead_time: Duration,
-) -> Option<Joining> {
+async fn wait(place: &mut oneshot::Receiver<Joining>, guardian: &GuardianLink, dead_time: Duration) -> Option<Joining> {
     let mut beat = interval(dead_time / 4);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             place = &mut *place => return place.ok(),
             _ = beat.tick() => {
-                if guardian.is_some_and(|guardian| guardian.alive().is_err()) {
+                if guardian.alive().is_err() {
                     return None;
                 }
             }

@@ -126,11 +126,7 @@ impl Own {
 
 /// Begins what the order says of stations below, and waits to be told a place; then says hello from there. The
 /// guardian is kept calm meanwhile: others may take their time.
-pub(super) async fn join(
-    order: &BootOrder,
-    here: BootReport,
-    guardian: Option<&GuardianLink>,
-) -> Result<Way, StartFailure> {
+pub(super) async fn join(order: &BootOrder, here: BootReport, guardian: &GuardianLink) -> Result<Way, StartFailure> {
     let mut own = Own::take().map_err(|error| {
         let words = format!("its standard input and output cannot carry a link: {error}");
         StartFailure::new(StartPhase::Join, words)
@@ -181,7 +177,7 @@ async fn wait(
     order: &BootOrder,
     own: &mut Own,
     mut sessions: Option<&mut Sessions>,
-    guardian: Option<&GuardianLink>,
+    guardian: &GuardianLink,
 ) -> Option<Place> {
     let mut beat = interval(order.dead_time / 4);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -207,7 +203,7 @@ async fn wait(
                 own.tell(&BootReport::Below(station, Box::new(report))).await.ok()?;
             }
             _ = beat.tick() => {
-                if guardian.is_some_and(|guardian| guardian.alive().is_err()) {
+                if guardian.alive().is_err() {
                     return None;
                 }
             }

@@ -9,9 +9,7 @@ use std::num::NonZeroU32;
 use std::{io, ptr};
 
 use super::shell::SIGNAL_MAX;
-use super::spawn::{
-    Leader, PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask,
-};
+use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
 /// Memory for the child to run on, with a page below it that faults.
 #[derive(Debug)]
@@ -85,7 +83,6 @@ pub(super) struct Order<'a> {
     /// Null: no script.
     pub(super) shell_argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
-    /// Null: stay here.
     pub(super) wdir: *const c_char,
     pub(super) limits: &'a [(u32, u64, u64)],
     pub(super) umask: u32,
@@ -96,7 +93,6 @@ pub(super) struct Order<'a> {
     /// The highest descriptor that matters: no slot is above.
     pub(super) highest: c_int,
     pub(super) table: Table,
-    pub(super) leader: Leader,
     pub(super) outcome: UnsafeCell<(Progress, c_int)>,
 }
 
@@ -124,20 +120,14 @@ extern "C" fn child(order: *mut c_void) -> c_int {
 fn become_program(order: &Order<'_>) -> Progress {
     // SAFETY: of all blocks below: system calls with numbers, or with pointers from the order,
     // to NUL-terminated strings and null-terminated arrays that outlive us.
-    let lead = unsafe {
-        match order.leader {
-            Leader::Group => libc::setpgid(0, 0),
-            Leader::Session => libc::setsid(),
-        }
-    };
-    if lead < 0 {
+    if unsafe { libc::setpgid(0, 0) } < 0 {
         return Progress::Failed(SpawnStep::Group);
     }
     if let Err(progress) = arrange_descriptors(order) {
         return progress;
     }
     // SAFETY: as above.
-    if !order.wdir.is_null() && unsafe { libc::chdir(order.wdir) } < 0 {
+    if unsafe { libc::chdir(order.wdir) } < 0 {
         return Progress::Failed(SpawnStep::Directory);
     }
     // SAFETY: as above.

@@ -6,10 +6,11 @@
 //! when the agent ends, stays stopped, or has not been heard on their link for the dead-time; the
 //! agent sees the link hang up when the guardian is gone.
 //!
-//! **The link** is a pair of sockets, both ends nonblocking. The agent inherits its end as
-//! descriptor [`PMI_FD`] and is told by the environment, `SCELA_GUARDIAN=<descriptor>:<pid of the
-//! guardian>`. A heartbeat is any byte; what does not fit is dropped, as a full link says that
-//! the agent is well and the guardian is late.
+//! The agent is forked from the guardian, and no other program: that costs a tenth of an exec,
+//! and neither has to be told who the other is.
+//!
+//! **The link** is a pair of sockets, both ends nonblocking. A heartbeat is any byte; what does
+//! not fit is dropped, as a full link says that the agent is well and the guardian is late.
 //!
 //! **Silence** is counted in time that the guardian has itself lived through: a wait that took
 //! longer than asked for counts as what was asked for. So a suspended or overloaded machine does
@@ -17,29 +18,25 @@
 //!
 //! No threads, no runtime, no buffers to speak of.
 
-use std::ffi::{CString, OsString};
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{MsgFlags, getsockopt, send, sockopt};
+use nix::sys::socket::{MsgFlags, send};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use super::descriptors;
 use super::identity;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
-use super::spawn::{Child, Descriptors, Image, Leader, PMI_FD, Spawner};
-
-/// The variable that tells an agent about its link.
-const LINK_VARIABLE: &str = "SCELA_GUARDIAN";
+use super::spawn::hear_of_children;
 
 /// Exit code where the agent cannot be started: "could not launch" (ARCHITECTURE.md, section 7).
 const EXIT_NOT_STARTED: i32 = 251;
@@ -63,18 +60,18 @@ const STOPPED_MAX: Duration = Duration::from_secs(1);
 /// belongs to another user (setuid).
 const REFUSALS_MAX: u32 = 20;
 
-/// Runs the guardian over an agent; never returns.
+/// Makes this process the guardian of an agent, and returns in the agent, a child of it.
 ///
-/// To be called from `main` before anything else is set up. `agent_argv` is the agent's, its
-/// first word as it likes; the program is this one (/proc/self/exe), the environment ours.
-/// Standard streams are passed through; the guardian keeps only standard error.
+/// To be called from `main` before anything else is set up: while there is one thread. Of the
+/// standard streams, which are the agent's, the guardian keeps only standard error.
 ///
-/// It exits as the agent did (128+n for signal n), with 128+n if signal n (TERM, INT, HUP, QUIT)
-/// told itself to leave, with 251 if the agent cannot be started; and in every case only after
-/// all that the agent left has ended. `dead_time` is how long an agent may be silent.
-pub fn run(agent_argv: Vec<CString>, dead_time: Duration) -> ! {
-    let code = match Guardian::start(agent_argv, dead_time) {
-        Ok(guardian) => guardian.watch(),
+/// The guardian exits as the agent did (128+n for signal n), with 128+n if signal n (TERM, INT,
+/// HUP, QUIT) told itself to leave, with 251 if there can be no agent; and in every case only
+/// after all that the agent left has ended. `dead_time` is how long an agent may be silent.
+pub fn guarded(dead_time: Duration) -> GuardianLink {
+    let code = match Guardian::start(dead_time) {
+        Ok(Side::Agent(link)) => return link,
+        Ok(Side::Guardian(guardian)) => guardian.watch(),
         Err(error) => {
             say(format_args!("failed to start the agent: {error}"));
             EXIT_NOT_STARTED
@@ -83,8 +80,14 @@ pub fn run(agent_argv: Vec<CString>, dead_time: Duration) -> ! {
     std::process::exit(code)
 }
 
+/// Who one is behind the fork.
+enum Side {
+    Agent(GuardianLink),
+    Guardian(Guardian),
+}
+
 struct Guardian {
-    agent: Child,
+    agent: u32,
     /// `None` once the agent has closed its end.
     link: Option<UnixStream>,
     signals: SignalFd,
@@ -100,7 +103,7 @@ enum Cause {
 }
 
 impl Guardian {
-    fn start(agent_argv: Vec<CString>, dead_time: Duration) -> io::Result<Self> {
+    fn start(dead_time: Duration) -> io::Result<Side> {
         // EPERM: we lead a group or a session already, which is as good unless a terminal is
         // near; then its INT and HUP end the job, as they would have done anyway.
         let _ = identity::new_session();
@@ -109,32 +112,20 @@ impl Guardian {
         identity::become_subreaper()?;
         identity::forbid_dump()?;
         let _ = identity::set_process_name("scela-guard");
-        let shell = ShellState::recorded();
-        let signals = take_signals(&shell)?;
+        hear_of_children();
+        let (signals, mask) = take_signals()?;
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
-        let image = Image::exact(c"/proc/self/exe".to_owned(), agent_argv, environment()?);
-        let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-        // Also makes an ignored SIGCHLD arrive again.
-        let agent = Spawner::new(shell)?
-            .spawn_as(
-                Leader::Session,
-                &image,
-                &[],
-                Descriptors {
-                    stdin: stdin.as_fd(),
-                    stdout: stdout.as_fd(),
-                    stderr: stderr.as_fd(),
-                    pmi: Some(theirs.as_fd()),
-                },
-            )
-            .map_err(io::Error::other)?;
+        let Some(agent) = fork_alone()? else {
+            return Ok(Side::Agent(become_agent(theirs, &mask)?));
+        };
         // Who reads the agent's output, or writes its input, must see the agent's end.
         let null = descriptors::dev_null_rw()?;
-        descriptors::overwrite(stdin.as_fd(), null.as_fd())?;
-        descriptors::overwrite(stdout.as_fd(), null.as_fd())?;
-        Ok(Self { agent, link: Some(ours), signals, dead_time })
+        descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
+        descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
+        let agent = agent.as_raw().unsigned_abs();
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time }))
     }
 
     /// Until there is a reason to end, and then to the end; returns the exit code.
@@ -186,12 +177,12 @@ impl Guardian {
             }
             // The agent, and orphans that were ours before it was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
-                if pid == self.agent.pid() {
+                if pid == self.agent {
                     return Cause::AgentEnded(ended);
                 }
             }
             stopped = if is_stopped { stopped + lived } else { Duration::ZERO };
-            is_stopped = reap::is_stopped(self.agent.pid());
+            is_stopped = reap::is_stopped(self.agent);
             if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
                 return Cause::AgentStopped;
             }
@@ -212,7 +203,7 @@ impl Guardian {
         loop {
             let killed = reap::kill_children(libc::SIGKILL);
             while let Some((pid, ended)) = reap::reap() {
-                if pid == self.agent.pid() {
+                if pid == self.agent {
                     agent = Some(ended);
                 }
             }
@@ -267,9 +258,31 @@ impl Guardian {
     }
 }
 
+/// The child of the only thread of this process; `None` in that child.
+fn fork_alone() -> io::Result<Option<Pid>> {
+    // Two entries of its own, and one for each thread.
+    if std::fs::metadata("/proc/self/task")?.nlink() > 3 {
+        return Err(io::Error::other("there are several threads"));
+    }
+    // SAFETY: no other thread can have left a lock or a half-written value behind in the child.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(Some(child)),
+        ForkResult::Child => Ok(None),
+    }
+}
+
+/// What the guardian has set for itself, the agent does not keep.
+fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
+    identity::new_session()?;
+    let _ = identity::set_process_name("scela-agent");
+    mask.thread_set_mask()?;
+    Ok(GuardianLink(descriptors::move_up(link.into())?))
+}
+
 /// From now on the signals that concern a guardian wait in a descriptor. Those that the user's
-/// shell has ignored (nohup) stay without effect.
-fn take_signals(shell: &ShellState) -> io::Result<SignalFd> {
+/// shell has ignored (nohup) stay without effect. Also returns the mask that there was before.
+fn take_signals() -> io::Result<(SignalFd, SigSet)> {
+    let shell = ShellState::recorded();
     let mut set = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
         if shell.ignored >> (signal as i32 - 1) & 1 == 0 {
@@ -277,21 +290,8 @@ fn take_signals(shell: &ShellState) -> io::Result<SignalFd> {
         }
     }
     set.add(Signal::SIGCHLD);
-    set.thread_block()?;
-    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
-}
-
-/// Our environment, with the link in place of any that we were told about ourselves.
-fn environment() -> io::Result<Vec<CString>> {
-    let link = OsString::from(format!("{PMI_FD}:{}", std::process::id()));
-    let ours = std::env::vars_os().filter(|(name, _)| name != LINK_VARIABLE);
-    ours.chain([(OsString::from(LINK_VARIABLE), link)])
-        .map(|(mut entry, value)| {
-            entry.push("=");
-            entry.push(value);
-            CString::new(entry.into_vec()).map_err(io::Error::other)
-        })
-        .collect()
+    let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    Ok((SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?, before))
 }
 
 /// One line to standard error, unless that would have to wait: nobody may be reading.
@@ -304,51 +304,12 @@ fn say(what: impl Display) {
     }
 }
 
-/// The agent's end of the link to its guardian. Dropping it makes the agent silent for ever.
+/// The agent's end of the link to its guardian, which [`guarded`] returns. Dropping it makes the agent silent for
+/// ever.
 #[derive(Debug)]
 pub struct GuardianLink(OwnedFd);
 
 impl GuardianLink {
-    /// The link that this process was started with; `None` if it has no guardian.
-    ///
-    /// Only the first call returns it. It is close-on-exec from then on, and above
-    /// [`LOW_MAX`](descriptors::LOW_MAX). An error means that the environment promises a link
-    /// which is not there.
-    pub fn inherited() -> io::Result<Option<Self>> {
-        static TAKEN: AtomicBool = AtomicBool::new(false);
-        let Some(told) = std::env::var_os(LINK_VARIABLE) else {
-            return Ok(None);
-        };
-        if TAKEN.swap(true, SeqCst) {
-            return Ok(None);
-        }
-        let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, format!("{LINK_VARIABLE} {what}"));
-        let parsed = std::str::from_utf8(told.as_bytes())
-            .ok()
-            .and_then(|told| told.split_once(':'))
-            .and_then(|(fd, pid)| Some((fd.parse::<i32>().ok()?, pid.parse::<i32>().ok()?)));
-        let Some((fd @ 3.., guardian)) = parsed else {
-            return Err(wrong("is not <descriptor>:<pid>"));
-        };
-        // SAFETY: used only to ask whether it is open and whose it is; nothing else has run in
-        // this process that could close it in between.
-        let lent = unsafe { BorrowedFd::borrow_raw(fd) };
-        match getsockopt(&lent, sockopt::PeerCredentials) {
-            // Of a pair, the peer is whoever made it. Another one is a stranger's descriptor: an
-            // agent's child that has inherited the variable, say.
-            Ok(peer) if peer.pid() == guardian => {}
-            Ok(_) | Err(Errno::EBADF | Errno::ENOTSOCK) => {
-                return Err(wrong("names a descriptor that is not a guardian's"));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        // SAFETY: the guardian gave us this descriptor to own, as its pid on it proves, and only
-        // the first call comes here.
-        let owned = unsafe { OwnedFd::from_raw_fd(lent.as_raw_fd()) };
-        nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
-        Ok(Some(Self(descriptors::move_up(owned)?)))
-    }
-
     /// One heartbeat; never waits. Fails when the guardian is gone.
     pub fn alive(&self) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;

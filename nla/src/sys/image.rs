@@ -27,7 +27,7 @@ pub struct Image {
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
     /// `None`: where this process is.
-    pub(super) wdir: Option<CString>,
+    pub(super) wdir: CString,
     /// Reads like a text: a script for /bin/sh if the kernel does not know the format.
     pub(super) script: bool,
 }
@@ -131,12 +131,7 @@ impl Image {
         }
         let entry = |(name, value): &(Vec<u8>, Vec<u8>)| text(&[name.as_slice(), b"=", value].concat(), "environment");
         let env = env.iter().map(entry).collect::<Result<_, _>>()?;
-        Ok(Self { path, argv, env, wdir: Some(wdir), script })
-    }
-
-    /// A program of ours, taken as it is, started in the directory where we are.
-    pub(super) fn exact(path: CString, argv: Vec<CString>, env: Vec<CString>) -> Self {
-        Self { path, argv, env, wdir: None, script: false }
+        Ok(Self { path, argv, env, wdir, script })
     }
 
     /// The file that will be executed, as exec will be given it: relative to the working

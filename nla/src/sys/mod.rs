@@ -3,9 +3,9 @@
 //! Thin safe verbs, and no policy: when to start, signal or give up on a rank is decided in
 //! `core` and carried out by `driver`. The contract of the whole module:
 //!
-//! - **Order at start-up.** `main` of an agent calls [`GuardianLink::inherited`], [`reserve_low`],
-//!   [`raise_limit`], [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then
-//!   makes its one [`Spawner`]. What the user's shell gave ([`ShellState`]) has recorded itself
+//! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
+//!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
+//!   [`Spawner`]. What the user's shell gave ([`ShellState`]) has recorded itself
 //!   before `main`.
 //! - **One thread starts and reaps.** [`Spawner::spawn`], [`reap()`], [`has_children`],
 //!   [`kill_children`] and [`Group::signal`] belong to one thread: a pid can be signalled only
@@ -33,7 +33,7 @@ pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, is_terminal, make_room, pipe, raise_limit, reserve_low, send_descriptor,
     set_nonblocking, socket_pair, unread_bytes,
 };
-pub use guardian::GuardianLink;
+pub use guardian::{GuardianLink, guarded};
 pub use identity::{
     addresses, addresses_of, become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
     set_thread_nice, uid_of_tcp_peer,

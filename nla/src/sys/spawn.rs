@@ -147,13 +147,6 @@ pub(super) enum Table {
     Copied,
 }
 
-/// What the child becomes the leader of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leader {
-    Group,
-    Session,
-}
-
 impl Spawner {
     /// A spawner whose children get `shell`, as far as this node can give it.
     ///
@@ -161,9 +154,7 @@ impl Spawner {
     /// works but may cost more. Sets an ignored SIGCHLD back to its default (else the kernel
     /// would throw our children's statuses away).
     pub fn new(shell: ShellState) -> io::Result<Self> {
-        if disposition(libc::SIGCHLD) == Some(libc::SIG_IGN) {
-            set_disposition(libc::SIGCHLD, libc::SIG_DFL);
-        }
+        hear_of_children();
         let slots = [
             descriptors::claim(None)?,
             descriptors::claim(None)?,
@@ -211,21 +202,11 @@ impl Spawner {
         extra_env: &[CString],
         descriptors: Descriptors<'_>,
     ) -> Result<Child, SpawnError> {
-        self.spawn_as(Leader::Group, image, extra_env, descriptors)
-    }
-
-    pub(super) fn spawn_as(
-        &mut self,
-        leader: Leader,
-        image: &Image,
-        extra_env: &[CString],
-        descriptors: Descriptors<'_>,
-    ) -> Result<Child, SpawnError> {
-        let result = match self.attempt(leader, image, extra_env, descriptors) {
+        let result = match self.attempt(image, extra_env, descriptors) {
             // The probe was wrong (a sandbox that knows the call but not the flag).
             Err(Refusal::Unshare) => {
                 self.table = Table::Copied;
-                self.attempt(leader, image, extra_env, descriptors)
+                self.attempt(image, extra_env, descriptors)
             }
             result => result,
         };
@@ -237,7 +218,6 @@ impl Spawner {
 
     fn attempt(
         &mut self,
-        leader: Leader,
         image: &Image,
         extra_env: &[CString],
         descriptors: Descriptors<'_>,
@@ -254,7 +234,7 @@ impl Spawner {
             argv: self.scratch.argv.as_ptr(),
             shell_argv: if image.script { self.scratch.shell_argv.as_ptr() } else { ptr::null() },
             envp: self.scratch.envp.as_ptr(),
-            wdir: image.wdir.as_ref().map_or(ptr::null(), |wdir| wdir.as_ptr()),
+            wdir: image.wdir.as_ptr(),
             limits: &self.shell.limits,
             umask: self.shell.umask,
             blocked: self.shell.blocked,
@@ -263,7 +243,6 @@ impl Spawner {
             pmi: descriptors.pmi.map(|_| numbers[3]),
             highest,
             table: self.table,
-            leader,
             outcome: UnsafeCell::new((Progress::Started, 0)),
         };
         let cloned = {
@@ -392,6 +371,13 @@ impl SignalsBlocked {
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         swap_signal_mask(self.0);
+    }
+}
+
+/// Sets an ignored SIGCHLD back to its default: else the kernel would throw our children's statuses away.
+pub(super) fn hear_of_children() {
+    if disposition(libc::SIGCHLD) == Some(libc::SIG_IGN) {
+        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 

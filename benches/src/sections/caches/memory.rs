@@ -203,7 +203,7 @@ impl Seen {
     }
 }
 
-/// What the first word of an agent's command line is.
+/// What an agent calls itself.
 const AGENT: &str = "scela-agent";
 const SIZES: [u32; 1] = [256];
 /// As many entries as each rank puts.

@@ -21,7 +21,6 @@ use super::{END_TIME, program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::driver::reach::SESSION_OPENER;
 use crate::driver::stream::Stream;
-use crate::sys;
 use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, encode, framed};
 
 /// Bytes of a session's errors that are kept: the last ones.
@@ -96,7 +95,7 @@ impl Session {
         match method {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
-                command.arg0("scela-guard").args([&sys::host_name(), &order.label, &dead_ms]);
+                command.arg0("scela-run").args(["--guard", &order.label, &dead_ms]);
                 Self::spawn(command, false, None, true).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
