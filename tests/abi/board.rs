@@ -6,9 +6,9 @@ use std::ffi::OsString;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
-use tests::{CACHES, Cluster, Outcome, Program, Run, scela};
+use tests::{CACHES, Cluster, Outcome, Program, Run, scela, skip};
 
-use crate::libraries::{Ours, skip};
+use crate::libraries::Ours;
 
 /// A rank that does these steps with libpmi: see programs/script.c.
 fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
@@ -138,11 +138,7 @@ fn a_rank_maps_the_board_of_its_own_agent_and_can_only_read_it() {
 
 #[test]
 fn so_it_does_on_hosts() {
-    if let Some(why) = Cluster::missing() {
-        skip(&why);
-        return;
-    }
-    let cluster = Cluster::new(8);
+    let Some(cluster) = Cluster::here(8) else { return };
     // Where all hosts see them.
     let library = Ours::pmi();
     std::fs::copy(&library.file, cluster.shared().join(library.api.soname())).expect("the library can be read");

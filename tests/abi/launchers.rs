@@ -10,9 +10,9 @@ use std::sync::Arc;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tests::{Slurm, eventually, scela};
+use tests::{Slurm, eventually, scela, skip};
 
-use crate::libraries::{Api, skip};
+use crate::libraries::Api;
 
 /// How many ranks walk; three, so that the neighbours in a ring differ.
 pub(crate) const RANKS: u32 = 3;

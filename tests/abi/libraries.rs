@@ -2,16 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use tests::scela_run;
-
-/// Set by `tests/run`: what cannot run is a failure.
-const STRICT: &str = "TESTS_STRICT";
+use tests::{scela_run, skip};
 
 /// Where Debian's headers lie.
 const SLURM_HEADERS: &str = "/usr/include/slurm";
@@ -89,14 +85,6 @@ pub(crate) fn slurms(api: Api) -> Option<Library> {
          installs it"
     ));
     None
-}
-
-/// Says that a test does not run, and why; a failure where every test must.
-#[track_caller]
-pub(crate) fn skip(why: &str) {
-    assert!(std::env::var_os(STRICT).is_none(), "{why}");
-    // Not by eprintln!, which is shown for failures only.
-    let _ = writeln!(io::stderr(), "skipped: {why}");
 }
 
 impl Library {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tests::{Broken, Cluster, Host, Process, eventually, scela, scela_run, sh};
 
-use crate::{cluster, out};
+use crate::out;
 
 /// What the front end gets from a host by ssh. A machine that is busy takes its time.
 fn ssh(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
@@ -34,7 +34,7 @@ fn fails(output: &Output, text: &str) {
 
 #[test]
 fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let (first, second) = (cluster.host(0), cluster.host(1));
     for host in cluster.everywhere() {
         assert_eq!(out(host.run(["hostname"])).trim(), host.name());
@@ -52,7 +52,7 @@ fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
 
 #[test]
 fn what_loses_its_parent_on_a_host_is_waited_for() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     out(cluster.host(0).run(["sh", "-c", "sh -c 'true & exec setsid --fork true' &"]));
     let states = || out(cluster.host(0).run(["ps", "-e", "--no-headers", "-o", "stat"]));
     assert!(eventually(|| (!states().contains('Z')).then_some(())).is_some(), "{}", states());
@@ -60,7 +60,7 @@ fn what_loses_its_parent_on_a_host_is_waited_for() {
 
 #[test]
 fn all_hosts_see_each_other_and_the_same_files_of_the_cluster() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     assert_eq!(cluster.names(), "node001,node002,node003");
     fs::write(cluster.shared().join("word"), "seen").unwrap();
     for host in cluster.everywhere() {
@@ -76,7 +76,7 @@ fn all_hosts_see_each_other_and_the_same_files_of_the_cluster() {
 
 #[test]
 fn ssh_asks_nothing_from_the_front_end_and_onward() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     for host in cluster.hosts() {
         for onward in cluster.hosts() {
             let said = ssh(&cluster, host, &["ssh", onward.name(), "hostname"]);
@@ -88,7 +88,7 @@ fn ssh_asks_nothing_from_the_front_end_and_onward() {
 
 #[test]
 fn hosts_and_front_end_are_called_as_asked() {
-    if cluster(0).is_none() {
+    if Cluster::here(0).is_none() {
         return;
     }
     let cluster = Cluster::builder(0).names(["first", "a-name.with.dots"]).front_end("head").start();
@@ -99,7 +99,7 @@ fn hosts_and_front_end_are_called_as_asked() {
 #[test]
 fn many_hosts_are_made_and_removed_within_seconds() {
     let since = Instant::now();
-    let Some(cluster) = cluster(32) else { return };
+    let Some(cluster) = Cluster::here(32) else { return };
     assert_eq!(out(ssh(&cluster, cluster.host(31), &["hostname"])).trim(), "node032");
     drop(cluster);
     // A second, where nobody else needs the cores.
@@ -108,7 +108,7 @@ fn many_hosts_are_made_and_removed_within_seconds() {
 
 #[test]
 fn a_host_without_a_name_is_not_found() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::NameUnknown);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "Could not resolve hostname node002: Name or service not known");
     out(ssh(&cluster, cluster.host(0), &["true"]));
@@ -116,7 +116,7 @@ fn a_host_without_a_name_is_not_found() {
 
 #[test]
 fn a_host_without_sshd_refuses() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::Refused);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "connect to host node002 port 22: Connection refused");
     out(ssh(&cluster, cluster.host(0), &["true"]));
@@ -124,7 +124,7 @@ fn a_host_without_sshd_refuses() {
 
 #[test]
 fn a_host_that_does_not_know_the_key_denies() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::NoLogin);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "Permission denied (publickey)");
     out(ssh(&cluster, cluster.host(0), &["true"]));
@@ -132,7 +132,7 @@ fn a_host_that_does_not_know_the_key_denies() {
 
 #[test]
 fn a_host_can_keep_silent() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
     fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     out(ssh(&cluster, cluster.host(0), &["true"]));
@@ -140,7 +140,7 @@ fn a_host_can_keep_silent() {
 
 #[test]
 fn a_host_can_have_no_place_to_execute_from() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::NoExec);
     let script = "for place in / ~ /tmp /dev/shm /run /dev /var/tmp /usr/bin \"$OLDPWD\"; do
         cp /bin/true $place/copy 2>/dev/null && $place/copy 2>/dev/null && echo $place
@@ -152,7 +152,7 @@ fn a_host_can_have_no_place_to_execute_from() {
 
 #[test]
 fn a_home_directory_can_be_read_only() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let host = cluster.host(0);
     out(ssh(&cluster, host, &["touch ~/before"]));
     host.make_home_read_only();
@@ -162,7 +162,7 @@ fn a_home_directory_can_be_read_only() {
 
 #[test]
 fn a_program_can_be_absent_from_a_host() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let words = [scela_run().to_str().unwrap(), "--version"];
     cluster.host(1).hide(scela_run());
     let said = ssh(&cluster, cluster.host(1), &words);
@@ -175,7 +175,7 @@ fn a_program_can_be_absent_from_a_host() {
 
 #[test]
 fn no_tcp_port_is_open_but_one() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let host = cluster.host(0);
     host.restart_sshd(&["Port 22", "Port 2200"]);
     out(ssh(&cluster, host, &["-p2200", "true"]));
@@ -186,7 +186,7 @@ fn no_tcp_port_is_open_but_one() {
 
 #[test]
 fn logins_can_be_slow() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let delay = Duration::from_millis(300);
     cluster.host(0).delay_logins(delay);
     let since = Instant::now();
@@ -196,7 +196,7 @@ fn logins_can_be_slow() {
 
 #[test]
 fn ssh_connections_can_be_limited() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     cluster.limit_ssh(2);
     let logged_in = [cluster.host(0), cluster.host(1)].map(|host| {
         let mut ssh = cluster.front_end().command("ssh");
@@ -217,7 +217,7 @@ fn ssh_connections_can_be_limited() {
 
 #[test]
 fn a_host_can_be_cut_off_and_come_back() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.cut(cluster.host(1));
     fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "port 22: ");
     out(ssh(&cluster, cluster.host(0), &["true"]));
@@ -227,7 +227,7 @@ fn a_host_can_be_cut_off_and_come_back() {
 
 #[test]
 fn a_host_can_freeze_and_thaw() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).freeze();
     fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     cluster.host(1).thaw();
@@ -236,7 +236,7 @@ fn a_host_can_freeze_and_thaw() {
 
 #[test]
 fn a_run_on_the_front_end_is_a_run() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let run = scela().on(&cluster).np(2).directory(cluster.shared());
     let outcome = run.program(sh("hostname; pwd; ssh node001 hostname")).run();
     let shared = cluster.shared();
@@ -251,7 +251,7 @@ fn a_run_on_the_front_end_is_a_run() {
 
 #[test]
 fn what_a_run_leaves_on_a_host_is_found() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let leaving = ["touch /tmp/left", "touch /dev/shm/left", "SCELA_TEST_WORLD=$1 setsid sleep 1000 >/dev/null 2>&1 &"];
     for command in leaving {
         let run = scela()
@@ -280,7 +280,7 @@ fn interfaces() -> String {
 #[test]
 fn nothing_is_left() {
     let interfaces_before = interfaces();
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     let own = namespaces(std::process::id() as i32);
     let of_cluster: BTreeSet<_> = cluster.everywhere().flat_map(|host| namespaces(host.pid())).collect();
     let of_cluster: BTreeSet<_> = of_cluster.difference(&own).cloned().collect();

@@ -5,7 +5,7 @@ use std::fs;
 
 use tests::{Cluster, Outcome, Run, scela, sh};
 
-use crate::{cluster, rank};
+use crate::rank;
 
 /// A run on the hosts of `cluster`, started from its front end, by a user who has measured nothing yet.
 fn on(cluster: &Cluster) -> Run {
@@ -14,7 +14,7 @@ fn on(cluster: &Cluster) -> Run {
 
 #[test]
 fn a_plan_is_told_and_nothing_is_started() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     let program = cluster.shared().join("touched");
     let outcome = on(&cluster)
         .args(["-np", "5", "-ppn", "2", "-genv", "MSG", "a b", "-genvnone", "--batch", "2", "--explain"])
@@ -84,7 +84,7 @@ fn phases(outcome: &Outcome) -> Vec<Phase> {
 
 #[test]
 fn phases_follow_each_other_and_name_the_last_hosts() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     for shape in ["flat", "tree"] {
         let run = on(&cluster).np(6).args(["--timing", "--launch", shape, "--fanout", "2"]);
         let outcome = run.program(rank(["neighbours", "2"])).run();
@@ -118,7 +118,7 @@ fn phases_follow_each_other_and_name_the_last_hosts() {
 
 #[test]
 fn of_a_launch_that_failed_is_told_how_far_it_came() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(tests::Broken::Refused);
     let outcome = on(&cluster).np(2).program(sh("")).run();
     outcome.has_code(251).says("phases of the launch:\n").says("\nplan ").says("\nbootstrap ").never_says("spawn");
@@ -127,7 +127,7 @@ fn of_a_launch_that_failed_is_told_how_far_it_came() {
 
 #[test]
 fn what_is_measured_is_what_the_next_plan_goes_by() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     let list = cluster.names();
     let run = || scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared());
     let outcome = run().args(["--calibrate", &list]).run();
@@ -148,7 +148,7 @@ fn what_is_measured_is_what_the_next_plan_goes_by() {
 
 #[test]
 fn hosts_that_fail_are_not_measured() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(tests::Broken::NameUnknown);
     let run =
         |list: &str| scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared()).args(["--calibrate", list]).run();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
 
-use crate::{break_five, cluster, rank, tells_of_five};
+use crate::{break_five, rank, tells_of_five};
 
 /// A run on the hosts of `cluster`, started from its front end.
 fn on(cluster: &Cluster) -> Run {
@@ -13,7 +13,7 @@ fn on(cluster: &Cluster) -> Run {
 
 #[test]
 fn flat_and_in_trees() {
-    let Some(cluster) = cluster(8) else { return };
+    let Some(cluster) = Cluster::here(8) else { return };
     for options in [
         &["--launch", "flat"][..],
         &["--launch", "flat", "--fanout", "2"],
@@ -29,7 +29,7 @@ fn flat_and_in_trees() {
 
 #[test]
 fn ranks_are_where_they_were_placed() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     let place = |options: &[&str]| {
         let script = sh("echo $PMI_RANK $(hostname)");
         let outcome = scela().on(&cluster).args(["-f"]).arg(cluster.host_file()).args(options).program(script).run();
@@ -44,7 +44,7 @@ fn ranks_are_where_they_were_placed() {
 
 #[test]
 fn a_rank_has_the_callers_surroundings_but_for_what_is_the_hosts() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let script = sh("echo $MINE; echo ${SSH_CONNECTION-none}; ulimit -n; umask; pwd");
     let run = on(&cluster).np(1).env("MINE", "a b").directory("/").shell("umask 027; ulimit -Sn 777");
     run.program(script).run().is_quiet_success().wrote("a b\nnone\n777\n0027\n/\n");
@@ -52,7 +52,7 @@ fn a_rank_has_the_callers_surroundings_but_for_what_is_the_hosts() {
 
 #[test]
 fn output_input_signals_and_codes_come_and_go() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let outcome =
         on(&cluster).np(2).stdin("a line\n").args(["-l", "--stdin", "1"]).program(sh("cat; exit $PMI_RANK")).run();
     outcome.has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
@@ -63,7 +63,7 @@ fn output_input_signals_and_codes_come_and_go() {
 #[test]
 fn sessions_do_not_wait_for_each_other() {
     let (hosts, limit) = (12, 3);
-    let Some(cluster) = cluster(hosts) else { return };
+    let Some(cluster) = Cluster::here(hosts) else { return };
     cluster.limit_ssh(limit);
     cluster.hosts().iter().for_each(|host| host.delay_logins(Duration::from_millis(100)));
     for options in
@@ -76,7 +76,7 @@ fn sessions_do_not_wait_for_each_other() {
 /// The program is not on the hosts, and home is nothing to write to.
 #[test]
 fn the_program_is_sent() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
         host.make_home_read_only();
@@ -89,7 +89,7 @@ fn the_program_is_sent() {
 /// Nor can any file be executed that is written there: an interpreter takes the program into memory.
 #[test]
 fn the_program_is_sent_into_memory() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     for (at, host) in cluster.hosts().iter().enumerate() {
         host.hide(scela_run());
         // Those that open sessions to others have the one, and the other.
@@ -114,7 +114,7 @@ fn the_program_is_sent_into_memory() {
 
 #[test]
 fn hosts_that_fail_are_named_with_their_reasons() {
-    let Some(cluster) = cluster(8) else { return };
+    let Some(cluster) = Cluster::here(8) else { return };
     break_five(&cluster);
     // In a tree those below a silent host are started by the one above, when half of the time is over.
     let run = |options: &[&str]| -> Outcome {
@@ -134,7 +134,7 @@ fn hosts_that_fail_are_named_with_their_reasons() {
 
 #[test]
 fn spares_take_the_places_of_bad_hosts() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     cluster.host(1).break_as(Broken::Refused);
     let script = sh("echo $PMI_RANK $(hostname)");
     let outcome = on(&cluster).np(2).args(["-ppn", "1", "--spares", "2"]).program(script).run();
@@ -143,7 +143,7 @@ fn spares_take_the_places_of_bad_hosts() {
 
 #[test]
 fn losses_are_told_by_host() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     let run = on(&cluster).np(3).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 3);
     let agent = cluster.host(1).processes().into_iter().find(|process| process.name == "scela-agent").unwrap();
@@ -155,7 +155,7 @@ fn losses_are_told_by_host() {
 /// While one host lets all others wait, another is cut off: its agent does not wait for ever.
 #[test]
 fn who_waits_for_the_others_notices_that_it_is_alone() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
     let run = on(&cluster).np(2).args(["--start-timeout", "60"]).program(sh("true")).spawn();
     let is_there = || cluster.host(0).processes().iter().any(|process| process.name == "scela-agent");
@@ -172,7 +172,7 @@ fn who_waits_for_the_others_notices_that_it_is_alone() {
 
 #[test]
 fn any_command_that_gets_there() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let bootstrap = "exec:ssh {host} env FOUND=it";
     let run = on(&cluster).np(2).args(["--bootstrap", bootstrap, "--launch-agent"]).arg(scela_run());
     run.program(rank(["neighbours", "1"])).run().is_quiet_success();

@@ -28,30 +28,9 @@ mod slurm;
 mod slurm_launch;
 mod startup;
 
-use std::io::{self, Write as _};
 use std::process::Output;
 
 use tests::{Broken, Cluster, Outcome, Program, scela_run};
-
-/// Says that a test cannot run, or fails where each must.
-#[track_caller]
-fn skip(why: &str) {
-    assert!(std::env::var_os("TESTS_STRICT").is_none(), "{why}");
-    // Not by eprintln!, which is shown for failures only.
-    let _ = writeln!(io::stderr(), "skipped: {why}");
-}
-
-/// A cluster, unless this machine can have none.
-#[track_caller]
-fn cluster(hosts: usize) -> Option<Cluster> {
-    match Cluster::missing() {
-        None => Some(Cluster::new(hosts)),
-        Some(why) => {
-            skip(&why);
-            None
-        }
-    }
-}
 
 /// What a command wrote that succeeded.
 #[track_caller]

@@ -1,9 +1,9 @@
 //! Launches inside of a job of PBS, LSF, Grid Engine or Flux, where nothing has to be said: agents come by the
 //! manager's own command where that is fit for it, else by ssh.
 
-use tests::{Manager, Mock, Run, scela, scela_run};
+use tests::{Cluster, Manager, Mock, Run, scela, scela_run};
 
-use crate::{cluster, rank};
+use crate::rank;
 
 /// A run inside of the job, on its front end.
 fn within(cluster: &tests::Cluster, mock: &Mock) -> Run {
@@ -12,7 +12,7 @@ fn within(cluster: &tests::Cluster, mock: &Mock) -> Run {
 
 #[test]
 fn agents_come_by_the_managers_command_or_by_ssh() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     for (manager, by) in [
         (Manager::Pbs, None),
         (Manager::Lsf, Some(["blaunch"].as_slice())),
@@ -36,7 +36,7 @@ fn agents_come_by_the_managers_command_or_by_ssh() {
 
 #[test]
 fn the_program_is_sent_through_the_managers_command() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
         host.make_home_read_only();
@@ -49,7 +49,7 @@ fn the_program_is_sent_through_the_managers_command() {
 
 #[test]
 fn a_command_that_is_not_fit_is_refused_with_its_reason() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     for (manager, word, why) in [
         (Manager::Pbs, "pbs", "pbs_tmrsh passes neither input nor output on"),
         (Manager::Flux, "flux", "flux exec passes output on as text only"),

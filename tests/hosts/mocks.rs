@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 
 use tests::{Cluster, Manager, Mock, eventually};
 
-use crate::{cluster, out};
+use crate::out;
 
 /// Runs words in the job, on the front end, with something to read.
 fn run(cluster: &Cluster, mock: &Mock, words: &[&str]) -> Output {
@@ -23,7 +23,7 @@ const WHO: &str = "echo $(hostname) $(cat) ${OWN:-}";
 
 #[test]
 fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
-    let Some(cluster) = cluster(3) else { return };
+    let Some(cluster) = Cluster::here(3) else { return };
     let mock = Mock::new(Manager::Pbs, &cluster, 2);
     assert_eq!(out(run(&cluster, &mock, &["pbs_tmrsh", "-n", "node002", "sh", "-c", WHO])), "");
     assert_eq!(mock.output(), "node002\n");
@@ -52,7 +52,7 @@ fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
 
 #[test]
 fn what_lsf_starts_is_a_text_for_a_shell() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let mock = Mock::new(Manager::Lsf, &cluster, 2);
     let environment: Vec<_> = mock.environment().collect();
     assert!(environment.contains(&("LSB_MCPU_HOSTS", "node001 2 node002 2")));
@@ -67,7 +67,7 @@ fn what_lsf_starts_is_a_text_for_a_shell() {
 
 #[test]
 fn what_sge_starts_has_the_environment_of_the_job() {
-    let Some(cluster) = cluster(2) else { return };
+    let Some(cluster) = Cluster::here(2) else { return };
     let mock = Mock::new(Manager::Sge, &cluster, 2);
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node002", WHO])), "node002 read\n");
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "-V", "-nostdin", "node002", WHO])), "node002 own\n");
@@ -80,7 +80,7 @@ fn what_sge_starts_has_the_environment_of_the_job() {
 
 #[test]
 fn flux_starts_words_on_ranks() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     let mock = Mock::new(Manager::Flux, &cluster, 8);
     let exec =
         |ranks: &str, script: &str| out(run(&cluster, &mock, &["flux", "exec", "-r", ranks, "sh", "-c", script]));
@@ -103,7 +103,7 @@ fn flux_starts_words_on_ranks() {
 
 #[test]
 fn lists_of_flux_are_short() {
-    if cluster(0).is_none() {
+    if Cluster::here(0).is_none() {
         return;
     }
     let names = ["a1", "a2", "b", "c09", "c10", "c12", "d"];
@@ -114,7 +114,7 @@ fn lists_of_flux_are_short() {
 
 #[test]
 fn what_a_command_started_ends_with_it() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     for (manager, command) in [
         (Manager::Lsf, "blaunch node001 exec"),
         (Manager::Sge, "qrsh -inherit node001 exec"),

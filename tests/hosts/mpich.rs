@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run};
+use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run, skip};
 
-use crate::{break_five, cluster, skip, tells_of_five};
+use crate::{break_five, tells_of_five};
 
 /// Ranks of MPICH wait by spinning, all on this machine's cores.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -40,7 +40,7 @@ pub(crate) fn compile(source: &Path, program: &Path) -> bool {
 
 /// A run of what [`compile`] has made.
 pub(crate) fn mpich() -> Run {
-    MPICH_OVER_TCP.iter().fold(scela(), |run, (name, value)| run.env(name, value)).deadline(DEADLINE)
+    scela().envs(MPICH_OVER_TCP).deadline(DEADLINE)
 }
 
 pub(crate) fn on(cluster: &Cluster, program: &Path) -> Run {
@@ -57,7 +57,7 @@ pub(crate) fn all_right(outcome: &Outcome, np: usize) {
 
 #[test]
 fn flat_and_in_trees_with_nothing_installed() {
-    let Some(cluster) = cluster(8) else { return };
+    let Some(cluster) = Cluster::here(8) else { return };
     let Some(program) = world(&cluster) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
@@ -83,7 +83,7 @@ fn size() -> (usize, usize) {
 #[test]
 fn bad_hosts_get_no_rank() {
     let (hosts, ppn) = size();
-    let Some(cluster) = cluster(hosts) else { return };
+    let Some(cluster) = Cluster::here(hosts) else { return };
     let Some(program) = world(&cluster) else { return };
     break_five(&cluster);
     let good = hosts - 5;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tests::{Broken, Cluster, Process, Run, eventually, scela, scela_run, sh};
 
-use crate::{cluster, mpich, out, rank};
+use crate::{mpich, out, rank};
 
 /// Eight hosts and a front end between which all TCP but port 22 is lost.
 fn closed_cluster() -> Option<Cluster> {
-    let cluster = cluster(8)?;
+    let cluster = Cluster::here(8)?;
     cluster.everywhere().for_each(|host| host.drop_all_tcp_but(22));
     Some(cluster)
 }
@@ -286,7 +286,7 @@ fn the_program_is_sent() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let Some(cluster) = cluster(1) else { return };
+    let Some(cluster) = Cluster::here(1) else { return };
     let run = || on(&cluster).np(1).program(sh("true"));
     let outcome = run().args(["--launch", "flat", "--fanout", "2"]).run();
     outcome.has_code(2).says("--fanout 2 means nothing");
@@ -295,7 +295,7 @@ fn what_cannot_be_is_refused() {
 /// MPI's own traffic needs ports between hosts; ours needs none.
 #[test]
 fn mpich_with_its_own_ports_only() {
-    let Some(cluster) = cluster(8) else { return };
+    let Some(cluster) = Cluster::here(8) else { return };
     let Some(program) = mpich::world(&cluster) else { return };
     cluster.everywhere().for_each(|host| host.drop_all_tcp_but("{ 22, 23000-23999 }"));
     for options in SHAPES {

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use tests::{Cluster, Outcome, Run, Slurm};
 
+use crate::break_five;
 use crate::mpich::{compile, mpich};
 use crate::slurm::here;
-use crate::{break_five, cluster};
 
 /// What is between two lines.
 fn between<'a>(text: &'a str, first: &str, last: &str) -> &'a str {
@@ -61,7 +61,7 @@ fn hello(directory: &Path) -> bool {
 
 #[test]
 fn over_ssh() {
-    let Some(cluster) = cluster(8) else { return };
+    let Some(cluster) = Cluster::here(8) else { return };
     let shared = cluster.shared();
     if !hello(&shared) {
         return;

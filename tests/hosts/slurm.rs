@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tests::{Slurm, scela, sh};
+use tests::{Cluster, Slurm, scela, sh, skip};
 
-use crate::{cluster, out, skip};
+use crate::out;
 
 /// A Slurm, unless this machine has none.
 #[track_caller]
@@ -30,7 +30,7 @@ fn ranks_start_on_nodes_of_this_machine() {
 
 #[test]
 fn ranks_start_on_hosts() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     let Some(slurm) = here(Slurm::on(&cluster)) else { return };
     let said = slurm.srun("none", 4, 4).arg("hostname").output().unwrap();
     assert_eq!(sorted(&out(said)), NAMES);
@@ -38,7 +38,7 @@ fn ranks_start_on_hosts() {
 
 #[test]
 fn who_runs_in_an_allocation_is_told_so() {
-    let Some(cluster) = cluster(4) else { return };
+    let Some(cluster) = Cluster::here(4) else { return };
     let Some(slurm) = here(Slurm::on(&cluster)) else { return };
     let allocation = slurm.allocate(3, 6);
     let environment: BTreeMap<_, _> = allocation.environment().collect();

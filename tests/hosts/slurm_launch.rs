@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh};
+use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh, skip};
 
 use crate::slurm::here;
-use crate::{cluster, mpich, rank, skip};
+use crate::{mpich, rank};
 
 /// A run that knows of the allocation what its environment says.
 fn within(allocation: &Allocation) -> Run {
@@ -212,7 +212,7 @@ fn mpi_runs_on_nodes_of_this_machine() {
 
 /// Nodes that are hosts, four of them, in an allocation with two slots on each.
 fn hosts() -> Option<(Cluster, Slurm, Allocation)> {
-    let cluster = cluster(4)?;
+    let cluster = Cluster::here(4)?;
     let slurm = here(Slurm::on(&cluster))?;
     let allocation = slurm.allocate_evenly(4, 2);
     Some((cluster, slurm, allocation))

@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use tests::{Cluster, Run, scela};
 
-use crate::cluster;
-
 /// Ranks on each host.
 const PPN: u32 = 4;
 
@@ -45,7 +43,7 @@ fn predicted_beside_measured() {
     let (sizes, times) = if is_whole { (vec![8, 16, 32], 3) } else { (vec![4], 1) };
     // Nobody to tell if nobody reads.
     let say = |text: String| drop(writeln!(stderr(), "{text}"));
-    let Some(largest) = cluster(sizes[sizes.len() - 1]) else { return };
+    let Some(largest) = Cluster::here(sizes[sizes.len() - 1]) else { return };
     let calibrated = on(&largest).args(["--calibrate", &largest.names()]).run();
     calibrated.has_code(0);
     say(calibrated.out());

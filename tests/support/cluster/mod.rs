@@ -26,6 +26,7 @@ use nix::sys::signal::Signal;
 
 use crate::binary::found;
 use crate::capture::Capture;
+use crate::skip::skip;
 use crate::waiting::patience;
 use files::Files;
 pub use host::{Broken, Host};
@@ -75,6 +76,18 @@ impl Cluster {
     #[track_caller]
     pub fn new(hosts: usize) -> Self {
         Self::builder(hosts).start()
+    }
+
+    /// The same, unless this machine can have none, which is [said](crate::skip).
+    #[track_caller]
+    pub fn here(hosts: usize) -> Option<Self> {
+        match Self::missing() {
+            None => Some(Self::new(hosts)),
+            Some(why) => {
+                skip(&why);
+                None
+            }
+        }
     }
 
     /// Begins the description of a cluster of so many hosts.
