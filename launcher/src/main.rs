@@ -42,7 +42,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         // The label is for who looks for processes of this session.
-        [option, _label, dead_ms] if option == "--guard" => guard(dead_ms),
+        [option, id, _label, dead_ms] if option == "--guard" => guard(id, dead_ms),
         [option] if option == demo::RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),
             Err(error) => fail(&error.to_string(), exit::USAGE),
@@ -57,8 +57,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// A guardian, and the agent below it, which may be silent for so many milliseconds.
-fn guard(dead_ms: &OsStr) -> ExitCode {
+/// A guardian, and the agent below it, which may be silent for so many milliseconds. Whoever wants an agent of another
+/// version gets none.
+fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
+    let own = nla::driver::agent_id();
+    if *id != *own {
+        // As what a session runs says it.
+        let _ = writeln!(io::stderr(), "scela: this is {own}, and {} is needed", id.display());
+        return ExitCode::from(exit::NOT_LAUNCHED);
+    }
     let Some(dead_ms) = dead_ms.to_str().and_then(|ms| ms.parse().ok()) else {
         return fail("--guard is for scela-run only", exit::USAGE);
     };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
 
-use crate::{break_five, rank, tells_of_five};
+use crate::{break_five, out, rank, tells_of_five};
 
 /// A run on the hosts of `cluster`, started from its front end.
 fn on(cluster: &Cluster) -> Run {
@@ -84,6 +84,27 @@ fn the_program_is_sent() {
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
         on(&cluster).np(8).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
     }
+}
+
+/// Where the program is there, but is another version of it, it is sent, too; a command that leads to such a one is told.
+#[test]
+fn another_version_is_not_used() {
+    let Some(cluster) = Cluster::here(3) else { return };
+    let script = |name: &str, text: String| {
+        let path = cluster.shared().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let own = scela_run().to_str().unwrap();
+    let older = script("older", "test $1 = --agent-id && echo scela-0.0.0-1 || echo what is $1? >&2".into());
+    out(cluster.host(1).run(["mount", "--bind", &older, own]));
+    for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
+        on(&cluster).np(6).args(options).program(rank(["neighbours", "1"])).run().is_quiet_success();
+    }
+    let newer = script("newer", format!("shift 2; exec {own} --guard scela-9.9.9-9 \"$@\""));
+    let outcome = on(&cluster).np(3).arg("--launch-agent").arg(newer).program(rank(["neighbours", "1"])).run();
+    outcome.has_code(251).says("node[001,003]: this is scela-").says(", and scela-9.9.9-9 is needed");
 }
 
 /// Nor can any file be executed that is written there: an interpreter takes the program into memory.

@@ -185,7 +185,8 @@ fn ps_tells_agents_and_guardians_apart() {
     running.wait_for_times("here", 2);
     let world = running.world();
     for process in world.agents().iter().chain(&world.guardians()) {
-        assert_eq!(process.argv[..3], ["scela-run", "--guard", world.label()], "{process:?}");
+        assert_eq!(process.argv[..2], ["scela-run", "--guard"], "{process:?}");
+        assert_eq!(process.argv[3], world.label(), "{process:?}");
     }
     assert_eq!((world.agents().len(), world.guardians().len()), (2, 2));
     running.signal(nix::sys::signal::Signal::SIGTERM);

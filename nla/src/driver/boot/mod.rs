@@ -352,6 +352,54 @@ enum Beginning {
     Badly(Box<Task>, StartFailure),
 }
 
+/// Why a session came to nothing.
+struct Obstacle {
+    failure: StartFailure,
+    /// A program that had not been looked at ended before it had said anything.
+    was_trusted: bool,
+}
+
+/// A session up to its agent's first report, and what that is.
+async fn begin(
+    shared: &Shared,
+    task: &Task,
+    order: &BootOrder,
+    looks: bool,
+) -> Result<(Channel, BootReport), Obstacle> {
+    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, looks)
+        .map_err(|failure| Obstacle { failure, was_trusted: false })?;
+    let pid = child.id();
+    shared.children.add(child, shared.method == Method::Fork);
+    let call = async {
+        match shared.callers.get() {
+            Some(callers) => callers.call_of(task.station).await,
+            None => std::future::pending().await,
+        }
+    };
+    let (member, said) = tokio::select! {
+        biased;
+        (member, report) = call => (Some(member), Ok(Some(report))),
+        said = session.begin(order, &shared.deadline) => (None, said),
+    };
+    let was_trusted = matches!(said, Ok(None)) && session.was_trusted;
+    let failure = match said {
+        Ok(Some(BootReport::NotStarted(failure))) | Err(failure) => failure,
+        Ok(Some(report)) => {
+            let channel = match member {
+                Some(member) => {
+                    shared.close(session, pid, true);
+                    Channel::Member(member)
+                }
+                None => Channel::Session(Box::new(session), pid),
+            };
+            return Ok((channel, report));
+        }
+        Ok(None) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
+    };
+    shared.close(session, pid, true);
+    Err(Obstacle { failure, was_trusted })
+}
+
 /// One session from its beginning until it is over.
 async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beginning>) {
     let began = Instant::now();
@@ -359,40 +407,14 @@ async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beg
     let callers = shared.callers.get();
     let muster = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
     let order = BootOrder { station, muster, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
-    let (mut session, child) = match Session::open(&shared.method, task.host.as_ref(), &order) {
-        Ok(opened) => opened,
-        Err(failure) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
-    };
-    let pid = child.id();
-    shared.children.add(child, shared.method == Method::Fork);
-    let call = async {
-        match callers {
-            Some(callers) => callers.call_of(station).await,
-            None => std::future::pending().await,
+    let mut looks = false;
+    let (mut channel, report) = loop {
+        match begin(&shared, &task, &order, looks).await {
+            Ok(begun) => break begun,
+            // What was there did not become an agent: is it one at all?
+            Err(Obstacle { was_trusted: true, .. }) if !looks => looks = true,
+            Err(Obstacle { failure, .. }) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
         }
-    };
-    let (member, said) = tokio::select! {
-        biased;
-        (member, report) = call => (Some(member), Ok(Some(report))),
-        said = session.begin(&order, &shared.deadline) => (None, said),
-    };
-    let report = match said {
-        Ok(Some(report)) if !matches!(report, BootReport::NotStarted(_)) => report,
-        over => {
-            let failure = match over {
-                Err(failure) | Ok(Some(BootReport::NotStarted(failure))) => failure,
-                Ok(_) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
-            };
-            shared.close(session, pid, true);
-            return drop(begun.send(Beginning::Badly(Box::new(task), failure)));
-        }
-    };
-    let mut channel = match member {
-        Some(member) => {
-            shared.close(session, pid, true);
-            Channel::Member(member)
-        }
-        None => Channel::Session(Box::new(session), pid),
     };
     let _ = begun.send(Beginning::Well(began.elapsed()));
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);

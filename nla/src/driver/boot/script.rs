@@ -3,7 +3,9 @@
 //! shell, and to commands that use none.
 //!
 //! The script says first, behind a mark of its own since shells may greet, whether the program is there,
-//! and becomes it. If it is not, the script finds a directory where a file can be executed, asks for the
+//! and becomes it. It does not ask the program first whether it is of this version, which would be a start of it
+//! more: a program knows its version itself, and only if it did not become an agent does a second session look
+//! closely. If the program is not there, the script finds a directory where a file can be executed, asks for the
 //! program and takes it from its input. A program that was sent stays there under a name with its
 //! content's hash, for the next session; only files of one's own are trusted. Where there is no such directory
 //! an interpreter that can make a system call takes it into memory, for this session only. Nothing more is
@@ -28,7 +30,7 @@ const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
-/// the file if it is sent, `s` its size or nothing if it is not, `a` anything if it is sent to all, unasked,
+/// the file if it is sent, `k` anything if a program is to be asked for its version, `s` its size or nothing if it is not, `a` anything if it is sent to all, unasked,
 /// `c` the number of memfd_create, `n` what errors begin with, `l` label, `t` dead-time. All of it is read
 /// before any of it is done.
 ///
@@ -78,16 +80,17 @@ test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
   exit 126
 }
 echo "$1 here"
-exec "$0" --guard "$3" "$4"
+exec "$0" --guard "$2" "$3" "$4"
 '
 interpreter() {
   "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
   exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
 }
-is() { test -x "$1" && test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
+runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
+is() { test -x "$1" && { test -z "$k" || runs "$1"; }; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
-go() { echo "$m here"; exec "$1" --guard "$l" "$t"; }
+go() { echo "$m here"; exec "$1" --guard "$i" "$l" "$t"; }
 no() { echo "scela: $n$1" >&2; exit 126; }
 scela() {
   is "$p" && skip && go "$p"
@@ -110,7 +113,7 @@ scela() {
     no "no place: $e, and neither perl nor python can take it into memory"
   fi
   echo "$m need"
-  if head -c "$s" >"$w" && is "$w"; then
+  if head -c "$s" >"$w" && runs "$w"; then
     k=${w%/*}/$f
     mv -f "$w" "$k" 2>/dev/null && w=$k
     go "$w"
@@ -132,24 +135,32 @@ pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &
         RemoteProgram::Own { path, .. } => {
             let all = if sent.is_some() { "y" } else { "" };
             let named = format!("n=\"${NODE}: \"\n");
-            assignments(&[("a", all)]) + &named + &own_script(path, sent, "", label, dead_ms)
+            // There is no second session.
+            assignments(&[("a", all), ("k", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
         }
-        RemoteProgram::Command(command) => format!("exec {command} --guard {} {}", quoted(label), quoted(dead_ms)),
+        RemoteProgram::Command(command) => format!("exec {command} {}", guard_words(label, dead_ms)),
     }
 }
 
 /// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
-/// words.
-pub(super) fn script(program: &RemoteProgram, mark: &str, label: &str, dead_ms: &str) -> String {
+/// words. With `looks`, a program that is there is asked for its version.
+pub(super) fn script(program: &RemoteProgram, looks: bool, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
         RemoteProgram::Own { path, sent } => {
-            assignments(&[("a", ""), ("n", "")]) + &own_script(path, sent.as_ref(), mark, label, dead_ms)
+            let looks = if looks { "y" } else { "" };
+            let variables = assignments(&[("a", ""), ("k", looks), ("n", "")]);
+            variables + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
         // The user's own words, which the shell takes apart.
         RemoteProgram::Command(command) => {
-            format!("{{ echo {mark} here; exec {command} --guard {} {}; }}\n", quoted(label), quoted(dead_ms))
+            format!("{{ echo {mark} here; exec {command} {}; }}\n", guard_words(label, dead_ms))
         }
     }
+}
+
+/// What a program is told to become.
+fn guard_words(label: &str, dead_ms: &str) -> String {
+    ["--guard", &agent_id(), label, dead_ms].map(quoted).join(" ")
 }
 
 fn own_script(path: &str, sent: Option<&Sent>, mark: &str, label: &str, dead_ms: &str) -> String {
@@ -188,6 +199,10 @@ mod tests {
     /// Runs the script as a session would, with a directory for the program; what is sent follows when it
     /// is asked for.
     fn run(program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+        session(true, program, directory, file)
+    }
+
+    fn session(looks: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
         use std::io::{BufRead, BufReader, Read, Write};
         let mut child = Command::new(COMMAND[0])
             .args(&COMMAND[1..])
@@ -198,7 +213,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();
-        input.write_all(script(program, MARK, "a label", "5000").as_bytes()).unwrap();
+        input.write_all(script(program, looks, MARK, "a label", "5000").as_bytes()).unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         output.read_line(&mut said).unwrap();
@@ -235,9 +250,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("it's here");
         install(&path, &program());
-        let said = format!("{MARK} here\nrun --guard a label 5000\nan order");
-        let output = run(&own(&path, b""), directory.path(), b"");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+        let said = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+        for looks in [false, true] {
+            let output = session(looks, &own(&path, b""), directory.path(), b"");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+        }
         let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
         let output = run(&command, directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
@@ -246,7 +263,7 @@ mod tests {
     #[test]
     fn a_missing_one_is_taken_from_the_input_and_kept() {
         let directory = tempfile::tempdir().unwrap();
-        let ran = "here\nrun --guard a label 5000\nan order";
+        let ran = format!("here\nrun --guard {} a label 5000\nan order", agent_id());
         for said in [format!("{MARK} need\n{MARK} {ran}"), format!("{MARK} {ran}")] {
             let file = program();
             let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
@@ -282,8 +299,9 @@ mod tests {
         install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
         assert!(run(&own(&path, b"")).contains("is not of this version"));
         install(&path, &program());
-        assert_eq!(run(&own(&path, b"")), " here\nrun --guard a label 5000\n");
-        assert_eq!(run(&RemoteProgram::Command("echo it is".into())), "it is --guard a label 5000\n");
+        let guard = format!("--guard {} a label 5000\n", agent_id());
+        assert_eq!(run(&own(&path, b"")), format!(" here\nrun {guard}"));
+        assert_eq!(run(&RemoteProgram::Command("echo it is".into())), format!("it is {guard}"));
     }
 
     #[test]
@@ -301,9 +319,21 @@ mod tests {
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
             child.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
             let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
-            assert!(said.ends_with(" here\nrun --guard a label 5000\nan order"), "{said}");
+            assert!(said.ends_with(&format!(" here\nrun --guard {} a label 5000\nan order", agent_id())), "{said}");
             assert!(directory.path().join(&sent.name).exists());
         }
+    }
+
+    #[test]
+    fn only_who_looks_asks_the_program_for_its_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("old");
+        install(&path, "#!/bin/sh\necho \"$1\"\n");
+        let output = session(false, &own(&path, b""), directory.path(), b"");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} here\n--guard\n"), "{output:?}");
+        let file = program();
+        let output = session(true, &own(&path, file.as_bytes()), directory.path(), file.as_bytes());
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with(&format!("{MARK} need\n{MARK} here\n")));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use super::{END_TIME, program, script};
 use crate::core::{StartFailure, StartPhase, judge};
 use crate::driver::reach::SESSION_OPENER;
 use crate::driver::stream::Stream;
-use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, encode, framed};
+use crate::wire::{BootCommand, BootOrder, BootReport, HostAt, Method, RemoteProgram, encode, framed};
 
 /// Bytes of a session's errors that are kept: the last ones.
 const ERRORS_KEPT: usize = 4096;
@@ -33,6 +33,8 @@ pub(super) struct Session {
     errors: Option<Errors>,
     /// What the shell at the other end is to do, where there is one.
     script: Option<Script>,
+    /// It has become a program without a look at it.
+    pub(super) was_trusted: bool,
     /// The process here lasts as long as the agent.
     pub(super) lasts: bool,
 }
@@ -41,6 +43,8 @@ struct Script {
     /// What its lines begin with.
     mark: String,
     text: String,
+    /// It becomes a program that is there without a look at it.
+    trusts: bool,
 }
 
 /// The last words on a session's standard error, as they come in.
@@ -85,17 +89,18 @@ impl Drop for Errors {
 }
 
 impl Session {
-    /// Starts the process that opens the session.
+    /// Starts the process that opens the session. With `looks`, a program at its other end is asked for its version.
     pub(super) fn open(
         method: &Method,
         host: Option<&HostAt>,
         order: &BootOrder,
+        looks: bool,
     ) -> Result<(Self, Child), StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
         match method {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
-                command.arg0("scela-run").args(["--guard", &order.label, &dead_ms]);
+                command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
                 Self::spawn(command, false, None, true).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
@@ -104,11 +109,13 @@ impl Session {
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
             Method::Session { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
-                let script = script::script(program, &mark, &order.label, &dead_ms);
+                let text = script::script(program, looks, &mark, &order.label, &dead_ms);
+                let trusts = !looks && matches!(program, RemoteProgram::Own { .. });
+                let script = Script { mark, text, trusts };
                 let words = words_for(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
-                Self::spawn(command, true, Some(Script { mark, text: script }), *lasts)
+                Self::spawn(command, true, Some(script), *lasts)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
@@ -135,7 +142,7 @@ impl Session {
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
         let errors = errors.map(Errors::follow);
-        Ok((Self { input, reader, errors, script, lasts }, child))
+        Ok((Self { input, reader, errors, script, was_trusted: false, lasts }, child))
     }
 
     /// From the opened session to the agent's first words: its order is given, its program sent if it has
@@ -150,11 +157,12 @@ impl Session {
     }
 
     async fn greet(&mut self, order: &BootOrder, deadline: &Deadline) -> Result<Option<BootReport>, StartFailure> {
-        let Self { input, reader, script, .. } = self;
-        if let Some(Script { mark, text }) = script {
+        let Self { input, reader, script, was_trusted, .. } = self;
+        if let Some(Script { mark, text, trusts }) = script {
             // Who does not take it says why when it ends.
             let _ = input.write_all(text.as_bytes()).await;
             let Some(word) = reader.word_behind(mark).await? else { return Ok(None) };
+            *was_trusted = *trusts && word == "here";
             if word == "need" && (program::send(input).await.is_err() || reader.word_behind(mark).await?.is_none()) {
                 return Ok(None);
             }
