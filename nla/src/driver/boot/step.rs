@@ -26,9 +26,10 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::attend::{Channel, converse};
 use super::callers::{Member, Port};
 use super::children::Children;
-use super::{Channel, END_TIME, Shared, converse, program, script};
+use super::{END_TIME, Shared, program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
 use crate::core::{StartFailure, StartPhase, is_in_list, judge_step, step_word};
 use crate::driver::greeting::{Accepted, GreetingError};
