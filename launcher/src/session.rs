@@ -1,8 +1,10 @@
 //! One run: bootstraps the agents, drives the root of the tree, carries input and output.
 
+mod ending;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write as _};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +13,7 @@ use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, CachePolicy, Counted, Down, Failure, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times,
-    Timing, Traffic,
+    AgentId, CachePolicy, Down, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing, Traffic,
 };
 use nla::driver::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
@@ -21,18 +22,18 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
+use self::ending::Asides;
 use crate::bootstrap::Bootstrap;
 use crate::exit;
 use crate::expedition::Expedition;
 use crate::input::Reader;
-use crate::library::explain_silence;
 use crate::muster::{addresses, gather};
 use crate::output::{OutputEvent, Stream, Style, Writer};
 use crate::plan::Plan;
 use crate::progress::{Come, PAUSE, Progress};
-use crate::report::{Reporter, epilogue, leftovers_text, step_text};
+use crate::report::{Reporter, leftovers_text, step_text};
 use crate::signals::{Asked, Signals};
-use crate::stats::{Sink, Statistics};
+use crate::stats::Sink;
 use crate::timing::{Names, Phases};
 use crate::whereabouts::Whereabouts;
 
@@ -131,14 +132,6 @@ struct Session {
     fences: Times,
     /// When the input came that is being handled.
     handling: Time,
-}
-
-/// What is said at the end, if asked for.
-struct Asides {
-    demo: bool,
-    timing: bool,
-    stats: Option<Sink>,
-    fanout: u32,
 }
 
 async fn live(
@@ -525,104 +518,6 @@ impl Session {
                 self.handle(RootInput::Suspend(false));
                 self.reader.wake();
             }
-        }
-    }
-
-    /// The session is over: the last words are written, and no process is left when this returns.
-    async fn leave(
-        &mut self,
-        events: &mut mpsc::Receiver<(AgentId, LinkEvent)>,
-        bootstrap: &mut Bootstrap,
-        links: Links,
-    ) {
-        for child in self.children.values() {
-            child.link.close();
-        }
-        let mut left: BTreeSet<_> = self.children.keys().copied().filter(|child| !self.gone.contains(child)).collect();
-        let farewells = async {
-            while !left.is_empty() {
-                match events.recv().await {
-                    Some((peer, LinkEvent::Lost(_))) => drop(left.remove(&peer)),
-                    Some(_) => {}
-                    None => return,
-                }
-            }
-        };
-        let guardians = async {
-            let late = bootstrap.wait(LEAVE_TIME).await;
-            if late > 0 {
-                self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
-            }
-        };
-        match links {
-            Links::Connections => drop(tokio::join!(timeout(FLUSH_TIME, farewells), guardians)),
-            // What ends the sessions would cut the last words off.
-            Links::Sessions => {
-                let _ = timeout(LEAVE_TIME, farewells).await;
-                guardians.await;
-            }
-        }
-        self.children.clear();
-    }
-
-    fn conclude(&mut self, mut outcome: Outcome, asides: Asides, station: &dyn Fn(u32) -> String) -> u8 {
-        let Asides { demo, timing, stats, fanout } = asides;
-        let now = self.clock.now();
-        self.phases.on_end(now);
-        let host = |failure: &Failure| self.whereabouts.of_agent(failure.agent).to_owned();
-        if let Some(text) = epilogue(&outcome, self.size, host) {
-            self.reporter.error(&text);
-        }
-        let silent = self.size > 1 && self.root.is_silent();
-        if silent
-            && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.session, command))
-        {
-            self.reporter.note(&format!(
-                "warning: no rank has spoken PMI: if these were MPI ranks, they ran as {} copies of rank 0 of 1\n  {why}",
-                self.size
-            ));
-        }
-        let table = match stats.map(|sink| sink.take(&self.statistics(fanout))) {
-            Some(Err(text)) => {
-                self.reporter.error(&text);
-                if outcome == Outcome::Success {
-                    outcome = Outcome::OutputLost;
-                }
-                None
-            }
-            Some(Ok(table)) => table,
-            None => None,
-        };
-        let code = exit::code(&outcome);
-        self.reporter
-            .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
-        let names = Names { station, agents: Some(&self.whereabouts) };
-        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
-        if demo && code == exit::SUCCESS {
-            // Nobody to tell if nobody reads.
-            let _ = writeln!(io::stdout(), "{}", crate::report::demo_text(self.size, self.tree, &phases()));
-        } else if timing || exit::is_of_agents(&outcome) {
-            self.reporter.note(&format!("phases:\n{}", phases()));
-        }
-        if let Some(table) = table {
-            self.reporter.note(&table);
-        }
-        code
-    }
-
-    fn statistics(&self, fanout: u32) -> Statistics {
-        let counted = Counted {
-            down: self.down,
-            link_bytes: self.meter.link_bytes(),
-            stream_bytes: self.meter.stream_bytes(),
-            ..Counted::default()
-        };
-        Statistics {
-            policy: self.session.cache,
-            ranks: self.size,
-            agents: self.tree.size() - 1,
-            fanout,
-            stats: self.root.stats(counted, self.fences.clone()),
         }
     }
 }
