@@ -87,10 +87,15 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     };
     let ppn = ppn.to_string();
     let hydra = ["mpiexec.hydra", "-f", &file, "-np", &np, "-ppn", &ppn, &program].map(str::to_owned).to_vec();
-    let sessions = "while read host; do ssh -T -x -o BatchMode=yes $host true </dev/null & done; wait";
-    let sessions = format!("exec <{file}; {sessions}");
+    // What the secure shell takes by itself, and with as many processes as there are ranks.
+    let sessions = |what: &str| {
+        let each = format!("ssh -T -x -o BatchMode=yes $host '{what}' </dev/null & done; wait");
+        ["sh", "-c", &format!("exec <{file}; while read host; do {each}")].map(str::to_owned).to_vec()
+    };
+    let ranks = format!("for rank in $(seq {ppn}); do {program} & done; wait");
     let mut rivals = vec![
-        ("ssh HOST true, all at once", ["sh", "-c", &sessions].map(str::to_owned).to_vec()),
+        ("ssh HOST true, all at once", sessions("true")),
+        ("ssh HOST, PPN times the program", sessions(&ranks)),
         ("scela-run, as it chooses", ours(&[])),
         ("scela-run --launch flat", ours(&["--launch", "flat"])),
         ("scela-run --launch tree --fanout 2", ours(&["--launch", "tree", "--fanout", "2"])),
