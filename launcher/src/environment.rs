@@ -47,12 +47,11 @@ pub(crate) fn environment(
 /// such a step goes too: an `srun` in a rank would ask for processors that its node does not have
 /// and end with "CPU binding outside of job step allocation".
 pub(crate) fn is_foreign(name: &[u8]) -> bool {
-    const PREFIXES: [&str; 24] = [
+    const PREFIXES: [&str; 23] = [
         "PMI_",
         "PMIX_",
         "HYDI_",
         "HYDRA_",
-        "SCELA_GUARDIAN",
         "SCELA_SEGMENT",
         "OMPI_COMM_WORLD_",
         "OMPI_MCA_ess_",

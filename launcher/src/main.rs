@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
     match arguments.as_slice() {
-        // What a session runs: on another node first to ask.
+        // What a session asks a program that it does not know.
         [option] if option == "--agent-id" => {
             println!("{}", nla::driver::agent_id());
             ExitCode::SUCCESS

@@ -195,14 +195,14 @@ fn the_key_is_nowhere_to_be_read() {
     let running = scela().np(3).agents(3).fanout(2).program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 3);
     for process in running.world().agents().iter().chain(&running.world().guardians()) {
-        // Four words at most: the name, the host, the session, the dead-time; none like a key.
-        assert!(process.argv.len() <= 4 && process.argv.iter().all(|word| word.len() < 64), "{process:?}");
+        // The name, what it is to be, of which version, the session, the dead-time; none like a key.
+        assert!(process.argv.len() == 5 && process.argv.iter().all(|word| word.len() < 64), "{process:?}");
         let own: Vec<_> = process
             .environment()
             .into_iter()
             .filter(|(name, _)| name.starts_with("SCELA_") && !name.starts_with("SCELA_SOAK_"))
             .collect();
-        let known = ["SCELA_GUARDIAN", "SCELA_TEST_WORLD", "SCELA_RUN", "SCELA_LOG"];
+        let known = ["SCELA_TEST_WORLD", "SCELA_RUN", "SCELA_LOG"];
         assert!(own.iter().all(|(name, value)| known.contains(&name.as_str()) && value.len() < 64), "{own:?}");
         let status = fs::metadata(process.file("mem")).map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata));
         assert_eq!(status.ok(), Some(0), "not dumpable: its memory belongs to root");

@@ -26,7 +26,6 @@ pub struct Image {
     pub(super) path: CString,
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
-    /// `None`: where this process is.
     pub(super) wdir: CString,
     /// Reads like a text: a script for /bin/sh if the kernel does not know the format.
     pub(super) script: bool,

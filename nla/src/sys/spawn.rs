@@ -74,7 +74,7 @@ impl Child {
 pub enum SpawnStep {
     /// No process could be made.
     Clone,
-    /// Its process group or session.
+    /// Its process group.
     Group,
     /// Its descriptors.
     Descriptors,

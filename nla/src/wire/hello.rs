@@ -23,7 +23,7 @@ use crate::core::AgentId;
 use crate::core::limits::HELLOS_REMEMBERED;
 
 /// The protocol's version: two programs speak only if it is the same.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 const MAGIC: &[u8; 8] = b"ScELA\r\n\0";
 const PRODUCT_BYTES: usize = 16;
 /// Bytes of a preamble: magic, version, product, session.

@@ -78,7 +78,7 @@ impl Cluster {
         Self::builder(hosts).start()
     }
 
-    /// The same, unless this machine can have none, which is [said](crate::skip).
+    /// The same, unless this machine can have none, which is said.
     #[track_caller]
     pub fn here(hosts: usize) -> Option<Self> {
         match Self::missing() {

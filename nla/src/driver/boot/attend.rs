@@ -23,18 +23,13 @@ pub(super) enum Beginning {
 /// Why a session came to nothing.
 struct Obstacle {
     failure: StartFailure,
-    /// A program that had not been looked at ended before it had said anything.
+    /// A program that had not been looked at did not show that it is an agent.
     was_trusted: bool,
 }
 
 /// A session up to its agent's first report, and what that is.
-async fn begin(
-    shared: &Shared,
-    task: &Task,
-    order: &BootOrder,
-    looks: bool,
-) -> Result<(Channel, BootReport), Obstacle> {
-    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, looks)
+async fn begin(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Obstacle> {
+    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, task.looks)
         .map_err(|failure| Obstacle { failure, was_trusted: false })?;
     let pid = child.id();
     shared.children.add(child, shared.method == Method::Fork);
@@ -49,7 +44,7 @@ async fn begin(
         (member, report) = call => (Some(member), Ok(Some(report))),
         said = session.begin(order, &shared.deadline) => (None, said),
     };
-    let was_trusted = matches!(said, Ok(None)) && session.was_trusted;
+    let was_trusted = session.was_trusted && !matches!(said, Ok(Some(_)));
     let failure = match said {
         Ok(Some(BootReport::NotStarted(failure))) | Err(failure) => failure,
         Ok(Some(report)) => {
@@ -69,18 +64,17 @@ async fn begin(
 }
 
 /// One session from its beginning until it is over.
-pub(super) async fn attend(shared: Rc<Shared>, task: Task, begun: mpsc::UnboundedSender<Beginning>) {
+pub(super) async fn attend(shared: Rc<Shared>, mut task: Task, begun: mpsc::UnboundedSender<Beginning>) {
     let began = Instant::now();
     let station = task.station;
     let callers = shared.callers.get();
     let muster = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
     let order = BootOrder { station, muster, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
-    let mut looks = false;
     let (mut channel, report) = loop {
-        match begin(&shared, &task, &order, looks).await {
+        match begin(&shared, &task, &order).await {
             Ok(begun) => break begun,
             // What was there did not become an agent: is it one at all?
-            Err(Obstacle { was_trusted: true, .. }) if !looks => looks = true,
+            Err(Obstacle { was_trusted: true, .. }) if !task.looks => task.looks = true,
             Err(Obstacle { failure, .. }) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
         }
     };

@@ -70,6 +70,8 @@ struct Task {
     reach: Reach,
     below: Option<Below>,
     tries: u32,
+    /// A program that is there is asked for its version.
+    looks: bool,
 }
 
 /// See the module. Dropping it ends what was not started.
@@ -145,7 +147,7 @@ impl Starter {
 
     /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
     pub fn start(&self, station: u32, host: Option<HostAt>, reach: Reach) {
-        self.push(Task { station, host, reach, below: None, tries: 0 });
+        self.push(Task { station, host, reach, below: None, tries: 0, looks: false });
     }
 
     /// Starts agents at all stations of `below`: the nearest ones from here, which start the others. They find
@@ -270,7 +272,7 @@ fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
             let station = child.head().0;
             let hosts: Vec<HostAt> = (station + 1..station + child.size()).filter_map(host).collect();
             let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
-            Task { station, host: host(station), reach, below, tries: 0 }
+            Task { station, host: host(station), reach, below, tries: 0, looks: false }
         })
         .collect()
 }

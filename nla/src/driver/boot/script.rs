@@ -29,10 +29,10 @@ const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 /// What a session runs.
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
-/// Finds the program, or takes it in. Before it come variables: `p` path, `m` mark, `i` id, `f` the name of
-/// the file if it is sent, `k` anything if a program is to be asked for its version, `s` its size or nothing if it is not, `a` anything if it is sent to all, unasked,
-/// `c` the number of memfd_create, `n` what errors begin with, `l` label, `t` dead-time. All of it is read
-/// before any of it is done.
+/// Finds the program, or takes it in. Before it come variables: `p` path, `v` anything if it is to be asked for its
+/// version, `m` mark, `i` id, `f` the name of the file if it is sent, `s` its size or nothing if it is not, `a`
+/// anything if it is sent to all, unasked, `c` the number of memfd_create, `n` what errors begin with, `l` label, `t`
+/// dead-time. All of it is read before any of it is done.
 ///
 /// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
 /// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
@@ -87,7 +87,7 @@ interpreter() {
   exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
 }
 runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
-is() { test -x "$1" && { test -z "$k" || runs "$1"; }; }
+is() { test -x "$1" && { test -z "$v" || runs "$1"; }; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
 go() { echo "$m here"; exec "$1" --guard "$i" "$l" "$t"; }
@@ -136,7 +136,7 @@ pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &
             let all = if sent.is_some() { "y" } else { "" };
             let named = format!("n=\"${NODE}: \"\n");
             // There is no second session.
-            assignments(&[("a", all), ("k", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
+            assignments(&[("a", all), ("v", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
         }
         RemoteProgram::Command(command) => format!("exec {command} {}", guard_words(label, dead_ms)),
     }
@@ -148,7 +148,7 @@ pub(super) fn script(program: &RemoteProgram, looks: bool, mark: &str, label: &s
     match program {
         RemoteProgram::Own { path, sent } => {
             let looks = if looks { "y" } else { "" };
-            let variables = assignments(&[("a", ""), ("k", looks), ("n", "")]);
+            let variables = assignments(&[("a", ""), ("v", looks), ("n", "")]);
             variables + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
         // The user's own words, which the shell takes apart.

@@ -33,7 +33,7 @@ pub(super) struct Session {
     errors: Option<Errors>,
     /// What the shell at the other end is to do, where there is one.
     script: Option<Script>,
-    /// It has become a program without a look at it.
+    /// It has become a program without a look at it, which has not shown yet that it is an agent.
     pub(super) was_trusted: bool,
     /// The process here lasts as long as the agent.
     pub(super) lasts: bool,
@@ -172,6 +172,7 @@ impl Session {
         {
             return Ok(None);
         }
+        *was_trusted = false;
         reader.next().await
     }
 
