@@ -328,7 +328,7 @@ mod tests {
     fn only_who_looks_asks_the_program_for_its_version() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
-        install(&path, "#!/bin/sh\necho \"$1\"\n");
+        install(&path, "#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");
         let output = session(false, &own(&path, b""), directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} here\n--guard\n"), "{output:?}");
         let file = program();
