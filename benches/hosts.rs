@@ -13,6 +13,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use benches::family::descendants;
+use benches::machine::isolate;
 use benches::rounds::rounds;
 use benches::run::Void;
 use clap::{Arg, ArgMatches, value_parser};
@@ -24,8 +25,7 @@ type Rivals = Vec<(&'static str, Vec<String>)>;
 
 fn main() -> ExitCode {
     let arguments = arguments();
-    // So that a daemon whose parent has ended is still known to be of a run.
-    if let Err(error) = nla::sys::become_subreaper() {
+    if let Err(error) = isolate() {
         eprintln!("some daemons will not be waited for: {error}");
     }
     let result = if arguments.get_flag("slurm") { in_slurm(&arguments) } else { over_ssh(&arguments) };
@@ -81,10 +81,11 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let file = cluster.host_file().display().to_string();
     let scela = scela();
     let program = empty.display().to_string();
-    let ours = |options: &[&str]| {
-        let words = [&[scela.as_str(), "-f", &file, "-np", &np], options, &[program.as_str()]].concat();
+    let words_of = |scela: &str, options: &[&str]| {
+        let words = [&[scela, "-f", &file, "-np", &np], options, &[program.as_str()]].concat();
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
+    let ours = |options: &[&str]| words_of(&scela, options);
     let ppn = ppn.to_string();
     let hydra = ["mpiexec.hydra", "-f", &file, "-np", &np, "-ppn", &ppn, &program].map(str::to_owned).to_vec();
     // What the secure shell takes by itself, and with as many processes as there are ranks.
@@ -106,8 +107,7 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
         ("scela-run --launch tree --fanout 8", ours(&["--launch", "tree", "--fanout", "8"])),
     ]);
     if let Some(also) = arguments.get_one::<String>("also") {
-        let words = [also.as_str(), "-f", &file, "-np", &np, &program].map(str::to_owned).to_vec();
-        rivals.push(("the other scela-run, as it chooses", words));
+        rivals.push(("the other scela-run, as it chooses", words_of(also, &[])));
     }
     let limit = number("limit").to_string();
     if number("limit") > 0 {

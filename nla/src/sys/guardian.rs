@@ -6,8 +6,8 @@
 //! when the agent ends, stays stopped, or has not been heard on their link for the dead-time; the
 //! agent sees the link hang up when the guardian is gone.
 //!
-//! The agent is forked from the guardian, and no other program: that costs a tenth of an exec,
-//! and neither has to be told who the other is.
+//! The agent is forked from the guardian, and no other program: that saves a start of it, and
+//! neither has to be told who the other is.
 //!
 //! **The link** is a pair of sockets, both ends nonblocking. A heartbeat is any byte; what does
 //! not fit is dropped, as a full link says that the agent is well and the guardian is late.

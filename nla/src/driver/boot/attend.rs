@@ -23,7 +23,7 @@ pub(super) enum Beginning {
 /// Why a session came to nothing.
 struct Obstacle {
     failure: StartFailure,
-    /// A program that had not been looked at did not show that it is an agent.
+    /// A program that had not been looked at did not show that it is an agent. Never where there is a look at it.
     was_trusted: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn attend(shared: Rc<Shared>, mut task: Task, begun: mpsc::Unbo
         match begin(&shared, &task, &order).await {
             Ok(begun) => break begun,
             // What was there did not become an agent: is it one at all?
-            Err(Obstacle { was_trusted: true, .. }) if !task.looks => task.looks = true,
+            Err(Obstacle { was_trusted: true, .. }) => task.looks = true,
             Err(Obstacle { failure, .. }) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
         }
     };
