@@ -7,8 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
+use nla::core::limits::HELLO_TIME;
 use nla::core::{AgentId, Time};
-use nla::driver::{Gatekeeper, accept, connect};
+use nla::driver::{Clock, Gatekeeper, accept, connect, let_in};
 use nla::wire::{
     Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
     encode,
@@ -16,7 +17,9 @@ use nla::wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::LocalSet;
+use tokio::time::timeout;
 
 const SESSION: SessionId = SessionId(0x5ce1a);
 const NOW: Time = Duration::from_secs(77);
@@ -265,6 +268,42 @@ fn what_follows_the_handshake_must_be_the_childs_own_hello() {
             let refused = parent.judge_one_whose_records(|established| sealed(established, &content)).await;
             assert_eq!(refused, unexpected, "{content:?}");
         }
+    });
+}
+
+/// As at the end of a session, which is not to say that its agents went away.
+#[test]
+fn who_is_being_let_in_ends_with_who_lets_in() {
+    on_one_thread(async {
+        let Parent { listener, address, gatekeeper } = Parent::new().await;
+        let (joined, _never) = mpsc::channel(1);
+        let mut door = Box::pin(let_in(listener, gatekeeper.into_inner(), Clock::start(), joined));
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let (_initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
+        stream.write_all(&request).await.unwrap();
+        let mut answer = [0; Initiator::ANSWER_BYTES];
+        tokio::select! {
+            () = &mut door => panic!("agents are awaited"),
+            heard = stream.read_exact(&mut answer) => drop(heard.unwrap()),
+        }
+        drop(door);
+        let end = timeout(HELLO_TIME / 2, stream.read(&mut answer)).await;
+        assert_eq!(end.expect("nobody waits for the rest of the hello").unwrap_or(0), 0);
+    });
+}
+
+#[test]
+fn all_have_come_and_nobody_listens() {
+    on_one_thread(async {
+        let Parent { listener, address, gatekeeper } = Parent::new().await;
+        let (joined, mut children) = mpsc::channel(2);
+        let door = tokio::task::spawn_local(let_in(listener, gatekeeper.into_inner(), Clock::start(), joined));
+        for agent in [1, 2] {
+            child(address, agent, SESSION, key(1)).await.unwrap();
+            assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));
+        }
+        timeout(HELLO_TIME / 2, door).await.expect("nobody else is awaited").unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
     });
 }
 

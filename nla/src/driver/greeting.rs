@@ -4,14 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use super::clock::Clock;
 use super::stream::Stream;
@@ -21,6 +22,9 @@ use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
     SessionKey, Welcome, decode, encode, framed,
 };
+
+/// How long a listener that fails is left alone.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a connection did not become a link.
 #[derive(Debug, Error)]
@@ -191,24 +195,34 @@ impl Gatekeeper {
 }
 
 /// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
-/// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time.
+/// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time. When this is dropped, whoever is
+/// being let in is not, and nothing is said of it.
 pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
     let gatekeeper = Rc::new(RefCell::new(gatekeeper));
-    let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
+    let mut greetings = JoinSet::new();
     while !gatekeeper.borrow().is_done() {
-        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
-        let Ok((stream, peer)) = listener.accept().await else { continue };
+        let connection = tokio::select! {
+            connection = listener.accept(), if greetings.len() < STRANGERS_MAX => connection,
+            Some(_) = greetings.join_next() => continue,
+        };
+        let Ok((stream, peer)) = connection else {
+            // Without descriptors, most likely, and a connection waits on.
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
         let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
-        tokio::task::spawn_local(async move {
-            let _permit = permit;
+        greetings.spawn_local(async move {
             match accept(stream, &gatekeeper, || clock.now()).await {
                 Ok(accepted) => drop(joined.send(accepted).await),
-                // An agent that ends meanwhile, as all do when the session does.
+                // An agent that ends meanwhile.
                 Err(error) if error.went_away() => tracing::debug!(%peer, %error, "who was being let in is gone"),
                 Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
             }
         });
     }
+    drop(listener);
+    // The last child is still to be welcomed.
+    while greetings.join_next().await.is_some() {}
 }
 
 /// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
