@@ -41,7 +41,7 @@ use self::session::Session;
 use self::step::Step;
 use super::clock::Clock;
 use super::greeting::Accepted;
-use crate::core::{AgentId, StartFailure, Subtree, Window};
+use crate::core::{AgentId, StartFailure, StartPhase, Subtree, Window};
 use crate::sys::Ended;
 use crate::wire::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method, Place, Reach};
 
@@ -70,6 +70,8 @@ struct Task {
     reach: Reach,
     below: Option<Below>,
     tries: u32,
+    /// Why it is tried again.
+    before: Option<StartFailure>,
     /// A program that is there is asked for its version.
     looks: bool,
 }
@@ -147,7 +149,7 @@ impl Starter {
 
     /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
     pub fn start(&self, station: u32, host: Option<HostAt>, reach: Reach) {
-        self.push(Task { station, host, reach, below: None, tries: 0, looks: false });
+        self.push(Task { station, host, reach, below: None, tries: 0, before: None, looks: false });
     }
 
     /// Starts agents at all stations of `below`: the nearest ones from here, which start the others. They find
@@ -272,7 +274,7 @@ fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
             let station = child.head().0;
             let hosts: Vec<HostAt> = (station + 1..station + child.size()).filter_map(host).collect();
             let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
-            Task { station, host: host(station), reach, below, tries: 0, looks: false }
+            Task { station, host: host(station), reach, below, tries: 0, before: None, looks: false }
         })
         .collect()
 }
@@ -304,7 +306,7 @@ async fn schedule(
             },
             Some(ending) = endings.recv() => match ending {
                 Beginning::Well(took) => window.on_success(took),
-                Beginning::Badly(task, failure) => {
+                Beginning::Badly(mut task, failure) => {
                     let retries = failure.phase.retries();
                     window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
@@ -313,6 +315,7 @@ async fn schedule(
                     let is_alone = window.under_way() == 0;
                     let again_later = retries > 0 && (task.tries < retries || !is_alone);
                     if again_later && shared.deadline.allows(wait) {
+                        task.before = Some(failure);
                         retry(*task, wait, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
@@ -341,13 +344,19 @@ fn retry(task: Task, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
 }
 
 /// A station gets no agent; what it was to start is started from here.
-fn give_up(shared: &Shared, task: Task, failure: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
+fn give_up(shared: &Shared, mut task: Task, last: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
+    let failure = reason(task.before.take(), last);
     if let (Some(below), Some(tasks)) = (&task.below, again.upgrade()) {
         for orphan in tasks_below(task.station, below, task.reach) {
             let _ = tasks.send(orphan);
         }
     }
     let _ = shared.reports.send((task.station, BootReport::NotStarted(failure)));
+}
+
+/// What is told of a host that was tried again: that the last try had too little time is not why it has failed.
+fn reason(before: Option<StartFailure>, last: StartFailure) -> StartFailure {
+    before.filter(|_| last.phase == StartPhase::Answer).unwrap_or(last)
 }
 
 impl Shared {
@@ -390,6 +399,15 @@ mod tests {
             batch: None,
             patience: Duration::from_secs(1),
         }
+    }
+
+    #[test]
+    fn a_host_that_has_refused_did_so_whatever_its_last_try_came_to() {
+        let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
+        let busy = StartFailure::new(StartPhase::Busy, "not now");
+        assert_eq!(reason(None, StartFailure::late()), StartFailure::late());
+        assert_eq!(reason(Some(refused.clone()), StartFailure::late()), refused);
+        assert_eq!(reason(Some(refused), busy.clone()), busy);
     }
 
     #[test]
