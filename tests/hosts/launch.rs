@@ -140,16 +140,16 @@ fn the_program_is_sent_into_memory() {
 fn hosts_that_fail_are_named_with_their_reasons() {
     let Some(cluster) = Cluster::here(8) else { return };
     break_five(&cluster);
-    // In a tree those below a silent host are started by the one above, when half of the time is over.
+    // In a tree, who starts others has half of the time.
     let run = |options: &[&str]| -> Outcome {
-        let patience = if options.contains(&"tree") { "14" } else { "6" };
+        let patience = if options.contains(&"tree") { "24" } else { "12" };
         on(&cluster).np(8).args(["--start-timeout", patience]).args(options).program(rank(["neighbours", "1"])).run()
     };
     for shape in ["flat", "tree"] {
         let outcome = run(&["--launch", shape, "--fanout", "2"]);
         outcome.has_code(251).says("no rank was started").wrote("");
         tells_of_five(&outcome, 8);
-        assert!(outcome.took < Duration::from_secs(30));
+        assert!(outcome.took < Duration::from_secs(60));
         let outcome = run(&["--launch", shape, "--fanout", "2", "--min-nodes", "3"]);
         outcome.has_code(0).says("going on without them");
         tells_of_five(&outcome, 8);

@@ -89,7 +89,7 @@ fn bad_hosts_get_no_rank() {
     let good = hosts - 5;
     let np = hosts * ppn;
     let pattern = cluster.shared().join("out-%h");
-    let run = on(&cluster, &program).np(np as u32).args(["--min-nodes", &good.to_string(), "--start-timeout", "10"]);
+    let run = on(&cluster, &program).np(np as u32).args(["--min-nodes", &good.to_string(), "--start-timeout", "20"]);
     let outcome = run.args(["-outfile-pattern".as_ref(), pattern.as_os_str()]).run();
     outcome.has_code(0);
     tells_of_five(&outcome, hosts);

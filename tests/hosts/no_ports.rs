@@ -34,13 +34,13 @@ fn nothing_else_gets_through() {
     // An sshd that hears on another port as well is found there by its own host alone.
     let host = cluster.host(0);
     host.restart_sshd(&["Port 22", "Port 2200"]);
-    let reach = |from: &tests::Host, port: &str| {
-        let words = ["ssh", "-o", "ConnectTimeout=1", "-p", port, host.name(), "true"];
+    let reach = |from: &tests::Host, patience: u32| {
+        let words = ["ssh", "-o", &format!("ConnectTimeout={patience}"), "-p", "2200", host.name(), "true"];
         from.run(words).status.success()
     };
-    assert!(reach(host, "2200"));
+    assert!(reach(host, 30));
     for other in [cluster.front_end(), cluster.host(1)] {
-        assert!(!reach(other, "2200"));
+        assert!(!reach(other, 1));
         out(other.run(["ssh", host.name(), "true"]));
     }
     // Without the option nobody gets back.
@@ -78,10 +78,11 @@ fn nobody_listens() {
 fn output_input_signals_and_codes_come_and_go() {
     let Some(cluster) = closed_cluster() else { return };
     for options in SHAPES {
-        let script = sh("cat; echo err $PMI_RANK >&2; test $PMI_RANK != 6 || exit 7");
+        // The one with an input: what others say is not awaited when one fails.
+        let script = sh("cat; echo err $PMI_RANK >&2; test $PMI_RANK != 5 || exit 7");
         let run = on(&cluster).np(8).args(options).args(["-l", "--stdin", "5"]).stdin("a line\n").program(script);
         let outcome = run.run();
-        outcome.has_code(7).wrote("[5] a line\n").says("rank 6 on node007 exited with code 7").says("err 3");
+        outcome.has_code(7).wrote("[5] a line\n").says("rank 5 on node006 exited with code 7").says("err 5");
         let run =
             on(&cluster).np(8).args(options).program(sh("trap 'echo told; exit 0' TERM; echo up; sleep 60 & wait"));
         let run = run.spawn();
@@ -164,10 +165,10 @@ fn a_host_that_is_cut_off_is_lost() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
-    // It has a parent, node001, and a child, node003.
-    cluster.cut(cluster.host(1));
+    // It has a parent, node001, and a child, node004.
+    cluster.cut(cluster.host(2));
     let outcome = run.finish();
-    outcome.has_code(252).says("on node002 was lost: nothing was heard from it for 20 s");
+    outcome.has_code(252).says("on node003 was lost: nothing was heard from it for 20 s");
     nothing_is_left(&cluster);
 }
 
@@ -260,7 +261,11 @@ fn who_does_not_join_is_named() {
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
         let run = on(&cluster).np(8).args(["--bootstrap", &bootstrap]).args(options).program(sh("true"));
         let outcome = run.run();
-        outcome.has_code(251).says("node003").says("it was there, and did not join the tree within 10 s");
+        // Its own end may be heard of in the very moment in which the time is over.
+        let late = "it was there, and did not join the tree within 10 s";
+        let ended = "no link came about over its session";
+        outcome.has_code(251).says("node003");
+        outcome.check(outcome.err().contains(late) || outcome.err().contains(ended), "the reason should be told");
         nothing_is_left(&cluster);
     }
 }

@@ -76,7 +76,7 @@ fn over_ssh() {
             continue;
         }
         break_five(&cluster);
-        let outcome = typed(run(&cluster), &format!("scela-run --start-timeout 6 {}", &command["scela-run ".len()..]));
+        let outcome = typed(run(&cluster), &format!("scela-run --start-timeout 12 {}", &command["scela-run ".len()..]));
         met(&outcome, 16, &["node001", "node007", "node008"]);
         for line in said.lines().take_while(|line| line.trim() != "...") {
             outcome.says(line);

@@ -58,5 +58,5 @@ fn many_nodes_are_there_within_seconds() {
     assert_eq!(out(said).lines().collect::<BTreeSet<_>>().len(), 32);
     drop(slurm);
     // A second or two, where nobody else needs the cores.
-    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
 }

@@ -200,7 +200,7 @@ fn output_counts_however_late_it_is_read() {
 #[test]
 fn an_agent_that_was_lost_is_missing() {
     let (run, place) = counted(scela().np(7).agents(7).fanout(2));
-    let running = run.program(sh("echo here; exec sleep 1000")).spawn();
+    let running = run.program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 7);
     let tree = Tree::new(7, 2);
     tree.process(running.world(), tree.leaf()).signal(Signal::SIGKILL);

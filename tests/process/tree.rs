@@ -11,7 +11,7 @@ fn links(process: &Process) -> usize {
 
 #[test]
 fn sixty_four_agents_with_fanout_2() {
-    let running = scela().np(64).agents(64).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    let running = scela().np(64).agents(64).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 64);
     let world = running.world();
     let parents: BTreeSet<i32> = world.ranks().iter().map(|(_, rank)| rank.parent).collect();

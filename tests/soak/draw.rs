@@ -106,7 +106,6 @@ impl Session {
             5 => Kind::Abort { rank, code: random.of(-3..=1030) as i32 },
             6 if ranks > 1 => Kind::Left { rank },
             _ => {
-                // The kernel makes one of two that come before the first was taken; nobody types so fast.
                 let again = random.once_in(3).then(|| Duration::from_millis(random.of(30..=130) as u64));
                 let program = match random.of(0..=4) {
                     0..=1 => Interrupted::Hello,
@@ -188,16 +187,21 @@ impl Session {
         }
     }
 
-    /// Is this how it should have ended, and what it should have said?
-    pub(crate) fn judge(&self, status: ExitStatus, took: Duration, stdout: &str, stderr: &str) -> Result<(), String> {
+    /// Is this how it should have ended, so long after the last signal, and what it should have said?
+    pub(crate) fn judge(
+        &self,
+        status: ExitStatus,
+        went_on: Option<Duration>,
+        stdout: &str,
+        stderr: &str,
+    ) -> Result<(), String> {
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
         let codes = self.codes();
         if !code.is_some_and(|code| codes.contains(&code)) {
             return Err(format!("it ended with {status}, not with {codes:?}"));
         }
-        let signalled = self.interrupts().iter().sum::<Duration>();
-        if matches!(self.kind, Kind::Interrupt { .. }) && took > signalled + PROMPT {
-            return Err(format!("it went on for {:.1} s after the signal", (took - signalled).as_secs_f64()));
+        if let Some(went_on) = went_on.filter(|went_on| *went_on > PROMPT) {
+            return Err(format!("it went on for {:.1} s after the signal", went_on.as_secs_f64()));
         }
         // Its ranks are silent, so that all that is said is for the user, and in the launcher's words.
         if let Some(line) = stderr.lines().find(|line| !line.starts_with("scela-run: ") && !line.starts_with("  ")) {

@@ -1,10 +1,11 @@
 //! Runs the sessions of a round, by a deadline, and looks whether they left anything.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -17,6 +18,8 @@ use crate::leftovers;
 /// A session takes less than a second on a quiet machine, and never more than the default grace
 /// plus some; what takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// What a launcher says when it has taken a signal.
+const TAKEN: &str = "Ctrl-C again ends it at once";
 
 /// A launcher at work.
 struct Running<'a> {
@@ -24,10 +27,14 @@ struct Running<'a> {
     place: PathBuf,
     child: Child,
     /// Says when the launcher has ended, which is then still to be reaped.
-    ended: Receiver<()>,
+    ended: Receiver<Instant>,
+    /// When that was, once it was heard.
+    over: Option<Instant>,
     begun: Instant,
-    /// Signals to send, and when.
-    interrupts: Vec<Instant>,
+    /// Signals still to send: how long after the start, or after the one before was sent.
+    interrupts: VecDeque<Duration>,
+    /// When the last was sent.
+    interrupted: Option<Instant>,
 }
 
 /// Runs a round to its end; an error says all that is known.
@@ -66,15 +73,10 @@ fn start<'a>(launcher: &Path, session: &'a Session, place: &Path, part: usize) -
     std::thread::spawn(move || {
         // Leaves it to be reaped by who owns it, so that its number cannot be somebody else's yet.
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        let _ = end.send(());
+        let _ = end.send(Instant::now());
     });
-    let mut at = begun;
-    let when = |after: Duration| {
-        at += after;
-        at
-    };
-    let interrupts = session.interrupts().into_iter().map(when).collect();
-    Running { session, place, child, ended, begun, interrupts }
+    let interrupts = session.interrupts().into();
+    Running { session, place, child, ended, over: None, begun, interrupts, interrupted: None }
 }
 
 fn pid(child: &Child) -> Pid {
@@ -84,28 +86,48 @@ fn pid(child: &Child) -> Pid {
 /// Sends all signals of all sessions, each in its time, to those that have not ended.
 fn send_interrupts(running: &mut [Running<'_>]) {
     let next = |running: &[Running<'_>]| {
-        let times =
-            running.iter().enumerate().flat_map(|(which, session)| session.interrupts.first().map(|at| (*at, which)));
-        times.min()
+        let due = |(which, session): (usize, &Running<'_>)| session.due().map(|at| (at, which));
+        running.iter().enumerate().filter_map(due).min()
     };
     while let Some((at, which)) = next(running) {
-        let session = &mut running[which];
-        session.interrupts.remove(0);
-        if session.ends_by(at) {
-            session.interrupts.clear();
-        } else {
-            // Not yet reaped, so it is this one.
-            let _ = kill(pid(&session.child), Signal::SIGINT);
-        }
+        running[which].interrupt(at);
     }
 }
 
 impl Running<'_> {
+    /// When the next signal is to be sent, if there is one.
+    fn due(&self) -> Option<Instant> {
+        self.interrupts.front().map(|after| self.interrupted.unwrap_or(self.begun) + *after)
+    }
+
+    /// Sends the next signal at this time, if the launcher has not ended by then.
+    fn interrupt(&mut self, at: Instant) {
+        self.interrupts.pop_front();
+        if self.ends_by(at) || self.interrupted.is_some() && !self.has_taken_one() {
+            self.interrupts.clear();
+            return;
+        }
+        // Not yet reaped, so it is this one.
+        let _ = kill(pid(&self.child), Signal::SIGINT);
+        self.interrupted = Some(Instant::now());
+    }
+
+    /// Waits until the launcher has taken a signal: the kernel makes one of two that come before. False if it ends.
+    fn has_taken_one(&mut self) -> bool {
+        let deadline = self.begun + DEADLINE;
+        while !self.read("stderr").contains(TAKEN) {
+            if self.ends_by(Instant::now() + Duration::from_millis(2)) || Instant::now() > deadline {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Waits until the launcher has ended, but not beyond this time.
-    fn ends_by(&self, at: Instant) -> bool {
-        let ended = self.ended.recv_timeout(at.saturating_duration_since(Instant::now()));
-        // Disconnected: the end was seen before.
-        ended != Err(RecvTimeoutError::Timeout)
+    fn ends_by(&mut self, at: Instant) -> bool {
+        let ended = || self.ended.recv_timeout(at.saturating_duration_since(Instant::now())).ok();
+        self.over = self.over.or_else(ended);
+        self.over.is_some()
     }
 
     fn end(&mut self) -> Result<(), String> {
@@ -116,10 +138,10 @@ impl Running<'_> {
             let secs = DEADLINE.as_secs();
             return Err(format!("  [{}] did not end within {secs} s. Its processes:\n{state}{said}", self.session));
         }
-        let took = self.begun.elapsed();
+        let went_on = self.over.zip(self.interrupted).map(|(over, interrupted)| over - interrupted);
         let status: ExitStatus = self.child.wait().expect("it is our child");
         let (stdout, stderr) = (self.read("stdout"), self.read("stderr"));
-        let verdict = self.session.judge(status, took, &stdout, &stderr);
+        let verdict = self.session.judge(status, went_on, &stdout, &stderr);
         verdict.map_err(|why| format!("  [{}] {why}\n{}", self.session, self.said()))?;
         for name in ["stdout", "stderr"] {
             fs::remove_file(self.place.join(name)).map_err(|error| format!("  {name}: {error}"))?;

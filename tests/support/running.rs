@@ -19,8 +19,8 @@ use crate::world::World;
 /// How long streams may stay open after the launcher has ended. They should be closed by then, but
 /// the thread that reads them may have some way to go.
 const STREAMS_TIME: Duration = Duration::from_secs(20);
-/// How long after the launcher's end something may be left on other hosts.
-const REMOTE_END_TIME: Duration = Duration::from_secs(1);
+/// How long after the launcher's end something may be left on other hosts, and of commands that have started agents.
+const REMOTE_END_TIME: Duration = Duration::from_secs(10);
 
 /// See [`Run::spawn`].
 #[derive(Debug)]
@@ -143,7 +143,9 @@ impl Running {
         let status = self.wait();
         let outcome = self.outcome(status);
         let mut left = self.world.leftovers();
-        if left.is_some() && self.world.has_hosts() {
+        // A helper of srun's outlives it by a moment.
+        let may_end_later = |left: &str| self.world.has_hosts() || left.contains("srun");
+        if left.as_deref().is_some_and(may_end_later) {
             // Guardians on other nodes end right after their agents, of whose end the launcher knows.
             before(Instant::now() + REMOTE_END_TIME, || self.world.leftovers().is_none().then_some(()));
             left = self.world.leftovers();

@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use nix::sys::signal::Signal;
@@ -390,10 +391,19 @@ impl Drop for Allocation {
     }
 }
 
-/// Ports that nobody listens on at the moment.
+/// Ports that nobody listens on, and that the kernel gives nobody who does not ask for them: daemons take
+/// theirs much later. No port is given twice.
 fn free_ports(count: usize) -> Vec<u16> {
-    // All at once, so that they differ.
-    let listeners: Vec<_> =
-        (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("there is a loopback interface")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("a listener has an address").port()).collect()
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    const FIRST: usize = 10_000;
+    let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let end = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(32_768);
+    let span = usize::max(end, FIRST + 1_000) - FIRST;
+    // Others who run these tests on this machine begin elsewhere.
+    let begin = std::process::id() as usize * 97;
+    let next = || FIRST + (begin + GIVEN.fetch_add(1, Ordering::Relaxed)) % span;
+    let ports = std::iter::repeat_with(next).take(span).map(|port| port as u16);
+    let free: Vec<_> = ports.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).take(count).collect();
+    assert_eq!(free.len(), count, "no ports are free below the kernel's own");
+    free
 }

@@ -23,7 +23,12 @@ pub struct TcpSocket {
 pub fn tcp_sockets(process: &Process) -> Vec<TcpSocket> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let inodes = process.socket_inodes();
-    table.lines().skip(1).filter_map(socket).filter(|socket| inodes.contains(&socket.inode)).collect()
+    let mut sockets: Vec<_> =
+        table.lines().skip(1).filter_map(socket).filter(|socket| inodes.contains(&socket.inode)).collect();
+    // Of a table that changes while it is read, the kernel may give a line twice.
+    sockets.sort_unstable_by_key(|socket| socket.inode);
+    sockets.dedup_by_key(|socket| socket.inode);
+    sockets
 }
 
 fn socket(line: &str) -> Option<TcpSocket> {

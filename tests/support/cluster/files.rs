@@ -10,6 +10,8 @@ use std::process::Command;
 use nix::unistd::{Uid, User};
 use tempfile::TempDir;
 
+/// Where each host's sshd writes its number.
+pub(super) const SSHD_PID: &str = "/run/sshd.pid";
 /// The key of all hosts, and the key of the user.
 const KEYS: [&str; 2] = ["host_key", "user_key"];
 
@@ -128,7 +130,7 @@ impl Files {
             text,
             "AddressFamily inet
 HostKey {}
-PidFile /run/sshd.pid
+PidFile {SSHD_PID}
 StrictModes no
 UsePAM no
 UseDNS no

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::files::Files;
+use super::files::{Files, SSHD_PID};
 use crate::binary::found;
 use crate::capture::Capture;
 use crate::process::Process;
@@ -112,7 +112,16 @@ impl Host {
     #[track_caller]
     pub(super) fn wait_up(&self) {
         self.wait_said("up\n");
-        if self.has_own_processes && eventually(|| self.listens().then_some(())).is_none() {
+        if self.has_own_processes {
+            self.wait_sshd();
+        }
+    }
+
+    /// Waits until its sshd is ready: it writes its number when it listens everywhere.
+    #[track_caller]
+    fn wait_sshd(&self) {
+        let has_number = || fs::read_to_string(self.path(SSHD_PID)).is_ok_and(|number| number.ends_with('\n'));
+        if eventually(|| (self.listens() && has_number()).then_some(())).is_none() {
             self.fail("has no sshd that listens");
         }
     }
@@ -200,7 +209,7 @@ impl Host {
                 self.forbid_new_programs();
             }
             // The kernel goes on to accept what the sshd does not look at.
-            Broken::Silent => self.shell("kill -STOP \"$(cat /run/sshd.pid)\"", [""]),
+            Broken::Silent => self.shell("kill -STOP \"$(cat \"$1\")\"", [SSHD_PID]),
         }
     }
 
@@ -213,9 +222,7 @@ impl Host {
         let options = lines.iter().flat_map(|line| ["-o".into(), OsString::from(line)]);
         let words = [sshd, "-f".into(), self.common.join("sshd_config").into(), "-E".into(), "/run/sshd.log".into()];
         self.shell("exec \"$@\"", words.into_iter().chain(options));
-        if eventually(|| self.listens().then_some(())).is_none() {
-            self.fail("has no sshd that listens");
-        }
+        self.wait_sshd();
     }
 
     /// Each login by ssh waits for so long before its command begins.
@@ -291,8 +298,9 @@ impl Host {
 
     #[track_caller]
     fn stop_sshd(&self) {
-        self.shell("kill \"$(cat /run/sshd.pid)\"", [""]);
-        if eventually(|| (!self.listens()).then_some(())).is_none() {
+        self.shell("kill \"$(cat \"$1\")\"", [SSHD_PID]);
+        // It removes its number last.
+        if eventually(|| (!self.listens() && !self.path(SSHD_PID).exists()).then_some(())).is_none() {
             self.fail("has an sshd that does not end");
         }
     }

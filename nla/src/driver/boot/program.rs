@@ -74,20 +74,32 @@ fn loaded_bytes(head: &[u8]) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::io::Write;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
     use super::*;
+
+    /// Makes a program. Another process writes it: a file cannot be executed while anybody has it open for writing, as
+    /// has each process that another test's thread forks meanwhile.
+    pub(in crate::driver::boot) fn install(path: &Path, bytes: &[u8]) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat > \"$0\" && chmod 700 \"$0\""]).arg(path).stdin(Stdio::piped());
+        let mut writer = command.spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(bytes).unwrap();
+        assert!(writer.wait().unwrap().success());
+    }
 
     #[test]
     fn what_is_loaded_runs() {
-        use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cut");
         let bytes = std::fs::read("/bin/sh").unwrap();
         let extent = loaded_bytes(&bytes[..4096]).unwrap() as usize;
         assert!(extent <= bytes.len());
-        std::fs::write(&path, &bytes[..extent]).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        let said = std::process::Command::new(&path).args(["-c", "echo it runs"]).output().unwrap();
+        install(&path, &bytes[..extent]);
+        let said = Command::new(&path).args(["-c", "echo it runs"]).output().unwrap();
         assert_eq!(said.stdout, b"it runs\n");
     }
 

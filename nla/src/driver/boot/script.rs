@@ -193,6 +193,7 @@ mod tests {
     use std::process::{Command, Output, Stdio};
 
     use super::*;
+    use crate::driver::boot::program::tests::install;
 
     const MARK: &str = "0123456789abcdef";
 
@@ -239,17 +240,11 @@ mod tests {
         format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo run \"$@\"; cat; fi\n", agent_id())
     }
 
-    fn install(path: &Path, text: &str) {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::write(path, text).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
-    }
-
     #[test]
     fn the_program_that_is_there_is_run() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("it's here");
-        install(&path, &program());
+        install(&path, program().as_bytes());
         let said = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
         for looks in [false, true] {
             let output = session(looks, &own(&path, b""), directory.path(), b"");
@@ -296,9 +291,9 @@ mod tests {
         };
         let path = directory.path().join("it's here");
         assert_eq!(run(&own(&path, b"")), format!("scela: n1: there is no {}\n", path.display()));
-        install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
+        install(&path, b"#!/bin/sh\necho scela-0.0.0-1\n");
         assert!(run(&own(&path, b"")).contains("is not of this version"));
-        install(&path, &program());
+        install(&path, program().as_bytes());
         let guard = format!("--guard {} a label 5000\n", agent_id());
         assert_eq!(run(&own(&path, b"")), format!(" here\nrun {guard}"));
         assert_eq!(run(&RemoteProgram::Command("echo it is".into())), format!("it is {guard}"));
@@ -328,7 +323,7 @@ mod tests {
     fn only_who_looks_asks_the_program_for_its_version() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
-        install(&path, "#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");
+        install(&path, b"#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");
         let output = session(false, &own(&path, b""), directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} here\n--guard\n"), "{output:?}");
         let file = program();
@@ -340,7 +335,7 @@ mod tests {
     fn another_version_and_a_broken_one_are_told() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
-        install(&path, "#!/bin/sh\necho scela-0.0.0-1\n");
+        install(&path, b"#!/bin/sh\necho scela-0.0.0-1\n");
         let other = b"#!/bin/sh\necho no library >&2\necho nor that >&2\n";
         let output = run(&own(&path, other), directory.path(), other);
         assert_eq!(output.status.code(), Some(126));
