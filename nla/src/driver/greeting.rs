@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use thiserror::Error;
@@ -12,9 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::clock::Clock;
+use super::reach;
 use super::stream::Stream;
 use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
 use crate::core::{AgentId, Time};
@@ -22,9 +22,6 @@ use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
     SessionKey, Welcome, decode, encode, framed,
 };
-
-/// How long a listener that fails is left alone.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a connection did not become a link.
 #[derive(Debug, Error)]
@@ -201,14 +198,9 @@ pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock,
     let gatekeeper = Rc::new(RefCell::new(gatekeeper));
     let mut greetings = JoinSet::new();
     while !gatekeeper.borrow().is_done() {
-        let connection = tokio::select! {
-            connection = listener.accept(), if greetings.len() < STRANGERS_MAX => connection,
+        let (stream, peer) = tokio::select! {
+            connection = reach::next_connection(&listener), if greetings.len() < STRANGERS_MAX => connection,
             Some(_) = greetings.join_next() => continue,
-        };
-        let Ok((stream, peer)) = connection else {
-            // Without descriptors, most likely, and a connection waits on.
-            sleep(ACCEPT_PAUSE).await;
-            continue;
         };
         let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
         greetings.spawn_local(async move {

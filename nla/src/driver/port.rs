@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
+use super::reach;
 use super::serving::Connection;
 use crate::core::limits::{HELLO_TIME, STRANGERS_MAX};
 use crate::sys;
@@ -73,14 +74,13 @@ async fn accept(listener: TcpListener, facts: Arc<Facts>, expected: Expected) {
     loop {
         let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
         let (facts, expected) = (Arc::clone(&facts), Rc::clone(&expected));
-        if let Ok((stream, peer)) = listener.accept().await {
-            tokio::task::spawn_local(async move {
-                let _permit = permit;
-                if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &facts, &expected)).await {
-                    tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
-                }
-            });
-        }
+        let (stream, peer) = reach::next_connection(&listener).await;
+        tokio::task::spawn_local(async move {
+            let _permit = permit;
+            if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &facts, &expected)).await {
+                tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
+            }
+        });
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 
 use crate::sys;
 use crate::wire::Reach;
@@ -49,6 +51,18 @@ async fn listen(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
         }
     }
     Err(why)
+}
+
+/// The next connection. A listener that fails is left alone for a moment: without descriptors, most likely, and the
+/// connection waits on. Nothing is lost if it is dropped before it is done.
+pub(super) async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    const PAUSE: Duration = Duration::from_millis(10);
+    loop {
+        match listener.accept().await {
+            Ok(connection) => return connection,
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
 }
 
 /// Where to look for a parent: where the session to this node came from, if the parent has opened it,
