@@ -50,9 +50,14 @@ impl Carried {
 pub(super) async fn wait_for(shared: Rc<Shared>, station: u32) {
     sleep(HELLO_TIME).await;
     if shared.carried.settle(station).is_some() {
-        let words = format!("it was there, and did not join the tree within {} s", HELLO_TIME.as_secs());
-        shared.report(station, BootReport::NotStarted(StartFailure::new(StartPhase::Join, words)));
+        shared.report(station, BootReport::NotStarted(late()));
     }
+}
+
+/// No hello came in time.
+fn late() -> StartFailure {
+    let words = format!("it was there, and did not join the tree within {} s", HELLO_TIME.as_secs());
+    StartFailure::new(StartPhase::Join, words)
 }
 
 /// Makes a link of a session whose agent joins, and stays until the session is over.
@@ -73,6 +78,11 @@ pub(super) async fn take_over(shared: &Shared, station: u32, session: Session, p
         Ok(accepted) => {
             shared.report(station, BootReport::Joined { took });
             let _ = joined.send(accepted).await;
+        }
+        // It has given up after the same time, in the moment before this end does.
+        Err(_) if took >= HELLO_TIME => {
+            shared.children.end(pid);
+            return shared.report(station, BootReport::NotStarted(late()));
         }
         Err(error) => {
             let code = shared.children.exit_code(pid, END_TIME).await;
