@@ -76,6 +76,13 @@ struct Task {
     looks: bool,
 }
 
+impl Task {
+    /// One that was not tried yet.
+    fn new(station: u32, host: Option<HostAt>, reach: Reach, below: Option<Below>) -> Self {
+        Self { station, host, reach, below, tries: 0, before: None, looks: false }
+    }
+}
+
 /// See the module. Dropping it ends what was not started.
 pub struct Starter {
     tasks: mpsc::UnboundedSender<Task>,
@@ -149,7 +156,7 @@ impl Starter {
 
     /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
     pub fn start(&self, station: u32, host: Option<HostAt>, reach: Reach) {
-        self.push(Task { station, host, reach, below: None, tries: 0, before: None, looks: false });
+        self.push(Task::new(station, host, reach, None));
     }
 
     /// Starts agents at all stations of `below`: the nearest ones from here, which start the others. They find
@@ -274,7 +281,7 @@ fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
             let station = child.head().0;
             let hosts: Vec<HostAt> = (station + 1..station + child.size()).filter_map(host).collect();
             let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
-            Task { station, host: host(station), reach, below, tries: 0, before: None, looks: false }
+            Task::new(station, host(station), reach, below)
         })
         .collect()
 }
@@ -306,7 +313,7 @@ async fn schedule(
             },
             Some(ending) = endings.recv() => match ending {
                 Beginning::Well(took) => window.on_success(took),
-                Beginning::Badly(mut task, failure) => {
+                Beginning::Badly(task, failure) => {
                     let retries = failure.phase.retries();
                     window.on_failure(retries > 0);
                     tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
@@ -315,8 +322,7 @@ async fn schedule(
                     let is_alone = window.under_way() == 0;
                     let again_later = retries > 0 && (task.tries < retries || !is_alone);
                     if again_later && shared.deadline.allows(wait) {
-                        task.before = Some(failure);
-                        retry(*task, wait, again.clone());
+                        retry(*task, failure, wait, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
                     }
@@ -334,18 +340,18 @@ fn retry_time(task: &Task, order: &BootOrder) -> Duration {
     least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
 }
 
-fn retry(task: Task, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
+fn retry(task: Task, failure: StartFailure, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
     tokio::task::spawn_local(async move {
         sleep(wait).await;
         if let Some(tasks) = again.upgrade() {
-            let _ = tasks.send(Task { tries: task.tries + 1, ..task });
+            let _ = tasks.send(Task { tries: task.tries + 1, before: Some(failure), ..task });
         }
     });
 }
 
 /// A station gets no agent; what it was to start is started from here.
-fn give_up(shared: &Shared, mut task: Task, last: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
-    let failure = reason(task.before.take(), last);
+fn give_up(shared: &Shared, task: Task, last: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
+    let failure = reason(task.before, last);
     if let (Some(below), Some(tasks)) = (&task.below, again.upgrade()) {
         for orphan in tasks_below(task.station, below, task.reach) {
             let _ = tasks.send(orphan);
