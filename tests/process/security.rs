@@ -187,7 +187,9 @@ fn nothing_passes_in_clear() {
     // It did record what it should have: the preamble is in clear.
     assert!(contains(&bytes, b"ScELA\r\n"), "nothing of the run was recorded");
     // Other tests' bytes are recorded, too: none is so short that they might have it by chance.
-    for word in ["secret-", "OUTER_VARIABLE", "PMI_RANK", "cmd=publish_name", "script"] {
+    for word in
+        ["secret-", "OUTER_VARIABLE", "PMI_RANK", "cmd=init", "cmd=put", "cmd=get", "cmd=publish_name", "script"]
+    {
         assert!(!contains(&bytes, word.as_bytes()), "{word:?} passed in clear");
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+use tests::eventually;
 
 use crate::draw::{Round, Session};
 use crate::leftovers;
@@ -114,13 +115,11 @@ impl Running<'_> {
 
     /// Waits until the launcher has taken a signal: the kernel makes one of two that come before. False if it ends.
     fn has_taken_one(&mut self) -> bool {
-        let deadline = self.begun + DEADLINE;
-        while !self.read("stderr").contains(TAKEN) {
-            if self.ends_by(Instant::now() + Duration::from_millis(2)) || Instant::now() > deadline {
-                return false;
-            }
-        }
-        true
+        let taken = || {
+            let is_over = self.ends_by(Instant::now());
+            (is_over || self.read("stderr").contains(TAKEN)).then_some(!is_over)
+        };
+        eventually(taken).unwrap_or(false)
     }
 
     /// Waits until the launcher has ended, but not beyond this time.

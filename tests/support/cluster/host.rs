@@ -209,7 +209,7 @@ impl Host {
                 self.forbid_new_programs();
             }
             // The kernel goes on to accept what the sshd does not look at.
-            Broken::Silent => self.shell("kill -STOP \"$(cat \"$1\")\"", [SSHD_PID]),
+            Broken::Silent => self.signal_sshd("STOP"),
         }
     }
 
@@ -297,8 +297,13 @@ impl Host {
     }
 
     #[track_caller]
+    fn signal_sshd(&self, signal: &str) {
+        self.shell("kill -s \"$1\" \"$(cat \"$2\")\"", [signal, SSHD_PID]);
+    }
+
+    #[track_caller]
     fn stop_sshd(&self) {
-        self.shell("kill \"$(cat \"$1\")\"", [SSHD_PID]);
+        self.signal_sshd("TERM");
         // It removes its number last.
         if eventually(|| (!self.listens() && !self.path(SSHD_PID).exists()).then_some(())).is_none() {
             self.fail("has an sshd that does not end");
