@@ -6,35 +6,8 @@
 
 #![forbid(unsafe_code)]
 
-pub mod allocation;
-pub mod calibrate;
 pub mod cli;
-pub mod demo;
-pub mod environment;
-pub mod exit;
-pub mod expedition;
-pub mod explain;
-pub mod field;
-pub mod hosts;
-pub mod model;
-pub mod mpi;
-pub mod placement;
+pub mod cluster;
+pub mod forecast;
 pub mod plan;
-pub mod report;
-pub mod session;
-pub mod simulate;
-pub mod stats;
-pub mod surroundings;
-pub mod timing;
-
-mod bootstrap;
-mod elf;
-mod input;
-mod library;
-mod muster;
-mod node;
-mod output;
-mod pattern;
-mod progress;
-mod signals;
-mod whereabouts;
+pub mod run;

@@ -14,22 +14,25 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use launcher::allocation::Allocation;
-use launcher::calibrate::{CalibrateError, calibrate};
 use launcher::cli::{self, Typed};
-use launcher::environment::environment_of_process;
-use launcher::expedition::{self, Expedition};
-use launcher::explain::{explain, explained};
-use launcher::field::{self, Field, FieldError};
-use launcher::model::{self, Constants};
+use launcher::cluster::allocation::Allocation;
+use launcher::cluster::node_list::{self as field, Field, FieldError};
+use launcher::cluster::system::Process;
+use launcher::forecast::calibrate::{CalibrateError, calibrate};
+use launcher::forecast::explain::{explain, explained};
+use launcher::forecast::model::{self, Constants};
+use launcher::forecast::simulate;
+use launcher::plan::environment::environment_of_process;
+use launcher::plan::mpi;
+use launcher::plan::remote_launch::{self as expedition, Expedition};
 use launcher::plan::{self, Machine, Plan};
-use launcher::report::Reporter;
-use launcher::session::{self, Ground, Secrets};
-use launcher::surroundings::Process;
-use launcher::{demo, exit, mpi, simulate};
-use nla::driver::Clock;
+use launcher::run::report::Reporter;
+use launcher::run::session::{self, Ground, Secrets};
+use launcher::run::{demo, exit};
+use nla::bootstrap::Links;
+use nla::link::Clock;
 use nla::sys;
-use nla::wire::{Links, SessionKey};
+use nla::wire::SessionKey;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         // What a session asks a program that it does not know.
         [option] if option == "--agent-id" => {
-            println!("{}", nla::driver::agent_id());
+            println!("{}", nla::bootstrap::agent_id());
             ExitCode::SUCCESS
         }
         // The label is for who looks for processes of this session.
@@ -60,7 +63,7 @@ fn main() -> ExitCode {
 /// A guardian, and the agent below it, which may be silent for so many milliseconds. Whoever wants an agent of another
 /// version gets none.
 fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
-    let own = nla::driver::agent_id();
+    let own = nla::bootstrap::agent_id();
     if *id != *own {
         // As what a session runs says it.
         let _ = writeln!(io::stderr(), "scela: this is {own}, and {} is needed", id.display());
@@ -234,7 +237,7 @@ fn away(
     if !request.options.explain
         && let Some(sent) = expedition::may_send(&mut method)
     {
-        *sent = Some(nla::driver::own_program().map_err(Trouble::Machine)?);
+        *sent = Some(nla::bootstrap::own_program().map_err(Trouble::Machine)?);
     }
     let nodes = field.nodes().to_vec();
     let spares = (launch.spares as usize).min(nodes.len() - 1);
@@ -332,7 +335,7 @@ fn machine(session: u64) -> io::Result<Machine> {
         cores: u32::try_from(sys::cores()).unwrap_or(1).max(1),
         shell: sys::ShellState::recorded(),
         stdout_is_terminal: io::stdout().is_terminal(),
-        stdin_in_background: launcher::session::is_background(stdin.as_fd()),
+        stdin_in_background: launcher::run::session::is_background(stdin.as_fd()),
         session,
     })
 }

@@ -8,7 +8,9 @@
 //! Who may know whom: `driver -> core, wire, sys`; `wire -> core` (for the messages' types);
 //! `core -> pmi` and nothing else. `tests/tidy.rs` holds this.
 
+pub mod bootstrap;
 pub mod core;
 pub mod driver;
+pub mod link;
 pub mod sys;
 pub mod wire;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nla::core::limits::HELLO_TIME;
 use nla::core::{AgentId, Time};
-use nla::driver::{Clock, Gatekeeper, accept, connect, let_in};
+use nla::link::{Clock, Gatekeeper, accept, connect, let_in};
 use nla::wire::{
     Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
     encode,

@@ -11,7 +11,7 @@ use super::options::RANKS_MAX;
 use super::request::{BootstrapKind, LaunchShape, Manager, ManagerChoice, MapBy};
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, choice, decimal, number, some_time};
-use crate::hosts::NAME_BYTES_MAX;
+use crate::cluster::hosts::NAME_BYTES_MAX;
 
 /// The longest `--start-timeout`, a day.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);

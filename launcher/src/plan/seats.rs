@@ -9,8 +9,8 @@ use pmi::{Mapping, Ranks};
 
 use super::{Machine, PlanError};
 use crate::cli::{LaunchShape, MapBy, Options};
-use crate::field::{Field, Node};
-use crate::placement::{self, Placement, PlacementError, RankMap, Rule};
+use crate::cluster::node_list::{Field, Node};
+use crate::cluster::placement::{self, Placement, PlacementError, RankMap, Rule};
 
 /// Descriptors that an agent needs for one rank: its output, its errors, PMI and, at times, input.
 const DESCRIPTORS_PER_RANK: u64 = 4;

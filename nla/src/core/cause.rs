@@ -135,7 +135,7 @@ pub fn elect(failures: &[Failure]) -> Option<&Failure> {
 }
 
 /// Cuts text from outside to [`TEXT_BYTES_MAX`], at a character's boundary.
-pub(in crate::core) fn bounded(mut text: String) -> String {
+pub(crate) fn bounded(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
         text.truncate(end);

@@ -22,7 +22,6 @@ mod plan;
 mod ring;
 mod root;
 mod spawning;
-mod start;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -31,6 +30,7 @@ mod topology;
 
 pub use agent::{Action, Agent, Input};
 pub use cache::{CachePolicy, Held, UnknownPolicy};
+pub(crate) use cause::bounded;
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, Part};
 pub use ids::{AgentId, NamespaceId, Time};
@@ -40,7 +40,6 @@ pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use ring::{Seat, Stretch};
 pub use root::{Notice, Root, RootAction, RootInput, RootSettings};
-pub use start::{StartFailure, StartPhase, StepWord, Window, is_in_list, judge, judge_step, step_word};
 pub use stats::{Counted, LevelStats, Sent, Stats, Times, Traffic};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;

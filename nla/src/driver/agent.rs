@@ -14,17 +14,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
-use super::clock::Clock;
-use super::greeting::Accepted;
 use super::input::InputHub;
-use super::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 use super::output::OutputPump;
 use super::recorder::Recorder;
 use super::serving::RankEvent;
-use super::sessions::Sessions;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
+use crate::bootstrap::agent_shell::Sessions;
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
+use crate::link::Accepted;
+use crate::link::Clock;
+use crate::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::wire::{DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
 

@@ -13,7 +13,7 @@ use pmi::{Rank, Ranks};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
 
-use super::link::{Link, Receipt};
+use crate::link::{Link, Receipt};
 use crate::wire::Lane;
 
 /// A block and what keeps its room taken. An empty block is the end.

@@ -24,9 +24,9 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::link::{Link, Receipt};
 use crate::core::NamespaceId;
 use crate::core::limits::{DRAIN_TIME, LINE_HELD_BYTES_MAX, LINE_QUIET, LINES_HELD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::link::{Link, Receipt};
 use crate::sys;
 use crate::wire::Lane;
 

@@ -23,9 +23,9 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::reach;
 use super::serving::Connection;
 use crate::core::limits::{HELLO_TIME, STRANGERS_MAX};
+use crate::link::listener as reach;
 use crate::sys;
 
 /// The longest first line: `cmd=initack pmiid=...`.

@@ -9,16 +9,18 @@ use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::agent::Driver;
-use super::boot::{Starter, StationReport};
-use super::channel::{self, Channel, connect_to_any};
-use super::clock::Clock;
-use super::greeting::{Accepted, Gatekeeper, let_in};
-use super::reach::{self, Door};
-use super::sessions::{self, Joined, Way};
+use crate::bootstrap::agent_channel::{self as channel, Channel, connect_to_any};
+use crate::bootstrap::agent_shell::{self as sessions, Joined, Way};
+use crate::bootstrap::{BootCommand, BootOrder, BootReport, Links};
+use crate::bootstrap::{StartFailure, StartPhase};
+use crate::bootstrap::{Starter, StationReport};
 use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
-use crate::core::{AgentId, StartFailure, StartPhase, Subtree};
+use crate::core::{AgentId, Subtree};
+use crate::link::Clock;
+use crate::link::listener::{self as reach, Door};
+use crate::link::{Accepted, Gatekeeper, let_in};
 use crate::sys::{self, GuardianLink, SegmentReader};
-use crate::wire::{BootCommand, BootOrder, BootReport, Links, Place};
+use crate::wire::Place;
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.

@@ -8,17 +8,12 @@
 //! a window, so that a slow reader at the end of the way slows down who writes, and nothing else.
 //! Messages are rmp-serde. `docs/protocol.md` has it all in one table.
 
-mod boot;
 mod coding;
 mod hello;
 mod lane;
 mod record;
 mod recording;
 
-pub use boot::{
-    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, Reach, RemoteProgram, Sent,
-    marked,
-};
 pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes, framed};
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,

@@ -1,0 +1,104 @@
+//! Flux: `FLUX_URI` leads to an instance that knows its resources, as RFC 20 writes them.
+//!
+//! There is no variable with the nodes, so Flux is asked: about the job if the launcher is a task of one
+//! (`FLUX_JOB_ID`), else about the instance, which in a batch job is all that the job has.
+//! `FLUX_JOB_ID` alone is no sign of Flux: ranks of Open MPI get it from other launchers, and from us.
+
+use std::collections::BTreeMap;
+
+use pmi::Ranks;
+use serde::Deserialize;
+
+use super::{Allocation, AllocationError, entry, id, nodes_of};
+use crate::cli::{Manager, RANKS_MAX};
+use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
+use crate::cluster::node::Node;
+use crate::cluster::system::Surroundings;
+
+pub(super) const SIGN: &str = "FLUX_URI";
+
+const JOB: &str = "FLUX_JOB_ID";
+
+/// What is known of an instance's or job's resources (RFC 20), as far as it is needed here.
+#[derive(Debug, Deserialize)]
+struct Resources {
+    version: u32,
+    execution: Execution,
+}
+
+#[derive(Debug, Deserialize)]
+struct Execution {
+    #[serde(rename = "R_lite")]
+    shares: Vec<Share>,
+    #[serde(rename = "nodelist")]
+    names: Vec<String>,
+}
+
+/// Nodes with the same children. They are numbered as the instance does it, with gaps.
+#[derive(Debug, Deserialize)]
+struct Share {
+    #[serde(rename = "rank")]
+    numbers: String,
+    children: Children,
+}
+
+#[derive(Debug, Deserialize)]
+struct Children {
+    core: String,
+}
+
+pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+    if surroundings.variable(SIGN).is_none() {
+        return Ok(None);
+    }
+    let job = surroundings.variable(JOB).map(|job| job.to_string_lossy().into_owned());
+    let (found_by, command, id) = match &job {
+        Some(job) => (JOB, vec!["flux", "job", "info", job, "R"], id(job.into())),
+        None => (SIGN, vec!["flux", "kvs", "get", "resource.R"], String::new()),
+    };
+    let answer = surroundings.answer(&command, TEXT_BYTES_MAX);
+    let command = command.join(" ");
+    let answer =
+        answer.map_err(|error| AllocationError::NoAnswer { variable: found_by, command: command.clone(), error })?;
+    let nodes = nodes(&answer).map_err(|reason| AllocationError::Answer { variable: found_by, command, reason })?;
+    Ok(Some(Allocation { manager: Manager::Flux, id, nodes, ranks: None, found_by }))
+}
+
+/// The nodes of an answer, with a slot for each of their cores; else what is wrong with it.
+fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
+    if answer.len() > TEXT_BYTES_MAX {
+        return Err(format!("it is larger than {} MiB", TEXT_BYTES_MAX >> 20));
+    }
+    let resources: Resources = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
+    if resources.version != 1 {
+        return Err(format!("it is of version {}, and only version 1 is known", resources.version));
+    }
+    let names = resources.execution.names.join(",");
+    let names = hosts::expand(names.as_bytes()).map_err(|error| error.to_string())?;
+    let cores = cores(&resources.execution.shares)?;
+    if cores.len() != names.len() {
+        return Err(format!("it has the cores of {} nodes and the names of {}", cores.len(), names.len()));
+    }
+    // The names are in the order of the numbers, and not in that of the shares.
+    Ok(nodes_of(names.into_iter().zip(cores.into_values()).map(|(name, cores)| entry(name, cores)).collect()))
+}
+
+/// The cores of each node, by its number.
+fn cores(shares: &[Share]) -> Result<BTreeMap<u32, u32>, String> {
+    let mut cores = BTreeMap::new();
+    for share in shares {
+        let count = set(&share.children.core)?.len().clamp(1, u64::from(RANKS_MAX)) as u32;
+        let numbers = set(&share.numbers)?;
+        if numbers.len() > (HOSTS_MAX - cores.len()) as u64 {
+            return Err(format!("it has more than {HOSTS_MAX} nodes"));
+        }
+        cores.extend(numbers.iter().map(|number| (number.0, count)));
+    }
+    Ok(cores)
+}
+
+/// A set of numbers as RFC 22 writes it, `0-3,7` or `[0-3,7]`: the same as a set of ranks.
+fn set(text: &str) -> Result<Ranks, String> {
+    let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    inside.parse().map_err(|_| format!("'{}' is not a set of numbers", super::shown(text, 40)))
+}

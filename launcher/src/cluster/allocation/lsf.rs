@@ -1,0 +1,68 @@
+//! IBM Spectrum LSF: `LSB_JOBID`, and the hosts in a file with a line for each slot, as `h1 4 h2 4`, or as
+//! `h1 h1 h2`.
+
+use std::path::PathBuf;
+
+use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, not};
+use crate::cli::Manager;
+use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use crate::cluster::system::Surroundings;
+
+pub(super) const SIGN: &str = "LSB_JOBID";
+
+/// A file that follows a job that is resized; the variables do not.
+const FILE: &str = "LSB_DJOB_HOSTFILE";
+/// Hosts and numbers in turn.
+const PAIRS: &str = "LSB_MCPU_HOSTS";
+/// A host for each slot. Not set where that is too long.
+const HOSTS: &str = "LSB_HOSTS";
+
+pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = surroundings.variable(SIGN) else { return Ok(None) };
+    let text = |variable| Some(surroundings.variable(variable)?.to_string_lossy().into_owned());
+    let (found_by, entries) = if let Some(path) = surroundings.variable(FILE) {
+        (FILE, in_file(PathBuf::from(path), surroundings)?)
+    } else if let Some(pairs) = text(PAIRS) {
+        (PAIRS, in_pairs(&pairs)?)
+    } else if let Some(hosts) = text(HOSTS) {
+        (HOSTS, in_words(HOSTS, &hosts)?)
+    } else {
+        return Err(AllocationError::Missing { manager: Manager::Lsf, job: SIGN, variable: PAIRS });
+    };
+    Ok(Some(Allocation { manager: Manager::Lsf, id: id(job), nodes: nodes_of(entries), ranks: None, found_by }))
+}
+
+fn in_file(path: PathBuf, surroundings: &dyn Surroundings) -> Result<Vec<HostEntry>, AllocationError> {
+    let bytes = file_of(FILE, &path, surroundings)?;
+    let entries =
+        hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
+    Ok(entries.into_iter().map(|each| entry(each.name, 1)).collect())
+}
+
+fn in_pairs(text: &str) -> Result<Vec<HostEntry>, AllocationError> {
+    const WANTED: &str = "hosts and numbers of slots in turn";
+    let words: Vec<&str> = text.split_ascii_whitespace().take(2 * HOSTS_MAX).collect();
+    let pair = |pair: &[&str]| match pair {
+        [host, slots] => Ok(entry(host_name(PAIRS, host)?, count(slots).ok_or_else(|| not(PAIRS, text, WANTED))?)),
+        _ => Err(not(PAIRS, text, WANTED)),
+    };
+    some(PAIRS, text, words.chunks(2).map(pair).collect::<Result<_, _>>()?)
+}
+
+fn in_words(variable: &'static str, text: &str) -> Result<Vec<HostEntry>, AllocationError> {
+    let words = text.split_ascii_whitespace().take(HOSTS_MAX);
+    some(variable, text, words.map(|host| Ok(entry(host_name(variable, host)?, 1))).collect::<Result<_, _>>()?)
+}
+
+fn some(variable: &'static str, text: &str, entries: Vec<HostEntry>) -> Result<Vec<HostEntry>, AllocationError> {
+    if entries.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(entries) }
+}
+
+/// One name that is fit to be one.
+fn host_name(variable: &'static str, text: &str) -> Result<String, AllocationError> {
+    let names = hosts::expand(text.as_bytes()).map_err(|error| AllocationError::Names { variable, error })?;
+    match <[String; 1]>::try_from(names) {
+        Ok([name]) => Ok(name),
+        Err(_) => Err(not(variable, text, "the name of one host")),
+    }
+}

@@ -1,0 +1,35 @@
+//! PBS Professional, OpenPBS and Torque: `PBS_JOBID`, and `PBS_NODEFILE` with a line for each slot.
+
+use std::path::PathBuf;
+
+use super::{Allocation, AllocationError, count_in, file_of, id, nodes_of};
+use crate::cli::Manager;
+use crate::cluster::hosts::{self, HostEntry};
+use crate::cluster::system::Surroundings;
+
+pub(super) const SIGN: &str = "PBS_JOBID";
+
+/// A file that only the job's first node has.
+const FILE: &str = "PBS_NODEFILE";
+/// Torque's processors for each node. Its file has each node so often, unless the site wants each in it
+/// once; PBS Professional does not set it.
+const SLOTS: &str = "PBS_NUM_PPN";
+
+pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = surroundings.variable(SIGN) else { return Ok(None) };
+    let missing = || AllocationError::Missing { manager: Manager::Pbs, job: SIGN, variable: FILE };
+    let path = PathBuf::from(surroundings.variable(FILE).ok_or_else(missing)?);
+    let bytes = file_of(FILE, &path, surroundings)?;
+    let entries =
+        hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
+    let lines = entries.len();
+    // A line is one slot, and no line says more.
+    let one = |entry: HostEntry| HostEntry { user: None, slots: Some(1), max_slots: None, ..entry };
+    let mut nodes = nodes_of(entries.into_iter().map(one).collect());
+    if nodes.len() == lines
+        && let Some(slots) = count_in(SLOTS, surroundings)?
+    {
+        nodes = nodes.into_iter().map(|node| node.with_slots(slots)).collect();
+    }
+    Ok(Some(Allocation { manager: Manager::Pbs, id: id(job), nodes, ranks: None, found_by: FILE }))
+}

@@ -1,0 +1,45 @@
+//! Sun, Univa, Altair and Open Grid Engine: `PE_HOSTFILE`, whose lines are a host, its slots, a queue and
+//! processors.
+//!
+//! `JOB_ID` alone is no sign of it: the name is anybody's, and a job without a parallel environment has
+//! one node and no file.
+
+use std::path::PathBuf;
+
+use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, shown};
+use crate::cli::Manager;
+use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use crate::cluster::system::Surroundings;
+
+pub(super) const SIGN: &str = "PE_HOSTFILE";
+
+const JOB: &str = "JOB_ID";
+const WANTED: &str = "a host and its slots";
+const SHOWN_CHARS_MAX: usize = 64;
+
+pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+    let Some(path) = surroundings.variable(SIGN).map(PathBuf::from) else { return Ok(None) };
+    let job = surroundings.variable(JOB);
+    let job = job.ok_or(AllocationError::Missing { manager: Manager::Sge, job: SIGN, variable: JOB })?;
+    let bytes = file_of(SIGN, &path, surroundings)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).take(HOSTS_MAX);
+    // A host has a line for each queue that gives it slots.
+    let read = |(line, number)| host(line).ok_or_else(|| wrong(&path, number, line));
+    let entries: Vec<HostEntry> = lines.map(read).collect::<Result<_, _>>()?;
+    if entries.is_empty() {
+        return Err(wrong(&path, 1, ""));
+    }
+    Ok(Some(Allocation { manager: Manager::Sge, id: id(job), nodes: nodes_of(entries), ranks: None, found_by: SIGN }))
+}
+
+fn host(line: &str) -> Option<HostEntry> {
+    let mut words = line.split_ascii_whitespace();
+    let [name] = <[String; 1]>::try_from(hosts::expand(words.next()?.as_bytes()).ok()?).ok()?;
+    Some(entry(name, count(words.next()?)?))
+}
+
+fn wrong(path: &std::path::Path, line: usize, text: &str) -> AllocationError {
+    let text = shown(text, SHOWN_CHARS_MAX);
+    AllocationError::Line { variable: SIGN, path: path.to_path_buf(), line, text, wanted: WANTED }
+}

@@ -1,0 +1,116 @@
+//! Slurm: `SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, and the numbers for each node as `16(x3),8`.
+//!
+//! A step, such as a shell that somebody started with `srun`, has the job's list of nodes and the job's
+//! processors, but its own tasks, mostly one. Who takes these for the job's leaves most of it unused, or
+//! reads past their end. Seen with Slurm 22.05; the interactive step of `salloc` keeps the job's.
+
+use super::{Allocation, AllocationError, count, count_in, id, nodes_of, not};
+use crate::cli::Manager;
+use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use crate::cluster::system::Surroundings;
+
+pub(super) const SIGN: &str = "SLURM_JOB_ID";
+
+/// Names of the nodes; the second is that of versions before 2.
+const NAMES: [&str; 2] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+/// Tasks for each node, as the user wanted them or as Slurm made them up from processors. Not to be
+/// divided by processors for each task: it has been.
+const TASKS: &str = "SLURM_TASKS_PER_NODE";
+const PROCESSORS: &str = "SLURM_JOB_CPUS_PER_NODE";
+const PROCESSORS_PER_TASK: &str = "SLURM_CPUS_PER_TASK";
+/// Set only if the user said how many.
+const RANKS: &str = "SLURM_NTASKS";
+/// The number of each step that `salloc` opens where a site has it so (`use_interactive_step`). It has
+/// the job's numbers.
+const INTERACTIVE_STEP: &str = "4294967290";
+
+pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = surroundings.variable(SIGN).or_else(|| surroundings.variable("SLURM_JOBID")) else {
+        return Ok(None);
+    };
+    let found = NAMES.into_iter().find_map(|name| Some((name, surroundings.variable(name)?)));
+    let missing = || AllocationError::Missing { manager: Manager::Slurm, job: SIGN, variable: NAMES[0] };
+    let (found_by, list) = found.ok_or_else(missing)?;
+    let names =
+        hosts::expand(list.as_encoded_bytes()).map_err(|error| AllocationError::Names { variable: found_by, error })?;
+    let step = surroundings.variable("SLURM_STEP_ID");
+    let is_of_step = step.is_some_and(|step| step != INTERACTIVE_STEP);
+    let slots = if is_of_step { None } else { by_tasks(found_by, names.len(), surroundings)? };
+    let slots = match slots {
+        Some(slots) => slots.into_iter().map(Some).collect(),
+        None => by_processors(found_by, names.len(), surroundings)?,
+    };
+    let ranks = if is_of_step { None } else { count_in(RANKS, surroundings)? };
+    let entry = |(name, slots)| HostEntry { user: None, name, slots, max_slots: None };
+    let nodes = nodes_of(names.into_iter().zip(slots).map(entry).collect());
+    Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
+}
+
+/// The tasks of each node, if they are there.
+fn by_tasks(
+    found_by: &'static str,
+    named: usize,
+    surroundings: &dyn Surroundings,
+) -> Result<Option<Vec<u32>>, AllocationError> {
+    match numbers(TASKS, surroundings)? {
+        Some(tasks) if tasks.len() != named => Err(disagree(TASKS, tasks.len(), found_by, named)),
+        tasks => Ok(tasks),
+    }
+}
+
+/// As many tasks as each node has processors for, as far as that is known: nodes are better than nothing.
+fn by_processors(
+    found_by: &'static str,
+    named: usize,
+    surroundings: &dyn Surroundings,
+) -> Result<Vec<Option<u32>>, AllocationError> {
+    let Some(processors) = numbers(PROCESSORS, surroundings)? else { return Ok(vec![None; named]) };
+    if processors.len() != named {
+        return Err(disagree(PROCESSORS, processors.len(), found_by, named));
+    }
+    let each = count_in(PROCESSORS_PER_TASK, surroundings)?.unwrap_or(1);
+    Ok(processors.into_iter().map(|processors| Some((processors / each).max(1))).collect())
+}
+
+fn disagree(variable: &'static str, nodes: usize, names: &'static str, named: usize) -> AllocationError {
+    AllocationError::Disagree { variable, nodes, names, named }
+}
+
+/// A variable like `16(x3),8`, if it is set: a number for each node.
+fn numbers(variable: &'static str, surroundings: &dyn Surroundings) -> Result<Option<Vec<u32>>, AllocationError> {
+    let Some(value) = surroundings.variable(variable) else { return Ok(None) };
+    let value = value.to_string_lossy();
+    expanded(&value).map(Some).ok_or_else(|| not(variable, &value, "a list of numbers like 16(x3),8"))
+}
+
+fn expanded(text: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for item in text.split(',') {
+        let (number, times) = match item.split_once("(x") {
+            Some((number, times)) => (number, count(times.strip_suffix(')')?)?),
+            None => (item, 1),
+        };
+        let times = times as usize;
+        if times > HOSTS_MAX - numbers.len() {
+            return None;
+        }
+        numbers.extend(std::iter::repeat_n(count(number)?, times));
+    }
+    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_each_node() {
+        assert_eq!(expanded("16(x3),8"), Some(vec![16, 16, 16, 8]));
+        assert_eq!(expanded("1"), Some(vec![1]));
+        for text in ["", "x", "1,", "1(x)", "1(x2", "1(2)", "0", "1(x0)", "1(x4294967295)", "1(x1048577)", "-1"] {
+            assert_eq!(expanded(text), None, "{text}");
+        }
+        assert_eq!(expanded("1(x1048576)").map(|numbers| numbers.len()), Some(HOSTS_MAX));
+        assert_eq!(expanded("1(x1048576),1"), None);
+    }
+}

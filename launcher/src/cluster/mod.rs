@@ -1,0 +1,8 @@
+//! The nodes that a session may use: typed host lists, allocations of resource managers, placement of ranks.
+
+pub mod allocation;
+pub mod hosts;
+pub(crate) mod node;
+pub mod node_list;
+pub mod placement;
+pub mod system;

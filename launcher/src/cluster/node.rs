@@ -1,0 +1,167 @@
+//! A node of a session, as lists of hosts and resource managers name it.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+use crate::cli::RANKS_MAX;
+use crate::cluster::hosts::HostEntry;
+
+/// A machine that a session may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Its name or address, opaque: neither shortened nor resolved nor compared with what the machine
+    /// calls itself.
+    pub name: String,
+    /// Who to be there; where nothing was said, whoever the bootstrap makes us.
+    pub user: Option<String>,
+    /// How many ranks it has room for. More than zero; none if nobody said.
+    pub slots: Option<u32>,
+    /// How many ranks it may ever hold. Not less than `slots`.
+    pub max_slots: Option<u32>,
+}
+
+/// One name is to be reached as two users.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("host {name} is given with two users, {one} and {other}")]
+pub struct TwoUsers {
+    name: String,
+    one: String,
+    other: String,
+}
+
+impl Node {
+    /// A node of which only the name is known.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), user: None, slots: None, max_slots: None }
+    }
+
+    /// The same node with so many slots.
+    pub fn with_slots(self, slots: u32) -> Self {
+        Self { slots: Some(slots), ..self }
+    }
+
+    /// Whether it is this machine beyond doubt: one of the words that each machine calls itself by,
+    /// and nobody else to be there. Other names are never compared with anything.
+    pub fn is_here(&self) -> bool {
+        self.user.is_none() && matches!(self.name.as_str(), "localhost" | "127.0.0.1" | "::1")
+    }
+
+    /// Takes in what a further mention of it says.
+    fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), TwoUsers> {
+        match (&self.user, entry.user) {
+            (Some(one), Some(other)) if *one != other => {
+                return Err(TwoUsers { name: entry.name, one: one.clone(), other });
+            }
+            (None, user @ Some(_)) => self.user = user,
+            _ => {}
+        }
+        self.max_slots = self.max_slots.into_iter().chain(entry.max_slots).min();
+        let most = self.max_slots.unwrap_or(RANKS_MAX);
+        self.slots = Some(self.slots.unwrap_or(0).saturating_add(slots).min(most));
+        Ok(())
+    }
+}
+
+impl From<HostEntry> for Node {
+    fn from(entry: HostEntry) -> Self {
+        let HostEntry { user, name, slots, max_slots } = entry;
+        Self { name, user, slots, max_slots }
+    }
+}
+
+impl From<Node> for HostEntry {
+    fn from(node: Node) -> Self {
+        let Node { name, user, slots, max_slots } = node;
+        Self { user, name, slots, max_slots }
+    }
+}
+
+/// The nodes of a list, each once, in the order in which they first appear.
+///
+/// The slots of a name that stands there several times add up, and its maximum is the least that was
+/// said. Where a name without a number is repeated, as in the files of PBS, each mention of a name
+/// without a number is one slot, that of a name that stands there once too.
+pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
+    let counts_mentions = repeats_a_plain_name(&entries);
+    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut nodes: Vec<Node> = Vec::new();
+    for mut entry in entries {
+        if counts_mentions {
+            entry.slots = entry.slots.or(Some(1));
+        }
+        match places.get(&entry.name) {
+            // A name that is repeated has a number by now.
+            Some(&at) => nodes[at].add(entry.slots.unwrap_or(1), entry)?,
+            None => {
+                places.insert(entry.name.clone(), nodes.len());
+                nodes.push(entry.into());
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+/// Is there a name that stands there several times, once or more without a number?
+fn repeats_a_plain_name(entries: &[HostEntry]) -> bool {
+    let mut plain: HashMap<&str, bool> = HashMap::new();
+    entries.iter().any(|entry| {
+        let is_plain = entry.slots.is_none();
+        let before = plain.insert(&entry.name, is_plain);
+        before.is_some_and(|was_plain| was_plain || is_plain)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::hosts::{parse_file, parse_list};
+
+    fn written(nodes: Vec<Node>) -> String {
+        let one = |node: &Node| {
+            let user = node.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+            let slots = node.slots.map(|slots| format!(":{slots}")).unwrap_or_default();
+            let most = node.max_slots.map(|most| format!("/{most}")).unwrap_or_default();
+            format!("{user}{}{slots}{most}", node.name)
+        };
+        nodes.iter().map(one).collect::<Vec<_>>().join(" ")
+    }
+
+    #[track_caller]
+    fn check(list: &str, expected: &str) {
+        let entries = parse_list(list.as_bytes()).expect("the test's list is well-formed");
+        assert_eq!(written(merged(entries).unwrap()), expected, "{list}");
+    }
+
+    #[test]
+    fn a_name_that_stands_there_twice_is_one_node() {
+        check("b,a:2,b", "b:2 a:2");
+        check("a:4,a:4,b", "a:8 b");
+        check("a,a,b", "a:2 b:1");
+        check("a:4,a", "a:5");
+        check("a,b", "a b");
+        check("a:16777216,a:16777216", "a:16777216");
+        check("a1,a01,A1", "a1 a01 A1");
+    }
+
+    #[test]
+    fn a_maximum_is_about_the_machine() {
+        let entries = parse_file(b"a slots=4 max-slots=6\nb\na slots=4 max-slots=8\n").unwrap();
+        assert_eq!(written(merged(entries).unwrap()), "a:6/6 b");
+    }
+
+    #[test]
+    fn a_user_is_said_once() {
+        check("ada@a:2,a:2", "ada@a:4");
+        check("a:2,ada@a:2", "ada@a:4");
+        let error = merged(parse_list(b"ada@a,bob@a").unwrap()).unwrap_err();
+        assert_eq!(error.to_string(), "host a is given with two users, ada and bob");
+    }
+
+    #[test]
+    fn only_plain_words_are_this_machine() {
+        let here = |list: &str| Node::from(parse_list(list.as_bytes()).unwrap().remove(0)).is_here();
+        assert!(here("localhost") && here("127.0.0.1:4") && here("[::1]"));
+        assert!(!here("ada@localhost") && !here("localhost.example.org") && !here("127.0.0.2"));
+    }
+}

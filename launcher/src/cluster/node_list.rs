@@ -1,0 +1,252 @@
+//! The field: the nodes that a session may use, and how it is known that it may.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::Path;
+
+use thiserror::Error;
+
+use crate::cli::{HostOptions, HostSource};
+use crate::cluster::allocation::{self, Allocation, AllocationError};
+use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry, HostsError, TEXT_BYTES_MAX};
+use crate::cluster::node::merged;
+pub use crate::cluster::node::{Node, TwoUsers};
+use crate::cluster::system::Surroundings;
+
+/// The nodes that a session may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field {
+    /// This machine, without going through any network.
+    Here {
+        /// How many ranks it has room for; none if nobody said.
+        slots: Option<u32>,
+        /// How many ranks it may ever hold.
+        max_slots: Option<u32>,
+    },
+    /// Nodes by their names; this machine may be one of them, which nobody finds out.
+    Nodes {
+        /// In the order in which they are used. Never empty, each name once.
+        nodes: Vec<Node>,
+        /// The job of a resource manager that all of them belong to.
+        allocation: Option<Allocation>,
+    },
+}
+
+/// Why there is no field.
+#[derive(Debug, Error)]
+pub enum FieldError {
+    /// A list on the command line.
+    #[error("{}", behind(.option, .error))]
+    List {
+        /// The option that it belongs to.
+        option: &'static str,
+        /// What is wrong with it.
+        error: HostsError,
+    },
+    /// A file of hosts.
+    #[error("{}", behind(.file, .error))]
+    File {
+        /// Its name as typed, or what else it is.
+        file: String,
+        /// What is wrong with it.
+        error: HostsError,
+    },
+    /// A file of hosts cannot be read.
+    #[error("the hosts cannot be read from {file}: {error}")]
+    Unreadable {
+        /// Its name as typed, or what else it is.
+        file: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Two users for one name.
+    #[error(transparent)]
+    TwoUsers(#[from] TwoUsers),
+    /// Several lists that are too long together.
+    #[error("there are more than {HOSTS_MAX} hosts")]
+    TooManyHosts,
+    /// A typed name that is not one of the job's.
+    #[error("{names} not among the nodes of {job}")]
+    NotAllocated {
+        /// The names, folded, with their verb.
+        names: String,
+        /// The job.
+        job: String,
+    },
+    /// `--select` without anything to select from.
+    #[error("--select chooses from a list of hosts, and there is none")]
+    NoList,
+    /// Everything was excluded.
+    #[error("--exclude leaves no host to run on")]
+    NothingLeft,
+    /// The resource manager's word cannot be understood.
+    #[error(transparent)]
+    Allocation(#[from] AllocationError),
+}
+
+impl FieldError {
+    /// The next step to try, a fragment without full stop.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::List { error, .. } | Self::File { error, .. } => error.hint(),
+            Self::Unreadable { .. } => "name a file with a host on each line, or - for standard input".into(),
+            Self::TwoUsers(_) => "give it one of them".into(),
+            Self::TooManyHosts => "name fewer".into(),
+            Self::NotAllocated { .. } => {
+                "write names as the resource manager does, or use --rm none to leave its job aside".into()
+            }
+            Self::NoList => "add -hosts or -f".into(),
+            Self::NothingLeft => "exclude fewer".into(),
+            Self::Allocation(error) => error.hint(),
+        }
+    }
+}
+
+/// What is wrong with a text behind the name of the text.
+pub(crate) fn behind(name: &str, error: &HostsError) -> String {
+    let mark = if error.column().is_some() { "," } else { ":" };
+    format!("{name}{mark} {error}")
+}
+
+impl Field {
+    /// This machine, of which nobody said how much it has room for.
+    pub const HERE: Self = Self::Here { slots: None, max_slots: None };
+
+    /// Its nodes, where they have names.
+    pub fn nodes(&self) -> &[Node] {
+        match self {
+            Self::Here { .. } => &[],
+            Self::Nodes { nodes, .. } => nodes,
+        }
+    }
+
+    /// The job of a resource manager that it is a part of.
+    pub fn allocation(&self) -> Option<&Allocation> {
+        match self {
+            Self::Here { .. } => None,
+            Self::Nodes { allocation, .. } => allocation.as_ref(),
+        }
+    }
+
+    /// What is left without the nodes at these places: there may be none. This machine cannot be
+    /// left out.
+    pub fn without(&self, bad: &BTreeSet<usize>) -> Self {
+        match self {
+            Self::Here { .. } => self.clone(),
+            Self::Nodes { nodes, allocation } => {
+                let good = nodes.iter().enumerate().filter(|(at, _)| !bad.contains(at)).map(|(_, node)| node.clone());
+                Self::Nodes { nodes: good.collect(), allocation: allocation.clone() }
+            }
+        }
+    }
+}
+
+/// The field of a session with these options. Typed hosts win over those of a resource manager's job;
+/// inside of a job they choose from it. What was found odd and changes nothing is added to `remarks`.
+pub fn field(
+    options: &HostOptions,
+    surroundings: &dyn Surroundings,
+    remarks: &mut Vec<String>,
+) -> Result<Field, FieldError> {
+    let typed = typed(&options.sources, surroundings)?;
+    let (nodes, allocation) = match typed {
+        // Who says so wants this machine, whatever job it may be in.
+        Some(nodes) if nodes.iter().all(Node::is_here) => (nodes, None),
+        Some(nodes) => match allocation::find(options.manager, surroundings)? {
+            Some(allocation) => (chosen_from(&allocation, nodes)?, Some(allocation)),
+            None => (nodes, None),
+        },
+        None => match allocation::find(options.manager, surroundings)? {
+            Some(allocation) => (allocation.nodes.clone(), Some(allocation)),
+            None if options.select.is_some() => return Err(FieldError::NoList),
+            None => return Ok(Field::HERE),
+        },
+    };
+    let nodes = selected(options, nodes, remarks)?;
+    let allocation = allocation.map(|allocation| {
+        // What the job was to run is no measure for a part of it.
+        let ranks = allocation.ranks.filter(|_| allocation.nodes == nodes);
+        Allocation { ranks, ..allocation }
+    });
+    Ok(if nodes.iter().all(Node::is_here) { here(&nodes) } else { Field::Nodes { nodes, allocation } })
+}
+
+/// The nodes of the typed lists and files, if there are any of those.
+fn typed(sources: &[HostSource], surroundings: &dyn Surroundings) -> Result<Option<Vec<Node>>, FieldError> {
+    let mut entries: Vec<HostEntry> = Vec::new();
+    for source in sources {
+        entries.extend(match source {
+            HostSource::List(list) => hosts::parse_list(list.as_encoded_bytes())
+                .map_err(|error| FieldError::List { option: "-hosts", error })?,
+            HostSource::File(path) => from_file(path, surroundings)?,
+        });
+        if entries.len() > HOSTS_MAX {
+            return Err(FieldError::TooManyHosts);
+        }
+    }
+    Ok(if sources.is_empty() { None } else { Some(merged(entries)?) })
+}
+
+fn from_file(path: &Path, surroundings: &dyn Surroundings) -> Result<Vec<HostEntry>, FieldError> {
+    let (file, read) = if path.as_os_str() == "-" {
+        ("standard input".to_owned(), surroundings.standard_input(TEXT_BYTES_MAX))
+    } else {
+        (path.display().to_string(), surroundings.file(path, TEXT_BYTES_MAX))
+    };
+    match read {
+        Ok(bytes) => hosts::parse_file(&bytes).map_err(|error| FieldError::File { file, error }),
+        Err(error) => Err(FieldError::Unreadable { file, error }),
+    }
+}
+
+/// The typed nodes with what the job says of them.
+fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, FieldError> {
+    let known: HashMap<&str, &Node> = allocation.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
+    let strangers: Vec<&str> =
+        typed.iter().map(|node| node.name.as_str()).filter(|name| !known.contains_key(name)).collect();
+    if !strangers.is_empty() {
+        let verb = if strangers.len() == 1 { "is" } else { "are" };
+        return Err(FieldError::NotAllocated {
+            names: format!("{} {verb}", hosts::fold(strangers)),
+            job: allocation.job(),
+        });
+    }
+    let with_slots = |node: Node| {
+        let given = known.get(node.name.as_str()).and_then(|given| given.slots);
+        // Who says how many a node may hold, and not how many it has room for, does not get more.
+        let slots = node.slots.or(given.map(|given| given.min(node.max_slots.unwrap_or(given))));
+        Node { slots, ..node }
+    };
+    Ok(typed.into_iter().map(with_slots).collect())
+}
+
+/// Those that `--select` takes and `--exclude` leaves.
+fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, FieldError> {
+    let mut nodes = nodes;
+    if let Some(indices) = &options.select {
+        nodes = hosts::select(&nodes, indices.as_encoded_bytes())
+            .map_err(|error| FieldError::List { option: "--select", error })?;
+    }
+    if let Some(names) = &options.exclude {
+        let entries = nodes.into_iter().map(HostEntry::from).collect();
+        let excluded = hosts::exclude(entries, names.as_encoded_bytes())
+            .map_err(|error| FieldError::List { option: "--exclude", error })?;
+        // A list of bad nodes is often older than the job, and longer.
+        if !excluded.unmatched.is_empty() {
+            remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
+        }
+        nodes = excluded.kept.into_iter().map(Node::from).collect();
+    }
+    if nodes.is_empty() { Err(FieldError::NothingLeft) } else { Ok(nodes) }
+}
+
+/// This machine under one or more of its own words.
+fn here(nodes: &[Node]) -> Field {
+    let slots = nodes.iter().map(|node| node.slots).try_fold(0u32, |sum, slots| Some(sum.saturating_add(slots?)));
+    let max_slots = nodes.iter().filter_map(|node| node.max_slots).min();
+    Field::Here { slots: slots.map(|slots| slots.min(max_slots.unwrap_or(slots))), max_slots }
+}
+
+#[cfg(test)]
+#[path = "node_list_tests.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+//! Fields of surroundings that are made up.
+
+use super::*;
+use crate::cli::ManagerChoice;
+use crate::cluster::system::fake::Fake;
+
+fn hosts(list: &str) -> HostOptions {
+    HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() }
+}
+
+fn job() -> Fake {
+    Fake::with(&[
+        ("SLURM_JOB_ID", "123"),
+        ("SLURM_JOB_NODELIST", "n[1-4]"),
+        ("SLURM_TASKS_PER_NODE", "8(x4)"),
+        ("SLURM_NTASKS", "30"),
+    ])
+}
+
+/// The field in words, and the remarks.
+fn found(options: &HostOptions, fake: &Fake) -> Result<(String, Vec<String>), String> {
+    let mut remarks = Vec::new();
+    let field = field(options, fake, &mut remarks).map_err(|error| {
+        assert!(!error.hint().is_empty());
+        error.to_string()
+    })?;
+    let number = |mark: &str, number: Option<u32>| number.map(|number| format!("{mark}{number}")).unwrap_or_default();
+    let words = match &field {
+        Field::Here { slots, max_slots } => format!("here{}{}", number(":", *slots), number("/", *max_slots)),
+        Field::Nodes { nodes, allocation } => {
+            let node = |node: &Node| {
+                let user = node.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+                format!("{user}{}{}{}", node.name, number(":", node.slots), number("/", node.max_slots))
+            };
+            let job = allocation.as_ref().map(|job| format!(" of {}{}", job.id, number(" for ", job.ranks)));
+            format!("{}{}", nodes.iter().map(node).collect::<Vec<_>>().join(" "), job.unwrap_or_default())
+        }
+    };
+    Ok((words, remarks))
+}
+
+#[track_caller]
+fn check(options: &HostOptions, fake: &Fake, expected: &str) {
+    assert_eq!(found(options, fake), Ok((expected.to_owned(), Vec::new())));
+}
+
+#[track_caller]
+fn check_error(options: &HostOptions, fake: &Fake, expected: &str) {
+    assert_eq!(found(options, fake), Err(expected.to_owned()));
+}
+
+#[test]
+fn without_hosts_and_job_it_is_this_machine() {
+    let nothing = HostOptions::default();
+    check(&nothing, &Fake::default(), "here");
+    let ignored = HostOptions { manager: ManagerChoice::None, ..HostOptions::default() };
+    check(&ignored, &job(), "here");
+    check(&HostOptions { exclude: Some("n7".into()), ..nothing.clone() }, &Fake::default(), "here");
+    check_error(
+        &HostOptions { select: Some("1".into()), ..nothing },
+        &Fake::default(),
+        "--select chooses from a list of hosts, and there is none",
+    );
+}
+
+#[test]
+fn lists_and_files_are_joined_in_order() {
+    let fake = Fake::default().file("hosts", "# ours\nb:2\nc slots=2 max-slots=4\n").file("-", "d\n");
+    let sources = vec![
+        HostSource::File("hosts".into()),
+        HostSource::List("a:1,b:1,ada@e[1-2]".into()),
+        HostSource::File("-".into()),
+    ];
+    check(&HostOptions { sources, ..HostOptions::default() }, &fake, "b:3 c:2/4 a:1 ada@e1 ada@e2 d");
+}
+
+#[test]
+fn this_machines_own_words_are_this_machine() {
+    check(&hosts("localhost"), &Fake::default(), "here");
+    check(&hosts("localhost:4"), &job(), "here:4");
+    check(&hosts("127.0.0.1:2,[::1]:2"), &Fake::default(), "here:4");
+    check(&hosts("localhost,n1"), &Fake::default(), "localhost n1");
+    check(&hosts("ada@localhost"), &Fake::default(), "ada@localhost");
+    let broken = job().without("SLURM_JOB_NODELIST");
+    check(&hosts("localhost"), &broken, "here");
+    let file = Fake::default().file("hosts", "localhost slots=2 max-slots=3\n");
+    let sources = vec![HostSource::File("hosts".into())];
+    check(&HostOptions { sources, ..HostOptions::default() }, &file, "here:2/3");
+}
+
+#[test]
+fn a_job_has_nodes_and_typed_hosts_choose_from_them() {
+    check(&HostOptions::default(), &job(), "n1:8 n2:8 n3:8 n4:8 of 123 for 30");
+    check(&hosts("n3,n1:2"), &job(), "n3:8 n1:2 of 123");
+    check(&hosts("n[1-4]"), &job(), "n1:8 n2:8 n3:8 n4:8 of 123 for 30");
+    check_error(&hosts("n[3-7]"), &job(), "n[5-7] are not among the nodes of Slurm job 123");
+    check_error(&hosts("n1.example.org"), &job(), "n1.example.org is not among the nodes of Slurm job 123");
+    check(&HostOptions { manager: ManagerChoice::None, ..hosts("n9") }, &job(), "n9");
+}
+
+#[test]
+fn nodes_are_selected_and_then_excluded() {
+    let options = HostOptions { select: Some("1..3".into()), ..HostOptions::default() };
+    check(&options, &job(), "n1:8 n2:8 n3:8 of 123");
+    let options = HostOptions { exclude: Some("n2,n[4-9]".into()), ..options };
+    let remark = "--exclude: n[4-9] would not have been used".to_owned();
+    assert_eq!(found(&options, &job()), Ok(("n1:8 n3:8 of 123".to_owned(), vec![remark])));
+    check(&HostOptions { select: Some("2".into()), ..hosts("b,a,b,c") }, &Fake::default(), "a:1");
+    check_error(
+        &HostOptions { exclude: Some("n[1-2]".into()), ..hosts("n1,n2") },
+        &Fake::default(),
+        "--exclude leaves no host to run on",
+    );
+}
+
+#[test]
+fn errors_say_where_and_what() {
+    check_error(
+        &hosts("login,node[3-1]"),
+        &Fake::default(),
+        "-hosts, column 12: the range 3-1 goes downwards\n    login,node[3-1]\n               ^^^",
+    );
+    let file = |path: &str| HostOptions { sources: vec![HostSource::File(path.into())], ..HostOptions::default() };
+    let fake = Fake::default().file("bad", "a\nb c\n").file("empty", "# none\n").file("-", "");
+    check_error(&file("bad"), &fake, "bad, line 2, column 3: 'c' is not an attribute\n    b c\n      ^");
+    check_error(&file("empty"), &fake, "empty: there is no host in it");
+    check_error(&file("-"), &fake, "standard input: there is no host in it");
+    check_error(&file("none"), &fake, "the hosts cannot be read from none: entity not found");
+    check_error(&hosts("ada@a,bob@a"), &fake, "host a is given with two users, ada and bob");
+    check_error(
+        &HostOptions { select: Some("3".into()), ..hosts("a,b") },
+        &fake,
+        "--select, column 1: there is no host 3, the list has 2\n    3\n    ^",
+    );
+    check_error(
+        &HostOptions { exclude: Some("a:2".into()), ..hosts("a,b") },
+        &fake,
+        "--exclude, column 1: only names of hosts can stand here, without user and slots\n    a:2\n    ^^^",
+    );
+    check_error(
+        &HostOptions::default(),
+        &job().without("SLURM_JOB_NODELIST"),
+        "SLURM_JOB_ID is set, as in a job of Slurm, but SLURM_JOB_NODELIST is not",
+    );
+}
+
+#[test]
+fn bad_nodes_are_left_out_by_their_places() {
+    let all = field(&hosts("a,b,c"), &Fake::default(), &mut Vec::new()).unwrap();
+    let names = |field: &Field| field.nodes().iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&all.without(&[0, 2].into())), ["b"]);
+    assert_eq!(names(&all.without(&[0, 1, 2].into())), Vec::<String>::new());
+    assert_eq!(Field::HERE.without(&[0].into()), Field::HERE);
+}

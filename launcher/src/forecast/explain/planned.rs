@@ -1,0 +1,279 @@
+//! From a plan to what is told of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use nla::bootstrap::{Links, Method};
+use nla::bootstrap::{opening_words, step_words};
+use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
+use nla::sys;
+
+use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
+use crate::cli::{BootstrapKind, LaunchShape};
+use crate::cluster::allocation::Allocation;
+use crate::cluster::hosts::fold;
+use crate::forecast::model::{self, Constants, Shape, Size};
+use crate::plan::environment::is_foreign;
+use crate::plan::remote_launch::{Expedition, kind, why_not};
+use crate::plan::{Machine, Plan};
+use crate::run::session::Ground;
+
+/// What `plan` would do on its ground. `allocation` is the job that the nodes are of, `constants` are what
+/// the model goes by on other nodes.
+pub fn explained(
+    plan: &Plan,
+    ground: &Ground,
+    machine: &Machine,
+    allocation: Option<&Allocation>,
+    constants: &Constants,
+) -> Explained {
+    let launch = &plan.options.launch;
+    let (nodes, ppn) = plan.extent();
+    let mut constants = match ground {
+        Ground::Here => constants.here(machine.cores),
+        Ground::There(_) => constants.clone(),
+    };
+    // More than was typed are never on their way.
+    constants.sessions_max = constants.sessions_max.min(launch.batch.unwrap_or(u32::MAX));
+    let recommended = model::recommend(nodes, ppn, &constants);
+    let (hosts, stations, fanout) = match ground {
+        Ground::Here => (vec![sys::host_name()], vec![sys::host_name(); plan.agents() as usize], None),
+        Ground::There(expedition) => {
+            let names = expedition.nodes.iter().map(|node| node.name.clone()).collect();
+            let stations = expedition.hosts().into_iter().map(|host| host.name).collect();
+            (names, stations, expedition.fanout)
+        }
+    };
+    let batch = launch.batch.unwrap_or(recommended.batch);
+    Explained {
+        hosts: alike(plan, &hosts),
+        spares: spares(plan, ground),
+        tree: Tree {
+            shape: match (fanout, launch.shape) {
+                (Some(_), _) => Shape::Tree.name(),
+                (None, LaunchShape::Linear) => "linear",
+                (None, _) => Shape::Flat.name(),
+            },
+            fanout: fanout.unwrap_or(plan.options.fanout()),
+            batch: launch.batch,
+            is_carried: matches!(ground, Ground::There(expedition) if expedition.links == Links::Sessions),
+            levels: levels(&stations, fanout),
+        },
+        bootstrap: match ground {
+            Ground::Here => here(machine),
+            Ground::There(expedition) => there(plan, expedition, allocation),
+        },
+        environments: environments(plan, &machine.environment, matches!(ground, Ground::There(_))),
+        predicted: model::predict(
+            Size { nodes: nodes.max(1), ppn: ppn.max(1) },
+            fanout.unwrap_or(recommended.tree_fanout),
+            batch,
+            &constants,
+        ),
+        planned: Some(match (fanout, launch.shape, launch.batch) {
+            (Some(_), _, Some(_)) => "tree, batched",
+            (Some(_), _, None) => "tree (multi-level)",
+            (None, LaunchShape::Linear, _) => "linear",
+            (None, _, _) => "flat (SMP-aware)",
+        }),
+        measured: constants.measured,
+        recommended,
+    }
+}
+
+/// The hosts that have ranks, by their places in the field.
+fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
+    let ranks_of: BTreeMap<u32, u32> =
+        plan.settings.first.placement.iter().map(|(agent, ranks)| (agent.0, ranks.len() as u32)).collect();
+    let mut order = Vec::new();
+    let mut sizes: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
+    for (agent, seat) in (1..).zip(&plan.seats) {
+        let (ranks, agents) = sizes.entry(*seat).or_insert_with(|| {
+            order.push(*seat);
+            (0, 0)
+        });
+        *ranks += ranks_of.get(&agent).copied().unwrap_or_default();
+        *agents += 1;
+    }
+    let mut alike: Vec<Alike> = Vec::new();
+    let mut places: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for seat in order {
+        let (ranks, agents) = sizes[&seat];
+        let place = *places.entry((ranks, agents)).or_insert_with(|| {
+            alike.push(Alike { names: Vec::new(), ranks, agents });
+            alike.len() - 1
+        });
+        alike[place].names.push(hosts.get(seat).cloned().unwrap_or_default());
+    }
+    alike
+}
+
+/// The hosts that get agents and no ranks, unless others fail.
+fn spares(plan: &Plan, ground: &Ground) -> Vec<String> {
+    let Ground::There(expedition) = ground else { return Vec::new() };
+    let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
+    let spares = expedition.pool.iter().copied().filter(|node| !used.contains(node));
+    spares.map(|node| expedition.nodes[node].name.clone()).collect()
+}
+
+/// Who starts whom. `stations` are the hosts of all agents.
+fn levels(stations: &[String], fanout: Option<u32>) -> Vec<Level> {
+    let count = stations.len() as u32;
+    let names = |heads: &[Subtree]| {
+        let mut names: Vec<String> = heads.iter().map(|head| stations[head.head().0 as usize - 1].clone()).collect();
+        names.dedup();
+        names
+    };
+    let mut levels: Vec<Level> = Vec::new();
+    let mut heads = vec![Subtree::whole(count, fanout.unwrap_or(count))];
+    loop {
+        heads.retain(|head| head.size() > 1);
+        let below: Vec<Subtree> = heads.iter().flat_map(Subtree::children).collect();
+        let Some(sessions_most) = heads.iter().map(|head| head.children().count() as u32).max() else {
+            return levels;
+        };
+        let by = if levels.is_empty() { Vec::new() } else { names(&heads) };
+        levels.push(Level { by, starts: names(&below), sessions_most });
+        heads = below;
+    }
+}
+
+fn here(machine: &Machine) -> Bootstrap {
+    Bootstrap {
+        name: "fork".to_owned(),
+        why: "as all ranks are on this machine".to_owned(),
+        hosts: vec![sys::host_name()],
+        command: vec![machine.program.clone().into_os_string()],
+        others: None,
+    }
+}
+
+fn there(plan: &Plan, expedition: &Expedition, allocation: Option<&Allocation>) -> Bootstrap {
+    let launch = &plan.options.launch;
+    let hosts = expedition.hosts();
+    let first = hosts.first().cloned().unwrap_or(nla::bootstrap::HostAt { name: String::new(), user: None });
+    let why = match (&launch.bootstrap, allocation) {
+        (Some(_), _) => "as was asked for".to_owned(),
+        (None, Some(allocation)) => match why_not(allocation.manager) {
+            None => format!("as {}", allocation.words()),
+            Some(why) => format!("as {}, and {why}", allocation.words()),
+        },
+        (None, None) => "as there is no allocation".to_owned(),
+    };
+    let name = word(&kind(launch, allocation.map(|allocation| allocation.manager))).to_owned();
+    let (hosts, command, others) = match &expedition.method {
+        // As many as a node has agents, all alike.
+        Method::Step { words, .. } => {
+            let names: BTreeSet<String> = hosts.into_iter().map(|host| host.name).collect();
+            let mut words = step_words(words, &fold(&names), names.len());
+            words.push("...".to_owned());
+            (names.into_iter().collect(), words, None)
+        }
+        method => {
+            let is_alone = hosts.iter().all(|host| *host == first);
+            let words = opening_words(method, &first).unwrap_or_default();
+            (vec![first.name], words, (!is_alone).then(|| "the same with their names".to_owned()))
+        }
+    };
+    Bootstrap { name, why, hosts, command: command.into_iter().map(OsString::from).collect(), others }
+}
+
+/// As `--bootstrap` calls it.
+fn word(kind: &BootstrapKind) -> &'static str {
+    match kind {
+        BootstrapKind::Fork => "fork",
+        BootstrapKind::Ssh => "ssh",
+        BootstrapKind::Manager(manager) => crate::plan::remote_launch::word(*manager),
+        BootstrapKind::Exec(_) => "exec",
+    }
+}
+
+/// One for each command; one for all if they are alike.
+fn environments(plan: &Plan, known: &[(OsString, OsString)], is_away: bool) -> Vec<Environment> {
+    let commands = &plan.settings.first.commands;
+    let mut environments: Vec<_> = commands.iter().map(|command| environment(command, known, is_away)).collect();
+    if environments.iter().all(|environment| *environment == environments[0]) {
+        environments.truncate(1);
+    } else {
+        for (environment, command) in environments.iter_mut().zip(commands) {
+            environment.program = Some(OsString::from_vec(command.program.clone()));
+        }
+    }
+    environments
+}
+
+fn environment(command: &CommandPlan, known: &[(OsString, OsString)], is_away: bool) -> Environment {
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let inherits = |name: &[u8]| match &command.inherit {
+        Inherit::All => true,
+        Inherit::Nothing => false,
+        Inherit::Names(names) => names.iter().any(|known| known == name),
+    };
+    let inherited = match &command.inherit {
+        Inherit::All => "all of yours".to_owned(),
+        Inherit::Nothing => "nothing of yours".to_owned(),
+        Inherit::Names(names) => {
+            format!("of yours only {}", names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", "))
+        }
+    };
+    let stays = |name: &[u8]| is_foreign(name) || is_away && is_bound_to_host(name);
+    let names = known.iter().map(|(name, _)| name.as_bytes());
+    let mut removed: Vec<String> = names.filter(|name| inherits(name) && stays(name)).map(text).collect();
+    removed.sort_unstable();
+    let last = |at: usize| !command.set[at + 1..].iter().any(|(later, _)| *later == command.set[at].0);
+    let word = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
+    let set = command.set.iter().enumerate().filter(|(at, _)| last(*at));
+    let set = set.map(|(_, (name, value))| (word(name), word(value))).collect();
+    Environment { program: None, inherited, removed, set }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn level(by: &[&str], starts: &[&str], sessions_most: u32) -> Level {
+        Level { by: hosts(by), starts: hosts(starts), sessions_most }
+    }
+
+    #[test]
+    fn levels_are_those_of_the_launch() {
+        let stations = hosts(&["a", "b", "c", "d", "e", "f", "g"]);
+        assert_eq!(levels(&stations, None), [level(&[], &["a", "b", "c", "d", "e", "f", "g"], 7)]);
+        let tree = [level(&[], &["a", "d"], 2), level(&["a", "d"], &["b", "c", "e", "f"], 2), level(&["f"], &["g"], 1)];
+        assert_eq!(levels(&stations, Some(2)), tree);
+        assert_eq!(levels(&hosts(&["a", "a", "b", "b"]), None), [level(&[], &["a", "b"], 4)]);
+        assert_eq!(levels(&[], None), []);
+    }
+
+    #[test]
+    fn of_what_is_set_twice_the_last_counts() {
+        let variable = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        let command = CommandPlan {
+            nprocs: 1,
+            program: b"a".to_vec(),
+            args: Vec::new(),
+            inherit: Inherit::Names(vec![b"HOME".to_vec(), b"DISPLAY".to_vec()]),
+            set: vec![variable("A", "1"), variable("B", "2"), variable("A", "3")],
+            wdir: Vec::new(),
+        };
+        let known: Vec<(OsString, OsString)> =
+            ["HOME", "DISPLAY", "SSH_TTY", "PMI_FD"].map(|name| (name.into(), "x".into())).into();
+        let told = |is_away| environment(&command, &known, is_away);
+        let set = vec![("B".into(), "2".into()), ("A".into(), "3".into())];
+        let expected = |removed: &[&str]| Environment {
+            program: None,
+            inherited: "of yours only HOME, DISPLAY".to_owned(),
+            removed: hosts(removed),
+            set: set.clone(),
+        };
+        assert_eq!(told(true), expected(&["DISPLAY"]));
+        assert_eq!(told(false), expected(&[]));
+        let all = environment(&CommandPlan { inherit: Inherit::All, ..command.clone() }, &known, true);
+        assert_eq!(all.removed, ["DISPLAY", "PMI_FD", "SSH_TTY"]);
+    }
+}

@@ -1,0 +1,7 @@
+//! How long a start takes: predicted, measured and simulated.
+
+pub mod calibrate;
+pub mod explain;
+pub mod model;
+pub mod simulate;
+pub mod timing;

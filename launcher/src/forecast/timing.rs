@@ -1,0 +1,285 @@
+//! When each phase of the session was over and how long it took: for `--timing`, and after a launch or an agent
+//! was lost. Always noted; what agents have noted themselves comes with their last words.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use nla::core::{AgentId, NamespaceId, Notice, PhaseTimes, Time, TimedPhase, Timing};
+
+use crate::run::rank_locations::Whereabouts;
+
+/// When agents have come, by their stations.
+#[derive(Clone, Debug, Default)]
+pub struct Arrivals {
+    /// When the plan was made, and the first was about to be started.
+    began: Time,
+    /// Those that are there: since then.
+    bootstrap: PhaseTimes,
+    /// Those that are in the tree: since they were told their places.
+    join: PhaseTimes,
+}
+
+impl Arrivals {
+    /// The first is about to be started.
+    pub fn from(now: Time) -> Self {
+        Self { began: now, ..Self::default() }
+    }
+
+    /// One is there.
+    pub fn on_here(&mut self, now: Time, station: u32) {
+        self.bootstrap.note(AgentId(station), now.saturating_sub(self.began), now);
+    }
+
+    /// One was told its place at `told`, and had joined so long after that.
+    pub fn on_joined(&mut self, told: Time, station: u32, took: Duration) {
+        self.join.note(AgentId(station), took, told.saturating_add(took));
+    }
+
+    /// From the first start until the last of them was there.
+    pub fn bootstrap(&self) -> &PhaseTimes {
+        &self.bootstrap
+    }
+
+    /// Of each, since it was told its place.
+    pub fn join(&self) -> &PhaseTimes {
+        &self.join
+    }
+}
+
+/// What the launcher notes.
+#[derive(Clone, Debug, Default)]
+pub struct Phases {
+    /// Of agents.
+    pub arrivals: Arrivals,
+    /// How many fences there were.
+    fences: u32,
+    /// The one that the launcher has waited for longest, of those behind the first, and how long.
+    slowest: Option<(u32, Duration)>,
+    end: Option<Time>,
+}
+
+/// A line of the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Row {
+    name: String,
+    done: Time,
+    /// The least, about the median, the greatest.
+    took: Option<[Duration; 3]>,
+    /// The hosts that were done last.
+    last: Vec<String>,
+}
+
+/// Where the hosts of stations and agents are looked up.
+pub(crate) struct Names<'a> {
+    /// Of stations.
+    pub(crate) station: &'a dyn Fn(u32) -> String,
+    /// Of agents, once they are in the tree.
+    pub(crate) agents: Option<&'a Whereabouts>,
+}
+
+impl Phases {
+    /// Of a session that came no further than to its agents, and ended then.
+    pub(crate) fn of_launch(arrivals: Arrivals, end: Time) -> Self {
+        Self { arrivals, end: Some(end), ..Self::default() }
+    }
+
+    /// The root has told this.
+    pub fn on_notice(&mut self, notice: &Notice) {
+        if let Notice::Released { namespace: NamespaceId::FIRST, number, took, .. } = notice {
+            self.fences = self.fences.saturating_add(1);
+            if *number > 0 && self.slowest.is_none_or(|(_, longest)| *took > longest) {
+                self.slowest = Some((*number, *took));
+            }
+        }
+    }
+
+    /// The session is over.
+    pub fn on_end(&mut self, now: Time) {
+        self.end = Some(now);
+    }
+
+    /// A table of all phases that have come to an end. `timing` is what those of `agents` agents have
+    /// noted that have told.
+    pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &Names<'_>) -> String {
+        let rows = self.rows(timing, names);
+        let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
+        let mut text = format!("{:width$} {:>11} {:>11} {:>11} {:>11}", "", "done at", "min", "median", "max");
+        let names_hosts = rows.iter().any(|row| !row.last.is_empty());
+        text.push_str(if names_hosts { "  last\n" } else { "\n" });
+        for Row { name, done, took, last } in &rows {
+            let _ = write!(text, "{name:width$} {:>11}", shown(*done));
+            if let Some(took) = took {
+                for time in took {
+                    let _ = write!(text, " {:>11}", shown(*time));
+                }
+            }
+            if !last.is_empty() {
+                let _ = write!(text, "  {}", last.join(", "));
+            }
+            text.push('\n');
+        }
+        if timing.agents > 0 && timing.agents < agents {
+            let _ = writeln!(text, "{} of {agents} agents have told their part", timing.agents);
+        }
+        text
+    }
+
+    fn rows(&self, timing: &Timing, names: &Names<'_>) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
+        rows.push(single("plan", self.arrivals.began));
+        rows.extend(row("bootstrap", &self.arrivals.bootstrap, |agent| (names.station)(agent.0)));
+        rows.extend(row("join", &self.arrivals.join, |agent| (names.station)(agent.0)));
+        let of = |agent: AgentId| names.agents.map_or_else(String::new, |places| places.of_agent(agent).to_owned());
+        let few = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
+        let mut further = PhaseTimes::default();
+        for (phase, times) in &timing.phases {
+            let name = match phase {
+                TimedPhase::Description => "job description".to_owned(),
+                TimedPhase::Spawn => "spawn".to_owned(),
+                TimedPhase::FirstContact => "first contact".to_owned(),
+                TimedPhase::LastContact => "last contact".to_owned(),
+                TimedPhase::Fence(number) if few || *number == 0 => format!("fence {number}"),
+                TimedPhase::Fence(_) => {
+                    further.merge(times);
+                    continue;
+                }
+                TimedPhase::LaterFences => {
+                    further.merge(times);
+                    let slowest = self.slowest.map_or_else(String::new, |(number, _)| format!(", slowest {number}"));
+                    rows.extend(row(&format!("fences 1-{}{slowest}", self.fences.saturating_sub(1)), &further, of));
+                    continue;
+                }
+                TimedPhase::Run => "run".to_owned(),
+                TimedPhase::Teardown => "teardown".to_owned(),
+            };
+            rows.extend(row(&name, times, of));
+        }
+        rows.extend(self.end.map(|done| single("end", done)));
+        let hosts: BTreeSet<&String> = rows.iter().flat_map(|row| &row.last).collect();
+        if hosts.len() < 2 {
+            // All on one host, which says nothing.
+            rows.iter_mut().for_each(|row| row.last.clear());
+        }
+        rows
+    }
+}
+
+fn row(name: &str, times: &PhaseTimes, host: impl Fn(AgentId) -> String) -> Option<Row> {
+    let took = [times.took.min()?, times.took.median()?, times.took.max()?];
+    let mut last: Vec<String> = times.last.iter().map(|(agent, _)| host(*agent)).collect();
+    last.dedup();
+    Some(Row { name: name.to_owned(), done: times.done()?, took: Some(took), last })
+}
+
+/// In milliseconds, or in seconds where nobody counts milliseconds.
+fn shown(time: Duration) -> String {
+    if time < Duration::from_secs(10) {
+        format!("{:.2} ms", time.as_secs_f64() * 1e3)
+    } else {
+        format!("{:.2} s", time.as_secs_f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn times(all: &[(u32, u64, u64)]) -> PhaseTimes {
+        let mut times = PhaseTimes::default();
+        all.iter().for_each(|(agent, took, done)| times.note(AgentId(*agent), ms(*took), ms(*done)));
+        times
+    }
+
+    fn released(number: u32, took: u64) -> Notice {
+        Notice::Released { namespace: NamespaceId::FIRST, number, entries: 0, bytes: 0, took: ms(took) }
+    }
+
+    /// Three agents on hosts n1 to n3.
+    fn started() -> Phases {
+        let mut arrivals = Arrivals::from(ms(2));
+        for (station, now) in [(2, 102), (1, 152), (3, 302)] {
+            arrivals.on_here(ms(now), station);
+        }
+        for (station, took) in [(2, 5), (1, 6), (3, 7)] {
+            arrivals.on_joined(ms(305), station, ms(took));
+        }
+        Phases { arrivals, ..Phases::default() }
+    }
+
+    fn table(phases: &Phases, timing: &Timing) -> String {
+        let host = |station: u32| format!("n{station}");
+        let agents = [1, 2, 3].map(host).into();
+        let places = Whereabouts::on("front".into(), agents);
+        phases.table(timing, 3, &Names { station: &host, agents: Some(&places) })
+    }
+
+    #[test]
+    fn a_session_of_few_fences() {
+        let mut phases = started();
+        [released(0, 9), released(1, 7)].iter().for_each(|notice| phases.on_notice(notice));
+        phases.on_end(ms(12_000));
+        let timing = Timing {
+            agents: 3,
+            phases: [
+                (TimedPhase::Description, times(&[(1, 1, 314), (2, 3, 316), (3, 1, 314)])),
+                (TimedPhase::Fence(0), times(&[(1, 1, 400), (2, 8, 393), (3, 3, 398)])),
+                (TimedPhase::Fence(1), times(&[(1, 1, 500), (2, 8, 493), (3, 3, 498)])),
+                (TimedPhase::Run, times(&[(1, 9_000, 9_400), (2, 9_100, 9_500), (3, 11_000, 11_400)])),
+            ]
+            .into(),
+        };
+        let expected = "
+                    done at         min      median         max  last
+plan                2.00 ms
+bootstrap         302.00 ms   100.00 ms   146.80 ms   300.00 ms  n3, n1, n2
+join              312.00 ms     5.00 ms     5.90 ms     7.00 ms  n3, n1, n2
+job description   316.00 ms     1.00 ms     1.00 ms     3.00 ms  n2, n1, n3
+fence 0           400.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
+fence 1           500.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
+run                 11.40 s  9000.00 ms  9000.00 ms     11.00 s  n3, n2, n1
+end                 12.00 s
+";
+        assert_eq!(format!("\n{}", table(&phases, &timing)), expected);
+    }
+
+    #[test]
+    fn many_fences_are_the_first_and_the_others() {
+        let mut phases = started();
+        (0..100).for_each(|number| phases.on_notice(&released(number, if number == 57 { 50 } else { 2 })));
+        let fence = times(&[(1, 1, 400), (2, 1, 400), (3, 1, 400)]);
+        let mut told: std::collections::BTreeMap<_, _> =
+            (0..8).map(|number| (TimedPhase::Fence(number), fence.clone())).collect();
+        told.insert(TimedPhase::LaterFences, times(&[(1, 1, 900), (1, 48, 500)]));
+        let text = table(&phases, &Timing { agents: 2, phases: told });
+        let names: Vec<_> = text.lines().map(|line| line.split("  ").next().unwrap()).collect();
+        let expected = [
+            "",
+            "plan",
+            "bootstrap",
+            "join",
+            "fence 0",
+            "fences 1-99, slowest 57",
+            "2 of 3 agents have told their part",
+        ];
+        assert_eq!(names, expected);
+        assert!(text.contains(" 48.00 ms  n1, n2, n3\n"), "{text}");
+    }
+
+    #[test]
+    fn on_one_host_nobody_is_the_last() {
+        let names = Names { station: &|_| "laptop".to_owned(), agents: None };
+        let text = started().table(&Timing::default(), 3, &names);
+        assert!(text.starts_with("              done at") && !text.contains("laptop"), "{text}");
+    }
+
+    #[test]
+    fn what_never_came_is_not_there() {
+        assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 2);
+    }
+}

@@ -1,0 +1,184 @@
+//! Who is given what, on a machine that is made up.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+
+use nla::sys::ShellState;
+
+use super::*;
+use crate::cli::{ENVIRONMENT, Typed, parse};
+
+/// A machine where scela-run is `scela_run`, and these variables are set.
+fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
+    Machine {
+        environment: environment.iter().map(|(name, value)| (name.into(), value.into())).collect(),
+        wdir: "/".into(),
+        program: scela_run.to_owned(),
+        cores: 2,
+        shell: ShellState { umask: 0o22, limits: Vec::new(), blocked: 0, ignored: 0 },
+        stdout_is_terminal: false,
+        stdin_in_background: false,
+        session: 0x1234_5678_9abc_def0,
+    }
+}
+
+/// What each command's ranks get set.
+fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> {
+    let words = words.split_whitespace().map(OsString::from).collect();
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+        panic!("not a session");
+    };
+    let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::Field::HERE).unwrap();
+    provide(&mut plan, machine).map_err(|error| error.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let set = |command: &CommandPlan| {
+        command.set.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect()
+    };
+    Ok(plan.settings.first.commands.iter().map(set).collect())
+}
+
+/// A directory in which these names are libraries.
+fn installed(names: &[&str]) -> tempfile::TempDir {
+    let place = tempfile::tempdir().unwrap();
+    for name in names {
+        let path = place.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // Nothing in this tier is a shared library, but any program's file reads like one.
+        fs::copy(std::env::current_exe().unwrap(), path).unwrap();
+    }
+    place
+}
+
+#[test]
+fn only_who_asks_is_given_something() {
+    let place = installed(&["lib/libpmi.so.0"]);
+    let machine = machine(&place.path().join("bin/scela-run"), &[("PATH", OsStr::new("/bin"))]);
+    for words in ["sh : /nonexistent", "--mpi auto sh : sh", "--mpi none sh : sh"] {
+        assert_eq!(provided(words, &machine).unwrap(), [[""; 0]; 2], "{words}");
+    }
+    let given =
+        ["FLUX_JOB_ID=2290616456", &format!("FLUX_PMI_LIBRARY_PATH={}/lib/libpmi.so.0", place.path().display())];
+    assert_eq!(provided("--mpi openmpi sh : sh", &machine).unwrap(), [given, given]);
+}
+
+#[test]
+fn nodes_on_one_host_share_no_memory() {
+    let place = installed(&["libpmi.so.0"]);
+    let scela_run = place.path().join("scela-run");
+    let ways = |words: &str, environment: &[(&str, &OsStr)]| -> Vec<String> {
+        let set = provided(words, &machine(&scela_run, environment)).unwrap().remove(0);
+        set.into_iter().filter(|set| set.starts_with("OMPI_")).collect()
+    };
+    assert_eq!(ways("--mpi openmpi sh", &[]), [""; 0]);
+    assert_eq!(ways("--mpi openmpi --agents-as-nodes sh", &[]), ["OMPI_MCA_btl=tcp,self"]);
+    assert_eq!(ways("--agents-as-nodes sh", &[]), [""; 0]);
+    let chosen = [("OMPI_MCA_btl", OsStr::new("self,vader"))];
+    assert_eq!(ways("--mpi openmpi --agents-as-nodes sh", &chosen), [""; 0], "it is passed on as it is");
+    assert_eq!(
+        ways("--mpi openmpi --agents-as-nodes -genv OMPI_MCA_btl self sh", &[]),
+        ["OMPI_MCA_btl=tcp,self", "OMPI_MCA_btl=self"],
+        "the last one counts"
+    );
+}
+
+/// Of a variable set twice, the last value counts.
+#[test]
+fn the_users_own_values_go_before() {
+    let place = installed(&["libpmi.so"]);
+    let machine = machine(&place.path().join("scela-run"), &[]);
+    let set = provided("--mpi openmpi -genv FLUX_JOB_ID 7 -env FLUX_PMI_LIBRARY_PATH /x sh", &machine).unwrap();
+    assert_eq!(set[0].len(), 4);
+    assert_eq!(set[0][2..], ["FLUX_JOB_ID=7", "FLUX_PMI_LIBRARY_PATH=/x"]);
+}
+
+#[test]
+fn the_library_is_found_beside_the_program() {
+    let places = ["bin/libpmi.so.0", "bin/libpmi.so", "lib/libpmi.so.0", "lib/libpmi.so", "lib64/libpmi.so.0"];
+    let multiarch = format!("lib/{}-linux-gnu/libpmi.so.0", std::env::consts::ARCH);
+    let all: Vec<PathBuf> =
+        places.into_iter().chain([&*multiarch]).map(|place| Path::new("/opt").join(place)).collect();
+    for first in 0..all.len() {
+        let found = library(Path::new("/opt/bin/scela-run"), &|path| all[first..].iter().any(|there| there == path));
+        assert_eq!(found.as_ref(), Ok(&all[first]));
+    }
+}
+
+#[test]
+fn what_is_no_library_of_ours_is_passed_over() {
+    let place = installed(&["lib64/libpmi.so"]);
+    for name in ["libpmi.so.0", "lib/libpmi.so"] {
+        fs::create_dir_all(place.path().join("lib")).unwrap();
+        fs::write(place.path().join(name), "not a library").unwrap();
+    }
+    let found = library(&place.path().join("bin/scela-run"), &is_ours);
+    assert_eq!(found, Ok(place.path().join("lib64/libpmi.so")));
+}
+
+#[test]
+fn without_a_library_the_user_reads_where_it_was_looked_for() {
+    let multiarch = format!("/opt/none/lib/{}-linux-gnu", std::env::consts::ARCH);
+    assert_eq!(
+        provided("--mpi openmpi ./solver", &machine(Path::new("/opt/none/bin/scela-run"), &[])).unwrap_err(),
+        format!(
+            "'./solver' is to run with Open MPI, which needs ScELA's libpmi.so, and that was not found\n  \
+             looked for libpmi.so.0 and libpmi.so in /opt/none/bin, /opt/none/lib, /opt/none/lib64, {multiarch}\n  \
+             hint: install it beside scela-run or in ../lib, or name it in SCELA_PMI_LIBRARY; \
+             '--mpi none' starts the ranks without it"
+        )
+    );
+}
+
+#[test]
+fn a_variable_names_the_library() {
+    let place = installed(&["libpmi.so.0", "elsewhere/mine.so"]);
+    let named = place.path().join("elsewhere/mine.so");
+    let scela_run = place.path().join("scela-run");
+    let with = |value: &OsStr| provided("--mpi openmpi sh", &machine(&scela_run, &[(LIBRARY_VARIABLE, value)]));
+    assert_eq!(with(named.as_os_str()).unwrap()[0][1], format!("FLUX_PMI_LIBRARY_PATH={}", named.display()));
+    let relative = named.strip_prefix("/").unwrap();
+    assert_eq!(with(relative.as_os_str()).unwrap()[0][1], format!("FLUX_PMI_LIBRARY_PATH={}", named.display()));
+    assert!(with(OsStr::new("")).unwrap()[0][1].ends_with("/libpmi.so.0"), "empty is as good as unset");
+    assert_eq!(
+        with(OsStr::new("/opt/none/libpmi.so")).unwrap_err(),
+        "SCELA_PMI_LIBRARY names '/opt/none/libpmi.so', which is not a file\n  \
+         hint: name ScELA's libpmi.so, or unset it"
+    );
+    assert!(ENVIRONMENT.iter().any(|(name, _)| *name == LIBRARY_VARIABLE), "help tells of it");
+}
+
+#[test]
+fn old_and_new_open_mpi_are_told_apart() {
+    let needs = |libraries: &[&str]| Needs {
+        libraries: libraries.iter().map(|library| (*library).to_owned()).collect(),
+        ..Needs::default()
+    };
+    let old = needs(&["libopen-rte.so.40", "libopen-pal.so.40", "libc.so.6"]);
+    let new = needs(&["libopen-pal.so.80", "libpmix.so.2", "libc.so.6"]);
+    let version = |libraries: &[&str], here: Option<&Needs>| {
+        version_of(&needs(libraries), &|library| {
+            assert_eq!(library, "libmpi.so.40");
+            here.cloned()
+        })
+    };
+    for program in ["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40.30", "liboshmem.so.40"] {
+        assert_eq!(version(&["libm.so.6", program], Some(&old)), Some(OpenMpi::ThroughPmi), "{program}");
+        assert_eq!(version(&[program], Some(&new)), Some(OpenMpi::ThroughPmix), "{program}");
+        assert_eq!(version(&[program], None), Some(OpenMpi::ThroughPmi), "{program}");
+    }
+    for program in ["libmpi.so.12", "libmpi.so.20", "libmpich.so.12", "libopen-rte.so.40", "libmpi.so.4"] {
+        assert_eq!(version(&[program], Some(&old)), None, "{program}");
+    }
+}
+
+/// Open MPI 4 was seen to fail with 32768, 32769 and 2147483647, and to work with numbers like these.
+#[test]
+fn job_numbers_fit_open_mpi() {
+    for session in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1_0000, u64::from(u32::MAX), 1 << 32, 1 << 47, u64::MAX] {
+        let job = job(session);
+        assert_eq!(job & 0x8000, 0, "{session:#x} gives {job:#x}");
+        assert_ne!(job & 0x7fff, 0, "{session:#x} gives {job:#x}");
+    }
+    assert_eq!(job(0x1234_5678_9abc_def0), 0x8888_0888);
+    let distinct: std::collections::BTreeSet<u32> = (0..10_000).map(|session| job(session << 16 | 1)).collect();
+    assert_eq!(distinct.len(), 10_000);
+}

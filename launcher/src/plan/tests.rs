@@ -1,0 +1,314 @@
+//! What the command line means on a machine that is made up.
+
+use std::ffi::OsStr;
+
+use nla::core::{AgentId, Inherit};
+
+use super::seats::libc_nofile;
+use super::*;
+use crate::cli::{HostOptions, MapBy, Typed, parse};
+
+fn machine() -> Machine {
+    let variables =
+        [("PATH", "/bin"), ("HOME", "/home/u"), ("PMI_RANK", "3"), ("SLURM_PROCID", "1"), ("SLURM_JOB_ID", "9")];
+    Machine {
+        environment: variables.map(|(name, value)| (name.into(), value.into())).into(),
+        wdir: "/home/u/work".into(),
+        program: "/opt/scela-run".into(),
+        cores: 2,
+        shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
+        stdout_is_terminal: false,
+        stdin_in_background: false,
+        session: 0x1234_5678_9abc_def0,
+    }
+}
+
+fn planned(words: &str, machine: &Machine) -> Result<Plan, PlanError> {
+    let words = words.split_whitespace().map(OsString::from).collect();
+    let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
+    match parse(OsStr::new("scela-run"), words, &read_file) {
+        Ok(Typed::Run(request)) => plan(&request, machine, &crate::cluster::node_list::Field::HERE),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn plan_of(words: &str) -> Plan {
+    planned(words, &machine()).unwrap()
+}
+
+#[test]
+fn without_np_there_is_a_rank_per_core() {
+    assert_eq!(plan_of("./a").size(), 2);
+    assert_eq!(plan_of("-ppn 3 ./a").size(), 3);
+}
+
+#[test]
+fn commands_are_numbered_through() {
+    let plan = plan_of("-n 2 ./a x y : -n 3 -wdir sub ./b");
+    let first = &plan.settings.first;
+    assert_eq!((first.size, first.commands.len(), first.commands[0].nprocs), (5, 2, 2));
+    assert_eq!(first.command_of(pmi::Rank(1)).unwrap().0, 0);
+    let (index, command) = first.command_of(pmi::Rank(2)).unwrap();
+    assert_eq!((index, command.wdir.as_slice()), (1, &b"/home/u/work/sub"[..]));
+    assert!(first.is_consistent());
+}
+
+#[test]
+fn agents_are_as_many_as_ranks_and_descriptors_ask_for() {
+    assert_eq!(plan_of("-np 8 ./a").agents(), 1);
+    assert_eq!(plan_of("-np 64 ./a").agents(), 2, "one per core");
+    assert_eq!(plan_of("-np 512 ./a").agents(), 4, "128 ranks each");
+    assert_eq!(plan_of("-np 1024 ./a").agents(), 4, "two per core");
+    assert_eq!(plan_of("-np 4000 ./a").agents(), 5, "992 ranks each, as their descriptors allow");
+    assert_eq!(plan_of("-np 16000 ./a").agents(), 17, "4096 descriptors serve 992 ranks");
+    assert_eq!(plan_of("-np 8 --agents-per-node 5 ./a").agents(), 5);
+    let mut poor = machine();
+    poor.shell.limits = vec![(libc_nofile(), 256, 256)];
+    assert_eq!(planned("-np 64 ./a", &poor).unwrap().agents(), 2);
+    assert_eq!(planned("-np 320 ./a", &poor).unwrap().agents(), 10);
+}
+
+#[test]
+fn agents_are_one_node_unless_they_are_to_be_nodes() {
+    let wire = |words: &str| plan_of(words).settings.first.mapping.wire_value().unwrap();
+    assert_eq!(wire("-np 8 --agents-per-node 4 ./a"), "(vector,(0,1,8))");
+    assert_eq!(wire("-np 8 --agents-per-node 4 --agents-as-nodes ./a"), "(vector,(0,4,2))");
+    assert_eq!(wire("-np 8 -ppn 1 --agents-per-node 4 --agents-as-nodes ./a"), "(vector,(0,4,1),(0,4,1))");
+    assert_eq!(plan_of("-np 8 -ppn 2 --agents-as-nodes ./a").agents(), 4);
+}
+
+#[test]
+fn an_outer_launchers_variables_do_not_reach_the_ranks() {
+    let names: Vec<_> = plan_of("./a")
+        .settings
+        .session
+        .environment
+        .iter()
+        .map(|(name, _)| String::from_utf8(name.clone()).unwrap())
+        .collect();
+    assert_eq!(names, ["PATH", "HOME", "SLURM_JOB_ID"]);
+}
+
+#[test]
+fn environment_options_add_up_and_the_commands_own_come_last() {
+    let plan = plan_of("-genv A 1 -x HOME -env A 2 ./a");
+    let command = &plan.settings.first.commands[0];
+    let set: Vec<_> = command.set.iter().map(|(name, value)| (&name[..], &value[..])).collect();
+    assert_eq!(set, [(&b"A"[..], &b"1"[..]), (b"HOME", b"/home/u"), (b"A", b"2")]);
+    assert_eq!(command.inherit, Inherit::All);
+    let plan = plan_of("-genvlist PATH,HOME -x NOPE ./a");
+    assert_eq!(plan.settings.first.commands[0].inherit, Inherit::Names(vec![b"PATH".to_vec(), b"HOME".to_vec()]));
+    assert_eq!(plan.remarks, ["'NOPE' is to be passed to the ranks, but is not set"]);
+    assert_eq!(plan_of("-envnone ./a").settings.first.commands[0].inherit, Inherit::Nothing);
+}
+
+#[test]
+fn standard_input_goes_to_rank_0_unless_told_otherwise() {
+    let takers = |words: &str| plan_of(words).settings.first.stdin.to_string();
+    assert_eq!(takers("-np 4 ./a"), "0");
+    assert_eq!(takers("-np 4 -s all ./a"), "0-3");
+    assert_eq!(takers("-np 4 -s 1,3 ./a"), "1,3");
+    assert_eq!(takers("-np 4 -s ./input ./a"), "0-3");
+    assert!(plan_of("-np 4 -s none ./a").input.is_none());
+    let background = Machine { stdin_in_background: true, ..machine() };
+    assert!(planned("-np 4 ./a", &background).unwrap().input.is_none());
+    assert_eq!(
+        planned("-np 2 -s 1-2 ./a", &machine()).unwrap_err().to_string(),
+        "standard input is to go to rank 2, but the ranks are 0 to 1"
+    );
+}
+
+#[test]
+fn lines_are_held_unless_somebody_watches() {
+    let holds = |words: &str, terminal| {
+        planned(words, &Machine { stdout_is_terminal: terminal, ..machine() }).unwrap().settings.session.hold_lines
+    };
+    assert!(holds("-np 4 ./a", false));
+    assert!(!holds("-np 4 ./a", true));
+    assert!(!holds("-np 1 ./a", false));
+}
+
+#[test]
+fn too_many_ranks_and_too_many_per_node_are_told() {
+    let error = planned("-np 16777216 ./a : -np 1 ./a", &machine()).unwrap_err();
+    assert_eq!(error.to_string(), "16777217 ranks are more than a job can have (16777216)");
+    assert_eq!(
+        plan_of("-np 4 -ppn 2 ./a").remarks,
+        ["4 ranks are more than -ppn 2 on 1 node(s) makes; they are started all the same"]
+    );
+    assert!(plan_of("-np 2 -ppn 2 ./a").remarks.is_empty());
+}
+
+#[test]
+fn the_demo_is_this_program_itself() {
+    let plan = plan_of("-np 3 --demo");
+    let command = &plan.settings.first.commands[0];
+    assert_eq!((command.program.as_slice(), command.args.len(), plan.demo), (&b"/opt/scela-run"[..], 1, true));
+}
+
+/// A field of the nodes of a list.
+fn field_of(list: &str) -> Field {
+    let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
+    crate::cluster::node_list::field(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
+}
+
+/// A plan for the nodes of a list, under options that no word stands for yet.
+fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Result<Plan, PlanError> {
+    let words = words.split_whitespace().map(OsString::from).collect();
+    let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
+    let Ok(Typed::Run(mut request)) = parse(OsStr::new("scela-run"), words, &read_file) else {
+        panic!("not a session");
+    };
+    change(&mut request.options.hosts);
+    plan(&request, &machine(), &field_of(list))
+}
+
+fn plan_on(words: &str, list: &str) -> Plan {
+    planned_on(words, list, |_| ()).unwrap()
+}
+
+/// For each agent its seat, its node and its ranks.
+fn seats(plan: &Plan) -> String {
+    let first = &plan.settings.first;
+    assert!(first.is_consistent());
+    assert_eq!((plan.seats.len(), plan.settings.nodes.len()), (plan.agents() as usize, plan.agents() as usize));
+    let one = |((id, node), seat): ((&AgentId, &u32), &usize)| {
+        let ranks = first.placement.iter().find(|(agent, _)| agent == id).map(|(_, ranks)| ranks.to_string());
+        format!("{}@{seat}/{node}={}", id.0, ranks.unwrap_or_default())
+    };
+    plan.settings.nodes.iter().zip(&plan.seats).map(one).collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn each_node_with_ranks_has_an_agent() {
+    let plan = plan_on("-np 6 ./a", "a:4,b:4,c:4");
+    assert_eq!(seats(&plan), "1@0/0=0-3 2@1/1=4-5");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,4),(1,1,2))");
+    assert_eq!((plan.settings.first.universe, plan.settings.first.owners.len()), (12, 0));
+    let plan = plan_on("-np 512 ./a", "n[1-32]");
+    assert_eq!((plan.agents(), plan.seats[31], plan.settings.first.universe), (32, 31, 512));
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,32,16))");
+}
+
+#[test]
+fn a_node_with_many_ranks_has_several_agents() {
+    let plan = plan_on("-np 2001 ./a", "a:1001,b:1000");
+    assert_eq!(seats(&plan), "1@0/0=0-499 2@0/0=500-1000 3@1/1=1001-2000");
+    assert_eq!(plan.settings.first.owners, [(AgentId(2), AgentId(1))]);
+    let plan = plan_on("-np 5 --agents-per-node 2 ./a", "a:4,b:4");
+    assert_eq!(seats(&plan), "1@0/0=0-1 2@0/0=2-3 3@1/1= 4@1/1=4");
+    let error = planned_on("-np 4000000 --agents-per-node 1024 ./a", "n[1-4096]", |_| ()).unwrap_err();
+    assert_eq!(error.to_string(), "4194304 agents are more than a session can have (1048576)");
+}
+
+#[test]
+fn ranks_that_go_round_are_split_in_the_order_of_the_node() {
+    let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
+    let plan = planned_on("-np 8 --agents-per-node 2 ./a", "a,b", cyclic).unwrap();
+    assert_eq!(seats(&plan), "1@0/0=0,2 2@0/0=4,6 3@1/1=1,3 4@1/1=5,7");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,2,1),(0,2,1),(0,2,1),(0,2,1))");
+}
+
+#[test]
+fn what_agents_would_not_take_in_is_not_planned() {
+    let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
+    assert!(planned_on("-np 2097152 ./a", "a,b", cyclic).is_ok());
+    let error = planned_on("-np 2097153 ./a", "a,b", cyclic).unwrap_err();
+    assert_eq!(error.to_string(), "neighbouring ranks are on different nodes so often that agents do not take it in");
+}
+
+#[test]
+fn nodes_are_numbered_as_ranks_come_to_them() {
+    let map = |text: &'static str| move |hosts: &mut HostOptions| hosts.rankmap = Some(text.into());
+    let plan = planned_on("./a", "a,b,c,d", map("3,3,0,2*3")).unwrap();
+    assert_eq!(seats(&plan), "1@3/0=0-1,3-4 2@0/1=2");
+    assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,2),(1,1,1),(0,1,2))");
+    let error = planned_on("-np 2 ./a", "a,b", map("0,2")).unwrap_err();
+    assert_eq!(error.to_string(), "the rank map names node 2, and the nodes are 0 to 1");
+    assert_eq!(planned_on("-np 2 ./a", "localhost", map("0,0")).unwrap().size(), 2);
+    let error = planned_on("./a", "localhost", map("0,1")).unwrap_err();
+    assert_eq!(error.to_string(), "the rank map names node 1, and the nodes are 0 to 0");
+}
+
+#[test]
+fn without_np_ranks_are_as_many_as_slots() {
+    assert_eq!(plan_on("./a", "a:4,b:2").size(), 6);
+    assert_eq!(plan_on("./a", "a,b,c").size(), 3);
+    assert_eq!(plan_on("-ppn 3 ./a", "a,b").size(), 6);
+    assert_eq!(plan_on("./a", "localhost:5").size(), 5);
+    let sizes = |words: &str| -> Vec<u32> {
+        plan_on(words, "a:4,b:4").settings.first.commands.iter().map(|command| command.nprocs).collect()
+    };
+    assert_eq!(sizes("-np 1 ./a : ./b"), [1, 7]);
+    assert_eq!(sizes("-np 2 ./a : ./b : ./c"), [2, 3, 3]);
+    assert_eq!(sizes("-np 9 ./a : ./b"), [9, 1]);
+
+    let job = Field::Nodes {
+        nodes: field_of("a:4,b:4").nodes().to_vec(),
+        allocation: Some(crate::cluster::allocation::Allocation {
+            manager: crate::cli::Manager::Slurm,
+            id: "1".into(),
+            nodes: Vec::new(),
+            ranks: Some(6),
+            found_by: "SLURM_JOB_NODELIST",
+        }),
+    };
+    let size = |words: &str| {
+        let words = words.split_whitespace().map(OsString::from).collect();
+        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+            panic!("not a session");
+        };
+        plan(&request, &machine(), &job).unwrap().size()
+    };
+    assert_eq!((size("./a"), size("-ppn 4 ./a"), size("-np 3 ./a")), (6, 8, 3));
+}
+
+#[test]
+fn crowded_and_left_out_nodes_are_told() {
+    let told = "64 ranks on 8 slots: nodes are oversubscribed";
+    assert_eq!(plan_on("-np 64 ./a", "a:4,b:4").remarks, [told]);
+    assert_eq!(plan_on("-np 64 ./a", "localhost:8").remarks, [told]);
+    assert!(plan_on("-np 64 ./a", "a,b").remarks.is_empty());
+    let words = "-np 4 ./a".split_whitespace().map(OsString::from).collect();
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+        panic!("not a session");
+    };
+    let field = field_of("a:2,b:2,c:2");
+    let again = |bad: &[usize]| plan(&request, &machine(), &field.without(&bad.iter().copied().collect()));
+    assert_eq!(seats(&again(&[]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(seats(&again(&[1]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(seats(&again(&[0, 1]).unwrap()), "1@0/0=0-3");
+    assert_eq!(again(&[0, 1, 2]).unwrap_err().to_string(), "no node is left to run on");
+}
+
+#[test]
+fn a_job_does_not_shrink_with_its_field() {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("none")) else {
+        panic!("not a session");
+    };
+    let field = field_of("a:2,b:2,c:2");
+    let request = plan(&request, &machine(), &field).unwrap().settled(&request);
+    let plan = plan(&request, &machine(), &field.without(&[1].into())).unwrap();
+    assert_eq!(seats(&plan), "1@0/0=0-2 2@1/1=3-5");
+    assert_eq!(plan.remarks, ["6 ranks on 4 slots: nodes are oversubscribed"]);
+}
+
+#[test]
+fn what_does_not_go_together_is_told() {
+    let error = planned_on("-np 4 --agents-as-nodes ./a", "a,b", |_| ()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts"
+    );
+    let per_node = |hosts: &mut HostOptions| hosts.map_by = MapBy::PerNode(2);
+    let error = planned_on("-ppn 3 ./a", "a,b", per_node).unwrap_err();
+    assert_eq!(error.to_string(), "-ppn 3 and --map-by ppr:2:node do not agree");
+    assert_eq!(seats(&planned_on("-ppn 2 ./a", "a,b", per_node).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+}
+
+#[test]
+fn who_gives_the_hosts_on_standard_input_has_none_for_ranks() {
+    let from_input = |hosts: &mut HostOptions| hosts.sources = vec![HostSource::File("-".into())];
+    assert!(planned_on("-np 4 ./a", "a,b", from_input).unwrap().input.is_none());
+    assert!(plan_on("-np 4 ./a", "a,b").input.is_some());
+}

@@ -1,0 +1,119 @@
+//! The beginning of the way for standard input: the launcher's own, or a file.
+//!
+//! Read by a thread of its own, since it may be anything, and only as fast as the slowest taker
+//! takes it. On a terminal nothing is read while the launcher is in the background: the thread
+//! waits until it is continued in the foreground.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::Thread;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::{getpgrp, read, tcgetpgrp};
+use nla::link::{Link, Receipt};
+use nla::wire::Lane;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = 32 * 1024;
+/// Blocks under way at a time.
+const BLOCKS: usize = 8;
+/// How often a launcher in the background looks whether it is in the foreground again, at most.
+const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
+
+/// Where input comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Source {
+    /// The launcher's standard input.
+    Standard,
+    /// A file.
+    File(PathBuf),
+}
+
+/// The reading thread; wake it when the launcher was continued.
+pub(crate) struct Reader {
+    thread: Option<Thread>,
+}
+
+impl Reader {
+    /// Reads `source` to its end and sends it to `takers`, from a task of this thread's `LocalSet`.
+    pub(crate) fn start(source: Source, takers: Vec<Link>) -> io::Result<Self> {
+        let file = match &source {
+            Source::Standard => None,
+            Source::File(path) => Some(File::open(path)?),
+        };
+        let (blocks, incoming) = mpsc::channel(1);
+        let thread = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || match file {
+            Some(file) => follow(file.as_fd(), &blocks),
+            None => follow(io::stdin().as_fd(), &blocks),
+        })?;
+        tokio::task::spawn_local(send(incoming, takers));
+        Ok(Self { thread: Some(thread.thread().clone()) })
+    }
+
+    /// Nobody takes input.
+    pub(crate) fn none() -> Self {
+        Self { thread: None }
+    }
+
+    /// The launcher goes on, maybe in the foreground now.
+    pub(crate) fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.unpark();
+        }
+    }
+}
+
+/// Whether `terminal` is one on which this process is in the background.
+pub fn is_background(terminal: BorrowedFd<'_>) -> bool {
+    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
+}
+
+fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {
+    // Without this, reading in the background would stop the whole launcher.
+    let mut ttin = SigSet::empty();
+    ttin.add(Signal::SIGTTIN);
+    let _ = ttin.thread_block();
+    loop {
+        if is_background(source) {
+            std::thread::park_timeout(BACKGROUND_PAUSE);
+            continue;
+        }
+        let mut block = vec![0; BLOCK_BYTES];
+        match read(source, &mut block) {
+            Ok(0) => break,
+            Ok(count) => {
+                block.truncate(count);
+                if blocks.blocking_send(block.into()).is_err() {
+                    return;
+                }
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::EAGAIN) => std::thread::park_timeout(Duration::from_millis(10)),
+            // The terminal says that this is the background after all.
+            Err(Errno::EIO) if nix::unistd::isatty(source).unwrap_or(false) && is_background(source) => {}
+            Err(_) => break,
+        }
+    }
+    let _ = blocks.blocking_send(Bytes::new());
+}
+
+async fn send(mut blocks: mpsc::Receiver<Bytes>, takers: Vec<Link>) {
+    let room = Arc::new(Semaphore::new(BLOCKS));
+    while let Some(block) = blocks.recv().await {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let permit = Arc::new(permit);
+        for taker in &takers {
+            taker.send(Lane::Stdin, block.clone(), Receipt::holding(Arc::clone(&permit)));
+        }
+        if block.is_empty() {
+            return;
+        }
+    }
+}

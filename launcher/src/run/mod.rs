@@ -1,0 +1,15 @@
+//! A session at work: agents, streams, signals, reports and the exit code.
+
+mod assemble;
+mod bootstrap;
+pub mod demo;
+pub mod exit;
+pub(crate) mod input;
+mod output;
+pub(crate) mod pattern;
+mod progress;
+pub(crate) mod rank_locations;
+pub mod report;
+pub mod session;
+mod signals;
+pub mod stats;

@@ -1,0 +1,33 @@
+//! How an agent gets onto a node and into the tree.
+//!
+//! A **station** is where an agent is to be started, numbered from 1 in the order of the plan's nodes;
+//! the launcher is 0. Stations and agents are not the same: a station whose node fails gets no agent,
+//! and the numbers of agents, which are places in the tree, are given to the stations that are left.
+
+pub(crate) mod agent_channel;
+pub(crate) mod agent_shell;
+mod attempt;
+mod callback;
+mod deadline;
+mod failure;
+mod processes;
+mod program;
+mod protocol;
+mod script;
+mod shell;
+mod shell_channel;
+mod shell_links;
+mod slurm;
+mod starter;
+mod step;
+mod window;
+
+pub use failure::{StartFailure, StartPhase};
+pub use program::own_program;
+pub use protocol::{
+    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, RemoteProgram, Sent, marked,
+};
+pub use script::agent_id;
+pub use shell::opening_words;
+pub use starter::{Starter, StationReport};
+pub use step::step_words;

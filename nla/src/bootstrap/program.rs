@@ -1,0 +1,127 @@
+//! This program as it is sent to nodes where it is not.
+//!
+//! Only what the kernel loads is sent: the headers of an ELF file say how far that reaches, and what debuggers
+//! read lies behind it. The rest is four fifths of a release build.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::Sender;
+
+use super::protocol::Sent;
+
+/// Bytes that are read at a time.
+const PIECE: usize = 64 * 1024;
+
+/// What this process runs, under a name that says what is in it and whose it is. Reads all of it.
+pub fn own_program() -> io::Result<Sent> {
+    let (mut hasher, mut size) = (DefaultHasher::new(), 0);
+    let mut file = loaded()?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            length => {
+                hasher.write(&piece[..length]);
+                size += length as u64;
+            }
+        }
+    }
+    Ok(Sent { name: format!(".scela-{}-{:016x}", nix::unistd::getuid(), hasher.finish()), size })
+}
+
+/// Sends it.
+pub(super) async fn send(input: &mut Sender) -> io::Result<()> {
+    let mut file = loaded()?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        match file.read(&mut piece)? {
+            0 => return Ok(()),
+            length => input.write_all(&piece[..length]).await?,
+        }
+    }
+}
+
+/// As much of this process's program as is loaded.
+fn loaded() -> io::Result<impl Read> {
+    let mut file = File::open("/proc/self/exe")?;
+    let mut head = vec![0; 4096];
+    let length = file.read(&mut head)?;
+    let extent = loaded_bytes(&head[..length]).unwrap_or(u64::MAX);
+    Ok(io::Read::chain(io::Cursor::new(head).take(length as u64), file).take(extent))
+}
+
+/// How many bytes of a file the kernel loads: the end of the last loaded segment. `None` for what is no
+/// 64-bit little-endian ELF file, or one whose program headers are not at its beginning.
+fn loaded_bytes(head: &[u8]) -> Option<u64> {
+    const LITTLE_64: &[u8] = b"\x7fELF\x02\x01";
+    const LOAD: u32 = 1;
+    let number = |at: usize| Some(u64::from_le_bytes(*head.get(at..)?.first_chunk()?));
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(*head.get(at..)?.first_chunk()?)));
+    head.starts_with(LITTLE_64).then_some(())?;
+    let (first, size, count) = (usize::try_from(number(32)?).ok()?, half(54)?, half(56)?);
+    let mut end = None;
+    for at in (0..count).map(|i| first.checked_add(i.checked_mul(size)?)) {
+        let at = at?;
+        let kind = u32::from_le_bytes(*head.get(at..)?.first_chunk()?);
+        if kind == LOAD {
+            end = end.max(Some(number(at + 8)?.checked_add(number(at + 32)?)?));
+        }
+    }
+    end
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Write;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Makes a program. Another process writes it: a file cannot be executed while anybody has it open for writing, as
+    /// has each process that another test's thread forks meanwhile.
+    pub(in crate::bootstrap) fn install(path: &Path, bytes: &[u8]) {
+        let mut command = Command::new("sh");
+        command.args(["-c", "cat > \"$0\" && chmod 700 \"$0\""]).arg(path).stdin(Stdio::piped());
+        let mut writer = command.spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(bytes).unwrap();
+        assert!(writer.wait().unwrap().success());
+    }
+
+    #[test]
+    fn what_is_loaded_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cut");
+        let bytes = std::fs::read("/bin/sh").unwrap();
+        let extent = loaded_bytes(&bytes[..4096]).unwrap() as usize;
+        assert!(extent <= bytes.len());
+        install(&path, &bytes[..extent]);
+        let said = Command::new(&path).args(["-c", "echo it runs"]).output().unwrap();
+        assert_eq!(said.stdout, b"it runs\n");
+    }
+
+    #[test]
+    fn no_head_of_a_file_is_trusted() {
+        let head = std::fs::read("/bin/sh").unwrap()[..4096].to_vec();
+        for length in [0, 5, 16, 63, 64, 100, 200] {
+            assert_eq!(loaded_bytes(&head[..length]), None, "{length} bytes");
+        }
+        assert_eq!(loaded_bytes(b"#!/bin/sh\n"), None);
+        for at in 32..600 {
+            let mut broken = head.clone();
+            broken[at] ^= 0xff;
+            // Whatever it says, it says something.
+            let _ = loaded_bytes(&broken);
+        }
+    }
+
+    #[test]
+    fn a_program_has_the_name_of_its_content() {
+        let (one, other) = (own_program().unwrap(), own_program().unwrap());
+        assert_eq!(one, other);
+        assert!(one.size > 0 && one.name.starts_with(".scela-"));
+    }
+}

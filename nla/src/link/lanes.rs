@@ -1,0 +1,409 @@
+//! A link at work: one task that reads records, one that writes them.
+//!
+//! Whoever sends puts messages into the queue of a lane and goes on; the writer takes the most
+//! urgent lane that has something to send, and for lanes with a window, something that it may
+//! send. What a queue holds is bounded by who fills it: streams by their windows and permits, the
+//! control and board lanes by [`LINK_QUEUE_BYTES_MAX`], beyond which the peer counts as lost.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::handshake::Accepted;
+use super::stream::{ReadHalf, Stream, WriteHalf};
+use crate::core::AgentId;
+use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
+
+const LANES: usize = Lane::ALL.len();
+/// Bytes that the writer hands to the kernel at a time: the most that an urgent message waits for
+/// inside this process.
+const WRITE_BYTES: usize = 64 * 1024;
+/// Granted window is told to the sender when it has come to this.
+const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
+
+/// What a link tells its owner.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A message of the control or board lane.
+    Message(Bytes),
+    /// The link is gone; nothing follows.
+    Lost(String),
+}
+
+/// Something to be let go when the bytes that it belongs to have been passed on: a window to be
+/// granted again, a permit, a count.
+#[derive(Default)]
+pub struct Receipt(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>);
+
+impl Receipt {
+    /// Holds `what` until the bytes are gone.
+    pub fn holding(what: impl Any + Send + Sync) -> Self {
+        Self(Some(Box::new(what)))
+    }
+}
+
+/// Counts what is written to links: one for all links of a process.
+#[derive(Clone, Default, Debug)]
+pub struct Meter(Arc<Written>);
+
+#[derive(Default, Debug)]
+struct Written {
+    all: AtomicU64,
+    streams: AtomicU64,
+}
+
+impl Meter {
+    /// Bytes that were handed to the kernel: records, with all that belongs to them.
+    pub fn link_bytes(&self) -> u64 {
+        self.0.all.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the lanes with a window that these records carried, the lengths of messages among
+    /// them.
+    pub fn stream_bytes(&self) -> u64 {
+        self.0.streams.load(Ordering::Relaxed)
+    }
+
+    // Statistics: they order nothing.
+
+    fn note_written(&self, bytes: usize) {
+        self.0.all.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn note_stream(&self, bytes: usize) {
+        self.0.streams.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+struct Item {
+    bytes: Bytes,
+    receipt: Receipt,
+}
+
+#[derive(Default)]
+struct Queues {
+    lanes: [VecDeque<Item>; LANES],
+    /// Bytes of the front item, its length in front, that were sent already.
+    sent: [usize; LANES],
+    window: [u32; LANES],
+    grants: [u32; LANES],
+    /// Bytes received that were not granted again yet: never more than the window.
+    held: [u32; LANES],
+    unwindowed_bytes: usize,
+    overflow: bool,
+    closing: bool,
+}
+
+struct Shared {
+    queues: Mutex<Queues>,
+    work: Notify,
+}
+
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        // Nothing in here panics between two steps that belong together.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Notes that bytes have come in. False if the peer had no window for them.
+    fn take_in(&self, lane: Lane, bytes: usize) -> bool {
+        let held = &mut self.queues().held[lane.index()];
+        *held = held.saturating_add(bytes as u32);
+        *held <= STREAM_WINDOW_BYTES
+    }
+}
+
+/// The sending side of a link, for anyone in the process.
+#[derive(Clone)]
+pub struct Link {
+    shared: Arc<Shared>,
+}
+
+/// Window of a lane to be granted to the peer when dropped.
+struct Grant {
+    shared: Arc<Shared>,
+    lane: Lane,
+    bytes: u32,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let due = {
+            let pending = &mut self.shared.queues().grants[self.lane.index()];
+            *pending = pending.saturating_add(self.bytes);
+            *pending >= GRANT_BYTES
+        };
+        if due {
+            self.shared.work.notify_one();
+        }
+    }
+}
+
+/// Takes the messages of the lanes with a window: each with the receipt that grants its window
+/// again. An empty message ends the lane.
+pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
+
+impl Link {
+    /// Sets a link to work in this thread's `LocalSet`: its events go to `events` under the peer's
+    /// number, its streams to `streams`. `suspended` tells that silence means nothing for now, `meter`
+    /// counts what is written.
+    pub fn start(
+        accepted: Accepted,
+        events: mpsc::Sender<(AgentId, LinkEvent)>,
+        streams: StreamSink,
+        dead_time: Duration,
+        suspended: Rc<Cell<bool>>,
+        meter: Meter,
+    ) -> Self {
+        let Accepted { peer, stream, established, leftover } = accepted;
+        let (Stream { read, write }, Established { sealer, opener }) = (stream, established);
+        let shared = Arc::new(Shared {
+            queues: Mutex::new(Queues { window: [STREAM_WINDOW_BYTES; LANES], ..Queues::default() }),
+            work: Notify::new(),
+        });
+        let heard = Rc::new(Cell::new(Instant::now()));
+        let reader = Reader {
+            shared: Arc::clone(&shared),
+            opener,
+            streams,
+            events: events.clone(),
+            peer,
+            heard: Rc::clone(&heard),
+        };
+        let writer =
+            Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new(), meter };
+        tokio::task::spawn_local(async move {
+            // Whichever side ends first takes the other with it.
+            let why = tokio::select! {
+                why = reader.run(read, leftover) => why,
+                why = writer.run(write) => why,
+                why = watch(heard, suspended, dead_time) => why,
+            };
+            let _ = events.send((peer, LinkEvent::Lost(why))).await;
+        });
+        Self { shared }
+    }
+
+    /// Queues a message. It is framed here; `receipt` is let go when it has been written.
+    pub fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
+        debug_assert!(bytes.len() <= lane.message_bytes_max());
+        let mut queues = self.shared.queues();
+        if !lane.has_window() {
+            queues.unwindowed_bytes += bytes.len();
+            queues.overflow |= queues.unwindowed_bytes > LINK_QUEUE_BYTES_MAX;
+        }
+        queues.lanes[lane.index()].push_back(Item { bytes, receipt });
+        drop(queues);
+        self.shared.work.notify_one();
+    }
+
+    /// Writes out what is queued, then closes; the peer sees the end of the stream.
+    pub fn close(&self) {
+        self.shared.queues().closing = true;
+        self.shared.work.notify_one();
+    }
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    opener: Opener,
+    streams: StreamSink,
+    events: mpsc::Sender<(AgentId, LinkEvent)>,
+    peer: AgentId,
+    heard: Rc<Cell<Instant>>,
+}
+
+impl Reader {
+    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> String {
+        let mut assemblers = Lane::ALL.map(Assembler::new);
+        let mut messages = Vec::new();
+        loop {
+            let mut used = 0;
+            loop {
+                match self.opener.open(&buffer[used..]) {
+                    Ok(None) => break,
+                    Ok(Some((content, length))) => {
+                        used += length;
+                        match content {
+                            Content::Piece(lane, bytes) => {
+                                if lane.has_window() && !self.shared.take_in(lane, bytes.len()) {
+                                    return "it broke the protocol: it sent more than it was granted".to_owned();
+                                }
+                                let assembler = &mut assemblers[lane.index()];
+                                assembler.push(bytes);
+                                loop {
+                                    match assembler.next_message() {
+                                        Ok(Some(message)) => messages.push((lane, message)),
+                                        Ok(None) => break,
+                                        Err(error) => return format!("it broke the protocol: {error}"),
+                                    }
+                                }
+                            }
+                            Content::Grant(lane, bytes) => {
+                                let window = &mut self.shared.queues().window[lane.index()];
+                                *window = window.saturating_add(bytes);
+                                self.shared.work.notify_one();
+                            }
+                            Content::Alive => {}
+                        }
+                    }
+                    Err(error) => return format!("it broke the protocol: {error}"),
+                }
+                for (lane, message) in messages.drain(..) {
+                    if lane.has_window() {
+                        // 4 bytes of length went over the wire with it.
+                        let grant = Grant { shared: Arc::clone(&self.shared), lane, bytes: message.len() as u32 + 4 };
+                        (self.streams)(lane, message, Receipt::holding(grant));
+                    } else if self.events.send((self.peer, LinkEvent::Message(message))).await.is_err() {
+                        return "this side is leaving".to_owned();
+                    }
+                }
+            }
+            bytes::Buf::advance(&mut buffer, used);
+            buffer.reserve(WRITE_BYTES.max(RECORD_BYTES_MAX));
+            match stream.read_buf(&mut buffer).await {
+                Ok(0) if buffer.is_empty() => return "it closed the connection".to_owned(),
+                Ok(0) => return "the connection ended in the middle of a record".to_owned(),
+                Ok(_) => self.heard.set(Instant::now()),
+                Err(error) => return format!("the connection broke: {error}"),
+            }
+        }
+    }
+}
+
+/// Ends when nothing was heard for `dead_time`. This process may itself have been late, by load or
+/// by being stopped: then the peer's silence is judged later by as much.
+async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> String {
+    let tick = dead_time / 8;
+    loop {
+        let before = Instant::now();
+        tokio::time::sleep(tick).await;
+        let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
+        heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
+        if heard.get().elapsed() > dead_time {
+            return format!("nothing was heard from it for {} s", dead_time.as_secs());
+        }
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    sealer: Sealer,
+    alive_every: Duration,
+    passed_on: Vec<Receipt>,
+    meter: Meter,
+}
+
+impl Writer {
+    async fn run(mut self, mut stream: WriteHalf) -> String {
+        let mut ticks = tokio::time::interval(self.alive_every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut out = Vec::new();
+        let mut spoke = true;
+        loop {
+            let (overflow, closing) = self.fill(&mut out);
+            if overflow {
+                return "it does not take in what it is sent".to_owned();
+            }
+            if !out.is_empty() {
+                spoke = true;
+                if let Err(error) = stream.write_all(&out).await {
+                    return format!("the connection broke: {error}");
+                }
+                self.meter.note_written(out.len());
+                // Not under the lock: a receipt may take that of another link, or of this one.
+                self.passed_on.clear();
+                out.clear();
+                out.shrink_to(WRITE_BYTES);
+                continue;
+            }
+            if closing {
+                // The reader goes on until the peer has closed too.
+                let _ = stream.shutdown().await;
+                // Of a pipe, this is what the peer sees as the end.
+                drop(stream);
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                biased;
+                () = self.shared.work.notified() => {}
+                _ = ticks.tick() => {
+                    if !std::mem::replace(&mut spoke, false) {
+                        self.sealer.seal(&Content::Alive, &mut out);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Seals what may be sent now, the most urgent first, up to about [`WRITE_BYTES`].
+    fn fill(&mut self, out: &mut Vec<u8>) -> (bool, bool) {
+        let mut queues = self.shared.queues();
+        let queues = &mut *queues;
+        for lane in Lane::ALL {
+            let granted = &mut queues.grants[lane.index()];
+            if *granted >= GRANT_BYTES {
+                self.sealer.seal(&Content::Grant(lane, *granted), out);
+                let held = &mut queues.held[lane.index()];
+                *held = held.saturating_sub(std::mem::take(granted));
+            }
+        }
+        let mut piece = Vec::new();
+        while out.len() < WRITE_BYTES {
+            let ready = |lane: &&Lane| {
+                !queues.lanes[lane.index()].is_empty() && (!lane.has_window() || queues.window[lane.index()] > 0)
+            };
+            let Some(&lane) = Lane::ALL.iter().find(ready) else { break };
+            let index = lane.index();
+            let room =
+                if lane.has_window() { RECORD_BYTES_MAX.min(queues.window[index] as usize) } else { RECORD_BYTES_MAX };
+            piece.clear();
+            while piece.len() < room
+                && let Some(item) = queues.lanes[index].front()
+            {
+                let sent = &mut queues.sent[index];
+                let length = (item.bytes.len() as u32).to_le_bytes();
+                if *sent < length.len() {
+                    let take = (length.len() - *sent).min(room - piece.len());
+                    piece.extend_from_slice(&length[*sent..*sent + take]);
+                    *sent += take;
+                }
+                let start = sent.saturating_sub(length.len());
+                if *sent >= length.len() {
+                    let take = (item.bytes.len() - start).min(room - piece.len());
+                    piece.extend_from_slice(&item.bytes[start..start + take]);
+                    *sent += take;
+                }
+                if *sent < length.len() + item.bytes.len() {
+                    break;
+                }
+                queues.sent[index] = 0;
+                if let Some(item) = queues.lanes[index].pop_front() {
+                    if !lane.has_window() {
+                        queues.unwindowed_bytes -= item.bytes.len();
+                    }
+                    self.passed_on.push(item.receipt);
+                }
+            }
+            if lane.has_window() {
+                queues.window[index] -= piece.len() as u32;
+                self.meter.note_stream(piece.len());
+            }
+            self.sealer.seal(&Content::Piece(lane, &piece), out);
+        }
+        let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
+        (queues.overflow, closing)
+    }
+}
