@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use launcher::cli::{self, Typed};
 use launcher::cluster::allocation::Allocation;
-use launcher::cluster::node_list::{self as field, Field, FieldError};
+use launcher::cluster::node_list::{self as field, NodeList, NodeListError};
 use launcher::cluster::system::Process;
 use launcher::forecast::calibrate::{CalibrateError, calibrate};
 use launcher::forecast::explain::{explain, explained};
@@ -24,10 +24,10 @@ use launcher::forecast::model::{self, Constants};
 use launcher::forecast::simulate;
 use launcher::plan::environment::environment_of_process;
 use launcher::plan::mpi;
-use launcher::plan::remote_launch::{self as expedition, Expedition};
+use launcher::plan::remote_launch::{self as expedition, RemoteLaunch};
 use launcher::plan::{self, Machine, Plan};
 use launcher::run::report::Reporter;
-use launcher::run::session::{self, Ground, Secrets};
+use launcher::run::session::{self, AgentHosts, Secrets};
 use launcher::run::{demo, exit};
 use nla::bootstrap::Links;
 use nla::link::Clock;
@@ -152,23 +152,23 @@ fn prepare(request: cli::Request, clock: Clock) -> Result<ExitCode, Trouble> {
     let field = field(&request, &machine, &mut remarks)?;
     let constants = constants(&request, &field, &mut remarks);
     let allocation = field.allocation().cloned();
-    let (mut plan, ground) = match field {
-        Field::Here { .. } => (planned(&request, &machine, &field)?, Ground::Here),
-        Field::Nodes { .. } => {
+    let (mut plan, agent_hosts) = match field {
+        NodeList::Local { .. } => (planned(&request, &machine, &field)?, AgentHosts::Local),
+        NodeList::Named { .. } => {
             let (plan, expedition) = away(request, machine.clone(), field, &constants)?;
-            (plan, Ground::There(Box::new(expedition)))
+            (plan, AgentHosts::Remote(Box::new(expedition)))
         }
     };
     plan.remarks.splice(..0, remarks);
     if plan.options.explain {
         plan.reporter().notes(&plan.remarks);
-        let text = explain(&explained(&plan, &ground, &machine, allocation.as_ref(), &constants));
+        let text = explain(&explained(&plan, &agent_hosts, &machine, allocation.as_ref(), &constants));
         // Nobody to tell if nobody reads.
         let _ = io::stdout().write_all(text.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
     let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
-    let ended = session::run(plan, ground, random.session, secrets, clock).map_err(Trouble::Machine)?;
+    let ended = session::run(plan, agent_hosts, random.session, secrets, clock).map_err(Trouble::Machine)?;
     Ok(ExitCode::from(ended.code))
 }
 
@@ -182,14 +182,14 @@ fn measure(options: cli::Options) -> Result<ExitCode, Trouble> {
     let field = field(&request, &machine, &mut remarks)?;
     Reporter::of(&request.options).notes(&remarks);
     // A session for each measurement, with secrets of its own.
-    let run = |request: cli::Request, field: Field| {
+    let run = |request: cli::Request, field: NodeList| {
         let random = random().map_err(|error| error.to_string())?;
         let clock = Clock::start();
         let machine = Machine { session: random.session, ..machine.clone() };
         let (plan, expedition) =
             away(request, machine, field, &Constants::default()).map_err(|trouble| trouble.to_string())?;
         let secrets = Secrets { key: SessionKey(random.key), marker: random.marker };
-        session::run(plan, Ground::There(Box::new(expedition)), random.session, secrets, clock)
+        session::run(plan, AgentHosts::Remote(Box::new(expedition)), random.session, secrets, clock)
             .map_err(|error| error.to_string())
     };
     match calibrate(&request.options, &field, cores, &path, &run) {
@@ -205,8 +205,8 @@ fn measure(options: cli::Options) -> Result<ExitCode, Trouble> {
 }
 
 /// What the model of start-up times goes by: the constants that the user has measured, where it is asked.
-fn constants(request: &cli::Request, field: &Field, remarks: &mut Vec<String>) -> Constants {
-    if matches!(field, Field::Here { .. }) && !request.options.explain {
+fn constants(request: &cli::Request, field: &NodeList, remarks: &mut Vec<String>) -> Constants {
+    if matches!(field, NodeList::Local { .. }) && !request.options.explain {
         return Constants::default();
     }
     let Some(path) = model::store::path(|name| std::env::var_os(name)) else { return Constants::default() };
@@ -216,7 +216,7 @@ fn constants(request: &cli::Request, field: &Field, remarks: &mut Vec<String>) -
 }
 
 /// The plan, with what the ranks' MPI library needs.
-fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<Plan, Trouble> {
+fn planned(request: &cli::Request, machine: &Machine, field: &NodeList) -> Result<Plan, Trouble> {
     let mut plan = plan::plan(request, machine, field).map_err(|error| Trouble::Usage(error.to_string()))?;
     mpi::provide(&mut plan, machine).map_err(|error| Trouble::Missing(error.to_string()))?;
     Ok(plan)
@@ -226,9 +226,9 @@ fn planned(request: &cli::Request, machine: &Machine, field: &Field) -> Result<P
 fn away(
     mut request: cli::Request,
     machine: Machine,
-    field: Field,
+    field: NodeList,
     constants: &Constants,
-) -> Result<(Plan, Expedition), Trouble> {
+) -> Result<(Plan, RemoteLaunch), Trouble> {
     let launch = &request.options.launch.clone();
     let manager = field.allocation().map(|allocation| allocation.manager);
     let mut method = expedition::method(launch, manager, &machine.program)
@@ -249,22 +249,22 @@ fn away(
     let recommended = model::recommend(nodes_used, ppn, constants);
     let typed = request.options.fanout;
     let (links, fanout) = if launch.no_ports {
-        let fanout = expedition::carried_fanout(launch.shape, typed, &recommended, &method)
+        let fanout = expedition::shell_link_fanout(launch.shape, typed, &recommended, &method)
             .map_err(|error| Trouble::Usage(error.to_string()))?;
         // With so few agents all are children of the launcher.
         let fanout = fanout.filter(|fanout| *fanout < plan.agents());
         request.options.fanout = Some(fanout.unwrap_or(plan.agents().max(1)));
         plan = planned(&request, &machine, &field.without(&held_back))?;
-        (Links::Sessions, fanout)
+        (Links::RemoteShells, fanout)
     } else {
         (Links::Connections, expedition::launch_fanout(launch.shape, typed, &recommended, &method))
     };
-    let mut stations = plan.seats.clone();
+    let mut targets = plan.seats.clone();
     // Where links are as sessions are, spares have no place in the tree before others have failed.
     if links == Links::Connections || fanout.is_none() {
         // A spare may have to do what any other does.
-        let each = stations.len().div_ceil(used.len().max(1));
-        stations.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
+        let each = targets.len().div_ceil(used.len().max(1));
+        targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     }
     let pool = used.union(&held_back).copied().collect();
     let (batch, patience) = (launch.batch, expedition::patience(launch));
@@ -274,9 +274,9 @@ fn away(
     let replan = move |left_out: &std::collections::BTreeSet<usize>| {
         planned(&request, &machine, &field.without(left_out)).map_err(|trouble| trouble.to_string())
     };
-    let expedition = Expedition {
+    let expedition = RemoteLaunch {
         nodes,
-        stations,
+        targets,
         pool,
         links,
         least,
@@ -291,12 +291,12 @@ fn away(
 }
 
 /// The nodes that the session may use, and what the user should hear about them.
-fn field(request: &cli::Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<Field, Trouble> {
+fn field(request: &cli::Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, Trouble> {
     let process = Process { environment: &machine.environment };
     let field = field::field(&request.options.hosts, &process, remarks).map_err(|error| {
         let text = format!("{error}\n  hint: {}", error.hint());
         match error {
-            FieldError::Allocation(_) => Trouble::Missing(text),
+            NodeListError::Allocation(_) => Trouble::Missing(text),
             _ => Trouble::Usage(text),
         }
     })?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nla::core::limits::HELLO_TIME;
 use nla::core::{AgentId, Time};
-use nla::link::{Clock, Gatekeeper, accept, connect, let_in};
+use nla::link::{Authenticator, Clock, accept, connect, let_in};
 use nla::wire::{
     Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
     encode,
@@ -41,20 +41,24 @@ fn on_one_thread(test: impl Future<Output = ()>) {
 struct Parent {
     listener: TcpListener,
     address: SocketAddr,
-    gatekeeper: RefCell<Gatekeeper>,
+    authenticator: RefCell<Authenticator>,
 }
 
 impl Parent {
     async fn new() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        Self { listener, address, gatekeeper: RefCell::new(Gatekeeper::new(SESSION, key(1), [1, 2].map(AgentId))) }
+        Self {
+            listener,
+            address,
+            authenticator: RefCell::new(Authenticator::new(SESSION, key(1), [1, 2].map(AgentId))),
+        }
     }
 
     /// Judges the next connection: who it is, or why it is refused. Closes it.
     async fn judge(&self) -> Result<AgentId, String> {
         let (stream, _) = self.listener.accept().await.unwrap();
-        let judged = accept(stream, &self.gatekeeper, || NOW).await;
+        let judged = accept(stream, &self.authenticator, || NOW).await;
         judged.map(|accepted| accepted.peer).map_err(|error| error.to_string())
     }
 
@@ -125,7 +129,7 @@ fn those_awaited_are_let_in_once() {
             let (judged, now) = tokio::join!(parent.judge(), child(parent.address, agent, SESSION, key(1)));
             assert_eq!((judged, now), (Ok(AgentId(agent)), Ok(NOW)));
         }
-        assert!(parent.gatekeeper.borrow().is_done());
+        assert!(parent.authenticator.borrow().is_done());
         for agent in [1, 3] {
             let (judged, now) = tokio::join!(parent.judge(), child(parent.address, agent, SESSION, key(1)));
             let refused = format!("agent {} is not awaited here, or is here already", AgentId(agent));
@@ -166,7 +170,7 @@ fn a_recorded_child_cannot_be_played_back() {
         let other = Parent::new().await;
         let refused = other.judge_one_who_says(&recorded).await.0;
         assert!(refused.starts_with("after the handshake came a record that does not open"), "{refused}");
-        assert!(!other.gatekeeper.borrow().is_done());
+        assert!(!other.authenticator.borrow().is_done());
     });
 }
 
@@ -275,9 +279,9 @@ fn what_follows_the_handshake_must_be_the_childs_own_hello() {
 #[test]
 fn who_is_being_let_in_ends_with_who_lets_in() {
     on_one_thread(async {
-        let Parent { listener, address, gatekeeper } = Parent::new().await;
+        let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, _never) = mpsc::channel(1);
-        let mut door = Box::pin(let_in(listener, gatekeeper.into_inner(), Clock::start(), joined));
+        let mut door = Box::pin(let_in(listener, authenticator.into_inner(), Clock::start(), joined));
         let mut stream = TcpStream::connect(address).await.unwrap();
         let (_initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
         stream.write_all(&request).await.unwrap();
@@ -295,9 +299,9 @@ fn who_is_being_let_in_ends_with_who_lets_in() {
 #[test]
 fn all_have_come_and_nobody_listens() {
     on_one_thread(async {
-        let Parent { listener, address, gatekeeper } = Parent::new().await;
+        let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, mut children) = mpsc::channel(2);
-        let door = tokio::task::spawn_local(let_in(listener, gatekeeper.into_inner(), Clock::start(), joined));
+        let door = tokio::task::spawn_local(let_in(listener, authenticator.into_inner(), Clock::start(), joined));
         for agent in [1, 2] {
             child(address, agent, SESSION, key(1)).await.unwrap();
             assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));
@@ -318,7 +322,7 @@ fn who_is_silent_is_not_waited_for() {
         // From here on nothing comes, so that time passes as fast as it is looked at.
         tokio::time::pause();
         let late = "the hello took longer than 10 s";
-        let refused = accept(stream, &parent.gatekeeper, || NOW).await.err().unwrap();
+        let refused = accept(stream, &parent.authenticator, || NOW).await.err().unwrap();
         assert_eq!((refused.to_string().as_str(), child.await), (late, Err(late.to_owned())));
     });
 }

@@ -69,7 +69,7 @@ fn a_wrong_value() {
 #[test]
 fn news_that_an_agent_misses() {
     for after in [0, 1] {
-        let caught = caught(|scenario| Mutation::MissNews { agent: an_agent(scenario), after });
+        let caught = caught(|scenario| Mutation::MissUpdate { agent: an_agent(scenario), after });
         all_say(&caught, 15, &["got nothing for", "got \""]);
         if after > 0 {
             // An old value that is not dropped.

@@ -52,7 +52,7 @@ const FOREIGN: &[Foreign] = &[
     ours(&["ntasks"], "gives the number of ranks", "-np"),
     foreign(&["nodes", "partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
 
-    // Programs and their surroundings.
+    // Programs and their system.
     ours(&["app", "multi-prog"], "names a file of programs", "-configfile"),
     ours(&["cwd", "chdir", "D"], "sets the working directory", "-wdir"),
     ours(&["export"], "chooses what to pass of the environment", "-genvlist"),

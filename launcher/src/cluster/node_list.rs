@@ -11,20 +11,20 @@ use crate::cluster::allocation::{self, Allocation, AllocationError};
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry, HostsError, TEXT_BYTES_MAX};
 use crate::cluster::node::merged;
 pub use crate::cluster::node::{Node, TwoUsers};
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 /// The nodes that a session may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Field {
+pub enum NodeList {
     /// This machine, without going through any network.
-    Here {
+    Local {
         /// How many ranks it has room for; none if nobody said.
         slots: Option<u32>,
         /// How many ranks it may ever hold.
         max_slots: Option<u32>,
     },
     /// Nodes by their names; this machine may be one of them, which nobody finds out.
-    Nodes {
+    Named {
         /// In the order in which they are used. Never empty, each name once.
         nodes: Vec<Node>,
         /// The job of a resource manager that all of them belong to.
@@ -34,7 +34,7 @@ pub enum Field {
 
 /// Why there is no field.
 #[derive(Debug, Error)]
-pub enum FieldError {
+pub enum NodeListError {
     /// A list on the command line.
     #[error("{}", behind(.option, .error))]
     List {
@@ -84,7 +84,7 @@ pub enum FieldError {
     Allocation(#[from] AllocationError),
 }
 
-impl FieldError {
+impl NodeListError {
     /// The next step to try, a fragment without full stop.
     pub fn hint(&self) -> String {
         match self {
@@ -108,23 +108,23 @@ pub(crate) fn behind(name: &str, error: &HostsError) -> String {
     format!("{name}{mark} {error}")
 }
 
-impl Field {
+impl NodeList {
     /// This machine, of which nobody said how much it has room for.
-    pub const HERE: Self = Self::Here { slots: None, max_slots: None };
+    pub const HERE: Self = Self::Local { slots: None, max_slots: None };
 
     /// Its nodes, where they have names.
     pub fn nodes(&self) -> &[Node] {
         match self {
-            Self::Here { .. } => &[],
-            Self::Nodes { nodes, .. } => nodes,
+            Self::Local { .. } => &[],
+            Self::Named { nodes, .. } => nodes,
         }
     }
 
     /// The job of a resource manager that it is a part of.
     pub fn allocation(&self) -> Option<&Allocation> {
         match self {
-            Self::Here { .. } => None,
-            Self::Nodes { allocation, .. } => allocation.as_ref(),
+            Self::Local { .. } => None,
+            Self::Named { allocation, .. } => allocation.as_ref(),
         }
     }
 
@@ -132,10 +132,10 @@ impl Field {
     /// left out.
     pub fn without(&self, bad: &BTreeSet<usize>) -> Self {
         match self {
-            Self::Here { .. } => self.clone(),
-            Self::Nodes { nodes, allocation } => {
+            Self::Local { .. } => self.clone(),
+            Self::Named { nodes, allocation } => {
                 let good = nodes.iter().enumerate().filter(|(at, _)| !bad.contains(at)).map(|(_, node)| node.clone());
-                Self::Nodes { nodes: good.collect(), allocation: allocation.clone() }
+                Self::Named { nodes: good.collect(), allocation: allocation.clone() }
             }
         }
     }
@@ -143,23 +143,19 @@ impl Field {
 
 /// The field of a session with these options. Typed hosts win over those of a resource manager's job;
 /// inside of a job they choose from it. What was found odd and changes nothing is added to `remarks`.
-pub fn field(
-    options: &HostOptions,
-    surroundings: &dyn Surroundings,
-    remarks: &mut Vec<String>,
-) -> Result<Field, FieldError> {
-    let typed = typed(&options.sources, surroundings)?;
+pub fn field(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
+    let typed = typed(&options.sources, system)?;
     let (nodes, allocation) = match typed {
         // Who says so wants this machine, whatever job it may be in.
         Some(nodes) if nodes.iter().all(Node::is_here) => (nodes, None),
-        Some(nodes) => match allocation::find(options.manager, surroundings)? {
+        Some(nodes) => match allocation::find(options.manager, system)? {
             Some(allocation) => (chosen_from(&allocation, nodes)?, Some(allocation)),
             None => (nodes, None),
         },
-        None => match allocation::find(options.manager, surroundings)? {
+        None => match allocation::find(options.manager, system)? {
             Some(allocation) => (allocation.nodes.clone(), Some(allocation)),
-            None if options.select.is_some() => return Err(FieldError::NoList),
-            None => return Ok(Field::HERE),
+            None if options.select.is_some() => return Err(NodeListError::NoList),
+            None => return Ok(NodeList::HERE),
         },
     };
     let nodes = selected(options, nodes, remarks)?;
@@ -168,45 +164,45 @@ pub fn field(
         let ranks = allocation.ranks.filter(|_| allocation.nodes == nodes);
         Allocation { ranks, ..allocation }
     });
-    Ok(if nodes.iter().all(Node::is_here) { here(&nodes) } else { Field::Nodes { nodes, allocation } })
+    Ok(if nodes.iter().all(Node::is_here) { here(&nodes) } else { NodeList::Named { nodes, allocation } })
 }
 
 /// The nodes of the typed lists and files, if there are any of those.
-fn typed(sources: &[HostSource], surroundings: &dyn Surroundings) -> Result<Option<Vec<Node>>, FieldError> {
+fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>>, NodeListError> {
     let mut entries: Vec<HostEntry> = Vec::new();
     for source in sources {
         entries.extend(match source {
             HostSource::List(list) => hosts::parse_list(list.as_encoded_bytes())
-                .map_err(|error| FieldError::List { option: "-hosts", error })?,
-            HostSource::File(path) => from_file(path, surroundings)?,
+                .map_err(|error| NodeListError::List { option: "-hosts", error })?,
+            HostSource::File(path) => from_file(path, system)?,
         });
         if entries.len() > HOSTS_MAX {
-            return Err(FieldError::TooManyHosts);
+            return Err(NodeListError::TooManyHosts);
         }
     }
     Ok(if sources.is_empty() { None } else { Some(merged(entries)?) })
 }
 
-fn from_file(path: &Path, surroundings: &dyn Surroundings) -> Result<Vec<HostEntry>, FieldError> {
+fn from_file(path: &Path, system: &dyn System) -> Result<Vec<HostEntry>, NodeListError> {
     let (file, read) = if path.as_os_str() == "-" {
-        ("standard input".to_owned(), surroundings.standard_input(TEXT_BYTES_MAX))
+        ("standard input".to_owned(), system.standard_input(TEXT_BYTES_MAX))
     } else {
-        (path.display().to_string(), surroundings.file(path, TEXT_BYTES_MAX))
+        (path.display().to_string(), system.file(path, TEXT_BYTES_MAX))
     };
     match read {
-        Ok(bytes) => hosts::parse_file(&bytes).map_err(|error| FieldError::File { file, error }),
-        Err(error) => Err(FieldError::Unreadable { file, error }),
+        Ok(bytes) => hosts::parse_file(&bytes).map_err(|error| NodeListError::File { file, error }),
+        Err(error) => Err(NodeListError::Unreadable { file, error }),
     }
 }
 
 /// The typed nodes with what the job says of them.
-fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, FieldError> {
+fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, NodeListError> {
     let known: HashMap<&str, &Node> = allocation.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
     let strangers: Vec<&str> =
         typed.iter().map(|node| node.name.as_str()).filter(|name| !known.contains_key(name)).collect();
     if !strangers.is_empty() {
         let verb = if strangers.len() == 1 { "is" } else { "are" };
-        return Err(FieldError::NotAllocated {
+        return Err(NodeListError::NotAllocated {
             names: format!("{} {verb}", hosts::fold(strangers)),
             job: allocation.job(),
         });
@@ -221,30 +217,30 @@ fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, F
 }
 
 /// Those that `--select` takes and `--exclude` leaves.
-fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, FieldError> {
+fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, NodeListError> {
     let mut nodes = nodes;
     if let Some(indices) = &options.select {
         nodes = hosts::select(&nodes, indices.as_encoded_bytes())
-            .map_err(|error| FieldError::List { option: "--select", error })?;
+            .map_err(|error| NodeListError::List { option: "--select", error })?;
     }
     if let Some(names) = &options.exclude {
         let entries = nodes.into_iter().map(HostEntry::from).collect();
         let excluded = hosts::exclude(entries, names.as_encoded_bytes())
-            .map_err(|error| FieldError::List { option: "--exclude", error })?;
+            .map_err(|error| NodeListError::List { option: "--exclude", error })?;
         // A list of bad nodes is often older than the job, and longer.
         if !excluded.unmatched.is_empty() {
             remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
         }
         nodes = excluded.kept.into_iter().map(Node::from).collect();
     }
-    if nodes.is_empty() { Err(FieldError::NothingLeft) } else { Ok(nodes) }
+    if nodes.is_empty() { Err(NodeListError::NothingLeft) } else { Ok(nodes) }
 }
 
 /// This machine under one or more of its own words.
-fn here(nodes: &[Node]) -> Field {
+fn here(nodes: &[Node]) -> NodeList {
     let slots = nodes.iter().map(|node| node.slots).try_fold(0u32, |sum, slots| Some(sum.saturating_add(slots?)));
     let max_slots = nodes.iter().filter_map(|node| node.max_slots).min();
-    Field::Here { slots: slots.map(|slots| slots.min(max_slots.unwrap_or(slots))), max_slots }
+    NodeList::Local { slots: slots.map(|slots| slots.min(max_slots.unwrap_or(slots))), max_slots }
 }
 
 #[cfg(test)]

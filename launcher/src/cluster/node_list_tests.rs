@@ -1,4 +1,4 @@
-//! Fields of surroundings that are made up.
+//! Fields of system that are made up.
 
 use super::*;
 use crate::cli::ManagerChoice;
@@ -26,8 +26,8 @@ fn found(options: &HostOptions, fake: &Fake) -> Result<(String, Vec<String>), St
     })?;
     let number = |mark: &str, number: Option<u32>| number.map(|number| format!("{mark}{number}")).unwrap_or_default();
     let words = match &field {
-        Field::Here { slots, max_slots } => format!("here{}{}", number(":", *slots), number("/", *max_slots)),
-        Field::Nodes { nodes, allocation } => {
+        NodeList::Local { slots, max_slots } => format!("here{}{}", number(":", *slots), number("/", *max_slots)),
+        NodeList::Named { nodes, allocation } => {
             let node = |node: &Node| {
                 let user = node.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
                 format!("{user}{}{}{}", node.name, number(":", node.slots), number("/", node.max_slots))
@@ -147,8 +147,8 @@ fn errors_say_where_and_what() {
 #[test]
 fn bad_nodes_are_left_out_by_their_places() {
     let all = field(&hosts("a,b,c"), &Fake::default(), &mut Vec::new()).unwrap();
-    let names = |field: &Field| field.nodes().iter().map(|node| node.name.clone()).collect::<Vec<_>>();
+    let names = |field: &NodeList| field.nodes().iter().map(|node| node.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&all.without(&[0, 2].into())), ["b"]);
     assert_eq!(names(&all.without(&[0, 1, 2].into())), Vec::<String>::new());
-    assert_eq!(Field::HERE.without(&[0].into()), Field::HERE);
+    assert_eq!(NodeList::HERE.without(&[0].into()), NodeList::HERE);
 }

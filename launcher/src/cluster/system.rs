@@ -18,7 +18,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// What is around the launcher: what it finds there decides on which nodes a session runs.
 ///
 /// What is read has a bound. Who reads gets no more than one byte beyond it, and so notices.
-pub trait Surroundings {
+pub trait System {
     /// The value of a variable; none if it is not set or empty.
     fn variable(&self, name: &str) -> Option<OsString>;
 
@@ -39,7 +39,7 @@ pub struct Process<'a> {
     pub environment: &'a [(OsString, OsString)],
 }
 
-impl Surroundings for Process<'_> {
+impl System for Process<'_> {
     fn variable(&self, name: &str) -> Option<OsString> {
         let (_, value) = self.environment.iter().find(|(known, _)| known == OsStr::new(name))?;
         (!value.is_empty()).then(|| value.clone())
@@ -112,7 +112,7 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// Surroundings that are made up.
+/// System that are made up.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ pub(crate) mod fake {
         texts.get(name).map(|text| text.clone().into_bytes()).ok_or(io::ErrorKind::NotFound.into())
     }
 
-    impl Surroundings for Fake {
+    impl System for Fake {
         fn variable(&self, name: &str) -> Option<OsString> {
             self.variables.get(name).map(OsString::from)
         }

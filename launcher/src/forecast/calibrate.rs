@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use crate::cli::{Command, LaunchShape, MapBy, Options, Place, Program, Request};
 use crate::cluster::hosts::fold;
-use crate::cluster::node_list::{Field, Node};
+use crate::cluster::node_list::{Node, NodeList};
 use crate::forecast::model::{self, Constants, Counted, Samples};
 use crate::run::exit;
 use crate::run::session::Ended;
@@ -59,13 +59,13 @@ pub enum CalibrateError {
 }
 
 /// Runs a session on a part of the hosts.
-pub type RunSession<'a> = &'a dyn Fn(Request, Field) -> Result<Ended, String>;
+pub type RunSession<'a> = &'a dyn Fn(Request, NodeList) -> Result<Ended, String>;
 
 /// Measures on the hosts of `field`, and keeps the constants in the file at `path`; the result is what the user
 /// should read. `cores` are those of this machine.
 pub fn calibrate(
     options: &Options,
-    field: &Field,
+    field: &NodeList,
     cores: u32,
     path: &Path,
     run: RunSession<'_>,
@@ -111,7 +111,7 @@ fn crowds(hosts: usize, cores: u32) -> Vec<usize> {
 /// What all sessions have in common.
 struct Trials<'a> {
     options: &'a Options,
-    field: &'a Field,
+    field: &'a NodeList,
     notes: &'a Notes,
     run: RunSession<'a>,
 }
@@ -243,13 +243,13 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    fn field(hosts: usize) -> Field {
+    fn field(hosts: usize) -> NodeList {
         let nodes = (1..=hosts).map(|host| Node::named(format!("n{host}"))).collect();
-        Field::Nodes { nodes, allocation: None }
+        NodeList::Named { nodes, allocation: None }
     }
 
     /// What a session on hosts of one core, which is this one's, takes: 100 ms for each session and 20 ms of waiting.
-    fn session(request: &Request, field: &Field) -> Ended {
+    fn session(request: &Request, field: &NodeList) -> Ended {
         let (hosts, ranks) = (field.nodes().len() as u32, request.commands[0].nprocs.unwrap());
         let mut arrivals = Arrivals::from(ms(1));
         let mut spawn = PhaseTimes::default();
@@ -267,7 +267,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/model.json");
         let seen = RefCell::new(Vec::new());
-        let run = |request: Request, field: Field| {
+        let run = |request: Request, field: NodeList| {
             let command = &request.commands[0];
             seen.borrow_mut().push((field.nodes().len(), command.nprocs.unwrap()));
             let notes = request.options.outfile_pattern.clone().unwrap();
@@ -297,10 +297,10 @@ mod tests {
     fn who_cannot_be_measured_is_told() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("model.json");
-        let fails = |code| move |request: Request, field: Field| Ok(Ended { code, ..session(&request, &field) });
-        let calibrate = |field: &Field| calibrate(&Options::default(), field, 2, &path, &fails(251));
+        let fails = |code| move |request: Request, field: NodeList| Ok(Ended { code, ..session(&request, &field) });
+        let calibrate = |field: &NodeList| calibrate(&Options::default(), field, 2, &path, &fails(251));
         assert!(matches!(calibrate(&field(2)), Err(CalibrateError::Failed { code: 251 })));
-        assert!(matches!(calibrate(&Field::HERE), Err(CalibrateError::Here)));
+        assert!(matches!(calibrate(&NodeList::HERE), Err(CalibrateError::Here)));
         assert!(!path.exists());
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use nla::core::{AgentId, NamespaceId, Notice, PhaseTimes, Time, TimedPhase, Timing};
 
-use crate::run::rank_locations::Whereabouts;
+use crate::run::rank_locations::RankLocations;
 
-/// When agents have come, by their stations.
+/// When agents have come, by their targets.
 #[derive(Clone, Debug, Default)]
 pub struct Arrivals {
     /// When the plan was made, and the first was about to be started.
@@ -27,13 +27,13 @@ impl Arrivals {
     }
 
     /// One is there.
-    pub fn on_here(&mut self, now: Time, station: u32) {
-        self.bootstrap.note(AgentId(station), now.saturating_sub(self.began), now);
+    pub fn on_here(&mut self, now: Time, target: u32) {
+        self.bootstrap.note(AgentId(target), now.saturating_sub(self.began), now);
     }
 
     /// One was told its place at `told`, and had joined so long after that.
-    pub fn on_joined(&mut self, told: Time, station: u32, took: Duration) {
-        self.join.note(AgentId(station), took, told.saturating_add(took));
+    pub fn on_joined(&mut self, told: Time, target: u32, took: Duration) {
+        self.join.note(AgentId(target), took, told.saturating_add(took));
     }
 
     /// From the first start until the last of them was there.
@@ -70,12 +70,12 @@ struct Row {
     last: Vec<String>,
 }
 
-/// Where the hosts of stations and agents are looked up.
+/// Where the hosts of targets and agents are looked up.
 pub(crate) struct Names<'a> {
-    /// Of stations.
-    pub(crate) station: &'a dyn Fn(u32) -> String,
+    /// Of targets.
+    pub(crate) target: &'a dyn Fn(u32) -> String,
     /// Of agents, once they are in the tree.
-    pub(crate) agents: Option<&'a Whereabouts>,
+    pub(crate) agents: Option<&'a RankLocations>,
 }
 
 impl Phases {
@@ -129,8 +129,8 @@ impl Phases {
         let mut rows = Vec::new();
         let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
         rows.push(single("plan", self.arrivals.began));
-        rows.extend(row("bootstrap", &self.arrivals.bootstrap, |agent| (names.station)(agent.0)));
-        rows.extend(row("join", &self.arrivals.join, |agent| (names.station)(agent.0)));
+        rows.extend(row("bootstrap", &self.arrivals.bootstrap, |agent| (names.target)(agent.0)));
+        rows.extend(row("join", &self.arrivals.join, |agent| (names.target)(agent.0)));
         let of = |agent: AgentId| names.agents.map_or_else(String::new, |places| places.of_agent(agent).to_owned());
         let few = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
         let mut further = PhaseTimes::default();
@@ -203,20 +203,20 @@ mod tests {
     /// Three agents on hosts n1 to n3.
     fn started() -> Phases {
         let mut arrivals = Arrivals::from(ms(2));
-        for (station, now) in [(2, 102), (1, 152), (3, 302)] {
-            arrivals.on_here(ms(now), station);
+        for (target, now) in [(2, 102), (1, 152), (3, 302)] {
+            arrivals.on_here(ms(now), target);
         }
-        for (station, took) in [(2, 5), (1, 6), (3, 7)] {
-            arrivals.on_joined(ms(305), station, ms(took));
+        for (target, took) in [(2, 5), (1, 6), (3, 7)] {
+            arrivals.on_joined(ms(305), target, ms(took));
         }
         Phases { arrivals, ..Phases::default() }
     }
 
     fn table(phases: &Phases, timing: &Timing) -> String {
-        let host = |station: u32| format!("n{station}");
+        let host = |target: u32| format!("n{target}");
         let agents = [1, 2, 3].map(host).into();
-        let places = Whereabouts::on("front".into(), agents);
-        phases.table(timing, 3, &Names { station: &host, agents: Some(&places) })
+        let places = RankLocations::on("front".into(), agents);
+        phases.table(timing, 3, &Names { target: &host, agents: Some(&places) })
     }
 
     #[test]
@@ -273,7 +273,7 @@ end                 12.00 s
 
     #[test]
     fn on_one_host_nobody_is_the_last() {
-        let names = Names { station: &|_| "laptop".to_owned(), agents: None };
+        let names = Names { target: &|_| "laptop".to_owned(), agents: None };
         let text = started().table(&Timing::default(), 3, &names);
         assert!(text.starts_with("              done at") && !text.contains("laptop"), "{text}");
     }

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use self::seats::{Seating, rule, seating};
 use crate::cli::{Command, HostSource, Options, Program, Request, StdinTo};
-use crate::cluster::node_list::Field;
+use crate::cluster::node_list::NodeList;
 use crate::cluster::placement::{MapError, PlacementError, Rule};
 use crate::plan::environment::{environment, is_foreign};
 use crate::run::input::Source;
@@ -148,7 +148,7 @@ impl Plan {
 }
 
 /// Makes the plan. It may be made again with less of the field, from the [settled](Plan::settled) request.
-pub fn plan(request: &Request, machine: &Machine, field: &Field) -> Result<Plan, PlanError> {
+pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Plan, PlanError> {
     let Request { options, commands } = request;
     let mut remarks = Vec::new();
     let rule = rule(options)?;
@@ -225,15 +225,15 @@ fn command_plan(
 }
 
 /// How many ranks each command has. All together they are no more than a job can have.
-fn sizes(commands: &[Command], machine: &Machine, field: &Field, rule: &Rule) -> Result<Vec<u32>, PlanError> {
+fn sizes(commands: &[Command], machine: &Machine, field: &NodeList, rule: &Rule) -> Result<Vec<u32>, PlanError> {
     let typed: u64 = commands.iter().filter_map(|command| command.nprocs).map(u64::from).sum();
     let untyped = commands.iter().filter(|command| command.nprocs.is_none()).count() as u64;
     let alone = match (rule, field) {
-        (Rule::Block { per_node } | Rule::Cyclic { per_node }, Field::Here { slots, .. }) => {
+        (Rule::Block { per_node } | Rule::Cyclic { per_node }, NodeList::Local { slots, .. }) => {
             u64::from(per_node.or(*slots).unwrap_or(machine.cores))
         }
         // What the others leave of it, in equal parts.
-        (_, Field::Here { .. } | Field::Nodes { .. }) => {
+        (_, NodeList::Local { .. } | NodeList::Named { .. }) => {
             (whole(field, rule).saturating_sub(typed) / untyped.max(1)).max(1)
         }
     };
@@ -245,7 +245,7 @@ fn sizes(commands: &[Command], machine: &Machine, field: &Field, rule: &Rule) ->
 }
 
 /// How many ranks a field is for, if nobody says.
-fn whole(field: &Field, rule: &Rule) -> u64 {
+fn whole(field: &NodeList, rule: &Rule) -> u64 {
     let by_slots = matches!(rule, Rule::Block { per_node: None } | Rule::Cyclic { per_node: None });
     let job = field.allocation().filter(|_| by_slots).and_then(|allocation| allocation.ranks);
     job.map_or_else(|| rule.size_of(field.nodes()), u64::from)
@@ -253,10 +253,10 @@ fn whole(field: &Field, rule: &Rule) -> u64 {
 
 /// What PMI calls the universe size: as many ranks as there are slots, as far as they are known, and
 /// at least those that there are.
-fn universe(size: u32, machine: &Machine, field: &Field) -> i32 {
+fn universe(size: u32, machine: &Machine, field: &NodeList) -> i32 {
     let slots = match field {
-        Field::Here { slots, .. } => u64::from(slots.unwrap_or(machine.cores)),
-        Field::Nodes { nodes, .. } => nodes.iter().filter_map(|node| node.slots).map(u64::from).sum(),
+        NodeList::Local { slots, .. } => u64::from(slots.unwrap_or(machine.cores)),
+        NodeList::Named { nodes, .. } => nodes.iter().filter_map(|node| node.slots).map(u64::from).sum(),
     };
     i32::try_from(slots.max(u64::from(size))).unwrap_or(i32::MAX)
 }

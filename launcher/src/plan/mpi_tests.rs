@@ -28,7 +28,7 @@ fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> 
     let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
         panic!("not a session");
     };
-    let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::Field::HERE).unwrap();
+    let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
     provide(&mut plan, machine).map_err(|error| error.to_string())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let set = |command: &CommandPlan| {

@@ -1,4 +1,4 @@
-//! How agents get to other nodes: what was asked for, and what the surroundings offer, as the values that
+//! How agents get to other nodes: what was asked for, and what the system offer, as the values that
 //! `Bootstrap` takes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,12 +18,12 @@ use crate::plan::Plan;
 const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
 
 /// Agents on other nodes: which nodes there are, which of them the plan uses, and how to get there.
-pub struct Expedition {
+pub struct RemoteLaunch {
     /// All nodes of the field.
     pub nodes: Vec<Node>,
-    /// The node of each station, by its place among all; a node's stations are side by side.
-    pub stations: Vec<usize>,
-    /// The nodes that may be used: those of the stations, and those that are started only if others fail.
+    /// The node of each target, by its place among all; a node's targets are side by side.
+    pub targets: Vec<usize>,
+    /// The nodes that may be used: those of the targets, and those that are started only if others fail.
     pub pool: BTreeSet<usize>,
     /// What links go over.
     pub links: Links,
@@ -43,7 +43,7 @@ pub struct Expedition {
     pub replan: Replan,
 }
 
-/// See [`Expedition::replan`].
+/// See [`RemoteLaunch::replan`].
 pub type Replan = Box<dyn Fn(&BTreeSet<usize>) -> Result<Plan, String>>;
 
 /// Why nodes cannot be reached in the way that was asked for.
@@ -127,7 +127,7 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
         words
     };
     let with =
-        |default: &[&str], lasts: bool| Method::Session { words: words(default), lasts, program: remote.clone() };
+        |default: &[&str], lasts: bool| Method::RemoteShell { words: words(default), lasts, program: remote.clone() };
     Ok(match kind(options, manager) {
         BootstrapKind::Fork => return Err(MethodError::Fork),
         // No terminal, no forwarding, no question; and no connection that others share: it would end theirs.
@@ -168,7 +168,7 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
             if !words.iter().any(|word| word.contains("{host}")) {
                 return Err(MethodError::NoHost);
             }
-            Method::Session { words, lasts: true, program: remote }
+            Method::RemoteShell { words, lasts: true, program: remote }
         }
     })
 }
@@ -209,8 +209,8 @@ pub fn word(manager: Manager) -> &'static str {
 /// What is sent where the program is not, to be filled in: `None` for a method that sends nothing.
 pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
     match method {
-        Method::Session { program: RemoteProgram::Own { sent, .. }, .. } => Some(sent),
-        Method::Session { .. } | Method::Step { .. } | Method::Fork => None,
+        Method::RemoteShell { program: RemoteProgram::Own { sent, .. }, .. } => Some(sent),
+        Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork => None,
     }
 }
 
@@ -228,7 +228,7 @@ pub fn launch_fanout(
     recommended: &Recommendation,
     method: &Method,
 ) -> Option<u32> {
-    let lasts = matches!(method, Method::Session { lasts: true, .. } | Method::Step { .. });
+    let lasts = matches!(method, Method::RemoteShell { lasts: true, .. } | Method::Step { .. });
     let is_tree = match shape {
         _ if lasts => false,
         LaunchShape::Linear | LaunchShape::Flat => false,
@@ -240,14 +240,14 @@ pub fn launch_fanout(
 
 /// The same where links go over sessions, which then last as long as the agents: the fan-out is that of the links
 /// as well. An agent knows which of its processes these sessions are, and leaves them alone.
-pub fn carried_fanout(
+pub fn shell_link_fanout(
     shape: LaunchShape,
     typed: Option<u32>,
     recommended: &Recommendation,
     method: &Method,
 ) -> Result<Option<u32>, MethodError> {
     // Whether a command of the user's is there on the nodes, nobody knows.
-    let is_everywhere = matches!(method, Method::Session { lasts: false, .. });
+    let is_everywhere = matches!(method, Method::RemoteShell { lasts: false, .. });
     match (shape, typed) {
         (LaunchShape::Linear, Some(fanout)) => Err(MethodError::Fanout { shape: "linear", fanout }),
         (LaunchShape::Flat, Some(fanout)) => Err(MethodError::Fanout { shape: "flat", fanout }),
@@ -265,57 +265,57 @@ pub fn patience(options: &LaunchOptions) -> Duration {
     options.deadline.unwrap_or(PATIENCE_DEFAULT)
 }
 
-impl Expedition {
-    /// The host of each station.
+impl RemoteLaunch {
+    /// The host of each target.
     pub(crate) fn hosts(&self) -> Vec<HostAt> {
         let host = |node: &Node| HostAt { name: node.name.clone(), user: node.user.clone() };
-        self.stations.iter().map(|node| host(&self.nodes[*node])).collect()
+        self.targets.iter().map(|node| host(&self.nodes[*node])).collect()
     }
 
-    /// The name of the host of a station, which is counted from 1.
-    pub(crate) fn name(&self, station: u32) -> &str {
-        self.stations.get(station as usize - 1).map_or("", |node| &self.nodes[*node].name)
+    /// The name of the host of a target, which is counted from 1.
+    pub(crate) fn name(&self, target: u32) -> &str {
+        self.targets.get(target as usize - 1).map_or("", |node| &self.nodes[*node].name)
     }
 
-    /// What is left when stations have failed: the nodes to be left out, if enough are there.
+    /// What is left when targets have failed: the nodes to be left out, if enough are there.
     pub(crate) fn without(&self, failed: impl IntoIterator<Item = u32>) -> Option<BTreeSet<usize>> {
         let bad: BTreeSet<usize> =
-            failed.into_iter().filter_map(|station| self.stations.get(station as usize - 1)).copied().collect();
+            failed.into_iter().filter_map(|target| self.targets.get(target as usize - 1)).copied().collect();
         let good: Vec<usize> = self.pool.difference(&bad).copied().collect();
         let used: BTreeSet<usize> = good.iter().copied().take(self.most).collect();
         (used.len() >= self.least).then(|| (0..self.nodes.len()).filter(|node| !used.contains(node)).collect())
     }
 
-    /// Sessions and links are one tree, in which each agent has its station's number. Where a node fails, all begins
+    /// Sessions and links are one tree, in which each agent has its target's number. Where a node fails, all begins
     /// again without it.
     pub(crate) fn is_one_tree(&self) -> bool {
-        self.links == Links::Sessions && self.fanout.is_some()
+        self.links == Links::RemoteShells && self.fanout.is_some()
     }
 
     /// How long all agents may take, if `left` is what is left of the time. Where all may have to begin again, half
     /// of it is for that.
     pub(crate) fn patience_of(&self, left: Duration) -> Duration {
-        let used: BTreeSet<usize> = self.stations.iter().copied().collect();
+        let used: BTreeSet<usize> = self.targets.iter().copied().collect();
         let again = self.is_one_tree() && (self.pool.len() > used.len() || self.least < used.len());
         if again { left / 2 } else { left }
     }
 
-    /// Begins again with the stations of a plan that was made without some nodes, `failed` are those of stations
+    /// Begins again with the targets of a plan that was made without some nodes, `failed` are those of targets
     /// that are bad.
     pub(crate) fn begin_again(&mut self, plan: &Plan, left_out: &BTreeSet<usize>, failed: &BTreeSet<u32>) {
-        let bad: BTreeSet<usize> = failed.iter().map(|station| self.stations[*station as usize - 1]).collect();
+        let bad: BTreeSet<usize> = failed.iter().map(|target| self.targets[*target as usize - 1]).collect();
         self.pool.retain(|node| !bad.contains(node));
         let kept: Vec<usize> = (0..self.nodes.len()).filter(|node| !left_out.contains(node)).collect();
-        self.stations = plan.seats.iter().filter_map(|seat| kept.get(*seat).copied()).collect();
+        self.targets = plan.seats.iter().filter_map(|seat| kept.get(*seat).copied()).collect();
     }
 
-    /// The station of each agent of a plan that was made without some nodes, in the order of agents.
+    /// The target of each agent of a plan that was made without some nodes, in the order of agents.
     /// `None` if a node is to have more agents than were started there.
-    pub(crate) fn stations_of(&self, plan: &Plan, left_out: &BTreeSet<usize>) -> Option<Vec<u32>> {
+    pub(crate) fn targets_of(&self, plan: &Plan, left_out: &BTreeSet<usize>) -> Option<Vec<u32>> {
         let kept: Vec<usize> = (0..self.nodes.len()).filter(|node| !left_out.contains(node)).collect();
         let mut free: BTreeMap<usize, VecDeque<u32>> = BTreeMap::new();
-        for (station, node) in (1..).zip(&self.stations) {
-            free.entry(*node).or_default().push_back(station);
+        for (target, node) in (1..).zip(&self.targets) {
+            free.entry(*node).or_default().push_back(target);
         }
         plan.seats.iter().map(|seat| free.get_mut(kept.get(*seat)?)?.pop_front()).collect()
     }
@@ -329,7 +329,7 @@ mod tests {
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
             Method::Fork => "fork".to_owned(),
-            Method::Session { words, .. } | Method::Step { words, .. } => words.join(" "),
+            Method::RemoteShell { words, .. } | Method::Step { words, .. } => words.join(" "),
         })
     }
 
@@ -407,7 +407,7 @@ mod tests {
     fn links_over_sessions_go_where_these_go() {
         let options = LaunchOptions { no_ports: true, ..LaunchOptions::default() };
         let chosen = |options: &LaunchOptions, manager| method(options, manager, Path::new("/opt/scela-run"));
-        let Method::Session { words, lasts: true, .. } = chosen(&options, Some(Manager::Slurm)).unwrap() else {
+        let Method::RemoteShell { words, lasts: true, .. } = chosen(&options, Some(Manager::Slurm)).unwrap() else {
             panic!("a step for each agent")
         };
         assert!(words.join(" ").ends_with("--unbuffered --nodes=1 --ntasks=1 --nodelist={host}"), "{words:?}");
@@ -419,46 +419,46 @@ mod tests {
         let few = recommend(8, 16, &Constants::default());
         let many = recommend(1024, 16, &Constants::default());
         use LaunchShape::{Auto, Flat, Linear, Tree};
-        assert_eq!(carried_fanout(Auto, None, &few, &ssh), Ok(None));
-        assert_eq!(carried_fanout(Auto, None, &many, &ssh), Ok(Some(many.tree_fanout)));
-        assert_eq!(carried_fanout(Auto, None, &many, &exec), Ok(None), "nodes may not have the command");
-        assert_eq!(carried_fanout(Tree, None, &few, &exec), Ok(Some(few.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, &few, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Auto, None, &many, &ssh), Ok(Some(many.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, &many, &exec), Ok(None), "nodes may not have the command");
+        assert_eq!(shell_link_fanout(Tree, None, &few, &exec), Ok(Some(few.tree_fanout)));
         for shape in [Auto, Tree] {
-            assert_eq!(carried_fanout(shape, Some(2), &few, &exec), Ok(Some(2)));
+            assert_eq!(shell_link_fanout(shape, Some(2), &few, &exec), Ok(Some(2)));
         }
-        assert_eq!(carried_fanout(Flat, None, &many, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Flat, None, &many, &ssh), Ok(None));
         for (shape, name) in [(Flat, "flat"), (Linear, "linear")] {
             let error = MethodError::Fanout { shape: name, fanout: 2 };
-            assert_eq!(carried_fanout(shape, Some(2), &many, &ssh), Err(error));
+            assert_eq!(shell_link_fanout(shape, Some(2), &many, &ssh), Err(error));
         }
     }
 
     #[test]
     fn a_launch_that_may_begin_again_has_time_for_it() {
         let s = Duration::from_secs;
-        let tree = |pool: std::ops::Range<usize>, least| Expedition {
+        let tree = |pool: std::ops::Range<usize>, least| RemoteLaunch {
             pool: pool.collect(),
-            links: Links::Sessions,
+            links: Links::RemoteShells,
             fanout: Some(2),
             ..expedition(5, vec![0, 1, 2], least, 3)
         };
         assert_eq!(tree(0..3, 3).patience_of(s(30)), s(30), "all or none");
         assert_eq!(tree(0..3, 2).patience_of(s(30)), s(15));
         assert_eq!(tree(0..5, 3).patience_of(s(30)), s(15), "with spares");
-        let flat = Expedition { fanout: None, ..tree(0..5, 2) };
+        let flat = RemoteLaunch { fanout: None, ..tree(0..5, 2) };
         assert_eq!(flat.patience_of(s(30)), s(30));
         // A spare takes a place without having been started.
         let spare = tree(0..5, 3);
         assert_eq!(spare.without([2]), Some([1, 4].into()));
-        assert_eq!(Expedition { pool: [0, 1, 3].into(), ..spare }.without([2]), None, "the pool is too small");
+        assert_eq!(RemoteLaunch { pool: [0, 1, 3].into(), ..spare }.without([2]), None, "the pool is too small");
     }
 
-    fn expedition(nodes: usize, stations: Vec<usize>, least: usize, most: usize) -> Expedition {
-        Expedition {
+    fn expedition(nodes: usize, targets: Vec<usize>, least: usize, most: usize) -> RemoteLaunch {
+        RemoteLaunch {
             nodes: (0..nodes).map(|node| Node::named(format!("n{node}"))).collect(),
-            pool: stations.iter().copied().collect(),
+            pool: targets.iter().copied().collect(),
             links: Links::Connections,
-            stations,
+            targets,
             least,
             most,
             method: Method::Fork,

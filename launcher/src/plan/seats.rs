@@ -9,7 +9,7 @@ use pmi::{Mapping, Ranks};
 
 use super::{Machine, PlanError};
 use crate::cli::{LaunchShape, MapBy, Options};
-use crate::cluster::node_list::{Field, Node};
+use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::{self, Placement, PlacementError, RankMap, Rule};
 
 /// Descriptors that an agent needs for one rank: its output, its errors, PMI and, at times, input.
@@ -63,16 +63,16 @@ pub(super) fn seating(
     size: u32,
     options: &Options,
     machine: &Machine,
-    field: &Field,
+    field: &NodeList,
     rule: &Rule,
 ) -> Result<Seating, PlanError> {
     match field {
-        Field::Here { slots, max_slots } => {
+        NodeList::Local { slots, max_slots } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
             here(size, options, machine, &node, rule)
         }
-        Field::Nodes { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
-        Field::Nodes { nodes, .. } => {
+        NodeList::Named { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
+        NodeList::Named { nodes, .. } => {
             let placement = placement::place(size, nodes, rule)?;
             let per_node = match options.launch.shape {
                 LaunchShape::Linear => PerNode::EachRank,

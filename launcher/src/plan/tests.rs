@@ -27,7 +27,7 @@ fn planned(words: &str, machine: &Machine) -> Result<Plan, PlanError> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
     match parse(OsStr::new("scela-run"), words, &read_file) {
-        Ok(Typed::Run(request)) => plan(&request, machine, &crate::cluster::node_list::Field::HERE),
+        Ok(Typed::Run(request)) => plan(&request, machine, &crate::cluster::node_list::NodeList::HERE),
         other => panic!("{other:?}"),
     }
 }
@@ -147,7 +147,7 @@ fn the_demo_is_this_program_itself() {
 }
 
 /// A field of the nodes of a list.
-fn field_of(list: &str) -> Field {
+fn field_of(list: &str) -> NodeList {
     let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
     crate::cluster::node_list::field(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
 }
@@ -243,7 +243,7 @@ fn without_np_ranks_are_as_many_as_slots() {
     assert_eq!(sizes("-np 2 ./a : ./b : ./c"), [2, 3, 3]);
     assert_eq!(sizes("-np 9 ./a : ./b"), [9, 1]);
 
-    let job = Field::Nodes {
+    let job = NodeList::Named {
         nodes: field_of("a:4,b:4").nodes().to_vec(),
         allocation: Some(crate::cluster::allocation::Allocation {
             manager: crate::cli::Manager::Slurm,

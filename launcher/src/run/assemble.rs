@@ -14,28 +14,28 @@ use tokio::time::Instant;
 use crate::cli::LaunchOptions;
 use crate::cluster::hosts::fold;
 use crate::plan::Plan;
-use crate::plan::remote_launch::Expedition;
+use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::bootstrap::Bootstrap;
 use crate::run::exit;
-use crate::run::rank_locations::Whereabouts;
+use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
 
 /// How long agents that are not to join may take to leave, before others are started in their places.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
 
-/// Waits for the agents of all stations, leaves out the nodes of those that do not come if that is allowed,
+/// Waits for the agents of all targets, leaves out the nodes of those that do not come if that is allowed,
 /// and gives the others their places. `plan` is made again if nodes are left out; where sessions and links are one
 /// tree, all agents then leave, and `start` begins again, in the time that is left. The result is where
 /// everything is; or the exit code, and the user knows why. `look` is called now and then.
 pub(crate) async fn gather(
-    expedition: &mut Expedition,
-    start: impl Fn(&Expedition, Duration) -> Bootstrap,
+    expedition: &mut RemoteLaunch,
+    start: impl Fn(&RemoteLaunch, Duration) -> Bootstrap,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
     mut look: impl FnMut(&Bootstrap),
-) -> (Bootstrap, Result<Whereabouts, u8>) {
+) -> (Bootstrap, Result<RankLocations, u8>) {
     let deadline = Instant::now() + expedition.patience;
     loop {
         let patience = expedition.patience_of(deadline.saturating_duration_since(Instant::now()));
@@ -51,21 +51,21 @@ pub(crate) async fn gather(
 
 /// [`gather`], once. `None` if it is to begin again.
 async fn settle(
-    expedition: &mut Expedition,
+    expedition: &mut RemoteLaunch,
     bootstrap: &mut Bootstrap,
     patience: Duration,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
     look: impl FnMut(&Bootstrap),
-) -> Result<Option<Whereabouts>, u8> {
+) -> Result<Option<RankLocations>, u8> {
     tokio::select! {
         biased;
         signal = asked_to_end(signals) => {
             reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
             return Err(exit::signalled(signal));
         }
-        () = bootstrap.muster(Instant::now() + patience, look) => {}
+        () = bootstrap.callback(Instant::now() + patience, look) => {}
     }
     let failures = bootstrap.failures();
     let text = failures_text(expedition, failures);
@@ -87,16 +87,16 @@ async fn settle(
             return Ok(None);
         }
     }
-    let Some(stations) = expedition.stations_of(plan, &left_out) else {
+    let Some(targets) = expedition.targets_of(plan, &left_out) else {
         reporter.error(&format!(
             "{text}\n  the other hosts would need more agents than they have\n  no rank was started\n  \
              hint: --exclude the bad hosts, and start again"
         ));
         return Err(exit::NOT_LAUNCHED);
     };
-    let names = stations.iter().map(|station| expedition.name(*station).to_owned()).collect();
-    bootstrap.commit(stations, plan.settings.tree, plan.options.fanout());
-    Ok(Some(Whereabouts::there(sys::host_name(), names, &plan.settings.first)))
+    let names = targets.iter().map(|target| expedition.name(*target).to_owned()).collect();
+    bootstrap.commit(targets, plan.settings.tree, plan.options.fanout());
+    Ok(Some(RankLocations::there(sys::host_name(), names, &plan.settings.first)))
 }
 
 async fn asked_to_end(signals: &mut Signals) -> i32 {
@@ -110,11 +110,11 @@ async fn asked_to_end(signals: &mut Signals) -> i32 {
 }
 
 /// All failures in words, equal ones folded.
-pub(crate) fn failures_text(expedition: &Expedition, failures: &BTreeMap<u32, StartFailure>) -> String {
+pub(crate) fn failures_text(expedition: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
     let mut by_cause: BTreeMap<(StartPhase, &str), Vec<&str>> = BTreeMap::new();
-    for (station, failure) in failures {
+    for (target, failure) in failures {
         let names = by_cause.entry((failure.phase, &failure.words)).or_default();
-        let name = expedition.name(*station);
+        let name = expedition.name(*target);
         if names.last() != Some(&name) {
             names.push(name);
         }
@@ -122,7 +122,7 @@ pub(crate) fn failures_text(expedition: &Expedition, failures: &BTreeMap<u32, St
     let mut bad: Vec<&str> = by_cause.values().flatten().copied().collect();
     bad.sort_unstable();
     bad.dedup();
-    let all = expedition.stations.iter().collect::<std::collections::BTreeSet<_>>().len();
+    let all = expedition.targets.iter().collect::<std::collections::BTreeSet<_>>().len();
     let mut text = format!("{} of {all} hosts could not be started", bad.len());
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn equal_failures_are_folded_and_have_one_hint() {
-        let expedition = Expedition {
+        let expedition = RemoteLaunch {
             nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
-            stations: (0..32).collect(),
+            targets: (0..32).collect(),
             pool: (0..32).collect(),
             links: Links::Connections,
             least: 32,

@@ -1,8 +1,8 @@
 //! From a plan to agents in their tree.
 //!
 //! On this machine alone the tree is known from the beginning: each agent joins as soon as its parent is
-//! there. On other nodes it is made of those that can be started: [`Bootstrap::muster`] waits until each
-//! station has an agent or has failed, and [`Bootstrap::commit`] gives those that are wanted their places.
+//! there. On other nodes it is made of those that can be started: [`Bootstrap::callback`] waits until each
+//! target has an agent or has failed, and [`Bootstrap::commit`] gives those that are wanted their places.
 //! No rank starts before.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,29 +11,29 @@ use std::time::Duration;
 
 use nla::bootstrap::StartFailure;
 use nla::bootstrap::{Below, BootCommand, BootOrder, BootReport, Links, Method};
-use nla::bootstrap::{Starter, StationReport};
+use nla::bootstrap::{Starter, TargetReport};
 use nla::core::{AgentId, Subtree, Time};
 use nla::link::Reach;
 use nla::link::{Accepted, Clock};
-use nla::wire::Place;
+use nla::wire::TreePosition;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::hosts::fold;
 use crate::forecast::timing::Arrivals;
-use crate::plan::remote_launch::Expedition;
+use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::progress::PAUSE;
 
 /// Agents on their way into the tree.
 pub(crate) struct Bootstrap {
     starter: Starter,
-    reports: mpsc::UnboundedReceiver<StationReport>,
-    /// Where the agents that are there may be reached, and the launcher, which is station 0.
+    reports: mpsc::UnboundedReceiver<TargetReport>,
+    /// Where the agents that are there may be reached, and the launcher, which is target 0.
     addresses: BTreeMap<u32, Vec<SocketAddr>>,
     failures: BTreeMap<u32, StartFailure>,
-    /// The agents of stations, once the tree is known.
+    /// The agents of targets, once the tree is known.
     agents: BTreeMap<u32, AgentId>,
-    stations: BTreeMap<AgentId, u32>,
+    targets: BTreeMap<AgentId, u32>,
     tree: Subtree,
     fanout: u32,
     /// Who starts whom.
@@ -43,7 +43,7 @@ pub(crate) struct Bootstrap {
     links: Links,
     clock: Clock,
     arrivals: Arrivals,
-    /// When agents that have not joined were told their places, by station.
+    /// When agents that have not joined were told their places, by target.
     told: BTreeMap<u32, Time>,
     /// All agents that have come can.
     reads_log: bool,
@@ -55,10 +55,10 @@ impl Bootstrap {
         let agents = tree.size() - 1;
         let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, root, agents, agents.max(1));
         bootstrap.seat((1..=agents).collect(), tree, fanout);
-        for station in 1..=agents {
-            let is_leaf = tree.of(AgentId(station)).is_none_or(|subtree| subtree.size() == 1);
+        for target in 1..=agents {
+            let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
             let reach = if is_leaf { Reach::Nobody } else { Reach::Here };
-            bootstrap.starter.start(station, None, reach);
+            bootstrap.starter.start(target, None, reach);
         }
         bootstrap
     }
@@ -68,18 +68,18 @@ impl Bootstrap {
     pub(crate) fn there(
         order: BootOrder,
         clock: Clock,
-        expedition: &Expedition,
+        expedition: &RemoteLaunch,
         root: Vec<SocketAddr>,
         patience: Duration,
     ) -> Self {
         let hosts = expedition.hosts();
-        let Expedition { method, fanout, batch, .. } = expedition;
+        let RemoteLaunch { method, fanout, batch, .. } = expedition;
         let (method, batch) = (method.clone(), *batch);
-        let stations = hosts.len() as u32;
-        let fanout = fanout.unwrap_or(stations).max(1);
-        let below = Below { stations, fanout, hosts, method: method.clone(), batch, patience };
+        let targets = hosts.len() as u32;
+        let fanout = fanout.unwrap_or(targets).max(1);
+        let below = Below { targets, fanout, hosts, method: method.clone(), batch, patience };
         let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
-        let bootstrap = Self::new(order, clock, method, batch, patience, root, stations, fanout);
+        let bootstrap = Self::new(order, clock, method, batch, patience, root, targets, fanout);
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, |names| fold(names)),
             _ => bootstrap.starter.start_tree(0, &below, own),
@@ -95,10 +95,10 @@ impl Bootstrap {
         batch: Option<u32>,
         patience: Duration,
         root: Vec<SocketAddr>,
-        stations: u32,
+        targets: u32,
         opens: u32,
     ) -> Self {
-        // Bounded by the number of stations.
+        // Bounded by the number of targets.
         let (events, reports) = mpsc::unbounded_channel();
         let goes_out = method != Method::Fork;
         let links = order.links;
@@ -109,10 +109,10 @@ impl Bootstrap {
             addresses: BTreeMap::from([(0, root)]),
             failures: BTreeMap::new(),
             agents: BTreeMap::new(),
-            stations: BTreeMap::new(),
+            targets: BTreeMap::new(),
             tree: Subtree::whole(0, 1),
             fanout: 1,
-            openers: Subtree::whole(stations, opens),
+            openers: Subtree::whole(targets, opens),
             goes_out,
             links,
             clock,
@@ -123,19 +123,19 @@ impl Bootstrap {
     }
 
     /// The next report.
-    pub(crate) async fn next(&mut self) -> Option<StationReport> {
+    pub(crate) async fn next(&mut self) -> Option<TargetReport> {
         self.reports.recv().await
     }
 
     /// Takes a report. Returns the agent that will not come, and why.
-    pub(crate) fn on_report(&mut self, (station, report): StationReport) -> Option<(AgentId, StartFailure)> {
+    pub(crate) fn on_report(&mut self, (target, report): TargetReport) -> Option<(AgentId, StartFailure)> {
         match report {
             BootReport::Here { addresses, host, descriptors, reads_log } => {
-                tracing::debug!(station, %host, descriptors, ?addresses, reads_log, "an agent is there");
+                tracing::debug!(target, %host, descriptors, ?addresses, reads_log, "an agent is there");
                 self.reads_log &= reads_log;
-                self.addresses.insert(station, addresses);
-                self.arrivals.on_here(self.clock.now(), station);
-                if let Some(agent) = self.agents.get(&station).copied() {
+                self.addresses.insert(target, addresses);
+                self.arrivals.on_here(self.clock.now(), target);
+                if let Some(agent) = self.agents.get(&target).copied() {
                     self.admit(agent);
                     let below: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
                     below.iter().for_each(|child| self.admit(child.head()));
@@ -143,14 +143,14 @@ impl Bootstrap {
                 None
             }
             BootReport::NotStarted(failure) => {
-                self.addresses.remove(&station);
-                let agent = self.agents.get(&station).copied();
-                self.failures.insert(station, failure.clone());
+                self.addresses.remove(&target);
+                let agent = self.agents.get(&target).copied();
+                self.failures.insert(target, failure.clone());
                 Some((agent?, failure))
             }
             BootReport::Joined { took } => {
-                if let Some(told) = self.told.remove(&station) {
-                    self.arrivals.on_joined(told, station, took);
+                if let Some(told) = self.told.remove(&target) {
+                    self.arrivals.on_joined(told, target, took);
                 }
                 None
             }
@@ -158,11 +158,11 @@ impl Bootstrap {
         }
     }
 
-    /// Waits until each station has an agent or has failed; what has done neither at `deadline` has
+    /// Waits until each target has an agent or has failed; what has done neither at `deadline` has
     /// failed. `look` is called now and then.
-    pub(crate) async fn muster(&mut self, deadline: Instant, mut look: impl FnMut(&Self)) {
-        let stations = self.openers.size() - 1;
-        while (self.addresses.len() - 1 + self.failures.len()) < stations as usize {
+    pub(crate) async fn callback(&mut self, deadline: Instant, mut look: impl FnMut(&Self)) {
+        let targets = self.openers.size() - 1;
+        while (self.addresses.len() - 1 + self.failures.len()) < targets as usize {
             match timeout_at(deadline.min(Instant::now() + PAUSE), self.next()).await {
                 Ok(Some(report)) => drop(self.on_report(report)),
                 Err(_) if Instant::now() < deadline => {}
@@ -170,9 +170,9 @@ impl Bootstrap {
             }
             look(self);
         }
-        for station in 1..=stations {
-            if !self.addresses.contains_key(&station) {
-                self.failures.entry(station).or_insert_with(StartFailure::late);
+        for target in 1..=targets {
+            if !self.addresses.contains_key(&target) {
+                self.failures.entry(target).or_insert_with(StartFailure::late);
             }
         }
     }
@@ -193,50 +193,50 @@ impl Bootstrap {
         self.starter.take_links(self.clock, joined);
     }
 
-    /// Gives the agents at these stations their places, in order, in a tree of as many; all others leave.
-    pub(crate) fn commit(&mut self, stations: Vec<u32>, tree: Subtree, fanout: u32) {
-        let chosen: BTreeSet<u32> = stations.iter().copied().collect();
-        for station in self.addresses.keys().filter(|station| **station != 0 && !chosen.contains(station)) {
-            self.starter.tell(*station, BootCommand::Leave);
+    /// Gives the agents at these targets their places, in order, in a tree of as many; all others leave.
+    pub(crate) fn commit(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
+        let chosen: BTreeSet<u32> = targets.iter().copied().collect();
+        for target in self.addresses.keys().filter(|target| **target != 0 && !chosen.contains(target)) {
+            self.starter.tell(*target, BootCommand::Leave);
         }
-        self.seat(stations, tree, fanout);
+        self.seat(targets, tree, fanout);
         for agent in (1..tree.size()).map(AgentId) {
             self.admit(agent);
         }
     }
 
-    fn seat(&mut self, stations: Vec<u32>, tree: Subtree, fanout: u32) {
+    fn seat(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
         let agents = || (1..).map(AgentId);
-        self.agents = stations.iter().copied().zip(agents()).collect();
-        self.stations = agents().zip(stations).collect();
+        self.agents = targets.iter().copied().zip(agents()).collect();
+        self.targets = agents().zip(targets).collect();
         (self.tree, self.fanout) = (tree, fanout);
     }
 
-    fn station(&self, agent: AgentId) -> Option<u32> {
-        if agent == AgentId::ROOT { Some(0) } else { self.stations.get(&agent).copied() }
+    fn target(&self, agent: AgentId) -> Option<u32> {
+        if agent == AgentId::ROOT { Some(0) } else { self.targets.get(&agent).copied() }
     }
 
     /// Lets an agent join, if it and its parent are there.
     fn admit(&mut self, agent: AgentId) {
-        let parent = self.tree.parent_of(agent).and_then(|parent| self.station(parent));
-        let (Some(station), Some(parent)) = (self.station(agent), parent) else { return };
-        let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&station)) else {
+        let parent = self.tree.parent_of(agent).and_then(|parent| self.target(parent));
+        let (Some(target), Some(parent)) = (self.target(agent), parent) else { return };
+        let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&target)) else {
             return;
         };
-        let place = Place { agents: self.tree.size() - 1, fanout: self.fanout, agent };
-        if self.links == Links::Sessions {
+        let place = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        if self.links == Links::RemoteShells {
             // Who is below an agent is told its place by that agent.
             if parent == 0 {
-                self.told.insert(station, self.clock.now());
-                self.starter.admit(station, place);
+                self.told.insert(target, self.clock.now());
+                self.starter.admit(target, place);
             }
             return;
         }
-        let opener = self.openers.parent_of(AgentId(station)).map(|opener| opener.0);
+        let opener = self.openers.parent_of(AgentId(target)).map(|opener| opener.0);
         let opener_port = addresses.first().filter(|_| self.goes_out && opener == Some(parent)).map(SocketAddr::port);
         let parent = addresses.clone();
-        self.told.insert(station, self.clock.now());
-        self.starter.tell(station, BootCommand::Join { place, parent, opener_port });
+        self.told.insert(target, self.clock.now());
+        self.starter.tell(target, BootCommand::Join { place, parent, opener_port });
     }
 
     /// Whether all agents that have come can read the launcher's log.

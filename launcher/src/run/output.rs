@@ -20,7 +20,7 @@ use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::run::pattern::{self, Facts};
-use crate::run::rank_locations::Whereabouts;
+use crate::run::rank_locations::RankLocations;
 
 /// Files kept open at a time; ranks beyond have theirs closed and opened again.
 const FILES_OPEN_MAX: usize = 256;
@@ -57,7 +57,7 @@ pub(crate) struct Style {
     /// Into files, by this pattern.
     pub(crate) pattern: Option<OsString>,
     /// For patterns.
-    pub(crate) whereabouts: Arc<Whereabouts>,
+    pub(crate) locations: Arc<RankLocations>,
     /// For patterns.
     pub(crate) session: String,
 }
@@ -151,7 +151,7 @@ impl Page {
     fn take(&mut self, message: Bytes) {
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
         if let Some(pattern) = &self.style.pattern {
-            let host = self.style.whereabouts.of_rank(namespace, rank);
+            let host = self.style.locations.of_rank(namespace, rank);
             let facts = Facts { namespace, rank, host, session: &self.style.session };
             let path = pattern::fill(pattern, &facts);
             let mut lines = Vec::new();

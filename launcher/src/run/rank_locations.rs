@@ -5,7 +5,7 @@ use pmi::{Rank, Ranks};
 
 /// The hosts of agents, and of the first namespace's ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Whereabouts {
+pub(crate) struct RankLocations {
     /// The launcher's.
     own: String,
     /// Of each agent, from the first on; all are on the launcher's if there are none.
@@ -13,7 +13,7 @@ pub(crate) struct Whereabouts {
     placement: Vec<(AgentId, Ranks)>,
 }
 
-impl Whereabouts {
+impl RankLocations {
     /// Everything is on the launcher's own host.
     pub(crate) fn here(own: String) -> Self {
         Self { own, agents: Vec::new(), placement: Vec::new() }
@@ -52,11 +52,11 @@ mod tests {
     #[test]
     fn agents_and_ranks_are_on_hosts() {
         let placement = vec![(AgentId(1), Ranks::range(0..4)), (AgentId(2), Ranks::range(4..8))];
-        let there = Whereabouts { own: "front".into(), agents: vec!["n1".into(), "n2".into()], placement };
+        let there = RankLocations { own: "front".into(), agents: vec!["n1".into(), "n2".into()], placement };
         assert_eq!([0, 1, 2, 3].map(|agent| there.of_agent(AgentId(agent))), ["front", "n1", "n2", "front"]);
         assert_eq!([0, 5].map(|rank| there.of_rank(NamespaceId::FIRST, Rank(rank))), ["n1", "n2"]);
         assert_eq!(there.of_rank(NamespaceId(1), Rank(5)), "n1");
-        let here = Whereabouts::here("laptop".into());
+        let here = RankLocations::here("laptop".into());
         assert_eq!((here.of_agent(AgentId(3)), here.of_rank(NamespaceId::FIRST, Rank(9))), ("laptop", "laptop"));
     }
 }

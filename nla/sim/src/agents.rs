@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nla::core::{Action, AgentId, Down, Given, Input, News, Notice, RootAction, RootInput};
+use nla::core::{Action, AgentId, Down, Input, Notice, ReleaseContent, RootAction, RootInput, Update};
 use pmi::Answer;
 
 use crate::events::What;
@@ -155,7 +155,7 @@ impl World {
     /// The processor's time for checking what came from above.
     pub(crate) fn checking(&self, message: &Down) -> u64 {
         match message {
-            Down::Release { given: Given::News(News::Epoch(epoch)), .. } => {
+            Down::Release { given: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
                 epoch.len() as u64 * self.costs.entry_checked
             }
             _ => 0,

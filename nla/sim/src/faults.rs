@@ -147,7 +147,7 @@ pub enum Mutation {
     },
     /// An agent, and with it all below, does not hear what a fence has changed on the board, once: what
     /// they had before is stale.
-    MissNews {
+    MissUpdate {
         /// Which.
         agent: u32,
         /// Of how many fences it hears before.

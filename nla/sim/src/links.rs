@@ -1,6 +1,6 @@
 //! Links: what a message weighs, how long it takes, and what becomes of it when a link breaks.
 
-use nla::core::{AgentId, Down, Given, Input, News, RootInput, Up};
+use nla::core::{AgentId, Down, Input, ReleaseContent, RootInput, Up, Update};
 use nla::wire::{bytes_on_link, decode, decode_down, encode, encoded_bytes};
 use pmi::{Epoch, Keys};
 
@@ -32,7 +32,7 @@ pub(crate) struct Link {
 }
 
 /// What is on its way.
-pub(crate) struct Carried {
+pub(crate) struct ShellLinks {
     from: u32,
     bytes: u64,
     body: Body,
@@ -113,14 +113,14 @@ impl World {
         link.last[lane] = arrives;
         let listened = if is_up { link.child_listens } else { link.parent_listens };
         if listened && !link.cut {
-            let slot = self.messages.insert(Carried { from: from as u32, bytes, body });
+            let slot = self.messages.insert(ShellLinks { from: from as u32, bytes, body });
             self.queue.push(arrives, to, What::Message(slot));
         }
     }
 
     /// A message arrives, if it does.
     pub(crate) fn arrive(&mut self, here: usize, at: u64, slot: u32) {
-        let Some(Carried { from, bytes, body }) = self.messages.take(slot) else { return };
+        let Some(ShellLinks { from, bytes, body }) = self.messages.take(slot) else { return };
         let is_up = from as usize > here;
         let link = &self.places[here.max(from as usize)].link;
         let listens = if is_up { link.parent_listens } else { link.child_listens };
@@ -165,14 +165,14 @@ impl World {
     fn missed(&mut self, here: usize, message: Down) -> Down {
         match (self.mutation, message) {
             (
-                Some(Mutation::MissNews { agent, after }),
-                Down::Release { namespace, number, given: Given::News(news) },
+                Some(Mutation::MissUpdate { agent, after }),
+                Down::Release { namespace, number, given: ReleaseContent::Update(news) },
             ) if agent as usize == here && number == after => {
                 let news = match news {
-                    News::Epoch(_) => News::Epoch(Epoch::default()),
-                    News::Overwritten(_) => News::Overwritten(Keys::default()),
+                    Update::Epoch(_) => Update::Epoch(Epoch::default()),
+                    Update::Overwritten(_) => Update::Overwritten(Keys::default()),
                 };
-                Down::Release { namespace, number, given: Given::News(news) }
+                Down::Release { namespace, number, given: ReleaseContent::Update(news) }
             }
             (_, message) => message,
         }

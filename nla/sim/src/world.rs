@@ -17,7 +17,7 @@ use pmi::{Board, Rank, Ranks};
 use crate::costs::Costs;
 use crate::events::{Queue, Slab, What};
 use crate::faults::{Faults, Mutation};
-use crate::links::{Carried, Link};
+use crate::links::{Link, ShellLinks};
 use crate::oracle::{Doom, Violation, Watch};
 use crate::processors::Processors;
 use crate::program::Program;
@@ -108,7 +108,7 @@ pub(crate) struct World {
     pub(crate) mutable: u32,
     pub(crate) random: Random,
     pub(crate) queue: Queue,
-    pub(crate) messages: Slab<Carried>,
+    pub(crate) messages: Slab<ShellLinks>,
     pub(crate) places: Vec<Place>,
     pub(crate) processors: Processors,
     pub(crate) root: Root,

@@ -25,18 +25,18 @@ pub(crate) enum Channel {
     /// Standard input and output.
     Own(mpsc::UnboundedReceiver<BootCommand>),
     /// A connection to who awaits it.
-    Muster(Box<Accepted>),
+    Callback(Box<Accepted>),
 }
 
 impl Channel {
     /// The channel that the order is about. A member of a step says which it is.
     pub(crate) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
-        if order.muster.is_empty() {
+        if order.callback.is_empty() {
             return Ok(Self::Own(commands()));
         }
         if !order.is_shared() {
             let opener = (AgentId::ROOT, "who has opened the session to here");
-            return Ok(Self::Muster(Box::new(call(order, opener, AgentId(order.station)).await?)));
+            return Ok(Self::Callback(Box::new(call(order, opener, AgentId(order.target)).await?)));
         }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
         let (Some(task), Ok(node)) = (task, std::env::var(NODE)) else {
@@ -46,14 +46,14 @@ impl Channel {
         let mut accepted = call(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
         let lost = |error| StartFailure::new(StartPhase::ConnectBack, format!("the launcher is gone: {error}"));
         accepted.say(&BootReport::Task { node }).await.map_err(lost)?;
-        Ok(Self::Muster(Box::new(accepted)))
+        Ok(Self::Callback(Box::new(accepted)))
     }
 
     /// Fails when nobody listens any more.
     pub(crate) async fn tell(&mut self, report: &BootReport) -> io::Result<()> {
         match self {
             Self::Own(_) => write_report(report),
-            Self::Muster(accepted) => accepted.say(report).await.map_err(io::Error::other),
+            Self::Callback(accepted) => accepted.say(report).await.map_err(io::Error::other),
         }
     }
 
@@ -62,15 +62,15 @@ impl Channel {
     pub(crate) async fn next(&mut self) -> Option<BootCommand> {
         match self {
             Self::Own(commands) => commands.recv().await,
-            Self::Muster(accepted) => accepted.hear().await.ok(),
+            Self::Callback(accepted) => accepted.hear().await.ok(),
         }
     }
 }
 
 /// Calls who awaits it: the command that has started this process is its child.
 async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
-    let port = order.muster.first().map(SocketAddr::port);
-    let addresses = reach::candidates(port, order.muster.clone());
+    let port = order.callback.first().map(SocketAddr::port);
+    let addresses = reach::candidates(port, order.callback.clone());
     let (accepted, _) = connect_to_any(order, addresses, above, agent).await?;
     // Should it fail, only a host that is lost while the agent waits for its place goes unnoticed.
     let _ = probe(&accepted, order.dead_time);

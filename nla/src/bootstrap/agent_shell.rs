@@ -18,35 +18,35 @@ use super::agent_channel::close_own;
 use super::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell_channel::Reader;
-use super::starter::{Starter, StationReport};
+use super::starter::{Starter, TargetReport};
 use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, Subtree};
 use crate::link::Clock;
 use crate::link::Stream;
 use crate::link::{Accepted, connect_over};
 use crate::sys::{self, Ended, GuardianLink};
-use crate::wire::{Place, encode, framed};
+use crate::wire::{TreePosition, encode, framed};
 
 /// The sessions that an agent has opened, each of which carries the link to a child.
 pub(crate) struct Sessions {
     starter: Starter,
-    reports: mpsc::UnboundedReceiver<StationReport>,
+    reports: mpsc::UnboundedReceiver<TargetReport>,
 }
 
 impl Sessions {
     fn open(order: &BootOrder) -> Option<Self> {
-        // Bounded by the stations below: each has three things to report.
+        // Bounded by the targets below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
         let starter = Starter::below(order, events)?;
         Some(Self { starter, reports })
     }
 
     /// Tells the agents at the other ends their places, which are those of the children of `here`.
-    pub(crate) fn admit(&self, place: Place, here: Subtree, clock: Clock, joined: mpsc::Sender<Accepted>) {
+    pub(crate) fn admit(&self, place: TreePosition, here: Subtree, clock: Clock, joined: mpsc::Sender<Accepted>) {
         self.starter.take_links(clock, joined);
         for child in here.children() {
             // Stations are numbered as agents are.
-            self.starter.admit(child.head().0, Place { agent: child.head(), ..place });
+            self.starter.admit(child.head().0, TreePosition { agent: child.head(), ..place });
         }
     }
 
@@ -54,7 +54,7 @@ impl Sessions {
     pub(crate) async fn next_failure(&mut self) -> (AgentId, String) {
         loop {
             match self.reports.recv().await {
-                Some((station, BootReport::NotStarted(failure))) => return (AgentId(station), failure.words),
+                Some((target, BootReport::NotStarted(failure))) => return (AgentId(target), failure.words),
                 Some(_) => {}
                 // The starter lives as long as this.
                 None => std::future::pending().await,
@@ -93,7 +93,7 @@ pub(crate) enum Way {
 
 /// An agent in the tree, whose children are not.
 pub(crate) struct Joined {
-    pub(crate) place: Place,
+    pub(crate) place: TreePosition,
     pub(crate) here: Subtree,
     pub(crate) accepted: Accepted,
     pub(crate) clock: Clock,
@@ -127,7 +127,7 @@ impl Own {
     }
 }
 
-/// Begins what the order says of stations below, and waits to be told a place; then says hello from there. The
+/// Begins what the order says of targets below, and waits to be told a place; then says hello from there. The
 /// guardian is kept calm meanwhile: others may take their time.
 pub(crate) async fn join(order: &BootOrder, here: BootReport, guardian: &GuardianLink) -> Result<Way, StartFailure> {
     let mut own = Own::take().map_err(|error| {
@@ -168,10 +168,10 @@ pub(crate) async fn join(order: &BootOrder, here: BootReport, guardian: &Guardia
 }
 
 /// What is below a place, if the tree has it and what was started from here is just that.
-fn subtree(order: &BootOrder, place: Place) -> Option<Subtree> {
+fn subtree(order: &BootOrder, place: TreePosition) -> Option<Subtree> {
     let here = place.subtree().filter(|_| place.agents <= AGENTS_MAX)?;
     let Some(below) = &order.below else { return (here.size() == 1).then_some(here) };
-    let is_same = (below.stations, below.fanout, order.station) == (place.agents, place.fanout, place.agent.0);
+    let is_same = (below.targets, below.fanout, order.target) == (place.agents, place.fanout, place.agent.0);
     is_same.then_some(here)
 }
 
@@ -181,7 +181,7 @@ async fn wait(
     own: &mut Own,
     mut sessions: Option<&mut Sessions>,
     guardian: &GuardianLink,
-) -> Option<Place> {
+) -> Option<TreePosition> {
     let mut beat = interval(order.dead_time / 4);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -194,16 +194,16 @@ async fn wait(
         tokio::select! {
             command = own.reader.next() => match command {
                 Ok(Some(BootCommand::Join { place, .. })) => return Some(place),
-                Ok(Some(BootCommand::Below(station, command))) => {
+                Ok(Some(BootCommand::Below(target, command))) => {
                     if let Some(sessions) = &sessions {
-                        sessions.starter.tell(station, *command);
+                        sessions.starter.tell(target, *command);
                     }
                 }
                 // Those below leave when their channels end.
                 Ok(Some(BootCommand::Leave) | None) | Err(_) => return None,
             },
-            Some((station, report)) = below => {
-                own.tell(&BootReport::Below(station, Box::new(report))).await.ok()?;
+            Some((target, report)) = below => {
+                own.tell(&BootReport::Below(target, Box::new(report))).await.ok()?;
             }
             _ = beat.tick() => {
                 if guardian.alive().is_err() {

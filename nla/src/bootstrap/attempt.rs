@@ -36,7 +36,7 @@ async fn begin(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Chann
     shared.children.add(child, shared.method == Method::Fork);
     let call = async {
         match shared.callers.get() {
-            Some(callers) => callers.call_of(task.station).await,
+            Some(callers) => callers.call_of(task.target).await,
             None => std::future::pending().await,
         }
     };
@@ -67,10 +67,10 @@ async fn begin(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Chann
 /// One session from its beginning until it is over.
 pub(super) async fn attend(shared: Rc<Shared>, mut task: Task, begun: mpsc::UnboundedSender<Beginning>) {
     let began = Instant::now();
-    let station = task.station;
+    let target = task.target;
     let callers = shared.callers.get();
-    let muster = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
-    let order = BootOrder { station, muster, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
+    let callback = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
+    let order = BootOrder { target, callback, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
     let (mut channel, report) = loop {
         match begin(&shared, &task, &order).await {
             Ok(begun) => break begun,
@@ -81,10 +81,10 @@ pub(super) async fn attend(shared: Rc<Shared>, mut task: Task, begun: mpsc::Unbo
     };
     let _ = begun.send(Beginning::Well(began.elapsed()));
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
-    let has_joined = converse(&shared, station, below, report, &mut channel).await;
+    let has_joined = converse(&shared, target, below, report, &mut channel).await;
     if let Channel::Session(session, pid) = channel {
         match has_joined && shared.carries_links() {
-            true => carried::take_over(&shared, station, *session, pid).await,
+            true => carried::take_over(&shared, target, *session, pid).await,
             false => shared.close(*session, pid, !has_joined),
         }
     }
@@ -118,31 +118,31 @@ impl Channel {
     }
 }
 
-/// All that an agent says from its `first` report on, and all that it and the `below` stations behind it are told,
+/// All that an agent says from its `first` report on, and all that it and the `below` targets behind it are told,
 /// until it is over. Returns whether it has joined the tree, or joins it over this channel.
 pub(super) async fn converse(
     shared: &Shared,
-    station: u32,
+    target: u32,
     below: u32,
     first: BootReport,
     channel: &mut Channel,
 ) -> bool {
-    // Bounded by the stations behind this one: each is told one thing.
+    // Bounded by the targets behind this one: each is told one thing.
     let (commands, mut incoming) = mpsc::unbounded_channel();
-    shared.ways.borrow_mut().insert(station, Way { commands, stations: 1 + below });
+    shared.ways.borrow_mut().insert(target, Way { commands, targets: 1 + below });
     let mut has_joined = false;
     let mut next = Ok(Some(first));
     loop {
         match next {
-            Ok(Some(BootReport::Below(station, report))) => shared.report(station, *report),
+            Ok(Some(BootReport::Below(target, report))) => shared.report(target, *report),
             Ok(Some(report @ BootReport::NotStarted(_))) => {
-                shared.report(station, report);
+                shared.report(target, report);
                 return false;
             }
             Ok(Some(BootReport::Joining)) if shared.carries_links() => return true,
             Ok(Some(report)) => {
                 has_joined |= matches!(report, BootReport::Joined { .. });
-                shared.report(station, report);
+                shared.report(target, report);
                 // Nothing follows; who waits for its end waits for nothing.
                 if has_joined && below == 0 {
                     return true;
@@ -151,11 +151,11 @@ pub(super) async fn converse(
             Ok(None) if has_joined => return true,
             Ok(None) => {
                 let failure = channel.ended(&shared.children).await;
-                shared.report(station, BootReport::NotStarted(failure));
+                shared.report(target, BootReport::NotStarted(failure));
                 return false;
             }
             Err(failure) => {
-                shared.report(station, BootReport::NotStarted(failure));
+                shared.report(target, BootReport::NotStarted(failure));
                 return has_joined;
             }
         }

@@ -18,8 +18,8 @@ use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
 use crate::link::Clock;
-use crate::link::listener::{self as reach, Door};
-use crate::link::{Accepted, Gatekeeper, let_in};
+use crate::link::listener::{self as reach, BoundListener};
+use crate::link::{Accepted, Authenticator, let_in};
 
 /// Bound of the queue of those that have called.
 const QUEUE: usize = 64;
@@ -43,7 +43,7 @@ impl Port {
     ) -> Result<Self, StartFailure> {
         let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
         let door = reach::open(order.reach).await.map_err(no_port)?;
-        let Some(Door { mut addresses, listener }) = door else {
+        let Some(BoundListener { mut addresses, listener }) = door else {
             return Err(no_port(io::ErrorKind::Unsupported.into()));
         };
         if !own.is_empty() {
@@ -51,9 +51,9 @@ impl Port {
             addresses = own.iter().map(|address| SocketAddr::new(*address, port)).collect();
         }
         let (arrived, arrivals) = mpsc::channel(QUEUE);
-        let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), numbers.map(AgentId));
+        let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
         // They take the session's time from their parents.
-        let door = tokio::task::spawn_local(let_in(listener, gatekeeper, Clock::start(), arrived));
+        let door = tokio::task::spawn_local(let_in(listener, authenticator, Clock::start(), arrived));
         Ok(Self { addresses, arrivals, door })
     }
 
@@ -80,13 +80,13 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// Opens a port for the agents at these stations, as [`Port::open`] does. It is closed with the starter.
+    /// Opens a port for the agents at these targets, as [`Port::open`] does. It is closed with the starter.
     pub(super) async fn open(
         shared: &Shared,
-        stations: RangeInclusive<u32>,
+        targets: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
-        let mut port = Port::open(&shared.order, stations, own).await?;
+        let mut port = Port::open(&shared.order, targets, own).await?;
         let (addresses, awaited) = (port.addresses.clone(), Rc::<RefCell<Awaited>>::default());
         let waiting = Rc::clone(&awaited);
         shared.spawn(async move {
@@ -100,14 +100,14 @@ impl Callers {
         Ok(Self { addresses, awaited })
     }
 
-    /// The call of the agent at a station, and what it says first. Pending for ever if it does not call.
-    pub(super) async fn call_of(&self, station: u32) -> (Member, BootReport) {
+    /// The call of the agent at a target, and what it says first. Pending for ever if it does not call.
+    pub(super) async fn call_of(&self, target: u32) -> (Member, BootReport) {
         let (waiter, call) = oneshot::channel();
-        self.awaited.borrow_mut().insert(station, waiter);
+        self.awaited.borrow_mut().insert(target, waiter);
         if let Ok(mut accepted) = call.await {
             match timeout(HELLO_TIME, accepted.hear()).await {
                 Ok(Ok(report)) => return (Member::new(accepted, StartPhase::Ended), report),
-                other => tracing::warn!(station, ?other, "an agent has called and does not say what it should"),
+                other => tracing::warn!(target, ?other, "an agent has called and does not say what it should"),
             }
         }
         std::future::pending().await

@@ -1,8 +1,8 @@
 //! How an agent gets onto a node and into the tree.
 //!
-//! A **station** is where an agent is to be started, numbered from 1 in the order of the plan's nodes;
-//! the launcher is 0. Stations and agents are not the same: a station whose node fails gets no agent,
-//! and the numbers of agents, which are places in the tree, are given to the stations that are left.
+//! A **target** is where an agent is to be started, numbered from 1 in the order of the plan's nodes;
+//! the launcher is 0. Stations and agents are not the same: a target whose node fails gets no agent,
+//! and the numbers of agents, which are places in the tree, are given to the targets that are left.
 
 pub(crate) mod agent_channel;
 pub(crate) mod agent_shell;
@@ -29,5 +29,5 @@ pub use protocol::{
 };
 pub use script::agent_id;
 pub use shell::opening_words;
-pub use starter::{Starter, StationReport};
+pub use starter::{Starter, TargetReport};
 pub use step::step_words;

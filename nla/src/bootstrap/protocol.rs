@@ -26,7 +26,7 @@ use thiserror::Error;
 use super::failure::StartFailure;
 use crate::core::limits::GREETING_BYTES_MAX;
 use crate::link::Reach;
-use crate::wire::{Place, SessionId, SessionKey};
+use crate::wire::{SessionId, SessionKey, TreePosition};
 
 /// Bytes of the marker.
 pub const MARKER: usize = 16;
@@ -40,11 +40,11 @@ pub struct BootOrder {
     pub key: SessionKey,
     /// The agent's first bytes on its output must be these.
     pub marker: [u8; MARKER],
-    /// The station that it is at; 0 in an order for many.
-    pub station: u32,
+    /// The target that it is at; 0 in an order for many.
+    pub target: u32,
     /// Where who has started it hears it, the likeliest first; nowhere if its channel is its standard input and
     /// output.
-    pub muster: Vec<SocketAddr>,
+    pub callback: Vec<SocketAddr>,
     /// Who has to reach it.
     pub reach: Reach,
     /// What links go over.
@@ -53,7 +53,7 @@ pub struct BootOrder {
     pub label: String,
     /// How long silence on a link or from the guardian means nothing.
     pub dead_time: Duration,
-    /// The stations that it is to start agents at.
+    /// The targets that it is to start agents at.
     pub below: Option<Below>,
     /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's process and
     /// a descriptor there.
@@ -66,29 +66,29 @@ pub enum Links {
     /// Connections of their own.
     Connections,
     /// The sessions that start agents: who has opened one is the parent, and nobody listens anywhere.
-    Sessions,
+    RemoteShells,
 }
 
 impl BootOrder {
-    /// Many get it, and its station is none.
+    /// Many get it, and its target is none.
     pub fn is_shared(&self) -> bool {
-        self.station == 0
+        self.target == 0
     }
 
     /// Whether the agent is on another node than the launcher, as far as that is known.
     pub fn is_remote(&self) -> bool {
-        matches!(self.reach, Reach::Network(_)) || self.links == Links::Sessions
+        matches!(self.reach, Reach::Network(_)) || self.links == Links::RemoteShells
     }
 }
 
 /// Stations below one, for the agent there to start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Below {
-    /// How many stations the session has; with the fan-out they form a tree as agents do.
-    pub stations: u32,
+    /// How many targets the session has; with the fan-out they form a tree as agents do.
+    pub targets: u32,
     /// The most that one agent starts.
     pub fanout: u32,
-    /// The hosts of all stations below this one, in order.
+    /// The hosts of all targets below this one, in order.
     pub hosts: Vec<HostAt>,
     /// How to get there.
     pub method: Method,
@@ -113,7 +113,7 @@ pub enum Method {
     /// As a child, on this machine.
     Fork,
     /// By a command that opens a session on another node, and passes its input and output on.
-    Session {
+    RemoteShell {
         /// The command's words; `{host}` in them stands for the host, with `user@` in front where it has
         /// one. What the session is to run follows them.
         words: Vec<String>,
@@ -163,7 +163,7 @@ pub enum BootCommand {
     /// Join the tree.
     Join {
         /// There.
-        place: Place,
+        place: TreePosition,
         /// Where its parent may be reached, the likeliest first. Nowhere if links go over sessions.
         parent: Vec<SocketAddr>,
         /// Its parent is who opened the session to this node, and listens on this port: the address that
@@ -172,7 +172,7 @@ pub enum BootCommand {
     },
     /// It is not needed.
     Leave,
-    /// Pass this on to that station, which is below.
+    /// Pass this on to that target, which is below.
     Below(u32, Box<BootCommand>),
 }
 
@@ -205,7 +205,7 @@ pub enum BootReport {
     },
     /// It cannot go on, or was never there.
     NotStarted(StartFailure),
-    /// A station below says so.
+    /// A target below says so.
     Below(u32, Box<BootReport>),
 }
 

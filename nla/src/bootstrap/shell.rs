@@ -109,7 +109,7 @@ impl Session {
             }
             // Only whole steps are started: `Starter::start_steps`.
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
-            Method::Session { words, lasts, program } => {
+            Method::RemoteShell { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
                 let text = script::script(program, looks, &mark, &order.label, &dead_ms);
                 let trusts = !looks && matches!(program, RemoteProgram::Own { .. });
@@ -221,7 +221,7 @@ impl Session {
 pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     match method {
         Method::Fork | Method::Step { .. } => None,
-        Method::Session { words, .. } => Some(words_for(words, Some(host))),
+        Method::RemoteShell { words, .. } => Some(words_for(words, Some(host))),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Starting agents: from the launcher, and from agents that start others.
 //!
 //! A [`Starter`] opens sessions, as many at a time as its window allows, and says what comes of them:
-//! each report of an agent that it has started, or of one below, with the station that it is about.
-//! What it is told for a station goes to the agent there, or to the one on the way. A session's
+//! each report of an agent that it has started, or of one below, with the target that it is about.
+//! What it is told for a target goes to the agent there, or to the one on the way. A session's
 //! agent calls back as soon as it is there (`callers`), and what they say to each other goes over that
 //! connection: the session is ended, so that only those are open that have not come to anything yet. Where it
 //! has to last, it is the channel. Where one command starts many agents (`step`), each calls back, too.
@@ -28,7 +28,7 @@ use super::failure::{StartFailure, StartPhase};
 use super::processes::Children;
 use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method};
 use super::shell::Session;
-use super::shell_links::Carried;
+use super::shell_links::ShellLinks;
 use super::step::Step;
 use super::window::Window;
 use crate::core::{AgentId, Subtree};
@@ -36,7 +36,7 @@ use crate::link::Accepted;
 use crate::link::Clock;
 use crate::link::Reach;
 use crate::sys::Ended;
-use crate::wire::Place;
+use crate::wire::TreePosition;
 
 /// The wait before a host that refuses a session is tried again; it doubles each time, up to so many times, and is
 /// spread by as much again.
@@ -46,13 +46,13 @@ const RETRY_DOUBLINGS: u32 = 4;
 /// How long the process of a session that is over may take to end, and its last words to come.
 pub(super) const END_TIME: Duration = Duration::from_secs(1);
 
-/// What becomes of a station.
-pub type StationReport = (u32, BootReport);
+/// What becomes of a target.
+pub type TargetReport = (u32, BootReport);
 
-/// A station and what is to be started there.
+/// A target and what is to be started there.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
-    pub(super) station: u32,
+    pub(super) target: u32,
     pub(super) host: Option<HostAt>,
     pub(super) reach: Reach,
     pub(super) below: Option<Below>,
@@ -65,8 +65,8 @@ pub(super) struct Task {
 
 impl Task {
     /// One that was not tried yet.
-    fn new(station: u32, host: Option<HostAt>, reach: Reach, below: Option<Below>) -> Self {
-        Self { station, host, reach, below, tries: 0, before: None, looks: false }
+    fn new(target: u32, host: Option<HostAt>, reach: Reach, below: Option<Below>) -> Self {
+        Self { target, host, reach, below, tries: 0, before: None, looks: false }
     }
 }
 
@@ -82,38 +82,38 @@ pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,
     pub(super) deadline: Deadline,
-    pub(super) reports: mpsc::UnboundedSender<StationReport>,
-    /// The way to each station: the channel of the session on the way, by the first station behind it.
+    pub(super) reports: mpsc::UnboundedSender<TargetReport>,
+    /// The way to each target: the channel of the session on the way, by the first target behind it.
     pub(super) ways: RefCell<BTreeMap<u32, Way>>,
     pub(super) children: Children,
     /// Where the agents at the other ends of sessions call, if they do.
     pub(super) callers: OnceCell<Callers>,
     /// Where links go over sessions.
-    pub(super) carried: Carried,
+    pub(super) carried: ShellLinks,
     pub(super) sessions: RefCell<Vec<AbortHandle>>,
 }
 
 pub(super) struct Way {
     pub(super) commands: mpsc::UnboundedSender<BootCommand>,
-    /// The stations behind it: this many from its own on.
-    pub(super) stations: u32,
+    /// The targets behind it: this many from its own on.
+    pub(super) targets: u32,
 }
 
 impl Starter {
-    /// Starts nothing yet. `order` is the same for all agents but for the station; `batch` fixes how many
+    /// Starts nothing yet. `order` is the same for all agents but for the target; `batch` fixes how many
     /// sessions are opened at a time; after `patience` all agents are there, or have failed. Reports are bounded by
-    /// the number of stations.
+    /// the number of targets.
     pub fn new(
         order: BootOrder,
         method: Method,
         batch: Option<u32>,
         patience: Duration,
-        reports: mpsc::UnboundedSender<StationReport>,
+        reports: mpsc::UnboundedSender<TargetReport>,
     ) -> Self {
         let window = match method {
             // Nothing is gained by waiting.
             Method::Fork => Window::new(Some(u32::MAX)),
-            Method::Session { .. } | Method::Step { .. } => Window::new(batch),
+            Method::RemoteShell { .. } | Method::Step { .. } => Window::new(batch),
         };
         let shared = Rc::new(Shared {
             order,
@@ -123,76 +123,76 @@ impl Starter {
             ways: RefCell::default(),
             children: Children::default(),
             callers: OnceCell::new(),
-            carried: Carried::default(),
+            carried: ShellLinks::default(),
             sessions: RefCell::default(),
         });
-        // Bounded by the number of stations.
+        // Bounded by the number of targets.
         let (tasks, incoming) = mpsc::unbounded_channel();
         let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
         Self { tasks, shared, scheduler: scheduler.abort_handle() }
     }
 
-    /// Starts the agents at all stations below that `order` names, as who got that order; none if it names none.
-    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<StationReport>) -> Option<Self> {
+    /// Starts the agents at all targets below that `order` names, as who got that order; none if it names none.
+    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>) -> Option<Self> {
         let below = order.below.as_ref()?;
-        let own = BootOrder { below: None, muster: Vec::new(), ..order.clone() };
+        let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
         let starter = Self::new(own, below.method.clone(), below.batch, below.patience, reports);
-        starter.start_tree(order.station, below, Vec::new());
+        starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
 
-    /// Starts an agent at a station of this host, without one of this machine, to be reached from there.
-    pub fn start(&self, station: u32, host: Option<HostAt>, reach: Reach) {
-        self.push(Task::new(station, host, reach, None));
+    /// Starts an agent at a target of this host, without one of this machine, to be reached from there.
+    pub fn start(&self, target: u32, host: Option<HostAt>, reach: Reach) {
+        self.push(Task::new(target, host, reach, None));
     }
 
-    /// Starts agents at all stations of `below`: the nearest ones from here, which start the others. They find
+    /// Starts agents at all targets of `below`: the nearest ones from here, which start the others. They find
     /// this process at `own` addresses, the likeliest first; where none are given, at those that it knows itself.
     pub fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
         let near = tasks_below(here, below, self.shared.order.reach);
-        let lasts = !matches!(self.shared.method, Method::Session { lasts: false, .. });
+        let lasts = !matches!(self.shared.method, Method::RemoteShell { lasts: false, .. });
         if lasts || self.shared.carries_links() {
             return near.into_iter().for_each(|task| self.push(task));
         }
-        let stations = here + 1..=here + below.hosts.len() as u32;
+        let targets = here + 1..=here + below.hosts.len() as u32;
         let (shared, tasks) = (Rc::clone(&self.shared), self.tasks.clone());
         self.shared.spawn(async move {
-            match Callers::open(&shared, stations.clone(), &own).await {
+            match Callers::open(&shared, targets.clone(), &own).await {
                 Ok(callers) => {
                     let _ = shared.callers.set(callers);
                     near.into_iter().for_each(|task| drop(tasks.send(task)));
                 }
                 Err(failure) => {
-                    stations.for_each(|station| shared.report(station, BootReport::NotStarted(failure.clone())));
+                    targets.for_each(|target| shared.report(target, BootReport::NotStarted(failure.clone())));
                 }
             }
         });
     }
 
-    /// Starts agents at all of `hosts`, the stations from 1 on, by steps: one, unless a host is there several
+    /// Starts agents at all of `hosts`, the targets from 1 on, by steps: one, unless a host is there several
     /// times. They find this process at `own` addresses, the likeliest first; `fold` makes a list of hosts of
     /// their names. For [`Method::Step`] only.
     pub fn start_steps(&self, hosts: &[HostAt], own: &[IpAddr], fold: fn(&[&str]) -> String) {
         let mut steps: Vec<BTreeMap<String, u32>> = Vec::new();
-        for (station, host) in (1..).zip(hosts) {
+        for (target, host) in (1..).zip(hosts) {
             match steps.iter_mut().find(|step| !step.contains_key(&host.name)) {
-                Some(step) => drop(step.insert(host.name.clone(), station)),
-                None => steps.push(BTreeMap::from([(host.name.clone(), station)])),
+                Some(step) => drop(step.insert(host.name.clone(), target)),
+                None => steps.push(BTreeMap::from([(host.name.clone(), target)])),
             }
         }
-        for stations in steps {
+        for targets in steps {
             let step = Step { shared: Rc::clone(&self.shared), own: own.to_vec(), fold };
-            self.shared.spawn(step.attend(stations));
+            self.shared.spawn(step.attend(targets));
         }
     }
 
-    /// Tells something to the agent at a station, through those on the way.
-    pub fn tell(&self, station: u32, command: BootCommand) {
+    /// Tells something to the agent at a target, through those on the way.
+    pub fn tell(&self, target: u32, command: BootCommand) {
         let ways = self.shared.ways.borrow();
-        if let Some((first, way)) = ways.range(..=station).next_back()
-            && station - first < way.stations
+        if let Some((first, way)) = ways.range(..=target).next_back()
+            && target - first < way.targets
         {
-            let command = if *first == station { command } else { BootCommand::Below(station, Box::new(command)) };
+            let command = if *first == target { command } else { BootCommand::Below(target, Box::new(command)) };
             // Who is gone is reported as that.
             let _ = way.commands.send(command);
         }
@@ -204,12 +204,12 @@ impl Starter {
         self.shared.carried.take_links(clock, joined);
     }
 
-    /// Tells the agent at a station, which was started from here, to join with this process as its parent, over its
+    /// Tells the agent at a target, which was started from here, to join with this process as its parent, over its
     /// session.
-    pub fn admit(&self, station: u32, place: Place) {
-        self.shared.carried.expect(station, place.agent);
-        self.shared.spawn(super::shell_links::wait_for(Rc::clone(&self.shared), station));
-        self.tell(station, BootCommand::Join { place, parent: Vec::new(), opener_port: None });
+    pub fn admit(&self, target: u32, place: TreePosition) {
+        self.shared.carried.expect(target, place.agent);
+        self.shared.spawn(super::shell_links::wait_for(Rc::clone(&self.shared), target));
+        self.tell(target, BootCommand::Join { place, parent: Vec::new(), opener_port: None });
     }
 
     /// The processes of sessions that have not been seen to end.
@@ -258,17 +258,17 @@ impl Drop for Starter {
     }
 }
 
-/// The nearest stations below `here`, each with what is below it.
+/// The nearest targets below `here`, each with what is below it.
 fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
-    let Some(subtree) = Subtree::whole(below.stations, below.fanout).of(AgentId(here)) else { return Vec::new() };
-    let host = |station: u32| below.hosts.get((station - here - 1) as usize).cloned();
+    let Some(subtree) = Subtree::whole(below.targets, below.fanout).of(AgentId(here)) else { return Vec::new() };
+    let host = |target: u32| below.hosts.get((target - here - 1) as usize).cloned();
     subtree
         .children()
         .map(|child| {
-            let station = child.head().0;
-            let hosts: Vec<HostAt> = (station + 1..station + child.size()).filter_map(host).collect();
+            let target = child.head().0;
+            let hosts: Vec<HostAt> = (target + 1..target + child.size()).filter_map(host).collect();
             let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
-            Task::new(station, host(station), reach, below)
+            Task::new(target, host(target), reach, below)
         })
         .collect()
 }
@@ -303,7 +303,7 @@ async fn schedule(
                 Beginning::Badly(task, failure) => {
                     let retries = failure.phase.retries();
                     window.on_failure(retries > 0);
-                    tracing::debug!(station = task.station, ?failure, limit = window.limit(), "a session has failed");
+                    tracing::debug!(target = task.target, ?failure, limit = window.limit(), "a session has failed");
                     let wait = retry_time(&task, &shared.order);
                     // There may only be so many at a time: each has to wait for its turn.
                     let is_alone = window.under_way() == 0;
@@ -322,7 +322,7 @@ async fn schedule(
 /// How long to wait before a host that has refused is tried again: not the same for all.
 fn retry_time(task: &Task, order: &BootOrder) -> Duration {
     let mut hasher = DefaultHasher::new();
-    (order.marker, task.station, task.tries).hash(&mut hasher);
+    (order.marker, task.target, task.tries).hash(&mut hasher);
     let least = RETRY_TIME * 2_u32.pow(task.tries.min(RETRY_DOUBLINGS));
     least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
 }
@@ -336,15 +336,15 @@ fn retry(task: Task, failure: StartFailure, wait: Duration, again: mpsc::WeakUnb
     });
 }
 
-/// A station gets no agent; what it was to start is started from here.
+/// A target gets no agent; what it was to start is started from here.
 fn give_up(shared: &Shared, task: Task, last: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
     let failure = reason(task.before, last);
     if let (Some(below), Some(tasks)) = (&task.below, again.upgrade()) {
-        for orphan in tasks_below(task.station, below, task.reach) {
+        for orphan in tasks_below(task.target, below, task.reach) {
             let _ = tasks.send(orphan);
         }
     }
-    let _ = shared.reports.send((task.station, BootReport::NotStarted(failure)));
+    let _ = shared.reports.send((task.target, BootReport::NotStarted(failure)));
 }
 
 /// What is told of a host that was tried again: that the last try had too little time is not why it has failed.
@@ -360,15 +360,15 @@ impl Shared {
     }
 
     pub(super) fn carries_links(&self) -> bool {
-        self.order.links == Links::Sessions
+        self.order.links == Links::RemoteShells
     }
 
-    pub(super) fn report(&self, station: u32, report: BootReport) {
+    pub(super) fn report(&self, target: u32, report: BootReport) {
         if let BootReport::NotStarted(_) = report {
-            self.carried.settle(station);
+            self.carried.settle(target);
         }
         // Nobody listens when the session is over.
-        let _ = self.reports.send((station, report));
+        let _ = self.reports.send((target, report));
     }
 
     /// Closes the descriptors of a session. Its process is ended too, unless an agent needs it.
@@ -383,9 +383,9 @@ impl Shared {
 mod tests {
     use super::*;
 
-    fn below(stations: u32, fanout: u32, hosts: std::ops::Range<u32>) -> Below {
+    fn below(targets: u32, fanout: u32, hosts: std::ops::Range<u32>) -> Below {
         Below {
-            stations,
+            targets,
             fanout,
             hosts: hosts.map(|host| HostAt { name: format!("n{host}"), user: None }).collect(),
             method: Method::Fork,
@@ -407,16 +407,16 @@ mod tests {
     fn each_station_is_started_once_from_the_one_above() {
         fn walk(here: u32, below: &Below, seen: &mut Vec<u32>) {
             for task in tasks_below(here, below, Reach::Here) {
-                assert_eq!(task.host.unwrap().name, format!("n{}", task.station));
-                seen.push(task.station);
-                task.below.iter().for_each(|below| walk(task.station, below, seen));
+                assert_eq!(task.host.unwrap().name, format!("n{}", task.target));
+                seen.push(task.target);
+                task.below.iter().for_each(|below| walk(task.target, below, seen));
             }
         }
-        for stations in [1, 2, 7, 32, 100] {
+        for targets in [1, 2, 7, 32, 100] {
             for fanout in [2, 3, 8, 200] {
                 let mut seen = Vec::new();
-                walk(0, &below(stations, fanout, 1..stations + 1), &mut seen);
-                assert_eq!(seen, (1..=stations).collect::<Vec<_>>());
+                walk(0, &below(targets, fanout, 1..targets + 1), &mut seen);
+                assert_eq!(seen, (1..=targets).collect::<Vec<_>>());
             }
         }
     }

@@ -1,10 +1,10 @@
-//! A step: one command of a resource manager that starts agents at many stations, each a task on a node.
+//! A step: one command of a resource manager that starts agents at many targets, each a task on a node.
 //!
 //! The command's input goes to all tasks alike, and what they write comes back mingled. So all get the same
 //! order, connect to the port that it names, and say there on which node they are: that connection, whose
 //! ends have proved that they know the session's key, is the agent's bootstrap channel.
 //!
-//! A manager that cannot reach a node may take the step down on all others. So nothing is said of any station
+//! A manager that cannot reach a node may take the step down on all others. So nothing is said of any target
 //! before it is settled for all of them; and if it comes to that, the step is started again without those
 //! nodes. The command lasts as long as the agents and ends with the last of them.
 //!
@@ -81,9 +81,9 @@ impl Drop for Running<'_> {
 }
 
 impl Step {
-    /// Starts agents on these nodes, each at its station.
-    pub(super) async fn attend(self, stations: BTreeMap<String, u32>) {
-        let without = self.start_all(stations, None).await;
+    /// Starts agents on these nodes, each at its target.
+    pub(super) async fn attend(self, targets: BTreeMap<String, u32>) {
+        let without = self.start_all(targets, None).await;
         if without.is_empty() {
             return;
         }
@@ -92,36 +92,36 @@ impl Step {
             Err(error) => {
                 let words = format!("the program is not there, and cannot be read here: {error}");
                 let failure = StartFailure::new(StartPhase::Program, words);
-                without.values().for_each(|station| self.fail(*station, failure.clone()));
+                without.values().for_each(|target| self.fail(*target, failure.clone()));
             }
         }
     }
 
     /// The same, with the program in front of the order where one is given. Those are left where only the
     /// program was missing.
-    async fn start_all(&self, mut stations: BTreeMap<String, u32>, sent: Option<Sent>) -> BTreeMap<String, u32> {
+    async fn start_all(&self, mut targets: BTreeMap<String, u32>, sent: Option<Sent>) -> BTreeMap<String, u32> {
         let may_send = sent.is_none() && self.is_own();
         let mut without = BTreeMap::new();
         // Each time there are fewer.
-        while !stations.is_empty() {
-            let mut muster = Muster::of(&stations);
-            let mut running = match self.start(&stations, sent.as_ref()).await {
+        while !targets.is_empty() {
+            let mut roster = Roster::of(&targets);
+            let mut running = match self.start(&targets, sent.as_ref()).await {
                 Ok(running) => running,
                 Err(failure) => {
-                    stations.values().for_each(|station| self.fail(*station, failure.clone()));
+                    targets.values().for_each(|target| self.fail(*target, failure.clone()));
                     return without;
                 }
             };
-            muster.gather(&self.shared, &mut running).await;
-            let Muster { present, failures, is_taken_down, .. } = muster;
+            roster.gather(&self.shared, &mut running).await;
+            let Roster { present, failures, is_taken_down, .. } = roster;
             let again = is_taken_down && !failures.is_empty();
             running.is_needed = !again && !present.is_empty();
             for (node, failure) in failures {
-                match stations.remove(&node) {
-                    Some(station) if may_send && failure.phase == StartPhase::Program => {
-                        without.insert(node, station);
+                match targets.remove(&node) {
+                    Some(target) if may_send && failure.phase == StartPhase::Program => {
+                        without.insert(node, target);
                     }
-                    Some(station) => self.fail(station, failure),
+                    Some(target) => self.fail(target, failure),
                     None => {}
                 }
             }
@@ -130,10 +130,10 @@ impl Step {
                 continue;
             }
             for (node, (member, report)) in present {
-                let Some(station) = stations.remove(&node) else { continue };
+                let Some(target) = targets.remove(&node) else { continue };
                 let shared = Rc::clone(&self.shared);
                 self.shared.spawn(async move {
-                    converse(&shared, station, 0, report, &mut Channel::Member(member)).await;
+                    converse(&shared, target, 0, report, &mut Channel::Member(member)).await;
                 });
             }
             return without;
@@ -146,20 +146,20 @@ impl Step {
         matches!(&self.shared.method, Method::Step { program: RemoteProgram::Own { .. }, .. })
     }
 
-    fn fail(&self, station: u32, failure: StartFailure) {
-        self.shared.report(station, BootReport::NotStarted(failure));
+    fn fail(&self, target: u32, failure: StartFailure) {
+        self.shared.report(target, BootReport::NotStarted(failure));
     }
 
     /// Starts the command and gives it the order for all.
-    async fn start(&self, stations: &BTreeMap<String, u32>, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
+    async fn start(&self, targets: &BTreeMap<String, u32>, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
         let shared = &self.shared;
         let Method::Step { words, program } = &shared.method else {
             return Err(StartFailure::new(StartPhase::Command, "there is no command that starts a step"));
         };
-        let nodes: Vec<&str> = stations.keys().map(String::as_str).collect();
+        let nodes: Vec<&str> = targets.keys().map(String::as_str).collect();
         let tasks = 1..=nodes.len() as u32;
         let port = Port::open(&shared.order, tasks, &self.own).await?;
-        let order = BootOrder { station: 0, muster: port.addresses.clone(), ..shared.order.clone() };
+        let order = BootOrder { target: 0, callback: port.addresses.clone(), ..shared.order.clone() };
 
         let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
         let mut words = step_words(words, &(self.fold)(&nodes), nodes.len());
@@ -187,8 +187,8 @@ pub fn step_words(words: &[String], hosts: &str, count: usize) -> Vec<String> {
 }
 
 /// What has become of a step's tasks.
-struct Muster<'a> {
-    stations: &'a BTreeMap<String, u32>,
+struct Roster<'a> {
+    targets: &'a BTreeMap<String, u32>,
     /// Agents that are there, by node, and what they have said.
     present: BTreeMap<String, (Member, BootReport)>,
     failures: BTreeMap<String, StartFailure>,
@@ -200,10 +200,10 @@ struct Muster<'a> {
     is_taken_down: bool,
 }
 
-impl<'a> Muster<'a> {
-    fn of(stations: &'a BTreeMap<String, u32>) -> Self {
+impl<'a> Roster<'a> {
+    fn of(targets: &'a BTreeMap<String, u32>) -> Self {
         Self {
-            stations,
+            targets,
             present: BTreeMap::new(),
             failures: BTreeMap::new(),
             ends: BTreeMap::new(),
@@ -212,7 +212,7 @@ impl<'a> Muster<'a> {
         }
     }
 
-    /// Waits until each station has an agent or has failed; or until the command has ended, or it is too
+    /// Waits until each target has an agent or has failed; or until the command has ended, or it is too
     /// late, and so they have. But if the step is taken down, only those have failed that it is because of.
     async fn gather(&mut self, shared: &Shared, running: &mut Running<'_>) {
         let deadline = Instant::now() + shared.deadline.patience(false);
@@ -220,13 +220,13 @@ impl<'a> Muster<'a> {
         let (introduced, mut introductions) = mpsc::channel(QUEUE);
         let mut ended = pin!(running.children.exit_code(running.pid, Duration::MAX));
         let code = loop {
-            if !self.is_taken_down && self.present.len() + self.failures.len() == self.stations.len() {
+            if !self.is_taken_down && self.present.len() + self.failures.len() == self.targets.len() {
                 return;
             }
             tokio::select! {
                 Some(accepted) = running.port.arrivals.recv() => shared.spawn(introduce(accepted, introduced.clone())),
                 Some((node, member, report)) = introductions.recv() => {
-                    if self.stations.contains_key(&node) && !self.failures.contains_key(&node) {
+                    if self.targets.contains_key(&node) && !self.failures.contains_key(&node) {
                         self.present.insert(node, (member, report));
                     }
                 }
@@ -263,7 +263,7 @@ impl<'a> Muster<'a> {
         if let Some(word) = step_word(&line) {
             self.is_taken_down |= word.is_fatal;
             let into = if word.is_end { &mut self.ends } else { &mut self.failures };
-            for node in self.stations.keys().filter(|node| is_in_list(node, word.nodes)) {
+            for node in self.targets.keys().filter(|node| is_in_list(node, word.nodes)) {
                 if !self.present.contains_key(node) {
                     into.entry(node.clone()).or_insert_with(|| word.failure.clone());
                 }
@@ -285,7 +285,7 @@ impl<'a> Muster<'a> {
     }
 
     fn fail_rest(&mut self, failure: &StartFailure) {
-        for node in self.stations.keys().filter(|node| !self.present.contains_key(*node)) {
+        for node in self.targets.keys().filter(|node| !self.present.contains_key(*node)) {
             self.failures.entry(node.clone()).or_insert_with(|| failure.clone());
         }
     }
@@ -383,12 +383,12 @@ mod tests {
 
     #[test]
     fn only_those_fail_that_it_is_because_of() {
-        let stations: BTreeMap<String, u32> = ["n1", "n2", "n3"].into_iter().map(str::to_owned).zip(1..).collect();
+        let targets: BTreeMap<String, u32> = ["n1", "n2", "n3"].into_iter().map(str::to_owned).zip(1..).collect();
         let failed = |lines: &[&str]| {
-            let mut muster = Muster::of(&stations);
-            lines.iter().for_each(|line| muster.take((*line).to_owned()));
-            muster.count_ends();
-            muster.failures.into_iter().map(|(node, failure)| format!("{node}: {}", failure.words)).collect::<Vec<_>>()
+            let mut roster = Roster::of(&targets);
+            lines.iter().for_each(|line| roster.take((*line).to_owned()));
+            roster.count_ends();
+            roster.failures.into_iter().map(|(node, failure)| format!("{node}: {}", failure.words)).collect::<Vec<_>>()
         };
         let end = "its agent ended before it had said anything: Exited with exit code 1";
         assert_eq!(

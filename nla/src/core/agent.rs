@@ -6,9 +6,9 @@
 //! that no cut of the network leaves a process behind.
 
 mod ending;
+mod fences;
 mod gets;
 mod inquiries;
-mod meetings;
 mod ranks;
 mod stats;
 

@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::ids::{AgentId, Time};
 use super::limits::FENCE_BYTES_MAX;
-use super::message::Brought;
+use super::message::Contribution;
 use super::ring::{self, Seat, Stretch};
 
 /// Why a contribution, or a release, was refused.
@@ -136,7 +136,7 @@ impl Fence {
     }
 
     /// An own rank arrives at the open fence. Nothing is changed by a refused contribution.
-    pub fn enter(&mut self, now: Time, rank: Rank, brought: Brought) -> Result<(), FenceError> {
+    pub fn enter(&mut self, now: Time, rank: Rank, brought: Contribution) -> Result<(), FenceError> {
         let ranks: Ranks = std::iter::once(rank).collect();
         self.check(&ranks, &brought)?;
         self.add(now, Part::Own(rank), &ranks, brought);
@@ -152,7 +152,7 @@ impl Fence {
         number: u32,
         ranks: &Ranks,
         share: &Ranks,
-        brought: Brought,
+        brought: Contribution,
     ) -> Result<(), FenceError> {
         if number != self.number {
             return Err(FenceError::OutOfTurn { got: number, open: self.number });
@@ -165,9 +165,9 @@ impl Fence {
         }
         self.check(ranks, &brought)?;
         match &brought {
-            Brought::Puts(puts) => drop(puts.validate()?),
-            Brought::Ring(part) if ranks == share && u64::from(part.count) == ranks.len() => {}
-            Brought::Ring(part) => {
+            Contribution::Puts(puts) => drop(puts.validate()?),
+            Contribution::Ring(part) if ranks == share && u64::from(part.count) == ranks.len() => {}
+            Contribution::Ring(part) => {
                 return Err(FenceError::Part { count: part.count, ranks: ranks.clone(), all: share.clone() });
             }
         }
@@ -193,7 +193,7 @@ impl Fence {
         Ok(())
     }
 
-    fn check(&self, ranks: &Ranks, brought: &Brought) -> Result<(), FenceError> {
+    fn check(&self, ranks: &Ranks, brought: &Contribution) -> Result<(), FenceError> {
         if !self.expected.contains_all(ranks) {
             return Err(FenceError::NotYours(ranks.clone()));
         }
@@ -201,27 +201,28 @@ impl Fence {
             return Err(FenceError::Twice(ranks.clone()));
         }
         match (&self.held, brought) {
-            (Held::Ring(_), Brought::Puts(_)) => Err(FenceError::Mixed { ring: false }),
-            (Held::Puts(_), Brought::Ring(_)) => Err(FenceError::Mixed { ring: true }),
-            (Held::Nothing | Held::Ring(_), Brought::Ring(part)) if !part.is_bounded() => Err(FenceError::Words),
-            (Held::Puts(held), Brought::Puts(puts)) if held.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX => {
+            (Held::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
+            (Held::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
+            (Held::Nothing | Held::Ring(_), Contribution::Ring(part)) if !part.is_bounded() => Err(FenceError::Words),
+            (Held::Puts(held), Contribution::Puts(puts)) if held.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX => {
                 Err(FenceError::TooLarge)
             }
-            (Held::Nothing, Brought::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
-            (Held::Nothing | Held::Puts(_), Brought::Puts(_)) | (Held::Nothing | Held::Ring(_), Brought::Ring(_)) => {
-                Ok(())
+            (Held::Nothing, Contribution::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => {
+                Err(FenceError::TooLarge)
             }
+            (Held::Nothing | Held::Puts(_), Contribution::Puts(_))
+            | (Held::Nothing | Held::Ring(_), Contribution::Ring(_)) => Ok(()),
         }
     }
 
-    fn add(&mut self, now: Time, part: Part, ranks: &Ranks, brought: Brought) {
+    fn add(&mut self, now: Time, part: Part, ranks: &Ranks, brought: Contribution) {
         self.arrived.union_with(ranks);
         self.since.get_or_insert(now);
         match (&mut self.held, brought) {
-            (Held::Puts(held), Brought::Puts(puts)) => held.append(&puts),
-            (Held::Ring(parts), Brought::Ring(stretch)) => drop(parts.insert(part, stretch)),
-            (held, Brought::Puts(puts)) => *held = Held::Puts(puts),
-            (held, Brought::Ring(stretch)) => *held = Held::Ring(BTreeMap::from([(part, stretch)])),
+            (Held::Puts(held), Contribution::Puts(puts)) => held.append(&puts),
+            (Held::Ring(parts), Contribution::Ring(stretch)) => drop(parts.insert(part, stretch)),
+            (held, Contribution::Puts(puts)) => *held = Held::Puts(puts),
+            (held, Contribution::Ring(stretch)) => *held = Held::Ring(BTreeMap::from([(part, stretch)])),
         }
     }
 
@@ -232,11 +233,11 @@ impl Fence {
 
     /// What has been gathered so far, to be sent up or released. Puts are handed over, a ring's
     /// parts are kept.
-    pub fn take(&mut self) -> Brought {
+    pub fn take(&mut self) -> Contribution {
         match &mut self.held {
-            Held::Nothing => Brought::Puts(Puts::new()),
-            Held::Puts(puts) => Brought::Puts(std::mem::take(puts)),
-            Held::Ring(parts) => Brought::Ring(ring::join(parts.values()).unwrap_or(Stretch {
+            Held::Nothing => Contribution::Puts(Puts::new()),
+            Held::Puts(puts) => Contribution::Puts(std::mem::take(puts)),
+            Held::Ring(parts) => Contribution::Ring(ring::join(parts.values()).unwrap_or(Stretch {
                 count: 0,
                 to_left: Vec::new(),
                 to_right: Vec::new(),
@@ -303,14 +304,14 @@ mod tests {
         Ranks::range(rank..rank + 1)
     }
 
-    fn put(rank: u32, key: &str) -> Brought {
+    fn put(rank: u32, key: &str) -> Contribution {
         let mut puts = Puts::new();
         puts.push(Rank(rank), key.as_bytes(), b"v");
-        Brought::Puts(puts)
+        Contribution::Puts(puts)
     }
 
-    fn ring(count: u32, word: &str) -> Brought {
-        Brought::Ring(Stretch { count, to_left: format!("{word}<").into(), to_right: format!(">{word}").into() })
+    fn ring(count: u32, word: &str) -> Contribution {
+        Contribution::Ring(Stretch { count, to_left: format!("{word}<").into(), to_right: format!(">{word}").into() })
     }
 
     fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
@@ -319,8 +320,8 @@ mod tests {
 
     fn taken(fence: &mut Fence) -> usize {
         match fence.take() {
-            Brought::Puts(puts) => puts.validate().unwrap(),
-            Brought::Ring(part) => panic!("{part:?}"),
+            Contribution::Puts(puts) => puts.validate().unwrap(),
+            Contribution::Ring(part) => panic!("{part:?}"),
         }
     }
 
@@ -350,7 +351,7 @@ mod tests {
         );
         assert_eq!(fence.arrive(T, CHILD, 0, &one(2), &share, put(2, "x")), Err(FenceError::NotYours(one(2))));
         assert_eq!(fence.enter(T, Rank(4), put(4, "x")), Err(FenceError::NotYours(one(4))));
-        fence.arrive(T, CHILD, 0, &one(0), &share, Brought::Puts(Puts::new())).unwrap();
+        fence.arrive(T, CHILD, 0, &one(0), &share, Contribution::Puts(Puts::new())).unwrap();
         assert_eq!(fence.arrive(T, CHILD, 0, &one(0), &share, put(0, "x")), Err(FenceError::Twice(one(0))));
         assert_eq!(fence.enter(T, Rank(0), put(0, "x")), Err(FenceError::Twice(one(0))));
         assert_eq!(taken(&mut fence), 0, "a refused contribution leaves nothing behind");
@@ -366,7 +367,7 @@ mod tests {
         assert_eq!(fence.seats(0, &seat(0, "", ""), 5), Err(FenceError::Unawaited), "somebody is missing");
         fence.enter(T, Rank(1), ring(1, "a")).unwrap();
         let whole = Stretch { count: 5, to_left: b"a<".to_vec(), to_right: b">d".to_vec() };
-        assert_eq!(fence.take(), Brought::Ring(whole.clone()));
+        assert_eq!(fence.take(), Contribution::Ring(whole.clone()));
         assert_eq!(
             fence.seats(0, &whole.closed(), 5).unwrap(),
             [
@@ -404,7 +405,8 @@ mod tests {
             assert_eq!(result, Err(FenceError::Part { count, ranks: ranks.clone(), all: share.clone() }));
         }
         assert_eq!(fence.arrive(T, CHILD, 0, &Ranks::new(), &share, ring(0, "a")), Err(FenceError::Nobody));
-        let words = |bytes: usize| Brought::Ring(Stretch { count: 2, to_left: vec![b'x'; bytes], to_right: vec![] });
+        let words =
+            |bytes: usize| Contribution::Ring(Stretch { count: 2, to_left: vec![b'x'; bytes], to_right: vec![] });
         assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX + 1)), Err(FenceError::Words));
         fence.check_invariants();
         assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX)), Ok(()));

@@ -43,7 +43,7 @@ pub enum Up {
         /// Who arrived.
         ranks: Ranks,
         /// What they brought.
-        brought: Brought,
+        brought: Contribution,
     },
     /// A put of a rank of the subtree, ahead of the fence that makes it visible.
     Put {
@@ -138,7 +138,7 @@ pub struct Asker {
 
 /// What ranks bring to a meeting. All must bring the same kind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Brought {
+pub enum Contribution {
     /// It is a fence: what they put since the one before.
     Puts(Puts),
     /// It is a ring: their part of it.
@@ -147,16 +147,16 @@ pub enum Brought {
 
 /// What a meeting gives to a subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Given {
+pub enum ReleaseContent {
     /// It was a fence: what everybody is told of it.
-    News(News),
+    Update(Update),
     /// It was a ring: where the subtree's part of it sits.
     Ring(Seat),
 }
 
 /// What everybody is told of a fence, for all the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum News {
+pub enum Update {
     /// All that was put; an epoch of nothing if nothing was.
     Epoch(Epoch),
     /// The keys of which an older value, or another rank's, may lie in a cache. All else is asked
@@ -335,7 +335,7 @@ pub enum Down {
         /// The fence's number.
         number: u32,
         /// What they are given.
-        given: Given,
+        given: ReleaseContent,
     },
     /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] brings it.
     Get {

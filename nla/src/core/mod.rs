@@ -35,7 +35,7 @@ pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, Part};
 pub use ids::{AgentId, NamespaceId, Time};
 pub use lookup::Gets;
-pub use message::{Asker, Brought, Down, Given, Inquiry, Matter, News, Question, Reply, Up};
+pub use message::{Asker, Contribution, Down, Inquiry, Matter, Question, ReleaseContent, Reply, Up, Update};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use ring::{Seat, Stretch};

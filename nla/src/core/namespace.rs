@@ -10,7 +10,7 @@ use super::fence::{Fence, FenceError, Part};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EXIT_BATCH, FENCE_SLOW};
 use super::lookup::LookUps;
-use super::message::{Brought, Inquiry, Matter, Up};
+use super::message::{Contribution, Inquiry, Matter, Up};
 use super::node::Node;
 use super::plan::{NamespacePlan, Variable};
 use super::ring::Seat;
@@ -222,7 +222,7 @@ impl Namespace {
         self.gathered_told = Some(number);
         self.gathered_at = Some(now);
         let (ranks, brought) = (self.fence.arrived().clone(), self.fence.take());
-        if let Brought::Puts(puts) = &brought {
+        if let Contribution::Puts(puts) = &brought {
             self.cache.gather(puts);
         }
         Some(Up::Gathered { namespace: self.id, number, ranks, brought })
@@ -235,7 +235,7 @@ impl Namespace {
         child: AgentId,
         number: u32,
         ranks: &Ranks,
-        brought: Brought,
+        brought: Contribution,
     ) -> Result<(), FenceError> {
         let nobody = Ranks::new();
         let share = self.children.get(&child).unwrap_or(&nobody);

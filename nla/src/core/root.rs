@@ -5,9 +5,9 @@
 //! cause of a failure and ends the session.
 
 mod ending;
+mod fences;
 mod gets;
 mod joining;
-mod meetings;
 mod namespace;
 mod questions;
 mod stats;

@@ -10,7 +10,7 @@ use super::placement::{owners, place};
 use super::plan::{CommandPlan, NamespacePlan};
 
 /// What the root knows about the session when a rank spawns.
-pub(super) struct Surroundings<'a> {
+pub(super) struct SpawnContext<'a> {
     /// The namespace of the rank that spawns.
     pub(super) parent: &'a NamespacePlan,
     /// The command that it runs: the children inherit its environment and directory.
@@ -20,7 +20,7 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// Makes the plan of namespace `id`. The error is for the rank that asked.
-pub(super) fn plan(id: NamespaceId, order: SpawnOrder, around: &Surroundings<'_>) -> Result<NamespacePlan, String> {
+pub(super) fn plan(id: NamespaceId, order: SpawnOrder, around: &SpawnContext<'_>) -> Result<NamespacePlan, String> {
     let size: u64 = order.commands.iter().map(|command| u64::from(command.nprocs)).sum();
     let size = u32::try_from(size)
         .ok()

@@ -26,7 +26,7 @@ use crate::link::Accepted;
 use crate::link::Clock;
 use crate::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
-use crate::wire::{DownEncoder, Lane, Place, StepFrame, decode, decode_down, encode};
+use crate::wire::{DownEncoder, Lane, StepFrame, TreePosition, decode, decode_down, encode};
 
 /// Events taken from a queue before the others get a turn.
 const TURN: usize = 256;
@@ -128,7 +128,7 @@ impl Sweep {
 
 impl Driver {
     pub(super) fn new(
-        place: Place,
+        place: TreePosition,
         here: Subtree,
         accepted: Accepted,
         clock: Clock,

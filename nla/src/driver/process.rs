@@ -13,14 +13,14 @@ use crate::bootstrap::agent_channel::{self as channel, Channel, connect_to_any};
 use crate::bootstrap::agent_shell::{self as sessions, Joined, Way};
 use crate::bootstrap::{BootCommand, BootOrder, BootReport, Links};
 use crate::bootstrap::{StartFailure, StartPhase};
-use crate::bootstrap::{Starter, StationReport};
+use crate::bootstrap::{Starter, TargetReport};
 use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, Subtree};
 use crate::link::Clock;
-use crate::link::listener::{self as reach, Door};
-use crate::link::{Accepted, Gatekeeper, let_in};
+use crate::link::listener::{self as reach, BoundListener};
+use crate::link::{Accepted, Authenticator, let_in};
 use crate::sys::{self, GuardianLink, SegmentReader};
-use crate::wire::Place;
+use crate::wire::TreePosition;
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
 /// default.
@@ -63,21 +63,21 @@ fn begin(order: &BootOrder, guardian: GuardianLink) -> Result<u8, StartFailure> 
 
 /// What an agent is told when its place in the tree is known.
 struct Joining {
-    place: Place,
+    place: TreePosition,
     parent: Vec<std::net::SocketAddr>,
     opener_port: Option<u16>,
 }
 
 /// Joins the tree and stays in it until the session is over.
 async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
-    if order.links == Links::Sessions {
+    if order.links == Links::RemoteShells {
         return live_in_session(order, guardian, descriptors).await;
     }
     let door = reach::open(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
     let (addresses, listener) =
-        door.map_or((Vec::new(), None), |Door { addresses, listener }| (addresses, Some(listener)));
+        door.map_or((Vec::new(), None), |BoundListener { addresses, listener }| (addresses, Some(listener)));
 
     let (placed, mut place) = oneshot::channel();
     let (joined, on_joined) = oneshot::channel();
@@ -116,8 +116,8 @@ async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Re
     if let Some(listener) = listener
         && !children.is_empty()
     {
-        let gatekeeper = Gatekeeper::new(order.session, order.key.clone(), children);
-        tokio::task::spawn_local(let_in(listener, gatekeeper, clock, driver.joining.clone()));
+        let authenticator = Authenticator::new(order.session, order.key.clone(), children);
+        tokio::task::spawn_local(let_in(listener, authenticator, clock, driver.joining.clone()));
     }
     Ok(driver.run().await)
 }
@@ -157,7 +157,7 @@ async fn wait(place: &mut oneshot::Receiver<Joining>, guardian: &GuardianLink, d
 }
 
 /// Connects to the parent, at the first of its addresses where it is.
-async fn join(order: &BootOrder, joining: Joining) -> Result<(Place, Accepted, Clock), StartFailure> {
+async fn join(order: &BootOrder, joining: Joining) -> Result<(TreePosition, Accepted, Clock), StartFailure> {
     let Joining { place, parent, opener_port } = joining;
     let wrong = |what: &str| StartFailure::new(StartPhase::Ended, what);
     if place.agents > AGENTS_MAX || place.subtree().is_none() {
@@ -175,7 +175,7 @@ async fn join(order: &BootOrder, joining: Joining) -> Result<(Place, Accepted, C
 struct Relay {
     channel: Channel,
     starter: Option<Starter>,
-    reports: mpsc::UnboundedReceiver<StationReport>,
+    reports: mpsc::UnboundedReceiver<TargetReport>,
     /// Stations below of which more is to come.
     unsettled: std::collections::BTreeSet<u32>,
     is_remote: bool,
@@ -183,11 +183,11 @@ struct Relay {
 
 impl Relay {
     fn new(order: &BootOrder, channel: Channel) -> Self {
-        // Bounded by the stations below: each has three things to report.
+        // Bounded by the targets below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
         let starter = Starter::below(order, events);
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
-        let unsettled = (order.station + 1..=order.station + count).collect();
+        let unsettled = (order.target + 1..=order.target + count).collect();
         Self { channel, starter, reports, unsettled, is_remote: order.is_remote() }
     }
 
@@ -223,11 +223,11 @@ impl Relay {
                         Err(_) => return,
                     }
                 }
-                Some((station, what)) = self.reports.recv() => {
+                Some((target, what)) = self.reports.recv() => {
                     if matches!(what, BootReport::Joined { .. } | BootReport::NotStarted(_)) {
-                        self.unsettled.remove(&station);
+                        self.unsettled.remove(&target);
                     }
-                    BootReport::Below(station, Box::new(what))
+                    BootReport::Below(target, Box::new(what))
                 }
                 command = self.channel.next() => {
                     match command {
@@ -236,9 +236,9 @@ impl Relay {
                                 let _ = placed.send(Joining { place, parent, opener_port });
                             }
                         }
-                        Some(BootCommand::Below(station, command)) => {
+                        Some(BootCommand::Below(target, command)) => {
                             if let Some(starter) = &self.starter {
-                                starter.tell(station, *command);
+                                starter.tell(target, *command);
                             }
                         }
                         // Those below leave when their channels end.

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::core::Action;
-use crate::wire::{Place, StepFrame};
+use crate::wire::{StepFrame, TreePosition};
 
 /// The variable that names the directory for recordings: one file for each agent in it.
 const VARIABLE: &str = "SCELA_RECORD";
@@ -17,7 +17,7 @@ pub(super) struct Recorder(File);
 
 impl Recorder {
     /// A recording, if one is asked for. Readable by its owner only: it holds the environment of ranks.
-    pub(super) fn begin(place: Place) -> io::Result<Option<Self>> {
+    pub(super) fn begin(place: TreePosition) -> io::Result<Option<Self>> {
         let Some(directory) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let path = Path::new(&directory).join(format!("agent-{}.recording", place.agent));
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);

@@ -172,14 +172,14 @@ async fn hear<M: serde::de::DeserializeOwned>(
 }
 
 /// Lets children in: knows the session, its key, who is awaited, and which handshakes were seen.
-pub struct Gatekeeper {
+pub struct Authenticator {
     session: SessionId,
     key: SessionKey,
     awaited: BTreeSet<AgentId>,
     seen: Seen,
 }
 
-impl Gatekeeper {
+impl Authenticator {
     /// Awaits `children`, each once.
     pub fn new(session: SessionId, key: SessionKey, children: impl IntoIterator<Item = AgentId>) -> Self {
         Self { session, key, awaited: children.into_iter().collect(), seen: Seen::default() }
@@ -194,17 +194,17 @@ impl Gatekeeper {
 /// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
 /// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time. When this is dropped, whoever is
 /// being let in is not, and nothing is said of it.
-pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock, joined: mpsc::Sender<Accepted>) {
-    let gatekeeper = Rc::new(RefCell::new(gatekeeper));
+pub async fn let_in(listener: TcpListener, authenticator: Authenticator, clock: Clock, joined: mpsc::Sender<Accepted>) {
+    let authenticator = Rc::new(RefCell::new(authenticator));
     let mut greetings = JoinSet::new();
-    while !gatekeeper.borrow().is_done() {
+    while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
             connection = reach::next_connection(&listener), if greetings.len() < STRANGERS_MAX => connection,
             Some(_) = greetings.join_next() => continue,
         };
-        let (gatekeeper, joined) = (Rc::clone(&gatekeeper), joined.clone());
+        let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());
         greetings.spawn_local(async move {
-            match accept(stream, &gatekeeper, || clock.now()).await {
+            match accept(stream, &authenticator, || clock.now()).await {
                 Ok(accepted) => drop(joined.send(accepted).await),
                 // An agent that ends meanwhile.
                 Err(error) if error.went_away() => tracing::debug!(%peer, %error, "who was being let in is gone"),
@@ -218,42 +218,42 @@ pub async fn let_in(listener: TcpListener, gatekeeper: Gatekeeper, clock: Clock,
 }
 
 /// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
-/// `gatekeeper` is borrowed only between two waits, so that a silent stranger delays nobody.
+/// `authenticator` is borrowed only between two waits, so that a silent stranger delays nobody.
 pub async fn accept(
     stream: TcpStream,
-    gatekeeper: &RefCell<Gatekeeper>,
+    authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
     let stream = Stream::connection(stream);
-    timeout(HELLO_TIME, admit(stream, BytesMut::new(), gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
+    timeout(HELLO_TIME, admit(stream, BytesMut::new(), authenticator, now)).await.map_err(|_| GreetingError::Late)?
 }
 
 /// The same for who was started over a session, from which `leftover` has come already.
 pub(crate) async fn accept_over(
     stream: Stream,
     leftover: BytesMut,
-    gatekeeper: &RefCell<Gatekeeper>,
+    authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
-    timeout(HELLO_TIME, admit(stream, leftover, gatekeeper, now)).await.map_err(|_| GreetingError::Late)?
+    timeout(HELLO_TIME, admit(stream, leftover, authenticator, now)).await.map_err(|_| GreetingError::Late)?
 }
 
 async fn admit(
     mut stream: Stream,
     mut leftover: BytesMut,
-    gatekeeper: &RefCell<Gatekeeper>,
+    authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, GreetingError> {
     let mut request = [0; Responder::REQUEST_BYTES];
     read(&mut stream, &mut leftover, &mut request).await?;
     let (result, answer) = {
-        let gatekeeper = &mut *gatekeeper.borrow_mut();
-        Responder::answer(&request, gatekeeper.session, &gatekeeper.key, &mut gatekeeper.seen)
+        let authenticator = &mut *authenticator.borrow_mut();
+        Responder::answer(&request, authenticator.session, &authenticator.key, &mut authenticator.seen)
     };
     stream.write.write_all(&answer).await?;
     let mut established = result?;
     let Hello { agent } = hear(&mut stream, &mut established, &mut leftover).await?;
-    if !gatekeeper.borrow_mut().awaited.remove(&agent) {
+    if !authenticator.borrow_mut().awaited.remove(&agent) {
         return Err(GreetingError::NotAwaited(agent));
     }
     say(&mut stream, &mut established, &Welcome { now: now() }).await?;

@@ -23,7 +23,7 @@ pub enum Reach {
 }
 
 /// An open port, and where it may be reached.
-pub struct Door {
+pub struct BoundListener {
     /// The likeliest first.
     pub addresses: Vec<SocketAddr>,
     /// The port.
@@ -31,12 +31,12 @@ pub struct Door {
 }
 
 /// Opens a port to be reached from there, if from anywhere.
-pub async fn open(reach: Reach) -> io::Result<Option<Door>> {
+pub async fn open(reach: Reach) -> io::Result<Option<BoundListener>> {
     let ports = match reach {
         Reach::Nobody => return Ok(None),
         Reach::Here => {
             let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
-            return Ok(Some(Door { addresses: vec![listener.local_addr()?], listener }));
+            return Ok(Some(BoundListener { addresses: vec![listener.local_addr()?], listener }));
         }
         Reach::Network(ports) => ports,
     };
@@ -46,7 +46,7 @@ pub async fn open(reach: Reach) -> io::Result<Option<Door>> {
     let mut own = sys::addresses();
     own.retain(|address| address.is_ipv4() || !is_v4_only);
     let addresses = ranked(session_end(End::Server), own).map(|address| SocketAddr::new(address, port)).collect();
-    Ok(Some(Door { addresses, listener }))
+    Ok(Some(BoundListener { addresses, listener }))
 }
 
 /// A port of the range, or any, on all addresses: of IPv6 too, where there is that.

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
     use crate::core::AgentId;
-    use crate::link::handshake::{Accepted, Gatekeeper, accept_over, connect_over};
+    use crate::link::handshake::{Accepted, Authenticator, accept_over, connect_over};
     use crate::link::lanes::{Link, LinkEvent, Meter, Receipt};
     use crate::wire::{Lane, SessionId, SessionKey};
 
@@ -133,11 +133,11 @@ mod tests {
     /// Both ends of a link over a session, from which the parent has read so many bytes before it knew that.
     async fn greeted([mut parent, child]: [Stream; 2], early: usize, key: u8) -> Option<[Accepted; 2]> {
         let keys = [SessionKey([1; 32]), SessionKey([key; 32])];
-        let gatekeeper = RefCell::new(Gatekeeper::new(SESSION, keys[0].clone(), [CHILD]));
+        let authenticator = RefCell::new(Authenticator::new(SESSION, keys[0].clone(), [CHILD]));
         let accepted = async {
             let mut said = vec![0; early];
             parent.read.read_exact(&mut said).await.expect("the child speaks first");
-            accept_over(parent, BytesMut::from(&said[..]), &gatekeeper, || Duration::from_secs(9)).await
+            accept_over(parent, BytesMut::from(&said[..]), &authenticator, || Duration::from_secs(9)).await
         };
         let connected = connect_over(child, BytesMut::new(), AgentId::ROOT, CHILD, SESSION, &keys[1]);
         let (accepted, connected) = tokio::join!(accepted, connected);

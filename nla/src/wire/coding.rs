@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::core::{Down, Given, NamespaceId, News};
+use crate::core::{Down, NamespaceId, ReleaseContent, Update};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -82,15 +82,17 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
     if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = rmp_serde::from_slice(bytes) {
         let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
-        return Ok(Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) });
+        return Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
     match rmp_serde::from_slice(bytes) {
         // The epoch is the message's last part: nothing is behind it.
-        Ok(BorrowedRelease::Release { namespace, number, given: BorrowedGiven::News(BorrowedNews::Epoch(epoch)) })
-            if epoch.as_ptr_range().end == bytes.as_ptr_range().end =>
-        {
+        Ok(BorrowedRelease::Release {
+            namespace,
+            number,
+            given: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
+        }) if epoch.as_ptr_range().end == bytes.as_ptr_range().end => {
             let epoch = Epoch::from_bytes(bytes.slice_ref(epoch))?;
-            Ok(Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) })
+            Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
         }
         // Any other message, or none.
         _ => decode(bytes),
@@ -104,18 +106,18 @@ enum BorrowedRelease<'a> {
         namespace: NamespaceId,
         number: u32,
         #[serde(borrow)]
-        given: BorrowedGiven<'a>,
+        given: BorrowedContent<'a>,
     },
 }
 
 #[derive(Deserialize)]
-enum BorrowedGiven<'a> {
+enum BorrowedContent<'a> {
     #[serde(borrow)]
-    News(BorrowedNews<'a>),
+    Update(BorrowedUpdate<'a>),
 }
 
 #[derive(Deserialize)]
-enum BorrowedNews<'a> {
+enum BorrowedUpdate<'a> {
     Epoch(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
@@ -147,15 +149,15 @@ impl DownEncoder {
     /// The bytes of `message`. Where the children can read the launcher's log, `in_log` gives the offset
     /// of these bytes in it: only that is sent of a long epoch.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
-        let Down::Release { namespace, number, given: Given::News(news) } = message else {
+        let Down::Release { namespace, number, given: ReleaseContent::Update(news) } = message else {
             return encode(message).into();
         };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
                 let long = match news {
-                    News::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => Some(epoch.bytes()),
-                    News::Epoch(_) | News::Overwritten(_) => None,
+                    Update::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => Some(epoch.bytes()),
+                    Update::Epoch(_) | Update::Overwritten(_) => None,
                 };
                 if let Some((epoch, offset)) = long.and_then(|epoch| Some((epoch, in_log(epoch)?))) {
                     let (namespace, number, length) = (*namespace, *number, epoch.len() as u64);
@@ -164,8 +166,8 @@ impl DownEncoder {
                     return bytes;
                 }
                 let news = match news {
-                    News::Epoch(epoch) => epoch.bytes(),
-                    News::Overwritten(keys) => keys.bytes(),
+                    Update::Epoch(epoch) => epoch.bytes(),
+                    Update::Overwritten(keys) => keys.bytes(),
                 };
                 let mut bytes = Vec::with_capacity(news.len() + RELEASE_BYTES);
                 rmp_serde::encode::write(&mut bytes, message).expect("as in encode");
@@ -202,12 +204,12 @@ mod tests {
         let release = |given| Down::Release { namespace: NamespaceId(0), number: 3, given };
         let mut encoder = DownEncoder::default();
         let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
-        let epoch = release(Given::News(News::Epoch(entries)));
+        let epoch = release(ReleaseContent::Update(Update::Epoch(entries)));
         let bytes = encoder.encode(&epoch, |_| None);
         assert_eq!(bytes.as_ptr(), encoder.encode(&epoch, |_| None).as_ptr(), "encoded once");
         for position in [0, 4] {
             let seat = Seat { position, from_left: vec![0xff], from_right: Vec::new() };
-            let ring = release(Given::Ring(seat));
+            let ring = release(ReleaseContent::Ring(seat));
             assert_eq!(decode::<Down>(&encoder.encode(&ring, |_| None)).unwrap(), ring);
         }
     }
@@ -239,19 +241,21 @@ mod tests {
     #[test]
     fn an_epoch_is_read_without_a_copy() {
         let epoch = Epoch::from_entries([(&b"key"[..], &[7; 1000][..])]);
-        let given = Given::News(News::Epoch(epoch));
+        let given = ReleaseContent::Update(Update::Epoch(epoch));
         let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
         let bytes = Bytes::from(encode(&release));
         let read = decode_down(&bytes, |_, _| None).unwrap();
         assert_eq!(read, release);
-        let Down::Release { given: Given::News(News::Epoch(read)), .. } = read else { panic!("a release") };
+        let Down::Release { given: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
+            panic!("a release")
+        };
         assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
         let whole = [&bytes[..], &[0]].concat();
         assert!(matches!(decode_down(&whole.into(), |_, _| None), Err(CodingError::TooLong(1))));
         assert!(decode_down(&bytes.slice(..500), |_, _| None).is_err());
         assert_eq!(decode_down(&encode(&Down::Leave).into(), |_, _| None).unwrap(), Down::Leave);
         let seat = Seat { position: 1, from_left: vec![1], from_right: vec![2] };
-        let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: Given::Ring(seat) };
+        let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: ReleaseContent::Ring(seat) };
         assert_eq!(decode_down(&encode(&ring).into(), |_, _| None).unwrap(), ring);
     }
 
@@ -260,7 +264,7 @@ mod tests {
         let (namespace, number) = (NamespaceId(3), 9);
         let release = |value: usize| {
             let epoch = Epoch::from_entries([(&b"key"[..], &vec![7; value][..])]);
-            (epoch.clone(), Down::Release { namespace, number, given: Given::News(News::Epoch(epoch)) })
+            (epoch.clone(), Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
         };
         let (epoch, long) = release(EPOCH_IN_LOG_BYTES_MIN);
         let mut encoder = DownEncoder::default();

@@ -20,4 +20,4 @@ pub use hello::{
 };
 pub use lane::{Assembler, Lane};
 pub use record::{Content, Opener, RecordError, Sealer, bytes_on_link};
-pub use recording::{Place, ReplayError, StepFrame, replay};
+pub use recording::{ReplayError, StepFrame, TreePosition, replay};

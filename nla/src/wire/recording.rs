@@ -1,6 +1,6 @@
 //! Recordings: what an agent's core was handed and what it answered, to be replayed into another one.
 //!
-//! A recording is frames, each with its length in front (u32 LE): the [`Place`] of the agent in its
+//! A recording is frames, each with its length in front (u32 LE): the [`TreePosition`] of the agent in its
 //! tree, then a step for each input. It ends where the agent did, maybe in the middle of a frame. It
 //! holds what ranks were given and have put, environments included: who asks for one keeps it to
 //! himself.
@@ -14,7 +14,7 @@ use crate::core::{Action, Agent, AgentId, Input, Subtree, Time};
 
 /// Where the recorded agent is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Place {
+pub struct TreePosition {
     /// How many agents the session has.
     pub agents: u32,
     /// The fan-out of its tree.
@@ -23,7 +23,7 @@ pub struct Place {
     pub agent: AgentId,
 }
 
-impl Place {
+impl TreePosition {
     /// The agent's part of the tree, unless there is no such agent.
     pub fn subtree(&self) -> Option<Subtree> {
         Subtree::whole(self.agents, self.fanout).of(self.agent)
@@ -83,7 +83,7 @@ pub enum ReplayError {
 /// there were. Invariants are checked after each.
 pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
     let mut frames = Frames { rest: recording, frame: 0 };
-    let place: Place = frames.next_as()?.ok_or(ReplayError::Placeless)?;
+    let place: TreePosition = frames.next_as()?.ok_or(ReplayError::Placeless)?;
     let mut core = Agent::new(place.subtree().ok_or(ReplayError::Placeless)?);
     let mut steps = 0;
     while let Some((now, input)) = frames.next_as::<(Time, Input)>()? {
@@ -126,7 +126,7 @@ impl<'a> Frames<'a> {
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { agents: 2, fanout: 1, agent: AgentId(1) };
+    const PLACE: TreePosition = TreePosition { agents: 2, fanout: 1, agent: AgentId(1) };
 
     /// What an inner agent is handed while its child joins.
     fn recorded(forged: &[Action]) -> Vec<u8> {

@@ -13,7 +13,7 @@ use super::{Allocation, AllocationError, entry, id, nodes_of};
 use crate::cli::{Manager, RANKS_MAX};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::node::Node;
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "FLUX_URI";
 
@@ -47,16 +47,16 @@ struct Children {
     core: String,
 }
 
-pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
-    if surroundings.variable(SIGN).is_none() {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+    if system.variable(SIGN).is_none() {
         return Ok(None);
     }
-    let job = surroundings.variable(JOB).map(|job| job.to_string_lossy().into_owned());
+    let job = system.variable(JOB).map(|job| job.to_string_lossy().into_owned());
     let (found_by, command, id) = match &job {
         Some(job) => (JOB, vec!["flux", "job", "info", job, "R"], id(job.into())),
         None => (SIGN, vec!["flux", "kvs", "get", "resource.R"], String::new()),
     };
-    let answer = surroundings.answer(&command, TEXT_BYTES_MAX);
+    let answer = system.answer(&command, TEXT_BYTES_MAX);
     let command = command.join(" ");
     let answer =
         answer.map_err(|error| AllocationError::NoAnswer { variable: found_by, command: command.clone(), error })?;

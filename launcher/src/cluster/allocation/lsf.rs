@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, not};
 use crate::cli::Manager;
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "LSB_JOBID";
 
@@ -17,11 +17,11 @@ const PAIRS: &str = "LSB_MCPU_HOSTS";
 /// A host for each slot. Not set where that is too long.
 const HOSTS: &str = "LSB_HOSTS";
 
-pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
-    let Some(job) = surroundings.variable(SIGN) else { return Ok(None) };
-    let text = |variable| Some(surroundings.variable(variable)?.to_string_lossy().into_owned());
-    let (found_by, entries) = if let Some(path) = surroundings.variable(FILE) {
-        (FILE, in_file(PathBuf::from(path), surroundings)?)
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = system.variable(SIGN) else { return Ok(None) };
+    let text = |variable| Some(system.variable(variable)?.to_string_lossy().into_owned());
+    let (found_by, entries) = if let Some(path) = system.variable(FILE) {
+        (FILE, in_file(PathBuf::from(path), system)?)
     } else if let Some(pairs) = text(PAIRS) {
         (PAIRS, in_pairs(&pairs)?)
     } else if let Some(hosts) = text(HOSTS) {
@@ -32,8 +32,8 @@ pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>
     Ok(Some(Allocation { manager: Manager::Lsf, id: id(job), nodes: nodes_of(entries), ranks: None, found_by }))
 }
 
-fn in_file(path: PathBuf, surroundings: &dyn Surroundings) -> Result<Vec<HostEntry>, AllocationError> {
-    let bytes = file_of(FILE, &path, surroundings)?;
+fn in_file(path: PathBuf, system: &dyn System) -> Result<Vec<HostEntry>, AllocationError> {
+    let bytes = file_of(FILE, &path, system)?;
     let entries =
         hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
     Ok(entries.into_iter().map(|each| entry(each.name, 1)).collect())

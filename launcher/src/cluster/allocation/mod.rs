@@ -22,7 +22,7 @@ use crate::cli::{Manager, ManagerChoice, RANKS_MAX};
 use crate::cluster::hosts::{HostEntry, HostsError, TEXT_BYTES_MAX};
 use crate::cluster::node::{Node, merged};
 use crate::cluster::node_list::behind;
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 /// Characters of a job's number that are kept: it is for messages only.
 const ID_CHARS_MAX: usize = 64;
@@ -192,16 +192,16 @@ impl AllocationError {
 /// The job that the launcher runs in; none if there is none, or none is wanted.
 ///
 /// A manager inside of another one's job is asked first, and that is Flux: the others do not nest.
-pub fn find(choice: ManagerChoice, surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+pub fn find(choice: ManagerChoice, system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
     match choice {
         ManagerChoice::None => Ok(None),
-        ManagerChoice::Only(manager) => match of(manager, surroundings)? {
+        ManagerChoice::Only(manager) => match of(manager, system)? {
             Some(allocation) => Ok(Some(allocation)),
             None => Err(AllocationError::NotThere { manager, variable: sign(manager) }),
         },
         ManagerChoice::Auto => {
             for manager in [Manager::Flux, Manager::Slurm, Manager::Pbs, Manager::Lsf, Manager::Sge] {
-                if let Some(allocation) = of(manager, surroundings)? {
+                if let Some(allocation) = of(manager, system)? {
                     return Ok(Some(allocation));
                 }
             }
@@ -210,13 +210,13 @@ pub fn find(choice: ManagerChoice, surroundings: &dyn Surroundings) -> Result<Op
     }
 }
 
-fn of(manager: Manager, surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
+fn of(manager: Manager, system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
     match manager {
-        Manager::Slurm => slurm::find(surroundings),
-        Manager::Pbs => pbs::find(surroundings),
-        Manager::Lsf => lsf::find(surroundings),
-        Manager::Sge => sge::find(surroundings),
-        Manager::Flux => flux::find(surroundings),
+        Manager::Slurm => slurm::find(system),
+        Manager::Pbs => pbs::find(system),
+        Manager::Lsf => lsf::find(system),
+        Manager::Sge => sge::find(system),
+        Manager::Flux => flux::find(system),
     }
 }
 
@@ -257,15 +257,15 @@ fn count(text: &str) -> Option<u32> {
 }
 
 /// The number in a variable, if that is set.
-fn count_in(variable: &'static str, surroundings: &dyn Surroundings) -> Result<Option<u32>, AllocationError> {
-    let Some(value) = surroundings.variable(variable) else { return Ok(None) };
+fn count_in(variable: &'static str, system: &dyn System) -> Result<Option<u32>, AllocationError> {
+    let Some(value) = system.variable(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
     count(&value).map(Some).ok_or_else(|| not(variable, &value, "a number above 0"))
 }
 
 /// The file that a variable names.
-fn file_of(variable: &'static str, path: &Path, surroundings: &dyn Surroundings) -> Result<Vec<u8>, AllocationError> {
-    let read = surroundings.file(path, TEXT_BYTES_MAX);
+fn file_of(variable: &'static str, path: &Path, system: &dyn System) -> Result<Vec<u8>, AllocationError> {
+    let read = system.file(path, TEXT_BYTES_MAX);
     read.map_err(|error| AllocationError::File { variable, path: path.to_path_buf(), error })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{Allocation, AllocationError, count_in, file_of, id, nodes_of};
 use crate::cli::Manager;
 use crate::cluster::hosts::{self, HostEntry};
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "PBS_JOBID";
 
@@ -15,11 +15,11 @@ const FILE: &str = "PBS_NODEFILE";
 /// once; PBS Professional does not set it.
 const SLOTS: &str = "PBS_NUM_PPN";
 
-pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
-    let Some(job) = surroundings.variable(SIGN) else { return Ok(None) };
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = system.variable(SIGN) else { return Ok(None) };
     let missing = || AllocationError::Missing { manager: Manager::Pbs, job: SIGN, variable: FILE };
-    let path = PathBuf::from(surroundings.variable(FILE).ok_or_else(missing)?);
-    let bytes = file_of(FILE, &path, surroundings)?;
+    let path = PathBuf::from(system.variable(FILE).ok_or_else(missing)?);
+    let bytes = file_of(FILE, &path, system)?;
     let entries =
         hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
     let lines = entries.len();
@@ -27,7 +27,7 @@ pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>
     let one = |entry: HostEntry| HostEntry { user: None, slots: Some(1), max_slots: None, ..entry };
     let mut nodes = nodes_of(entries.into_iter().map(one).collect());
     if nodes.len() == lines
-        && let Some(slots) = count_in(SLOTS, surroundings)?
+        && let Some(slots) = count_in(SLOTS, system)?
     {
         nodes = nodes.into_iter().map(|node| node.with_slots(slots)).collect();
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, shown};
 use crate::cli::Manager;
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "PE_HOSTFILE";
 
@@ -17,11 +17,11 @@ const JOB: &str = "JOB_ID";
 const WANTED: &str = "a host and its slots";
 const SHOWN_CHARS_MAX: usize = 64;
 
-pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
-    let Some(path) = surroundings.variable(SIGN).map(PathBuf::from) else { return Ok(None) };
-    let job = surroundings.variable(JOB);
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+    let Some(path) = system.variable(SIGN).map(PathBuf::from) else { return Ok(None) };
+    let job = system.variable(JOB);
     let job = job.ok_or(AllocationError::Missing { manager: Manager::Sge, job: SIGN, variable: JOB })?;
-    let bytes = file_of(SIGN, &path, surroundings)?;
+    let bytes = file_of(SIGN, &path, system)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).take(HOSTS_MAX);
     // A host has a line for each queue that gives it slots.

@@ -7,7 +7,7 @@
 use super::{Allocation, AllocationError, count, count_in, id, nodes_of, not};
 use crate::cli::Manager;
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
-use crate::cluster::system::Surroundings;
+use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "SLURM_JOB_ID";
 
@@ -24,35 +24,31 @@ const RANKS: &str = "SLURM_NTASKS";
 /// the job's numbers.
 const INTERACTIVE_STEP: &str = "4294967290";
 
-pub(super) fn find(surroundings: &dyn Surroundings) -> Result<Option<Allocation>, AllocationError> {
-    let Some(job) = surroundings.variable(SIGN).or_else(|| surroundings.variable("SLURM_JOBID")) else {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+    let Some(job) = system.variable(SIGN).or_else(|| system.variable("SLURM_JOBID")) else {
         return Ok(None);
     };
-    let found = NAMES.into_iter().find_map(|name| Some((name, surroundings.variable(name)?)));
+    let found = NAMES.into_iter().find_map(|name| Some((name, system.variable(name)?)));
     let missing = || AllocationError::Missing { manager: Manager::Slurm, job: SIGN, variable: NAMES[0] };
     let (found_by, list) = found.ok_or_else(missing)?;
     let names =
         hosts::expand(list.as_encoded_bytes()).map_err(|error| AllocationError::Names { variable: found_by, error })?;
-    let step = surroundings.variable("SLURM_STEP_ID");
+    let step = system.variable("SLURM_STEP_ID");
     let is_of_step = step.is_some_and(|step| step != INTERACTIVE_STEP);
-    let slots = if is_of_step { None } else { by_tasks(found_by, names.len(), surroundings)? };
+    let slots = if is_of_step { None } else { by_tasks(found_by, names.len(), system)? };
     let slots = match slots {
         Some(slots) => slots.into_iter().map(Some).collect(),
-        None => by_processors(found_by, names.len(), surroundings)?,
+        None => by_processors(found_by, names.len(), system)?,
     };
-    let ranks = if is_of_step { None } else { count_in(RANKS, surroundings)? };
+    let ranks = if is_of_step { None } else { count_in(RANKS, system)? };
     let entry = |(name, slots)| HostEntry { user: None, name, slots, max_slots: None };
     let nodes = nodes_of(names.into_iter().zip(slots).map(entry).collect());
     Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
 }
 
 /// The tasks of each node, if they are there.
-fn by_tasks(
-    found_by: &'static str,
-    named: usize,
-    surroundings: &dyn Surroundings,
-) -> Result<Option<Vec<u32>>, AllocationError> {
-    match numbers(TASKS, surroundings)? {
+fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
+    match numbers(TASKS, system)? {
         Some(tasks) if tasks.len() != named => Err(disagree(TASKS, tasks.len(), found_by, named)),
         tasks => Ok(tasks),
     }
@@ -62,13 +58,13 @@ fn by_tasks(
 fn by_processors(
     found_by: &'static str,
     named: usize,
-    surroundings: &dyn Surroundings,
+    system: &dyn System,
 ) -> Result<Vec<Option<u32>>, AllocationError> {
-    let Some(processors) = numbers(PROCESSORS, surroundings)? else { return Ok(vec![None; named]) };
+    let Some(processors) = numbers(PROCESSORS, system)? else { return Ok(vec![None; named]) };
     if processors.len() != named {
         return Err(disagree(PROCESSORS, processors.len(), found_by, named));
     }
-    let each = count_in(PROCESSORS_PER_TASK, surroundings)?.unwrap_or(1);
+    let each = count_in(PROCESSORS_PER_TASK, system)?.unwrap_or(1);
     Ok(processors.into_iter().map(|processors| Some((processors / each).max(1))).collect())
 }
 
@@ -77,8 +73,8 @@ fn disagree(variable: &'static str, nodes: usize, names: &'static str, named: us
 }
 
 /// A variable like `16(x3),8`, if it is set: a number for each node.
-fn numbers(variable: &'static str, surroundings: &dyn Surroundings) -> Result<Option<Vec<u32>>, AllocationError> {
-    let Some(value) = surroundings.variable(variable) else { return Ok(None) };
+fn numbers(variable: &'static str, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
+    let Some(value) = system.variable(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
     expanded(&value).map(Some).ok_or_else(|| not(variable, &value, "a list of numbers like 16(x3),8"))
 }

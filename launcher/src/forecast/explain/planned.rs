@@ -15,40 +15,40 @@ use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
 use crate::forecast::model::{self, Constants, Shape, Size};
 use crate::plan::environment::is_foreign;
-use crate::plan::remote_launch::{Expedition, kind, why_not};
+use crate::plan::remote_launch::{RemoteLaunch, kind, why_not};
 use crate::plan::{Machine, Plan};
-use crate::run::session::Ground;
+use crate::run::session::AgentHosts;
 
-/// What `plan` would do on its ground. `allocation` is the job that the nodes are of, `constants` are what
+/// What `plan` would do on its agent_hosts. `allocation` is the job that the nodes are of, `constants` are what
 /// the model goes by on other nodes.
 pub fn explained(
     plan: &Plan,
-    ground: &Ground,
+    agent_hosts: &AgentHosts,
     machine: &Machine,
     allocation: Option<&Allocation>,
     constants: &Constants,
 ) -> Explained {
     let launch = &plan.options.launch;
     let (nodes, ppn) = plan.extent();
-    let mut constants = match ground {
-        Ground::Here => constants.here(machine.cores),
-        Ground::There(_) => constants.clone(),
+    let mut constants = match agent_hosts {
+        AgentHosts::Local => constants.here(machine.cores),
+        AgentHosts::Remote(_) => constants.clone(),
     };
     // More than was typed are never on their way.
     constants.sessions_max = constants.sessions_max.min(launch.batch.unwrap_or(u32::MAX));
     let recommended = model::recommend(nodes, ppn, &constants);
-    let (hosts, stations, fanout) = match ground {
-        Ground::Here => (vec![sys::host_name()], vec![sys::host_name(); plan.agents() as usize], None),
-        Ground::There(expedition) => {
+    let (hosts, targets, fanout) = match agent_hosts {
+        AgentHosts::Local => (vec![sys::host_name()], vec![sys::host_name(); plan.agents() as usize], None),
+        AgentHosts::Remote(expedition) => {
             let names = expedition.nodes.iter().map(|node| node.name.clone()).collect();
-            let stations = expedition.hosts().into_iter().map(|host| host.name).collect();
-            (names, stations, expedition.fanout)
+            let targets = expedition.hosts().into_iter().map(|host| host.name).collect();
+            (names, targets, expedition.fanout)
         }
     };
     let batch = launch.batch.unwrap_or(recommended.batch);
     Explained {
         hosts: alike(plan, &hosts),
-        spares: spares(plan, ground),
+        spares: spares(plan, agent_hosts),
         tree: Tree {
             shape: match (fanout, launch.shape) {
                 (Some(_), _) => Shape::Tree.name(),
@@ -57,14 +57,14 @@ pub fn explained(
             },
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
-            is_carried: matches!(ground, Ground::There(expedition) if expedition.links == Links::Sessions),
-            levels: levels(&stations, fanout),
+            is_carried: matches!(agent_hosts, AgentHosts::Remote(expedition) if expedition.links == Links::RemoteShells),
+            levels: levels(&targets, fanout),
         },
-        bootstrap: match ground {
-            Ground::Here => here(machine),
-            Ground::There(expedition) => there(plan, expedition, allocation),
+        bootstrap: match agent_hosts {
+            AgentHosts::Local => here(machine),
+            AgentHosts::Remote(expedition) => there(plan, expedition, allocation),
         },
-        environments: environments(plan, &machine.environment, matches!(ground, Ground::There(_))),
+        environments: environments(plan, &machine.environment, matches!(agent_hosts, AgentHosts::Remote(_))),
         predicted: model::predict(
             Size { nodes: nodes.max(1), ppn: ppn.max(1) },
             fanout.unwrap_or(recommended.tree_fanout),
@@ -110,18 +110,18 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
 }
 
 /// The hosts that get agents and no ranks, unless others fail.
-fn spares(plan: &Plan, ground: &Ground) -> Vec<String> {
-    let Ground::There(expedition) = ground else { return Vec::new() };
+fn spares(plan: &Plan, agent_hosts: &AgentHosts) -> Vec<String> {
+    let AgentHosts::Remote(expedition) = agent_hosts else { return Vec::new() };
     let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
     let spares = expedition.pool.iter().copied().filter(|node| !used.contains(node));
     spares.map(|node| expedition.nodes[node].name.clone()).collect()
 }
 
-/// Who starts whom. `stations` are the hosts of all agents.
-fn levels(stations: &[String], fanout: Option<u32>) -> Vec<Level> {
-    let count = stations.len() as u32;
+/// Who starts whom. `targets` are the hosts of all agents.
+fn levels(targets: &[String], fanout: Option<u32>) -> Vec<Level> {
+    let count = targets.len() as u32;
     let names = |heads: &[Subtree]| {
-        let mut names: Vec<String> = heads.iter().map(|head| stations[head.head().0 as usize - 1].clone()).collect();
+        let mut names: Vec<String> = heads.iter().map(|head| targets[head.head().0 as usize - 1].clone()).collect();
         names.dedup();
         names
     };
@@ -149,7 +149,7 @@ fn here(machine: &Machine) -> Bootstrap {
     }
 }
 
-fn there(plan: &Plan, expedition: &Expedition, allocation: Option<&Allocation>) -> Bootstrap {
+fn there(plan: &Plan, expedition: &RemoteLaunch, allocation: Option<&Allocation>) -> Bootstrap {
     let launch = &plan.options.launch;
     let hosts = expedition.hosts();
     let first = hosts.first().cloned().unwrap_or(nla::bootstrap::HostAt { name: String::new(), user: None });
@@ -242,10 +242,10 @@ mod tests {
 
     #[test]
     fn levels_are_those_of_the_launch() {
-        let stations = hosts(&["a", "b", "c", "d", "e", "f", "g"]);
-        assert_eq!(levels(&stations, None), [level(&[], &["a", "b", "c", "d", "e", "f", "g"], 7)]);
+        let targets = hosts(&["a", "b", "c", "d", "e", "f", "g"]);
+        assert_eq!(levels(&targets, None), [level(&[], &["a", "b", "c", "d", "e", "f", "g"], 7)]);
         let tree = [level(&[], &["a", "d"], 2), level(&["a", "d"], &["b", "c", "e", "f"], 2), level(&["f"], &["g"], 1)];
-        assert_eq!(levels(&stations, Some(2)), tree);
+        assert_eq!(levels(&targets, Some(2)), tree);
         assert_eq!(levels(&hosts(&["a", "a", "b", "b"]), None), [level(&[], &["a", "b"], 4)]);
         assert_eq!(levels(&[], None), []);
     }

@@ -55,7 +55,7 @@ impl Session {
         match links {
             Links::Connections => drop(tokio::join!(timeout(FLUSH_TIME, farewells), guardians)),
             // What ends the sessions would cut the last words off.
-            Links::Sessions => {
+            Links::RemoteShells => {
                 let _ = timeout(LEAVE_TIME, farewells).await;
                 guardians.await;
             }
@@ -63,11 +63,11 @@ impl Session {
         self.children.clear();
     }
 
-    pub(super) fn conclude(&mut self, mut outcome: Outcome, asides: Asides, station: &dyn Fn(u32) -> String) -> u8 {
+    pub(super) fn conclude(&mut self, mut outcome: Outcome, asides: Asides, target: &dyn Fn(u32) -> String) -> u8 {
         let Asides { demo, timing, stats, fanout } = asides;
         let now = self.clock.now();
         self.phases.on_end(now);
-        let host = |failure: &Failure| self.whereabouts.of_agent(failure.agent).to_owned();
+        let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         if let Some(text) = epilogue(&outcome, self.size, host) {
             self.reporter.error(&text);
         }
@@ -94,7 +94,7 @@ impl Session {
         let code = exit::code(&outcome);
         self.reporter
             .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
-        let names = Names { station, agents: Some(&self.whereabouts) };
+        let names = Names { target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if demo && code == exit::SUCCESS {
             // Nobody to tell if nobody reads.

@@ -17,7 +17,7 @@ use nla::core::{
     AgentId, CachePolicy, Down, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing, Traffic,
 };
 use nla::link::Reach;
-use nla::link::{Accepted, Clock, Gatekeeper, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
+use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
 use nla::sys;
 use nla::wire::{DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -27,14 +27,14 @@ use tokio::time::{Instant, MissedTickBehavior, timeout};
 use self::ending::Asides;
 use crate::forecast::timing::{Names, Phases};
 use crate::plan::Plan;
-use crate::plan::remote_launch::Expedition;
+use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::assemble::{addresses, gather};
 use crate::run::bootstrap::Bootstrap;
 use crate::run::exit;
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
-use crate::run::rank_locations::Whereabouts;
+use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stats::Sink;
@@ -61,11 +61,11 @@ pub struct Secrets {
 }
 
 /// Where a session's agents are.
-pub enum Ground {
+pub enum AgentHosts {
     /// On this machine.
-    Here,
+    Local,
     /// On other nodes.
-    There(Box<Expedition>),
+    Remote(Box<RemoteLaunch>),
 }
 
 /// How a session has ended.
@@ -79,15 +79,15 @@ pub struct Ended {
     pub timing: Timing,
 }
 
-/// Runs `plan` on its ground to its end. `clock` is the session's, which began before the plan was made.
-pub fn run(plan: Plan, ground: Ground, session: u64, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
-    if let Ground::There(_) = ground {
+/// Runs `plan` on its agent_hosts to its end. `clock` is the session's, which began before the plan was made.
+pub fn run(plan: Plan, agent_hosts: AgentHosts, session: u64, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
+    if let AgentHosts::Remote(_) = agent_hosts {
         // Until they have joined, there is a channel to each agent.
         sys::raise_limit()?;
     }
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = LocalSet::new().block_on(&runtime, live(plan, ground, SessionId(session), secrets, clock));
+    let ended = LocalSet::new().block_on(&runtime, live(plan, agent_hosts, SessionId(session), secrets, clock));
     runtime.shutdown_background();
     ended
 }
@@ -103,7 +103,7 @@ struct Session {
     clock: Clock,
     tree: Subtree,
     reporter: Reporter,
-    whereabouts: Arc<Whereabouts>,
+    locations: Arc<RankLocations>,
     size: u32,
     children: BTreeMap<AgentId, ChildLink>,
     /// Children whose links have ended.
@@ -138,7 +138,7 @@ struct Session {
 
 async fn live(
     mut plan: Plan,
-    mut ground: Ground,
+    mut agent_hosts: AgentHosts,
     session: SessionId,
     secrets: Secrets,
     clock: Clock,
@@ -151,20 +151,22 @@ async fn live(
     // All that can fail is set up before the first process is started.
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new()?;
-    let (reach, links) = match &ground {
-        Ground::Here => (Reach::Here, Links::Connections),
-        Ground::There(expedition) if expedition.links == Links::Sessions => (Reach::Nobody, Links::Sessions),
-        Ground::There(_) => (Reach::Network(options.launch.port_range), Links::Connections),
+    let (reach, links) = match &agent_hosts {
+        AgentHosts::Local => (Reach::Here, Links::Connections),
+        AgentHosts::Remote(expedition) if expedition.links == Links::RemoteShells => {
+            (Reach::Nobody, Links::RemoteShells)
+        }
+        AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
     };
     let (own, listener) =
         open_door(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
-    let log = shares_log(&plan, &ground).then(sys::Segment::new).and_then(Result::ok);
+    let log = shares_log(&plan, &agent_hosts).then(sys::Segment::new).and_then(Result::ok);
     let order = BootOrder {
         session,
         key: secrets.key.clone(),
         marker: secrets.marker,
-        station: 0,
-        muster: Vec::new(),
+        target: 0,
+        callback: Vec::new(),
         reach,
         links,
         label: plan.label.clone(),
@@ -173,17 +175,17 @@ async fn live(
         log: log.as_ref().map(sys::Segment::place),
     };
     let (joining, mut joined) = mpsc::channel(QUEUE);
-    let (mut bootstrap, whereabouts) = match &mut ground {
-        Ground::Here => {
+    let (mut bootstrap, locations) = match &mut agent_hosts {
+        AgentHosts::Local => {
             let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), own);
-            (bootstrap, Whereabouts::here(sys::host_name()))
+            (bootstrap, RankLocations::here(sys::host_name()))
         }
-        Ground::There(expedition) => {
+        AgentHosts::Remote(expedition) => {
             let root = match links {
                 Links::Connections => addresses(&options.launch, own)?,
-                Links::Sessions => Vec::new(),
+                Links::RemoteShells => Vec::new(),
             };
-            let start = |expedition: &Expedition, patience| {
+            let start = |expedition: &RemoteLaunch, patience| {
                 let bootstrap = Bootstrap::there(order.clone(), clock, expedition, root.clone(), patience);
                 bootstrap.take_links(joining.clone());
                 bootstrap
@@ -200,8 +202,8 @@ async fn live(
                     bootstrap.wait(LEAVE_TIME).await;
                     let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
                     if options.timing || code == exit::NOT_LAUNCHED {
-                        let station = |station: u32| expedition.name(station).to_owned();
-                        let table = phases.table(&Timing::default(), 0, &Names { station: &station, agents: None });
+                        let target = |target: u32| expedition.name(target).to_owned();
+                        let table = phases.table(&Timing::default(), 0, &Names { target: &target, agents: None });
                         reporter.note(&format!("phases of the launch:\n{table}"));
                     }
                     return Ok(Ended { code, phases, timing: Timing::default() });
@@ -211,7 +213,7 @@ async fn live(
     };
     let Plan { settings, label, input, demo, .. } = plan;
     let tree = settings.tree;
-    let whereabouts = Arc::new(whereabouts);
+    let locations = Arc::new(locations);
     // Bounded by the few things that two writers have to tell.
     let (output_events, mut output_incoming) = mpsc::unbounded_channel();
     let terminal = |stream: Stream| match stream {
@@ -222,15 +224,15 @@ async fn live(
         labels: options.prepend_rank,
         fresh_lines: options.prepend_rank || terminal(stream),
         pattern: if stream == Stream::Out { options.outfile_pattern.clone() } else { options.errfile_pattern.clone() },
-        whereabouts: Arc::clone(&whereabouts),
+        locations: Arc::clone(&locations),
         session: label.clone(),
     };
     let out = Writer::start(Stream::Out, style(Stream::Out), output_events.clone())?;
     let err = Writer::start(Stream::Err, style(Stream::Err), output_events.clone())?;
 
     let door = listener.map(|listener| {
-        let gatekeeper = Gatekeeper::new(session, secrets.key, tree.children().map(|child| child.head()));
-        tokio::task::spawn_local(let_in(listener, gatekeeper, clock, joining.clone()))
+        let authenticator = Authenticator::new(session, secrets.key, tree.children().map(|child| child.head()));
+        tokio::task::spawn_local(let_in(listener, authenticator, clock, joining.clone()))
     });
     drop(joining);
     let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
@@ -239,7 +241,7 @@ async fn live(
         clock,
         tree,
         reporter,
-        whereabouts,
+        locations,
         size: settings.first.size,
         children: BTreeMap::new(),
         gone: BTreeSet::new(),
@@ -323,18 +325,18 @@ async fn live(
     session.leave(&mut link_incoming, &mut bootstrap, links).await;
     let asides = Asides { demo, timing: options.timing, stats, fanout: options.fanout() };
     session.phases.arrivals = bootstrap.arrivals().clone();
-    let station = |station: u32| match &ground {
-        Ground::Here => sys::host_name(),
-        Ground::There(expedition) => expedition.name(station).to_owned(),
+    let target = |target: u32| match &agent_hosts {
+        AgentHosts::Local => sys::host_name(),
+        AgentHosts::Remote(expedition) => expedition.name(target).to_owned(),
     };
-    let code = session.conclude(outcome, asides, &station);
+    let code = session.conclude(outcome, asides, &target);
     Ok(Ended { code, phases: session.phases, timing: session.root.timing().clone() })
 }
 
 /// Whether agents are to read long epochs in a log of the launcher's: there are several, all are here, each
 /// keeps all of the board, and none plays a node of its own.
-fn shares_log(plan: &Plan, ground: &Ground) -> bool {
-    matches!(ground, Ground::Here)
+fn shares_log(plan: &Plan, agent_hosts: &AgentHosts) -> bool {
+    matches!(agent_hosts, AgentHosts::Local)
         && plan.agents() > 1
         && plan.settings.session.cache == CachePolicy::Hcmab
         && !plan.options.agents_as_nodes
@@ -388,7 +390,7 @@ impl Session {
         let now = self.clock.now();
         self.phases.on_notice(notice);
         self.progress.on_notice(notice);
-        if let Some(text) = step_text(notice, |failure| self.whereabouts.of_agent(failure.agent).to_owned()) {
+        if let Some(text) = step_text(notice, |failure| self.locations.of_agent(failure.agent).to_owned()) {
             self.reporter.step(now, &text);
         }
         match notice {

@@ -7,7 +7,7 @@ use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::FAILURES_SINGLE_MAX;
 use crate::core::lookup::Waiter;
-use crate::core::message::{Asker, Brought, Matter, Question, Up};
+use crate::core::message::{Asker, Contribution, Matter, Question, Up};
 use crate::core::ring::Stretch;
 
 impl Agent {
@@ -67,13 +67,13 @@ impl Agent {
             }
             Request::Finalized => return ns.set_active(rank, false),
             Request::Fence { puts, .. } => {
-                return self.on_arrived(now, namespace, rank, Brought::Puts(puts), actions);
+                return self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
             }
             Request::Put { puts } => return self.on_put(now, namespace, rank, puts, actions),
             Request::Get { key } => return self.on_get(namespace, Waiter::Own(rank), &key, actions),
             Request::Ring { to_left, to_right } => {
                 let part = Stretch::of_rank(to_left, to_right);
-                return self.on_arrived(now, namespace, rank, Brought::Ring(part), actions);
+                return self.on_arrived(now, namespace, rank, Contribution::Ring(part), actions);
             }
             Request::NodePut { key, value } => {
                 return self.ask_owner(namespace, rank, Matter::NodePut { key, value }, actions);

@@ -1,12 +1,12 @@
 //! The agent as a value: facts in, exactly these commands out, and nothing else.
 
+mod fences;
 mod inquiries;
-mod meetings;
 mod stats;
 
 use super::*;
 use crate::core::limits::FAILURES_SINGLE_MAX;
-use crate::core::message::{Brought, Given, News, Question, Reply};
+use crate::core::message::{Contribution, Question, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, ranks};
 use crate::core::timing::TimedPhase;
 use pmi::Puts;
@@ -95,7 +95,7 @@ fn asker(agent: u32, rank: u32) -> Asker {
 
 fn gathered(actions: &[Action]) -> Option<(&Ranks, usize)> {
     actions.iter().find_map(|action| match action {
-        Action::ToParent(Up::Gathered { ranks, brought: Brought::Puts(puts), .. }) => {
+        Action::ToParent(Up::Gathered { ranks, brought: Contribution::Puts(puts), .. }) => {
             Some((ranks, puts.validate().unwrap()))
         }
         _ => None,
@@ -166,12 +166,13 @@ fn a_fence_goes_up_as_one_message_and_down_children_first() {
     assert_eq!(gathered(&world.fence(T, 0, "a")), None);
     let mut puts = Puts::new();
     puts.push(Rank(2), b"c", b"v");
-    let child = Up::Gathered { namespace: NS, number: 0, ranks: ranks("2"), brought: Brought::Puts(puts) };
+    let child = Up::Gathered { namespace: NS, number: 0, ranks: ranks("2"), brought: Contribution::Puts(puts) };
     assert_eq!(gathered(&world.after(T, Input::FromChild(AgentId(2), child))), None);
     assert_eq!(gathered(&world.fence(T, 1, "b")), Some((&ranks("0-2"), 3)));
 
     let epoch = Epoch::from_entries([(&b"a"[..], &b"v"[..])]);
-    let release = Down::Release { namespace: NS, number: 0, given: Given::News(News::Epoch(epoch.clone())) };
+    let release =
+        Down::Release { namespace: NS, number: 0, given: ReleaseContent::Update(Update::Epoch(epoch.clone())) };
     let actions = world.after(T, Input::FromParent(release.clone()));
     assert_eq!(
         actions,
@@ -184,7 +185,8 @@ fn a_release_out_of_turn_lets_nobody_go() {
     let mut world = World::leaf(2, "0-1");
     world.fence(T, 0, "a");
     for number in [0, 1, 7] {
-        let release = Down::Release { namespace: NS, number, given: Given::News(News::Epoch(Epoch::default())) };
+        let release =
+            Down::Release { namespace: NS, number, given: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
         assert_eq!(world.after(T, Input::FromParent(release)), [], "fence {number}");
     }
 }
@@ -193,7 +195,7 @@ fn a_release_out_of_turn_lets_nobody_go() {
 fn a_child_that_speaks_for_others_is_cut_off() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
-    let lie = Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), brought: Brought::Puts(Puts::new()) };
+    let lie = Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), brought: Contribution::Puts(Puts::new()) };
     let actions = world.after(T, Input::FromChild(AgentId(2), lie));
     assert!(
         matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.contains("not the sender's")),

@@ -16,7 +16,7 @@ use pmi::{Board, Entry, Epoch, Finding, Known, NodeCache, Puts, Rank};
 use super::{Cache, Held, Place, Whereabouts};
 use crate::core::fence::FenceError;
 use crate::core::ids::AgentId;
-use crate::core::message::News;
+use crate::core::message::Update;
 
 /// See the module.
 #[derive(Debug)]
@@ -83,15 +83,15 @@ impl Cache for Bounded {
         self.note_gathered(puts.clone());
     }
 
-    fn close(&mut self, puts: Puts) -> (News, usize) {
+    fn close(&mut self, puts: Puts) -> (Update, usize) {
         let epoch = Epoch::merge(&puts).unwrap_or_default();
         self.note_gathered(puts);
         let entries = epoch.len();
-        (News::Epoch(epoch), entries)
+        (Update::Epoch(epoch), entries)
     }
 
-    fn release(&mut self, news: News) -> Option<Epoch> {
-        let News::Epoch(epoch) = news else { return None };
+    fn release(&mut self, news: Update) -> Option<Epoch> {
+        let Update::Epoch(epoch) = news else { return None };
         self.own.forget_absences();
         // What own ranks have put of it is learnt again.
         self.own.forget(epoch.iter().map(|(key, _)| key));

@@ -4,7 +4,7 @@ use pmi::{Board, Epoch, Finding, Puts};
 
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
-use crate::core::message::News;
+use crate::core::message::Update;
 
 /// Keeps nothing itself: the board is whole, and lies with those who serve ranks.
 #[derive(Debug, Default)]
@@ -25,15 +25,15 @@ impl Cache for Broadcast {
 
     fn gather(&mut self, _: &Puts) {}
 
-    fn close(&mut self, puts: Puts) -> (News, usize) {
+    fn close(&mut self, puts: Puts) -> (Update, usize) {
         // They were validated when they came in, so merging them cannot fail.
         let epoch = Epoch::merge(&puts).unwrap_or_default();
         let entries = epoch.len();
-        (News::Epoch(epoch), entries)
+        (Update::Epoch(epoch), entries)
     }
 
-    fn release(&mut self, news: News) -> Option<Epoch> {
-        let News::Epoch(epoch) = news else { return None };
+    fn release(&mut self, news: Update) -> Option<Epoch> {
+        let Update::Epoch(epoch) = news else { return None };
         self.entries += epoch.len();
         self.bytes += epoch.bytes().len();
         (!epoch.is_empty()).then_some(epoch)

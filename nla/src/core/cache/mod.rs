@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::fence::FenceError;
 use super::ids::AgentId;
 use super::limits::CACHE_ENTRIES_DEFAULT;
-use super::message::News;
+use super::message::Update;
 
 /// What agents keep of bulletin boards; see the module.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -216,11 +216,11 @@ pub(super) trait Cache: fmt::Debug + Send {
 
     /// At the root all have arrived and brought these puts: what everybody is told, and how many
     /// entries were put.
-    fn close(&mut self, puts: Puts) -> (News, usize);
+    fn close(&mut self, puts: Puts) -> (Update, usize);
 
     /// The fence is released with this news. An epoch that comes back is to be published on the
     /// board before any rank goes on.
-    fn release(&mut self, news: News) -> Option<Epoch>;
+    fn release(&mut self, news: Update) -> Option<Epoch>;
 
     /// Where the value of a key is. After asking in vain below, `tried` says of how many children.
     fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts;

@@ -14,7 +14,7 @@ use pmi::{Board, Epoch, Finding, Keys, Known, NodeCache, Puts, Rank};
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
 use crate::core::limits::FENCE_BYTES_MAX;
-use crate::core::message::News;
+use crate::core::message::Update;
 
 /// See the module.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Cache for OnDemand {
         self.passed.append(puts);
     }
 
-    fn close(&mut self, puts: Puts) -> (News, usize) {
+    fn close(&mut self, puts: Puts) -> (Update, usize) {
         self.passed.append(&puts);
         let mut owners: HashMap<&[u8], Rank> = HashMap::new();
         let mut overwritten = HashSet::new();
@@ -62,13 +62,13 @@ impl Cache for OnDemand {
         // In an order that is the same in every run.
         let mut overwritten: Vec<_> = overwritten.into_iter().collect();
         overwritten.sort_unstable();
-        (News::Overwritten(overwritten.into_iter().collect()), owners.len())
+        (Update::Overwritten(overwritten.into_iter().collect()), owners.len())
     }
 
-    fn release(&mut self, news: News) -> Option<Epoch> {
+    fn release(&mut self, news: Update) -> Option<Epoch> {
         let overwritten = match news {
-            News::Overwritten(keys) => keys,
-            News::Epoch(_) => Keys::default(),
+            Update::Overwritten(keys) => keys,
+            Update::Epoch(_) => Keys::default(),
         };
         self.held.note(self.known.len(), self.known.bytes());
         self.known.forget_absences();

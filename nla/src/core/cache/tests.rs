@@ -29,7 +29,7 @@ fn puts(list: &[(u32, &str, &str)]) -> Puts {
 }
 
 /// One fence at the root.
-fn fence(cache: &mut dyn Cache, brought: &[(u32, &str, &str)]) -> News {
+fn fence(cache: &mut dyn Cache, brought: &[(u32, &str, &str)]) -> Update {
     let (news, _) = cache.close(puts(brought));
     cache.release(news.clone());
     news
@@ -39,8 +39,8 @@ fn here(key: &str, value: &str) -> Whereabouts {
     Whereabouts::Here(Entry::new(key.as_bytes(), value.as_bytes()))
 }
 
-fn overwritten(news: News) -> Vec<String> {
-    let News::Overwritten(keys) = news else { panic!("{news:?}") };
+fn overwritten(news: Update) -> Vec<String> {
+    let Update::Overwritten(keys) = news else { panic!("{news:?}") };
     keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
 }
 
@@ -66,7 +66,7 @@ fn what_passed_is_seen_after_the_release_and_not_before() {
     cache.gather(&puts(&[]));
     cache.learn(&Finding::Absent("none".into()));
     assert_eq!(cache.look_up(b"none", 0), Whereabouts::Nowhere);
-    cache.release(News::Overwritten([b"b"].into_iter().collect()));
+    cache.release(Update::Overwritten([b"b"].into_iter().collect()));
     assert_eq!(cache.look_up(b"a", 0), here("a", "1"));
     assert_eq!(cache.look_up(b"b", 0), Whereabouts::Above);
     assert_eq!(cache.look_up(b"none", 0), Whereabouts::Above, "it may have been put since");

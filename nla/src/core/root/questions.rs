@@ -7,7 +7,7 @@ use super::{Phase, Root, RootAction};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
 use crate::core::message::{Asker, Down, Inquiry, Matter, Question, Reply};
-use crate::core::spawning::{self, Surroundings};
+use crate::core::spawning::{self, SpawnContext};
 
 impl Root {
     pub(super) fn on_question(&mut self, asker: Asker, question: Question, actions: &mut Vec<RootAction>) {
@@ -62,7 +62,7 @@ impl Root {
         }
         let parent = &self.namespaces.get(&asker.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(asker.rank).ok_or("unknown_rank")?;
-        let plan = spawning::plan(NamespaceId(next), order, &Surroundings { parent, command, nodes: &self.nodes })?;
+        let plan = spawning::plan(NamespaceId(next), order, &SpawnContext { parent, command, nodes: &self.nodes })?;
         self.launch(plan, Some(asker), actions);
         Ok(())
     }

@@ -4,7 +4,7 @@ mod stats;
 
 use super::*;
 use crate::core::cache::CachePolicy;
-use crate::core::message::{Asker, Brought, Given, Inquiry, Matter, News, Question, Reply};
+use crate::core::message::{Asker, Contribution, Inquiry, Matter, Question, ReleaseContent, Reply, Update};
 use crate::core::placement::place;
 use crate::core::ring::{Seat, Stretch};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
@@ -70,7 +70,7 @@ impl World {
         for (rank, key, value) in entries {
             puts.push(Rank(*rank), key.as_bytes(), value.as_bytes());
         }
-        self.up(T, child, Up::Gathered { namespace: NS, number, ranks: ranks(set), brought: Brought::Puts(puts) })
+        self.up(T, child, Up::Gathered { namespace: NS, number, ranks: ranks(set), brought: Contribution::Puts(puts) })
     }
 
     fn exited(&mut self, child: u32, fences: u32, set: &str) -> Vec<RootAction> {
@@ -113,7 +113,8 @@ fn a_fence_is_released_with_one_winner_per_key() {
     let mut world = World::running();
     assert_eq!(world.gather(1, 0, "0-1", &[(1, "k", "low"), (0, "a", "x")]), []);
     let actions = world.gather(2, 0, "2-3", &[(2, "k", "high")]);
-    let [Down::Release { number: 0, given: Given::News(News::Epoch(epoch)), .. }] = sent(&actions, 1)[..] else {
+    let [Down::Release { number: 0, given: ReleaseContent::Update(Update::Epoch(epoch)), .. }] = sent(&actions, 1)[..]
+    else {
         panic!("{actions:?}")
     };
     assert_eq!(sent(&actions, 1), sent(&actions, 2), "the same bytes for all");
@@ -121,7 +122,7 @@ fn a_fence_is_released_with_one_winner_per_key() {
     world.gather(1, 1, "0-1", &[]);
     let actions = world.gather(2, 1, "2-3", &[]);
     assert!(
-        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: Given::News(News::Epoch(epoch)), .. }] if epoch.is_empty())
+        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: ReleaseContent::Update(Update::Epoch(epoch)), .. }] if epoch.is_empty())
     );
 }
 
@@ -382,12 +383,12 @@ fn names_belong_to_the_session() {
     assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Err(NameError::Unknown)));
 }
 
-fn part(count: u32, to_left: &str, to_right: &str) -> Brought {
-    Brought::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+fn part(count: u32, to_left: &str, to_right: &str) -> Contribution {
+    Contribution::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
 }
 
 impl World {
-    fn ring(&mut self, child: u32, set: &str, part: Brought) -> Vec<RootAction> {
+    fn ring(&mut self, child: u32, set: &str, part: Contribution) -> Vec<RootAction> {
         self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought: part })
     }
 
@@ -414,7 +415,7 @@ fn the_root_closes_a_ring() {
     let seated = |position, from_left: &str, from_right: &str| Down::Release {
         namespace: NS,
         number: 0,
-        given: Given::Ring(Seat { position, from_left: from_left.into(), from_right: from_right.into() }),
+        given: ReleaseContent::Ring(Seat { position, from_left: from_left.into(), from_right: from_right.into() }),
     };
     assert_eq!(
         world.ring(1, "0-1", part(2, "a<", ">b")),

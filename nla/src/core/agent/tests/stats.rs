@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmi::Request;
 
 use super::*;
-use crate::core::message::News;
+use crate::core::message::Update;
 use crate::core::stats::{Counted, LevelStats, Stats};
 
 fn plan_of_session(stats: bool) -> SessionPlan {
@@ -115,7 +115,7 @@ fn a_fence_takes_from_the_last_arrival_to_the_release() {
     let fence = || Request::Fence { puts: Puts::new(), in_segment: false };
     world.after(at(1), Input::FromRank(NS, Rank(0), fence()));
     world.after(at(20), Input::FromRank(NS, Rank(1), fence()));
-    let given = || Given::News(News::Epoch(Epoch::default()));
+    let given = || ReleaseContent::Update(Update::Epoch(Epoch::default()));
     let out_of_turn = Down::Release { namespace: NS, number: 9, given: given() };
     world.after(at(25), Input::FromParent(out_of_turn));
     world.after(at(50), Input::FromParent(Down::Release { namespace: NS, number: 0, given: given() }));

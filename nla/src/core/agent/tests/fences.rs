@@ -3,11 +3,11 @@
 use super::*;
 use crate::core::ring::{Seat, Stretch};
 
-fn part(count: u32, to_left: &str, to_right: &str) -> Brought {
-    Brought::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+fn part(count: u32, to_left: &str, to_right: &str) -> Contribution {
+    Contribution::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
 }
 
-fn gathers(set: &str, brought: Brought) -> Up {
+fn gathers(set: &str, brought: Contribution) -> Up {
     Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought }
 }
 
@@ -16,7 +16,7 @@ fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
 }
 
 fn seated(number: u32, seat: Seat) -> Down {
-    Down::Release { namespace: NS, number, given: Given::Ring(seat) }
+    Down::Release { namespace: NS, number, given: ReleaseContent::Ring(seat) }
 }
 
 fn answered(rank: u32, position: u32, from_left: &str, from_right: &str) -> Action {
@@ -80,7 +80,7 @@ fn a_rank_that_does_not_do_what_others_do_is_killed_and_named() {
 fn ranks_of_a_child_that_do_not_do_what_others_do_are_named_and_their_agent_is_not_to_blame() {
     let mut world = World::inner();
     world.ring(0);
-    let actions = world.after(at(7), Input::FromChild(AgentId(2), gathers("2-4", Brought::Puts(Puts::new()))));
+    let actions = world.after(at(7), Input::FromChild(AgentId(2), gathers("2-4", Contribution::Puts(Puts::new()))));
     let cause = Cause::Broken { why: "entered a fence where others called PMIX_Ring".into() };
     let failure = Failure { at: at(7), agent: AgentId(2), namespace: NS, ranks: ranks("2-4"), cause };
     assert_eq!(actions, [Action::ToParent(Up::Failed(failure))]);
@@ -106,7 +106,8 @@ fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
 #[test]
 fn a_release_that_contradicts_the_ring_is_the_agents_loss() {
     let long = "x".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
-    let epoch = Down::Release { namespace: NS, number: 0, given: Given::News(News::Epoch(Epoch::default())) };
+    let epoch =
+        Down::Release { namespace: NS, number: 0, given: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
     for (release, expected) in [
         (seated(0, seat(1, "", "")), "a seat at position 1 is beyond the end of the ring"),
         (seated(0, seat(0, &long, "")), "a seat at position 0"),

@@ -6,7 +6,7 @@ use super::{Action, Agent, SIGKILL};
 use crate::core::cause::{Cause, Failure};
 use crate::core::fence::{FenceError, Part};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::message::{Brought, Down, Given, News, Up};
+use crate::core::message::{Contribution, Down, ReleaseContent, Up, Update};
 use crate::core::ring::Seat;
 
 impl Agent {
@@ -16,7 +16,7 @@ impl Agent {
         now: Time,
         namespace: NamespaceId,
         rank: Rank,
-        brought: Brought,
+        brought: Contribution,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -91,7 +91,7 @@ impl Agent {
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        brought: Brought,
+        brought: Contribution,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -113,12 +113,12 @@ impl Agent {
         now: Time,
         namespace: NamespaceId,
         number: u32,
-        given: Given,
+        given: ReleaseContent,
         actions: &mut Vec<Action>,
     ) {
         let released = match given {
-            Given::News(news) => self.release_fence(now, (namespace, number), news, actions),
-            Given::Ring(seat) => self.release_ring(now, (namespace, number), &seat, actions),
+            ReleaseContent::Update(news) => self.release_fence(now, (namespace, number), news, actions),
+            ReleaseContent::Ring(seat) => self.release_ring(now, (namespace, number), &seat, actions),
         };
         if let Err(why) = released {
             let cause = Cause::Lost { why };
@@ -130,7 +130,7 @@ impl Agent {
         &mut self,
         now: Time,
         (namespace, number): (NamespaceId, u32),
-        news: News,
+        news: Update,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
@@ -144,7 +144,7 @@ impl Agent {
         }
         // The children first: the farther away, the longer the way.
         for child in ns.children.keys() {
-            let given = Given::News(news.clone());
+            let given = ReleaseContent::Update(news.clone());
             actions.push(Action::ToChild(*child, Down::Release { namespace, number, given }));
         }
         actions.extend(ns.cache.release(news).map(|epoch| Action::Publish(namespace, epoch)));
@@ -172,7 +172,7 @@ impl Agent {
         for (part, seat) in seats {
             match part {
                 Part::Child(child) => {
-                    let given = Given::Ring(seat);
+                    let given = ReleaseContent::Ring(seat);
                     actions.push(Action::ToChild(child, Down::Release { namespace, number, given }));
                 }
                 Part::Own(rank) => {

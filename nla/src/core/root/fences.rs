@@ -7,7 +7,7 @@ use super::{Notice, Root, RootAction};
 use crate::core::cause::{Cause, Failure};
 use crate::core::fence::{FenceError, Part};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::message::{Brought, Down, Given, News};
+use crate::core::message::{Contribution, Down, ReleaseContent, Update};
 
 impl Root {
     pub(super) fn on_gathered(
@@ -16,7 +16,7 @@ impl Root {
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        brought: Brought,
+        brought: Contribution,
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -64,24 +64,24 @@ fn release(now: Time, ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     let took = ns.fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
     let mut to = |child, given| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, given }));
     let (entries, bytes) = match ns.fence.take() {
-        Brought::Puts(puts) => {
+        Contribution::Puts(puts) => {
             let (news, entries) = ns.cache.close(puts);
             for child in ns.children.keys() {
-                to(*child, Given::News(news.clone()));
+                to(*child, ReleaseContent::Update(news.clone()));
             }
             let bytes = match &news {
-                News::Epoch(epoch) => epoch.bytes().len(),
-                News::Overwritten(keys) => keys.bytes().len(),
+                Update::Epoch(epoch) => epoch.bytes().len(),
+                Update::Overwritten(keys) => keys.bytes().len(),
             };
             // No rank is served here: nobody looks at a board.
             ns.cache.release(news);
             (entries, bytes)
         }
-        Brought::Ring(whole) => {
+        Contribution::Ring(whole) => {
             // All parts were checked when they came in, so they have seats.
             for (part, seat) in ns.fence.seats(number, &whole.closed(), ns.plan.size).unwrap_or_default() {
                 if let Part::Child(child) = part {
-                    to(child, Given::Ring(seat));
+                    to(child, ReleaseContent::Ring(seat));
                 }
             }
             (0, 0)
