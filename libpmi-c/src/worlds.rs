@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use attachment::{ClientError, Error, SpawnCommand, SpawnOrder, c, limits};
+use attachment::{ClientError, Error, SpawnCommand, SpawnRequest, c, limits};
 
 use crate::options::Keyval;
 use crate::{ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_FAIL, failed, joined, kvs};
@@ -67,7 +67,7 @@ unsafe extern "C" fn PMI_Spawn_multiple(
         let order = unsafe {
             let preputs = pairs(preput_keyval_vector, preput_keyval_size)?;
             let commands = commands(count, cmds, argvs, maxprocs, info_keyval_sizes, info_keyval_vectors)?;
-            SpawnOrder { commands, preputs }
+            SpawnRequest { commands, preputs }
         };
         joined()?;
         order.check().map_err(|_| PMI_ERR_INVALID_ARG)?;
@@ -75,7 +75,7 @@ unsafe extern "C" fn PMI_Spawn_multiple(
         // SAFETY: NULL, or the caller's array with an element for each command.
         unsafe { c::write_codes(&order, &spawned, errors) };
         spawned.map(drop).map_err(|error| match error {
-            Error::Server(ClientError::Unsendable(_) | ClientError::Order(_)) => PMI_ERR_INVALID_ARG,
+            Error::Server(ClientError::Unsendable(_) | ClientError::Spawn(_)) => PMI_ERR_INVALID_ARG,
             error => failed(error),
         })
     };

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Read, Write};
 use thiserror::Error;
 
 use crate::limits::LINE_BYTES_MAX;
-use crate::request::SpawnOrderError;
+use crate::request::SpawnRequestError;
 use crate::wire::{LineBuffer, LineTooLong, frame};
 
 /// Memory kept for the next request.
@@ -25,7 +25,7 @@ pub enum ClientError {
     Line(#[from] LineTooLong),
     /// The server sent something else than a frame.
     #[error("PMI server broke the protocol")]
-    Frame(#[from] frame::NoLength),
+    Frame(#[from] frame::InvalidLength),
     /// The server answered something else than what was asked.
     #[error("PMI server answered {got:?} where {expected} was due")]
     Unexpected {
@@ -52,11 +52,11 @@ pub enum ClientError {
     TooLong(&'static str),
     /// A spawn asks for what no server may be asked; nothing was sent.
     #[error("spawn order is refused")]
-    Order(#[from] SpawnOrderError),
+    Spawn(#[from] SpawnRequestError),
 }
 
 /// A refusal as "there is none".
-pub(crate) fn or_none<T>(result: Result<Option<T>, ClientError>) -> Result<Option<T>, ClientError> {
+pub(crate) fn none_if_refused<T>(result: Result<Option<T>, ClientError>) -> Result<Option<T>, ClientError> {
     match result {
         Err(ClientError::Refused { .. }) => Ok(None),
         result => result,

@@ -10,21 +10,21 @@
 //! the same answer whatever the tree's shape, the cache policy and the place of the other rank. Own
 //! puts since the last fence go first, then the node's board, then what a parent put for its
 //! children; then, if nobody put it, `universeSize`. Keys that begin `PMI_` are never put:
-//! `PMI_process_mapping` comes from the [`Facts`], all others do not exist. A get never waits for
+//! `PMI_process_mapping` comes from the [`JobAttributes`], all others do not exist. A get never waits for
 //! anybody to put: MPICH probes for keys that nobody puts, and caches nothing that could outlive its
 //! epoch.
 //!
 //! Where the node holds [only a part](Board::partial) of the board, the agent is asked for what that
 //! part does not tell ([`Request::Get`]), and the rank waits as long as that takes; it is replied to
 //! as if the board were whole. Only the entries of such a board cannot be listed by number. Where
-//! puts are handed on [at once](Facts::puts_at_once), each becomes a [`Request::Put`] when the rank
+//! puts are handed on [at once](JobAttributes::puts_at_once), each becomes a [`Request::Put`] when the rank
 //! makes it. It sees its own puts as ever; they are those that it put since its last fence.
 //!
 //! # Turns
 //!
 //! Put, get, names and spawn are refused before `init` (in PMI-2 `fullinit`) and after `finalize`. A
 //! fence there breaks the conversation: legacy clients of PMI-1 ignore its `rc`, and would go on as
-//! if all had arrived. `abort` is taken at any time. Facts about the job are told at any time.
+//! if all had arrived. `abort` is taken at any time. JobAttributes about the job are told at any time.
 //!
 //! # The segment
 //!
@@ -36,7 +36,7 @@
 use std::sync::Arc;
 
 use crate::limits::{BACKLOG_BYTES_MAX, LINE_BYTES_MAX};
-use crate::member::{Facts, Member, Phase, Version};
+use crate::rank_state::{JobAttributes, Phase, RankState, Version};
 use crate::wire::{LineBuffer, frame};
 use crate::{Answer, Board, Rank, Request, v1, v2};
 
@@ -53,7 +53,7 @@ use crate::{Answer, Board, Rank, Request, v1, v2};
 #[derive(Clone, Debug)]
 pub struct Conversation {
     received: LineBuffer,
-    member: Member,
+    state: RankState,
     lines: v1::Engine,
     frames: v2::Engine,
     /// The host let more than [`BACKLOG_BYTES_MAX`] pile up.
@@ -64,10 +64,10 @@ impl Conversation {
     /// A conversation that begins: nothing was received yet.
     ///
     /// `appnum` is the number of the rank's command in the launch or spawn, from 0.
-    pub fn new(facts: Arc<Facts>, rank: Rank, appnum: i32) -> Self {
+    pub fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         Self {
             received: LineBuffer::new(LINE_BYTES_MAX),
-            member: Member::new(facts, rank, appnum),
+            state: RankState::new(attributes, rank, appnum),
             lines: v1::Engine::default(),
             frames: v2::Engine::default(),
             is_flooded: false,
@@ -76,10 +76,10 @@ impl Conversation {
 
     /// Appends what was read: any part of a line, or several.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if self.member.phase == Phase::Broken || self.is_flooded {
+        if self.state.phase == Phase::Broken || self.is_flooded {
             return;
         }
-        let room = BACKLOG_BYTES_MAX + self.member.puts_bytes.unwrap_or(0);
+        let room = BACKLOG_BYTES_MAX + self.state.puts_bytes.unwrap_or(0);
         if self.received.len() + bytes.len() > room {
             self.is_flooded = true;
             self.received.clear();
@@ -94,14 +94,14 @@ impl Conversation {
     /// After [`Request::Broken`] nothing is ever handled again.
     pub fn advance(&mut self, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
         loop {
-            if self.is_waiting() || self.member.phase == Phase::Broken {
+            if self.is_waiting() || self.state.phase == Phase::Broken {
                 return None;
             }
             if self.is_flooded {
                 let why = format!("sent more than {BACKLOG_BYTES_MAX} bytes without waiting for replies");
                 return Some(self.break_off(why));
             }
-            let step = match (self.member.puts_bytes, self.member.version) {
+            let step = match (self.state.puts_bytes, self.state.version) {
                 (Some(bytes), _) => self.take_puts(bytes),
                 // A library that is initialised again begins with a line, whatever it spoke before.
                 (None, Version::Two) if !frame::is_line(self.received.peek()) => self.take_frame(board, out),
@@ -124,7 +124,7 @@ impl Conversation {
     fn take_line(&mut self, board: &Board, out: &mut Vec<u8>) -> Step {
         match self.received.next_line() {
             Ok(None) => Step::Incomplete,
-            Ok(Some(line)) => Step::Handled(self.lines.handle(line, &mut self.member, board, out)),
+            Ok(Some(line)) => Step::Handled(self.lines.handle(line, &mut self.state, board, out)),
             Err(too_long) => Step::Wrong(too_long.to_string()),
         }
     }
@@ -139,7 +139,7 @@ impl Conversation {
             None => Step::Incomplete,
             Some(bytes) => {
                 let payload = &bytes[frame::HEADER_BYTES..];
-                Step::Handled(self.frames.handle(payload, &mut self.member, board, out))
+                Step::Handled(self.frames.handle(payload, &mut self.state, board, out))
             }
         }
     }
@@ -148,8 +148,8 @@ impl Conversation {
         match self.received.take(bytes) {
             None => Step::Incomplete,
             Some(bytes) => {
-                self.member.puts_bytes = None;
-                Step::Handled(Some(self.member.fence_in_segment(bytes)))
+                self.state.puts_bytes = None;
+                Step::Handled(Some(self.state.fence_in_segment(bytes)))
             }
         }
     }
@@ -173,17 +173,17 @@ impl Conversation {
 
     /// Whether the rank has joined and neither finalised since nor broken the protocol.
     pub fn is_active(&self) -> bool {
-        self.member.is_active()
+        self.state.is_active()
     }
 
     /// Whose conversation this is.
     pub fn rank(&self) -> Rank {
-        self.member.rank
+        self.state.rank
     }
 
     fn break_off(&mut self, why: String) -> Request {
         self.received.clear();
-        self.member.break_off(why)
+        self.state.break_off(why)
     }
 }
 

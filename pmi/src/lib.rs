@@ -21,8 +21,8 @@ pub mod client;
 pub mod conversation;
 pub mod limits;
 pub mod mapping;
-mod member;
 pub mod rank;
+mod rank_state;
 pub mod ranks;
 pub mod request;
 pub mod segment;
@@ -31,11 +31,12 @@ pub mod v2;
 pub mod wire;
 
 pub use board::{
-    Board, Entry, Epoch, EpochError, Finding, Keys, KeysError, Known, LookUp, NodeCache, Put, Puts, PutsError,
+    Board, CacheLookUp, Entry, Epoch, EpochError, Keys, KeysError, LookUp, LookUpResult, NodeCache, Put, Puts,
+    PutsError,
 };
 pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
-pub use member::Facts;
 pub use rank::Rank;
+pub use rank_state::JobAttributes;
 pub use ranks::Ranks;
-pub use request::{Answer, Launched, NameError, Request, SpawnCommand, SpawnOrder};
+pub use request::{Answer, NameError, Request, SpawnCommand, SpawnRequest, SpawnedJob};

@@ -16,7 +16,7 @@ use crate::limits::{
 /// One command of a spawn: `nprocs` ranks of one program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnCommand {
-    /// The program as the parent wrote it; never empty in an order that passed [`SpawnOrder::check`].
+    /// The program as the parent wrote it; never empty in an order that passed [`SpawnRequest::check`].
     #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
     /// Its arguments without the program's name; an argument may be empty.
@@ -31,7 +31,7 @@ pub struct SpawnCommand {
 
 /// One `MPI_Comm_spawn` or `MPI_Comm_spawn_multiple`: commands in order of their application number.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SpawnOrder {
+pub struct SpawnRequest {
     /// At least one command.
     pub commands: Vec<SpawnCommand>,
     /// Entries that the children find on their board before their first fence; keys are distinct.
@@ -39,11 +39,11 @@ pub struct SpawnOrder {
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a [`SpawnOrder`] is refused before anybody is asked to start anything.
+/// Why a [`SpawnRequest`] is refused before anybody is asked to start anything.
 ///
 /// The text holds no blank: it is also what PMI-1 sends as `msg=`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
-pub enum SpawnOrderError {
+pub enum SpawnRequestError {
     /// No command at all, or more than [`SPAWN_COMMANDS_MAX`].
     #[error("number_of_commands_not_in_1..{SPAWN_COMMANDS_MAX}")]
     Commands,
@@ -70,42 +70,42 @@ pub enum SpawnOrderError {
     Bytes,
 }
 
-impl SpawnOrder {
+impl SpawnRequest {
     /// Checks the order against the bounds of [`crate::limits`].
     ///
     /// Every engine calls this before it hands an order on; an agent that receives one from a peer
     /// should too.
-    pub fn check(&self) -> Result<(), SpawnOrderError> {
+    pub fn check(&self) -> Result<(), SpawnRequestError> {
         if self.commands.is_empty() || self.commands.len() > SPAWN_COMMANDS_MAX {
-            return Err(SpawnOrderError::Commands);
+            return Err(SpawnRequestError::Commands);
         }
         let mut ranks = 0_u64;
         for command in &self.commands {
             if command.program.is_empty() {
-                return Err(SpawnOrderError::Program);
+                return Err(SpawnRequestError::Program);
             }
             if command.nprocs == 0 {
-                return Err(SpawnOrderError::Ranks);
+                return Err(SpawnRequestError::Ranks);
             }
             ranks += u64::from(command.nprocs);
             if command.args.len() > SPAWN_ARGS_MAX {
-                return Err(SpawnOrderError::Args);
+                return Err(SpawnRequestError::Args);
             }
             if command.info.len() > SPAWN_INFO_MAX {
-                return Err(SpawnOrderError::Info);
+                return Err(SpawnRequestError::Info);
             }
         }
         if ranks > u64::from(SPAWN_RANKS_MAX) {
-            return Err(SpawnOrderError::Ranks);
+            return Err(SpawnRequestError::Ranks);
         }
         if self.preputs.len() > SPAWN_PREPUTS_MAX {
-            return Err(SpawnOrderError::Preputs);
+            return Err(SpawnRequestError::Preputs);
         }
         for (key, value) in &self.preputs {
-            crate::board::check_put(key, value).map_err(SpawnOrderError::Preput)?;
+            crate::board::check_put(key, value).map_err(SpawnRequestError::Preput)?;
         }
         if self.bytes_len() > SPAWN_BYTES_MAX {
-            return Err(SpawnOrderError::Bytes);
+            return Err(SpawnRequestError::Bytes);
         }
         Ok(())
     }
@@ -141,7 +141,7 @@ pub enum Request {
         in_segment: bool,
     },
     /// One put of the rank, made before its next fence. Only where puts are handed on
-    /// [at once](crate::Facts::puts_at_once): then the fence does not bring it again. No answer.
+    /// [at once](crate::JobAttributes::puts_at_once): then the fence does not bring it again. No answer.
     Put {
         /// The put, and no other.
         puts: Puts,
@@ -181,8 +181,8 @@ pub enum Request {
         /// The answer is withheld until somebody has put it.
         wait: bool,
     },
-    /// Asks for an entry on another namespace's board. Answered by [`Answer::Elsewhere`].
-    Elsewhere {
+    /// Asks for an entry on another namespace's board. Answered by [`Answer::GotFromJob`].
+    GetFromJob {
         /// The other namespace's name.
         #[serde(with = "serde_bytes")]
         job: Vec<u8>,
@@ -220,8 +220,8 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
     },
-    /// `MPI_Comm_spawn`. Passed [`SpawnOrder::check`]. Answered by [`Answer::Spawned`].
-    Spawn(SpawnOrder),
+    /// `MPI_Comm_spawn`. Passed [`SpawnRequest::check`]. Answered by [`Answer::Spawned`].
+    Spawn(SpawnRequest),
     /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed,
     /// or has gone already.
     Abort {
@@ -252,7 +252,7 @@ impl Request {
             | Self::Ring { .. }
             | Self::NodePut { .. }
             | Self::NodeGet { .. }
-            | Self::Elsewhere { .. }
+            | Self::GetFromJob { .. }
             | Self::Connect { .. }
             | Self::Get { .. }
             | Self::Segment => true,
@@ -275,7 +275,7 @@ pub enum Answer {
     /// The outcome of [`Request::Unpublish`].
     Unpublished(Result<(), NameError>),
     /// The outcome of [`Request::Spawn`], once the children were launched.
-    Spawned(Result<Launched, String>),
+    Spawned(Result<SpawnedJob, String>),
     /// The rank's place in the ring, and what its neighbours gave it.
     Ring {
         /// Its position, from 0; the ring has as many as the namespace has ranks.
@@ -292,7 +292,7 @@ pub enum Answer {
     /// The attribute's value, if anybody has put it.
     NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// The entry's value; `None` if there is none, or no such namespace.
-    Elsewhere(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
+    GotFromJob(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// Whether there is a namespace of that name.
     Connected(bool),
     /// Whether the descriptor of the segment comes with the reply.
@@ -301,7 +301,7 @@ pub enum Answer {
 
 /// What a spawn has started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Launched {
+pub struct SpawnedJob {
     /// The name of the new namespace.
     pub job: String,
     /// One code per rank that was asked for; 0: started.
@@ -327,18 +327,18 @@ mod tests {
     use super::*;
     use crate::board::PutRefusal;
 
-    fn order() -> SpawnOrder {
+    fn order() -> SpawnRequest {
         let command = SpawnCommand {
             program: b"child".to_vec(),
             args: vec![b"two words".to_vec(), vec![0xff]],
             nprocs: 2,
             info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
         };
-        SpawnOrder { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] }
+        SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] }
     }
 
     #[track_caller]
-    fn check(change: impl FnOnce(&mut SpawnOrder), expected: Result<(), SpawnOrderError>) {
+    fn check(change: impl FnOnce(&mut SpawnRequest), expected: Result<(), SpawnRequestError>) {
         let mut order = order();
         change(&mut order);
         assert_eq!(order.check(), expected);
@@ -348,40 +348,43 @@ mod tests {
     fn orders_are_held_to_their_bounds() {
         let nothing = || (Vec::new(), Vec::new());
         check(|_| {}, Ok(()));
-        check(|order| order.commands.clear(), Err(SpawnOrderError::Commands));
-        check(|order| order.commands[0].program.clear(), Err(SpawnOrderError::Program));
-        check(|order| order.commands[0].nprocs = 0, Err(SpawnOrderError::Ranks));
+        check(|order| order.commands.clear(), Err(SpawnRequestError::Commands));
+        check(|order| order.commands[0].program.clear(), Err(SpawnRequestError::Program));
+        check(|order| order.commands[0].nprocs = 0, Err(SpawnRequestError::Ranks));
         check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX, Ok(()));
-        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX + 1, Err(SpawnOrderError::Ranks));
+        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX + 1, Err(SpawnRequestError::Ranks));
         let infos = |count| {
-            move |order: &mut SpawnOrder| {
+            move |order: &mut SpawnRequest| {
                 order.commands[0].info = vec![nothing(); count];
             }
         };
         check(infos(SPAWN_INFO_MAX), Ok(()));
-        check(infos(SPAWN_INFO_MAX + 1), Err(SpawnOrderError::Info));
+        check(infos(SPAWN_INFO_MAX + 1), Err(SpawnRequestError::Info));
         let args = |count| {
-            move |order: &mut SpawnOrder| {
+            move |order: &mut SpawnRequest| {
                 order.commands[0].args = vec![Vec::new(); count];
             }
         };
         check(args(SPAWN_ARGS_MAX), Ok(()));
-        check(args(SPAWN_ARGS_MAX + 1), Err(SpawnOrderError::Args));
-        check(|order| order.preputs.push((Vec::new(), Vec::new())), Err(SpawnOrderError::Preput(PutRefusal::KeyEmpty)));
+        check(args(SPAWN_ARGS_MAX + 1), Err(SpawnRequestError::Args));
+        check(
+            |order| order.preputs.push((Vec::new(), Vec::new())),
+            Err(SpawnRequestError::Preput(PutRefusal::KeyEmpty)),
+        );
         // Two commands of the most ranks each are too many together.
         check(
             |order| {
                 order.commands[0].nprocs = SPAWN_RANKS_MAX;
                 order.commands.push(order.commands[0].clone());
             },
-            Err(SpawnOrderError::Ranks),
+            Err(SpawnRequestError::Ranks),
         );
     }
 
     #[test]
     fn orders_travel_as_byte_strings() {
         let bytes = rmp_serde::to_vec(&order()).unwrap();
-        assert_eq!(rmp_serde::from_slice::<SpawnOrder>(&bytes).unwrap(), order());
+        assert_eq!(rmp_serde::from_slice::<SpawnRequest>(&bytes).unwrap(), order());
         // A byte of 0xff would take two as a number.
         assert!(bytes.windows(3).any(|window| window == [0xc4, 1, 0xff]));
     }
@@ -401,7 +404,7 @@ mod tests {
             Request::Ring { to_left: bytes(), to_right: bytes() },
             Request::NodePut { key: bytes(), value: bytes() },
             Request::NodeGet { key: bytes(), wait: true },
-            Request::Elsewhere { job: bytes(), key: bytes() },
+            Request::GetFromJob { job: bytes(), key: bytes() },
             Request::Connect { job: bytes() },
             Request::Segment,
             Request::Publish { service: bytes(), port: bytes() },
@@ -425,13 +428,13 @@ mod tests {
             Answer::Found(Ok(bytes())),
             Answer::Found(Err(NameError::Unknown)),
             Answer::Unpublished(Err(NameError::Full)),
-            Answer::Spawned(Ok(Launched { job: "j".into(), codes: vec![0, 13] })),
+            Answer::Spawned(Ok(SpawnedJob { job: "j".into(), codes: vec![0, 13] })),
             Answer::Spawned(Err("why".into())),
             Answer::Ring { position: 3, from_left: bytes(), from_right: bytes() },
             Answer::NodePut(true),
             Answer::NodeGot(Some(bytes())),
             Answer::NodeGot(None),
-            Answer::Elsewhere(Some(bytes())),
+            Answer::GotFromJob(Some(bytes())),
             Answer::Connected(false),
             Answer::Segment(true),
         ];
@@ -445,14 +448,14 @@ mod tests {
     #[test]
     fn reasons_for_the_wire_have_no_blanks() {
         for error in [
-            SpawnOrderError::Commands,
-            SpawnOrderError::Program,
-            SpawnOrderError::Ranks,
-            SpawnOrderError::Args,
-            SpawnOrderError::Info,
-            SpawnOrderError::Preputs,
-            SpawnOrderError::Preput(PutRefusal::ValueTooLong),
-            SpawnOrderError::Bytes,
+            SpawnRequestError::Commands,
+            SpawnRequestError::Program,
+            SpawnRequestError::Ranks,
+            SpawnRequestError::Args,
+            SpawnRequestError::Info,
+            SpawnRequestError::Preputs,
+            SpawnRequestError::Preput(PutRefusal::ValueTooLong),
+            SpawnRequestError::Bytes,
         ] {
             assert!(!error.to_string().contains(' '), "{error}");
         }

@@ -155,7 +155,7 @@ impl<'a> View<'a> {
     ///
     /// Whatever the bytes are, no look-up leaves them or runs for ever.
     #[inline]
-    pub fn over(log: &'a [u8], directory_at: usize) -> Option<Self> {
+    pub fn new(log: &'a [u8], directory_at: usize) -> Option<Self> {
         let (count, rest) = log.get(directory_at..)?.split_first_chunk::<4>()?;
         let (magic, rest) = rest.split_first_chunk::<4>()?;
         if *magic != DIRECTORY_MAGIC.to_le_bytes() {
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_newest_epoch_wins() {
         let (log, at) = log(&[epoch(&[("a", "1"), ("b", "1")]), epoch(&[("a", "2"), ("c", "")])]);
-        let view = View::over(&log, at).unwrap();
+        let view = View::new(&log, at).unwrap();
         assert_eq!(view.get(b"a"), Some(&b"2"[..]));
         assert_eq!(view.get(b"b"), Some(&b"1"[..]));
         assert_eq!(view.get(b"c"), Some(&b""[..]));
@@ -226,13 +226,13 @@ mod tests {
 
     #[test]
     fn nothing_published_is_no_view_and_no_runs_are_no_entries() {
-        assert!(View::over(b"", 0).is_none());
+        assert!(View::new(b"", 0).is_none());
         let empty = directory([]);
-        assert_eq!(View::over(&empty, 0).unwrap().get(b"a"), None);
-        assert!(View::over(&empty, 1).is_none());
+        assert_eq!(View::new(&empty, 0).unwrap().get(b"a"), None);
+        assert!(View::new(&empty, 1).is_none());
         // An epoch of nothing has no bytes.
         let (nothing, at) = log(&[Epoch::default()]);
-        assert_eq!(View::over(&nothing, at).unwrap().iter().count(), 0);
+        assert_eq!(View::new(&nothing, at).unwrap().iter().count(), 0);
     }
 
     #[test]
@@ -271,13 +271,13 @@ mod tests {
             ) {
                 let (whole, at) = log(&[epoch(&[("a", "1"), ("b", "22")]), epoch(&[("a", "333"), ("c", "")])]);
                 let mut damaged = whole.clone();
-                prop_assert!(View::over(&whole, at).is_some());
+                prop_assert!(View::new(&whole, at).is_some());
                 for (place, byte) in changes {
                     let place = place.index(damaged.len());
                     damaged[place] = byte;
                 }
                 for log in [&damaged[..], &damaged[..cut.index(damaged.len())]] {
-                    if let Some(view) = View::over(log, at) {
+                    if let Some(view) = View::new(log, at) {
                         view.get(b"a");
                         view.get(b"x");
                         view.iter().count();

@@ -13,7 +13,7 @@ use pmi::client::ClientError;
 use pmi::limits::ABORT_MESSAGE_BYTES_MAX;
 use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
-use pmi::{Launched, Puts, SpawnOrder, v1, v2};
+use pmi::{Puts, SpawnRequest, SpawnedJob, v1, v2};
 
 use crate::clique::ranks_beside;
 use crate::environment::Environment;
@@ -288,7 +288,7 @@ impl Attachment {
     }
 
     /// Starts further ranks, in a job of their own, whose name is empty if it is not known.
-    pub fn spawn(&self, order: &SpawnOrder) -> Result<Launched, Error> {
+    pub fn spawn(&self, order: &SpawnRequest) -> Result<SpawnedJob, Error> {
         self.wire(|wire| wire.spawn(order))
     }
 
@@ -374,7 +374,7 @@ fn is_fatal(error: &ClientError) -> bool {
         ClientError::Io(_) | ClientError::Closed | ClientError::Line(_) | ClientError::Frame(_) => true,
         // Slurm's plug-in answers a look-up in vain by a reply without a port, for one.
         ClientError::Unexpected { .. } | ClientError::Refused { .. } | ClientError::Unsendable(_) => false,
-        ClientError::TooLong(_) | ClientError::Order(_) => false,
+        ClientError::TooLong(_) | ClientError::Spawn(_) => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{self, AssertUnwindSafe};
 use std::{ptr, slice};
 
-use pmi::{Launched, SpawnOrder};
+use pmi::{SpawnRequest, SpawnedJob};
 
 use crate::error::Error;
 
@@ -157,7 +157,7 @@ const FAIL: c_int = -1;
 /// # Safety
 ///
 /// `errors` is NULL or has room for as many ints as there are commands.
-pub unsafe fn write_codes(order: &SpawnOrder, spawned: &Result<Launched, Error>, errors: *mut c_int) {
+pub unsafe fn write_codes(order: &SpawnRequest, spawned: &Result<SpawnedJob, Error>, errors: *mut c_int) {
     if errors.is_null() {
         return;
     }

@@ -27,5 +27,5 @@ pub use joined::Joined;
 pub use pmi::board::PutRefusal;
 pub use pmi::client::ClientError;
 pub use pmi::v1::client::Maxes;
-pub use pmi::{Launched, SpawnCommand, SpawnOrder, limits};
+pub use pmi::{SpawnCommand, SpawnRequest, SpawnedJob, limits};
 pub use wire::Version;

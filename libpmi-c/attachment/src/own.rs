@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pmi::board::Pending;
+use pmi::board::PendingPuts;
 use pmi::{Puts, Rank};
 
 /// A rank's puts since its last fence, and those that are on their way in one that is not released
@@ -17,7 +17,7 @@ pub(crate) struct Own {
 
 #[derive(Debug, Default)]
 struct OwnPuts {
-    pending: Pending,
+    pending: PendingPuts,
     under_way: Option<Arc<Puts>>,
 }
 

@@ -222,7 +222,7 @@ impl Window {
         let bytes = published.log_bytes();
         // SAFETY: shown above, in the module's documentation.
         let log = unsafe { slice::from_raw_parts(self.base.as_ptr().add(LOG_AT), bytes) };
-        View::over(log, published.directory_at())
+        View::new(log, published.directory_at())
     }
 }
 

@@ -11,7 +11,7 @@ use pmi::v1::client::Maxes;
 use pmi::v1::command::Command;
 use pmi::v1::reply::ReplyLine;
 use pmi::v2::client::{InitError, Ring};
-use pmi::{Board, Epoch, Facts, Launched, Mapping, Puts, Rank, SpawnOrder, segment, v1, v2};
+use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, SpawnRequest, SpawnedJob, segment, v1, v2};
 
 use crate::environment::{Environment, Server};
 use crate::error::Error;
@@ -176,7 +176,7 @@ impl Wire {
         match self {
             Self::Alone(_) => Ok(0),
             Self::One(client) => Ok(client.appnum()?),
-            Self::Two(client) => Ok(client.place().appnum),
+            Self::Two(client) => Ok(client.rank_info().appnum),
         }
     }
 
@@ -244,13 +244,13 @@ impl Wire {
     }
 
     /// Starts further ranks. PMI-1 does not tell the name of their job: it is empty then.
-    pub(crate) fn spawn(&mut self, order: &SpawnOrder) -> Result<Launched, Error> {
+    pub(crate) fn spawn(&mut self, order: &SpawnRequest) -> Result<SpawnedJob, Error> {
         match self {
             Self::Alone(_) => Err(Error::Unsupported),
             Self::One(client) => {
                 client.spawn(order)?;
                 let ranks = usize::try_from(order.ranks()).unwrap_or(usize::MAX);
-                Ok(Launched { job: String::new(), codes: vec![0; ranks] })
+                Ok(SpawnedJob { job: String::new(), codes: vec![0; ranks] })
             }
             Self::Two(client) => Ok(client.spawn(order)?),
         }
@@ -371,7 +371,7 @@ fn opened_one(client: v1::Client<Socket>, environment: &Environment) -> Opened {
 }
 
 fn opened_two(client: v2::Client<Socket>) -> Opened {
-    let place = client.place().clone();
+    let place = client.rank_info().clone();
     Opened {
         wire: Wire::Two(client),
         rank: place.rank,
@@ -385,7 +385,7 @@ fn opened_two(client: v2::Client<Socket>) -> Opened {
 
 /// A job of this process only.
 fn alone() -> Opened {
-    let facts = Facts {
+    let attributes = JobAttributes {
         kvsname: lone_name(),
         spawner: None,
         size: 1,
@@ -395,7 +395,7 @@ fn alone() -> Opened {
         puts_at_once: false,
     };
     let mut board = Board::new();
-    board.publish(facts.entries());
+    board.publish(attributes.entries());
     let wire = Wire::Alone(board);
     Opened { wire, rank: Rank(0), size: 1, is_spawned: false, appnum: None, is_ours: false, segment: None }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use attachment::{Attachment, Environment, Error, Joined, Server, Version};
-use pmi::{Conversation, Epoch, Facts, Rank, segment, v1};
+use pmi::{Conversation, Epoch, JobAttributes, Rank, segment, v1};
 
 mod agent;
 
@@ -439,7 +439,7 @@ fn an_abort_is_said_also_while_another_thread_waits() {
 fn libpmi2_falls_back_to_version_1() {
     let (own, theirs) = UnixStream::pair().unwrap();
     let server = thread::spawn(move || {
-        let facts = Facts {
+        let attributes = JobAttributes {
             kvsname: "flux".into(),
             spawner: None,
             size: 1,
@@ -448,7 +448,7 @@ fn libpmi2_falls_back_to_version_1() {
             preputs: Epoch::default(),
             puts_at_once: false,
         };
-        let mut conversation = Conversation::new(Arc::new(facts), Rank(0), 0);
+        let mut conversation = Conversation::new(Arc::new(attributes), Rank(0), 0);
         let (mut lines, mut out) = (BufReader::new(own), Vec::new());
         let mut line = String::new();
         let mut board = pmi::Board::new();
@@ -531,8 +531,8 @@ fn ranks_come_by_a_port_too() {
     server.join().unwrap();
 }
 
-fn far_facts() -> Facts {
-    Facts {
+fn far_facts() -> JobAttributes {
+    JobAttributes {
         kvsname: "port".into(),
         spawner: None,
         size: 5,

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use attachment::{SpawnCommand, SpawnOrder, c, limits};
+use attachment::{SpawnCommand, SpawnRequest, c, limits};
 
 use crate::{
     ATTACHMENT, Outcome, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, check_room, failed, joined, run,
@@ -85,7 +85,7 @@ unsafe extern "C" fn PMI2_Job_Spawn(
         let order = unsafe {
             let preputs = preputs(preput_keyval_vector, preput_keyval_size)?;
             let commands = commands(count, cmds, argcs, argvs, maxprocs, info_keyval_sizes, info_keyval_vectors)?;
-            SpawnOrder { commands, preputs }
+            SpawnRequest { commands, preputs }
         };
         joined()?;
         order.check().map_err(|_| PMI2_ERR_INVALID_ARG)?;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nla::core::{Action, Exit, Gets, Input};
-use pmi::board::Pending;
+use pmi::board::PendingPuts;
 use pmi::{Answer, Board, LookUp, Puts, Rank, Ranks, Request};
 
 use crate::events::What;
@@ -53,7 +53,7 @@ struct Local {
     /// A code, or with a signal the number beyond 255.
     exit: u16,
     /// What it has put since its last fence.
-    pending: Option<Box<Pending>>,
+    pending: Option<Box<PendingPuts>>,
 }
 
 /// The ranks of one agent.
@@ -296,7 +296,7 @@ impl World {
         let found = match found {
             LookUp::Found(value) => Some(Some(Bytes::copy_from_slice(&value))),
             LookUp::Absent => Some(None),
-            LookUp::Pending => None,
+            LookUp::Unknown => None,
         };
         if let Some(value) = found {
             *clock += if self.segment { 0 } else { self.costs.get_hit };
@@ -431,7 +431,7 @@ impl World {
             let found = match board.look_up(key) {
                 LookUp::Found(value) => Some(value == program.card(of)),
                 LookUp::Absent => Some(false),
-                LookUp::Pending => None,
+                LookUp::Unknown => None,
             };
             let asking = count;
             let right = match found {

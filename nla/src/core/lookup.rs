@@ -7,8 +7,8 @@
 use std::collections::{HashMap, hash_map};
 
 use bytes::Bytes;
-use pmi::board::{KeyHashing, check_put};
-use pmi::{Entry, Finding, Rank};
+use pmi::board::{KeyBuildHasher, check_put};
+use pmi::{Entry, LookUpResult, Rank};
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Whereabouts};
@@ -42,7 +42,7 @@ pub(super) enum Way {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// This is the answer.
-    Answer(Finding),
+    Answer(LookUpResult),
     /// Somebody else is to be asked.
     Ask(Way),
     /// Somebody else has been asked already.
@@ -55,7 +55,7 @@ pub(super) struct Answered {
     /// Who is to be told.
     pub(super) tell: Waiters,
     /// What.
-    pub(super) finding: Finding,
+    pub(super) finding: LookUpResult,
     /// Whom to ask next for the same key, since it was the wrong one to ask.
     pub(super) ask: Option<Way>,
 }
@@ -134,7 +134,7 @@ struct Question {
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
     /// Never walked through: what comes of it has to be the same in each run.
-    open: HashMap<Bytes, Question, KeyHashing>,
+    open: HashMap<Bytes, Question, KeyBuildHasher>,
     /// How many wait, for all of them.
     waiting: usize,
     gets: Gets,
@@ -149,9 +149,9 @@ impl LookUps {
 
     /// Somebody asks for a key.
     pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: Waiter, key: &Bytes) -> Asked {
-        let absent = || Finding::Absent(key.clone());
+        let absent = || LookUpResult::Absent(key.clone());
         let way = match way_to(cache, key, 0) {
-            Err(finding) => return self.answer_here(waiter, finding.map_or_else(absent, Finding::Entry)),
+            Err(finding) => return self.answer_here(waiter, finding.map_or_else(absent, LookUpResult::Entry)),
             // The parent asks since it believes it to be below: it is not, any more.
             Ok(Way::Up) if waiter == Waiter::Parent => return self.answer_here(waiter, absent()),
             Ok(way) => way,
@@ -178,7 +178,13 @@ impl LookUps {
 
     /// An answer has come from where the question went. `is_fresh` says that no release has crossed
     /// it.
-    pub(super) fn on_answer(&mut self, cache: &mut dyn Cache, from: Way, finding: Finding, is_fresh: bool) -> Answered {
+    pub(super) fn on_answer(
+        &mut self,
+        cache: &mut dyn Cache,
+        from: Way,
+        finding: LookUpResult,
+        is_fresh: bool,
+    ) -> Answered {
         let nothing = |finding| Answered { tell: Waiters::default(), finding, ask: None };
         let Some((key, mut question)) = self.open.remove_entry(finding.key()) else { return nothing(finding) };
         if question.way != from {
@@ -191,7 +197,7 @@ impl LookUps {
         }
         question.tried = if is_fresh { question.tried + 1 } else { 0 };
         let way = match way_to(cache, &key, question.tried) {
-            Err(entry) => return self.close(question, entry.map_or(Finding::Absent(key), Finding::Entry)),
+            Err(entry) => return self.close(question, entry.map_or(LookUpResult::Absent(key), LookUpResult::Entry)),
             Ok(way) => way,
         };
         // It asks for what is below, and all that could be was asked.
@@ -203,11 +209,11 @@ impl LookUps {
             self.gets.asked += 1;
             self.open.insert(key.clone(), Question { waiters: wait.into_iter().collect(), way, ..question });
         }
-        Answered { tell: tell.into_iter().collect(), finding: Finding::Absent(key), ask }
+        Answered { tell: tell.into_iter().collect(), finding: LookUpResult::Absent(key), ask }
     }
 
     /// All who wait are told.
-    fn close(&mut self, question: Question, finding: Finding) -> Answered {
+    fn close(&mut self, question: Question, finding: LookUpResult) -> Answered {
         self.waiting -= question.waiters.len();
         Answered { tell: question.waiters, finding, ask: None }
     }
@@ -217,7 +223,7 @@ impl LookUps {
         self.gets
     }
 
-    fn answer_here(&mut self, waiter: Waiter, finding: Finding) -> Asked {
+    fn answer_here(&mut self, waiter: Waiter, finding: LookUpResult) -> Asked {
         match waiter {
             Waiter::Own(_) => self.gets.own += 1,
             Waiter::Child(_) | Waiter::Parent | Waiter::Elsewhere(_) => self.gets.others += 1,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, Finding, Keys, NameError, Puts, Rank, Ranks, SpawnOrder};
+use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, SpawnRequest};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -69,7 +69,7 @@ pub enum Up {
         /// How many fences had been released where the entry was found.
         number: u32,
         /// The entry, if it is in the subtree.
-        finding: Finding,
+        finding: LookUpResult,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
@@ -264,7 +264,7 @@ pub enum Question {
         service: Vec<u8>,
     },
     /// MPI_Comm_spawn, MPI_Comm_spawn_multiple.
-    Spawn(SpawnOrder),
+    Spawn(SpawnRequest),
     /// Whether there is a namespace of this name.
     Connect {
         /// The name.
@@ -350,7 +350,7 @@ pub enum Down {
         /// On which namespace's board.
         namespace: NamespaceId,
         /// The entry, if there is one.
-        finding: Finding,
+        finding: LookUpResult,
     },
     /// A rank elsewhere asks something of an agent of the subtree.
     Inquire(Inquiry),
@@ -391,27 +391,29 @@ mod found {
 
     pub(super) fn serialize<S: Serializer>(
         namespace: &NamespaceId,
-        finding: &Finding,
+        finding: &LookUpResult,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         let (key, value) = fields(finding);
         (namespace, key, value).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(NamespaceId, Finding), D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<(NamespaceId, LookUpResult), D::Error> {
         let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
         Ok((namespace, finding(key, value)?))
     }
 
-    pub(super) fn fields(finding: &Finding) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
+    pub(super) fn fields(finding: &LookUpResult) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
         (serde_bytes::Bytes::new(finding.key()), finding.value().map(serde_bytes::Bytes::new))
     }
 
-    pub(super) fn finding<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<Finding, E> {
+    pub(super) fn finding<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<LookUpResult, E> {
         match value {
             Some(_) if key.len() > KEY_BYTES_MAX => Err(E::invalid_length(key.len(), &"a key")),
-            Some(value) => Ok(Finding::Entry(Entry::new(&key, &value))),
-            None => Ok(Finding::Absent(key.into_vec().into())),
+            Some(value) => Ok(LookUpResult::Entry(Entry::new(&key, &value))),
+            None => Ok(LookUpResult::Absent(key.into_vec().into())),
         }
     }
 }
@@ -425,7 +427,7 @@ mod found_below {
     pub(super) fn serialize<S: Serializer>(
         namespace: &NamespaceId,
         number: &u32,
-        finding: &Finding,
+        finding: &LookUpResult,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         let (key, value) = found::fields(finding);
@@ -434,7 +436,7 @@ mod found_below {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<(NamespaceId, u32, Finding), D::Error> {
+    ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
         let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
         Ok((namespace, number, found::finding(key, value)?))
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pmi::{Mapping, Ranks, SpawnOrder};
+use pmi::{Mapping, Ranks, SpawnRequest};
 
 use super::ids::{AgentId, NamespaceId};
 use super::limits::RANKS_MAX;
@@ -20,7 +20,7 @@ pub(super) struct SpawnContext<'a> {
 }
 
 /// Makes the plan of namespace `id`. The error is for the rank that asked.
-pub(super) fn plan(id: NamespaceId, order: SpawnOrder, around: &SpawnContext<'_>) -> Result<NamespacePlan, String> {
+pub(super) fn plan(id: NamespaceId, order: SpawnRequest, around: &SpawnContext<'_>) -> Result<NamespacePlan, String> {
     let size: u64 = order.commands.iter().map(|command| u64::from(command.nprocs)).sum();
     let size = u32::try_from(size)
         .ok()

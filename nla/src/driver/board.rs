@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pmi::segment::directory;
-use pmi::{Board, Epoch, Facts};
+use pmi::{Board, Epoch, JobAttributes};
 
 use crate::sys::Segment;
 
 /// See the module.
 pub(super) struct SharedBoard {
     board: Board,
-    facts: Arc<Facts>,
+    attributes: Arc<JobAttributes>,
     shared: Shared,
     readers: u64,
 }
@@ -22,7 +22,7 @@ enum Shared {
     /// Nobody has asked.
     No,
     /// The entries of the facts lie below those of the board.
-    In { segment: Segment, facts: Epoch },
+    In { segment: Segment, attributes: Epoch },
     /// The segment is full. Those who have it are still released by it.
     Closed { segment: Segment },
     /// There can be none here.
@@ -32,9 +32,9 @@ enum Shared {
 impl SharedBoard {
     /// A board on which `facts` are found all the same. Only a whole one can be shared: what is
     /// not in the segment is nowhere.
-    pub(super) fn new(facts: Arc<Facts>, board: Board) -> Self {
+    pub(super) fn new(attributes: Arc<JobAttributes>, board: Board) -> Self {
         let shared = if board.is_whole() { Shared::No } else { Shared::Never };
-        Self { board, facts, shared, readers: 0 }
+        Self { board, attributes, shared, readers: 0 }
     }
 
     /// What has been published.
@@ -44,12 +44,12 @@ impl SharedBoard {
 
     /// Makes an epoch's entries visible, here and in the segment.
     pub(super) fn publish(&mut self, epoch: Epoch) {
-        let Shared::In { segment, facts } = &mut self.shared else {
+        let Shared::In { segment, attributes } = &mut self.shared else {
             self.board.publish(epoch);
             return;
         };
-        self.board.publish_at(epoch, |epoch| epoch.placed(|bytes| segment.append(bytes).ok()));
-        if let Err(error) = announce(segment, &self.board, facts) {
+        self.board.publish_with(epoch, |epoch| epoch.relocated(|bytes| segment.append(bytes).ok()));
+        if let Err(error) = announce(segment, &self.board, attributes) {
             tracing::warn!(%error, "the shared board is full; ranks will ask their agent");
             segment.close();
             self.shared = match std::mem::replace(&mut self.shared, Shared::Never) {
@@ -95,17 +95,17 @@ impl SharedBoard {
 
     fn share(&mut self) -> io::Result<Shared> {
         let mut segment = Segment::new()?;
-        let mut place = |epoch: Epoch| epoch.placed(|bytes| segment.append(bytes).ok());
-        let facts = place(self.facts.entries());
-        self.board.move_to(place);
-        announce(&mut segment, &self.board, &facts)?;
-        Ok(Shared::In { segment, facts })
+        let mut place = |epoch: Epoch| epoch.relocated(|bytes| segment.append(bytes).ok());
+        let attributes = place(self.attributes.entries());
+        self.board.relocate(place);
+        announce(&mut segment, &self.board, &attributes)?;
+        Ok(Shared::In { segment, attributes })
     }
 }
 
 /// Publishes the directory of all that lies in the segment; fails if not all does.
-fn announce(segment: &mut Segment, board: &Board, facts: &Epoch) -> io::Result<()> {
-    let epochs = board.runs().iter().rev().chain([facts]).filter(|epoch| !epoch.is_empty());
+fn announce(segment: &mut Segment, board: &Board, attributes: &Epoch) -> io::Result<()> {
+    let epochs = board.runs().iter().rev().chain([attributes]).filter(|epoch| !epoch.is_empty());
     let places: Option<Vec<(u64, u64)>> =
         epochs.map(|epoch| Some((segment.offset_of(epoch.bytes())?, epoch.bytes().len() as u64))).collect();
     let places = places.ok_or(io::ErrorKind::OutOfMemory)?;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn shared_board() -> SharedBoard {
-        let facts = Arc::new(Facts {
+        let attributes = Arc::new(JobAttributes {
             kvsname: "kvs".into(),
             spawner: None,
             size: 2,
@@ -130,7 +130,7 @@ mod tests {
             preputs: Epoch::from_entries([(&b"port"[..], &b"p"[..])]),
             puts_at_once: false,
         });
-        SharedBoard::new(facts, Board::new())
+        SharedBoard::new(attributes, Board::new())
     }
 
     fn epoch(key: &str, value: &str) -> Epoch {
@@ -144,7 +144,7 @@ mod tests {
         let word = bytes[PUBLISHED_AT..].first_chunk().expect("eight bytes");
         let published = Published::from_word(u64::from_le_bytes(*word));
         let log = &bytes[LOG_AT..LOG_AT + published.log_bytes()];
-        let view = View::over(log, published.directory_at()).expect("a directory");
+        let view = View::new(log, published.directory_at()).expect("a directory");
         keys.iter().map(|key| view.get(key.as_bytes()).map(|value| String::from_utf8_lossy(value).into())).collect()
     }
 

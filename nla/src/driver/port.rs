@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use nix::unistd::geteuid;
-use pmi::Facts;
+use pmi::JobAttributes;
 use pmi::Rank;
 use pmi::v1::initack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,13 +42,13 @@ pub(super) struct PortServer {
 
 impl PortServer {
     /// Opens a port for the namespace that `facts` describe.
-    pub(super) fn start(facts: Arc<Facts>) -> io::Result<Self> {
+    pub(super) fn start(attributes: Arc<JobAttributes>) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let expected = Expected::default();
-        let task = tokio::task::spawn_local(accept(listener, facts, Rc::clone(&expected))).abort_handle();
+        let task = tokio::task::spawn_local(accept(listener, attributes, Rc::clone(&expected))).abort_handle();
         Ok(Self { address, expected, task })
     }
 
@@ -69,22 +69,27 @@ impl Drop for PortServer {
     }
 }
 
-async fn accept(listener: TcpListener, facts: Arc<Facts>, expected: Expected) {
+async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected) {
     let strangers = Arc::new(tokio::sync::Semaphore::new(STRANGERS_MAX));
     loop {
         let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
-        let (facts, expected) = (Arc::clone(&facts), Rc::clone(&expected));
+        let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));
         let (stream, peer) = reach::next_connection(&listener).await;
         tokio::task::spawn_local(async move {
             let _permit = permit;
-            if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &facts, &expected)).await {
+            if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &attributes, &expected)).await {
                 tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
             }
         });
     }
 }
 
-async fn admit(mut stream: TcpStream, peer: SocketAddr, facts: &Facts, expected: &Expected) -> io::Result<()> {
+async fn admit(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    attributes: &JobAttributes,
+    expected: &Expected,
+) -> io::Result<()> {
     let local = stream.local_addr()?;
     let owner = sys::uid_of_tcp_peer(local, peer)?;
     if owner != Some(geteuid().as_raw()) {
@@ -105,7 +110,7 @@ async fn admit(mut stream: TcpStream, peer: SocketAddr, facts: &Facts, expected:
         .get(&rank)
         .cloned()
         .ok_or_else(|| io::Error::other("it speaks for a rank that is not here"))?;
-    stream.write_all(&initack::reply(facts, rank)).await?;
+    stream.write_all(&initack::reply(attributes, rank)).await?;
     stream.set_nodelay(true)?;
     let stream: OwnedFd = stream.into_std()?.into();
     let _ = task.send(sys::watch(stream)?).await;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pmi::{Board, Conversation, Epoch, Facts, Rank, Ranks, segment};
+use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 
 use super::board::SharedBoard;
@@ -44,7 +44,7 @@ struct Job {
     namespace: NamespaceId,
     commands: Vec<Result<Image, ImageError>>,
     plan: Box<NamespacePlan>,
-    facts: Arc<Facts>,
+    attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
     port: Option<Rc<PortServer>>,
     left: VecDeque<Rank>,
@@ -114,7 +114,7 @@ impl Startup {
     /// Takes up `ranks` of `plan`.
     pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks, board: Board) -> Local {
         let preputs = plan.preputs.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
-        let facts = Arc::new(Facts {
+        let attributes = Arc::new(JobAttributes {
             kvsname: plan.kvsname.clone(),
             size: plan.size,
             universe_size: plan.universe,
@@ -123,19 +123,19 @@ impl Startup {
             spawner: plan.spawner.clone(),
             puts_at_once: self.session.cache.puts_at_once(),
         });
-        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&facts)));
+        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes)));
         let port = port
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "no port for PMI can be opened")).ok())
             .map(Rc::new);
         let address = port.as_ref().map(|port| port.address().to_string());
         let commands =
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
-        let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&facts), board)));
+        let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let job = Job {
             namespace: plan.id,
             commands,
             plan,
-            facts,
+            attributes,
             board: Rc::clone(&board),
             port: port.clone(),
             left: ranks.iter().collect(),
@@ -211,7 +211,7 @@ impl Startup {
         if let Some(port) = &job.port {
             port.expect(rank, to_task);
         }
-        let conversation = Conversation::new(Arc::clone(&job.facts), rank, appnum as i32);
+        let conversation = Conversation::new(Arc::clone(&job.attributes), rank, appnum as i32);
         let serving = Serving {
             key,
             conversation,

@@ -336,7 +336,7 @@ mod tests {
         let mut board = Board::new();
         assert_eq!(seen(&segment).1, Published::NOTHING);
         for number in 0..500 {
-            board.publish_at(epoch(number), |epoch| epoch.placed(|bytes| segment.append(bytes).ok()));
+            board.publish_with(epoch(number), |epoch| epoch.relocated(|bytes| segment.append(bytes).ok()));
             let place = |run: &Epoch| (segment.offset_of(run.bytes()).expect("in the log"), run.bytes().len() as u64);
             let list = directory(board.runs().iter().rev().map(place));
             segment.publish(&list).expect("there is room");
@@ -344,7 +344,7 @@ mod tests {
         }
         let (released, published, log) = seen(&segment);
         assert_eq!((released, published.is_closed()), (500, false));
-        let view = View::over(&log, published.directory_at()).expect("a directory");
+        let view = View::new(&log, published.directory_at()).expect("a directory");
         for number in 0..500 {
             let key = format!("key-{number}");
             assert_eq!(view.get(key.as_bytes()), board.get(key.as_bytes()));

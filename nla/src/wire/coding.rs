@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
     use crate::core::{Seat, Up};
-    use pmi::{Entry, Finding};
+    use pmi::{Entry, LookUpResult};
     use serde_bytes::ByteBuf;
 
     #[test]
@@ -220,8 +220,8 @@ mod tests {
         for (key, value) in [("key", Some("value")), ("key", Some("")), ("key", None)] {
             let bytes = |text: &str| ByteBuf::from(text);
             let finding = match value {
-                Some(value) => Finding::Entry(Entry::new(key.as_bytes(), value.as_bytes())),
-                None => Finding::Absent(key.to_owned().into()),
+                Some(value) => LookUpResult::Entry(Entry::new(key.as_bytes(), value.as_bytes())),
+                None => LookUpResult::Absent(key.to_owned().into()),
             };
             let down = Down::Got { namespace, finding: finding.clone() };
             let fields = HashMap::from([("Got", (namespace, bytes(key), value.map(bytes)))]);

@@ -158,7 +158,7 @@ impl Epoch {
 
     /// The same epoch with its bytes in another place, where `place` has copied them unchanged.
     #[must_use]
-    pub fn placed(self, place: impl FnOnce(&Bytes) -> Option<Bytes>) -> Self {
+    pub fn relocated(self, place: impl FnOnce(&Bytes) -> Option<Bytes>) -> Self {
         match place(&self.bytes) {
             Some(bytes) if bytes.len() == self.bytes.len() => Self { bytes, ..self },
             _ => self,

@@ -38,7 +38,7 @@ fn finish(mut state: u64) -> u64 {
 /// as those of neighbouring ranks mostly do, are neighbours there. Who looks up one after another finds
 /// the next ones in memory that it has just touched.
 #[inline]
-pub(super) fn neighbourly(key: &[u8]) -> u64 {
+pub(super) fn hash_clustered(key: &[u8]) -> u64 {
     match key {
         [group @ .., last] => hash(group).wrapping_add(u64::from(*last)),
         [] => 0,
@@ -46,9 +46,9 @@ pub(super) fn neighbourly(key: &[u8]) -> u64 {
 }
 
 /// [`hash`] for tables by key.
-pub type KeyHashing = BuildHasherDefault<KeyHasher>;
+pub type KeyBuildHasher = BuildHasherDefault<KeyHasher>;
 
-/// See [`KeyHashing`]. For slices of bytes, and for what hashes as its key does.
+/// See [`KeyBuildHasher`]. For slices of bytes, and for what hashes as its key does.
 #[derive(Default)]
 pub struct KeyHasher(u64);
 

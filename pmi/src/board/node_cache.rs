@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::entry::Entry;
-use super::hash::{KeyHashing, neighbourly};
+use super::hash::{KeyBuildHasher, hash_clustered};
 use super::index::Index;
 use crate::limits::ABSENT_KEYS_MAX;
 
@@ -23,14 +23,14 @@ struct Held {
     entries: Vec<Entry>,
     index: Index,
     /// At most [`ABSENT_KEYS_MAX`], and none of the entries' keys.
-    absent: HashSet<Box<[u8]>, KeyHashing>,
+    absent: HashSet<Box<[u8]>, KeyBuildHasher>,
     /// Of all entries together.
     bytes: usize,
 }
 
 /// What a [`NodeCache`] knows of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Known {
+pub enum CacheLookUp {
     /// Its entry.
     Entry(Entry),
     /// That nobody has put it.
@@ -46,28 +46,28 @@ impl NodeCache {
     }
 
     /// What is known of a key.
-    pub fn get(&self, key: &[u8]) -> Known {
+    pub fn get(&self, key: &[u8]) -> CacheLookUp {
         let held = self.read();
         match held.entry(key) {
-            Some(entry) => Known::Entry(entry.clone()),
-            None if held.absent.contains(key) => Known::Absent,
-            None => Known::Unknown,
+            Some(entry) => CacheLookUp::Entry(entry.clone()),
+            None if held.absent.contains(key) => CacheLookUp::Absent,
+            None => CacheLookUp::Unknown,
         }
     }
 
     /// Keeps an entry, in place of an older one of its key. The memory is shared:
     /// [`Entry::copied`] first if what it lies in is not to be kept.
-    pub fn learn(&self, entry: Entry) {
+    pub fn insert(&self, entry: Entry) {
         let mut held = self.write();
         if !held.absent.is_empty() {
             held.absent.remove(entry.key());
         }
-        held.learn(entry);
+        held.insert(entry);
     }
 
     /// Keeps that nobody has put a key, while there is room: beyond [`ABSENT_KEYS_MAX`] nothing is
     /// learnt. An entry of that key stays: nothing leaves a board, so that this is older news.
-    pub fn learn_absent(&self, key: &[u8]) {
+    pub fn insert_absent(&self, key: &[u8]) {
         let mut held = self.write();
         if held.absent.len() < ABSENT_KEYS_MAX && held.entry(key).is_none() {
             held.absent.insert(key.into());
@@ -75,19 +75,19 @@ impl NodeCache {
     }
 
     /// Knows nothing of these keys any more. `keys` must not look into this cache.
-    pub fn forget<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+    pub fn remove<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
         let mut held = self.write();
         if held.entries.is_empty() && held.absent.is_empty() {
             return;
         }
         for key in keys {
             held.absent.remove(key);
-            held.forget(key);
+            held.remove(key);
         }
     }
 
     /// Does not know of any key any more that it is absent: somebody may have put it.
-    pub fn forget_absences(&self) {
+    pub fn clear_absent(&self) {
         self.write().absent.clear();
     }
 
@@ -119,26 +119,26 @@ impl NodeCache {
 
 impl Held {
     fn entry(&self, key: &[u8]) -> Option<&Entry> {
-        let position = self.index.find(neighbourly(key), |at| self.entries[at].key() == key)?;
+        let position = self.index.find(hash_clustered(key), |at| self.entries[at].key() == key)?;
         Some(&self.entries[position])
     }
 
-    fn learn(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: Entry) {
         let Self { entries, index, bytes, .. } = self;
         *bytes += entry.bytes_len();
         let is_same = |at: usize| entries[at].key() == entry.key();
-        match index.find_or_insert(neighbourly(entry.key()), is_same, entries.len()) {
+        match index.find_or_insert(hash_clustered(entry.key()), is_same, entries.len()) {
             Some(older) => *bytes -= std::mem::replace(&mut entries[older], entry).bytes_len(),
             None => entries.push(entry),
         }
     }
 
-    fn forget(&mut self, key: &[u8]) {
+    fn remove(&mut self, key: &[u8]) {
         let Self { entries, index, bytes, .. } = self;
-        let Some(position) = index.remove(neighbourly(key), |at| entries[at].key() == key) else { return };
+        let Some(position) = index.remove(hash_clustered(key), |at| entries[at].key() == key) else { return };
         *bytes -= entries.swap_remove(position).bytes_len();
         if let Some(moved) = entries.get(position) {
-            index.on_moved(neighbourly(moved.key()), entries.len(), position);
+            index.on_moved(hash_clustered(moved.key()), entries.len(), position);
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
 
     #[track_caller]
     fn check(cache: &NodeCache, key: &str, value: &str) {
-        assert_eq!(cache.get(key.as_bytes()), Known::Entry(entry(key, value)));
+        assert_eq!(cache.get(key.as_bytes()), CacheLookUp::Entry(entry(key, value)));
     }
 
     fn entry(key: &str, value: &str) -> Entry {
@@ -168,18 +168,18 @@ mod tests {
     #[test]
     fn what_was_learnt_is_known_until_it_is_forgotten() {
         let cache = NodeCache::new();
-        assert_eq!(cache.get(b"a"), Known::Unknown);
+        assert_eq!(cache.get(b"a"), CacheLookUp::Unknown);
         assert!(cache.is_empty());
-        cache.learn(entry("a", "1"));
-        cache.learn(entry("b", ""));
+        cache.insert(entry("a", "1"));
+        cache.insert(entry("b", ""));
         check(&cache, "a", "1");
         check(&cache, "b", "");
         assert_eq!((cache.len(), cache.bytes()), (2, 3));
-        cache.learn(entry("a", "longer"));
+        cache.insert(entry("a", "longer"));
         check(&cache, "a", "longer");
         assert_eq!((cache.len(), cache.bytes()), (2, 8));
-        cache.forget([&b"a"[..], b"c"].into_iter());
-        assert_eq!(cache.get(b"a"), Known::Unknown);
+        cache.remove([&b"a"[..], b"c"].into_iter());
+        assert_eq!(cache.get(b"a"), CacheLookUp::Unknown);
         assert_eq!((cache.len(), cache.bytes()), (1, 1));
         assert!(!cache.is_empty());
         assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 1 bytes, 0 absent keys)");
@@ -188,23 +188,23 @@ mod tests {
     #[test]
     fn an_absence_is_over_when_there_is_a_value() {
         let cache = NodeCache::new();
-        cache.learn_absent(b"a");
-        cache.learn_absent(b"b");
-        cache.learn_absent(b"c");
-        assert_eq!(cache.get(b"a"), Known::Absent);
+        cache.insert_absent(b"a");
+        cache.insert_absent(b"b");
+        cache.insert_absent(b"c");
+        assert_eq!(cache.get(b"a"), CacheLookUp::Absent);
         assert_eq!((cache.len(), cache.bytes()), (0, 0), "only entries count");
-        cache.learn(entry("a", "1"));
+        cache.insert(entry("a", "1"));
         check(&cache, "a", "1");
-        cache.learn_absent(b"a");
+        cache.insert_absent(b"a");
         check(&cache, "a", "1");
         assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 2 bytes, 2 absent keys)", "nothing counts twice");
-        cache.forget([&b"a"[..], b"b"].into_iter());
-        assert_eq!(cache.get(b"a"), Known::Unknown, "the absence had gone");
-        assert_eq!(cache.get(b"b"), Known::Unknown);
-        assert_eq!(cache.get(b"c"), Known::Absent);
-        cache.learn(entry("d", "1"));
-        cache.forget_absences();
-        assert_eq!(cache.get(b"c"), Known::Unknown);
+        cache.remove([&b"a"[..], b"b"].into_iter());
+        assert_eq!(cache.get(b"a"), CacheLookUp::Unknown, "the absence had gone");
+        assert_eq!(cache.get(b"b"), CacheLookUp::Unknown);
+        assert_eq!(cache.get(b"c"), CacheLookUp::Absent);
+        cache.insert(entry("d", "1"));
+        cache.clear_absent();
+        assert_eq!(cache.get(b"c"), CacheLookUp::Unknown);
         check(&cache, "d", "1");
     }
 
@@ -212,13 +212,13 @@ mod tests {
     fn so_many_absences_are_learnt_and_no_more() {
         let cache = NodeCache::new();
         for number in 0..=ABSENT_KEYS_MAX {
-            cache.learn_absent(&number.to_le_bytes());
+            cache.insert_absent(&number.to_le_bytes());
         }
-        assert_eq!(cache.get(&(ABSENT_KEYS_MAX - 1).to_le_bytes()), Known::Absent);
-        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), Known::Unknown);
-        cache.forget([&0_usize.to_le_bytes()[..]].into_iter());
-        cache.learn_absent(&ABSENT_KEYS_MAX.to_le_bytes());
-        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), Known::Absent);
+        assert_eq!(cache.get(&(ABSENT_KEYS_MAX - 1).to_le_bytes()), CacheLookUp::Absent);
+        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), CacheLookUp::Unknown);
+        cache.remove([&0_usize.to_le_bytes()[..]].into_iter());
+        cache.insert_absent(&ABSENT_KEYS_MAX.to_le_bytes());
+        assert_eq!(cache.get(&ABSENT_KEYS_MAX.to_le_bytes()), CacheLookUp::Absent);
     }
 
     #[test]
@@ -227,11 +227,11 @@ mod tests {
         puts.push(crate::Rank(1), b"a", b"1");
         let epoch = Epoch::merge(&puts).unwrap();
         let cache = NodeCache::new();
-        epoch.entries().for_each(|entry| cache.learn(entry));
-        let Known::Entry(found) = cache.get(b"a") else { panic!() };
+        epoch.entries().for_each(|entry| cache.insert(entry));
+        let CacheLookUp::Entry(found) = cache.get(b"a") else { panic!() };
         assert_eq!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr());
-        puts.into_entries().for_each(|(_, entry)| cache.learn(entry));
-        let Known::Entry(found) = cache.get(b"a") else { panic!() };
+        puts.into_entries().for_each(|(_, entry)| cache.insert(entry));
+        let CacheLookUp::Entry(found) = cache.get(b"a") else { panic!() };
         assert_ne!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry was kept");
         assert_eq!(cache.bytes(), 2);
     }
@@ -240,11 +240,11 @@ mod tests {
     fn keys_of_one_hash_are_told_apart() {
         let [one, other] = colliding_keys();
         let cache = NodeCache::new();
-        cache.learn(Entry::new(&one, b"1"));
-        assert_eq!(cache.get(&other), Known::Unknown);
-        cache.learn(Entry::new(&other, b"2"));
-        assert_eq!(cache.get(&one), Known::Entry(Entry::new(&one, b"1")));
-        assert_eq!(cache.get(&other), Known::Entry(Entry::new(&other, b"2")));
+        cache.insert(Entry::new(&one, b"1"));
+        assert_eq!(cache.get(&other), CacheLookUp::Unknown);
+        cache.insert(Entry::new(&other, b"2"));
+        assert_eq!(cache.get(&one), CacheLookUp::Entry(Entry::new(&one, b"1")));
+        assert_eq!(cache.get(&other), CacheLookUp::Entry(Entry::new(&other, b"2")));
     }
 
     #[test]
@@ -292,30 +292,30 @@ mod tests {
                 for step in steps {
                     match step {
                         Step::Learn(key, value) => {
-                            cache.learn(Entry::new(&key, &value));
+                            cache.insert(Entry::new(&key, &value));
                             map.insert(key, Some(value));
                         }
                         Step::LearnAbsent(key) => {
-                            cache.learn_absent(&key);
+                            cache.insert_absent(&key);
                             map.entry(key).or_insert(None);
                         }
                         Step::Forget(keys) => {
-                            cache.forget(keys.iter().map(Vec::as_slice));
+                            cache.remove(keys.iter().map(Vec::as_slice));
                             keys.iter().for_each(|key| drop(map.remove(key)));
                         }
                         Step::ForgetAbsences => {
-                            cache.forget_absences();
+                            cache.clear_absent();
                             map.retain(|_, value| value.is_some());
                         }
                     }
                     for (key, value) in &map {
-                        let known = value.as_ref().map_or(Known::Absent, |value| Known::Entry(Entry::new(key, value)));
+                        let known = value.as_ref().map_or(CacheLookUp::Absent, |value| CacheLookUp::Entry(Entry::new(key, value)));
                         prop_assert_eq!(cache.get(key), known);
                     }
                     let values = || map.iter().filter_map(|(key, value)| Some(key.len() + value.as_ref()?.len()));
                     prop_assert_eq!(cache.len(), values().count());
                     prop_assert_eq!(cache.bytes(), values().sum::<usize>());
-                    prop_assert_eq!(cache.get(b"\x03"), Known::Unknown);
+                    prop_assert_eq!(cache.get(b"\x03"), CacheLookUp::Unknown);
                 }
             }
         }

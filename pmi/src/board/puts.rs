@@ -46,13 +46,13 @@ pub enum PutsError {
 
 /// A batch that a rank has encoded cannot be taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
-pub enum RankPutsError {
+pub enum EncodedPutsError {
     /// It cannot be read.
     #[error(transparent)]
     Unreadable(#[from] PutsError),
     /// It speaks for another rank.
     #[error("a put in the name of rank {0}")]
-    NotItsOwn(Rank),
+    ForeignRank(Rank),
     /// One of its puts is refused.
     #[error(transparent)]
     Refused(#[from] PutRefusal),
@@ -99,12 +99,12 @@ impl Puts {
     }
 
     /// A batch that one rank has encoded itself: only what it may put, in its own name.
-    pub fn of_rank(rank: Rank, bytes: &[u8]) -> Result<Self, RankPutsError> {
+    pub fn from_rank(rank: Rank, bytes: &[u8]) -> Result<Self, EncodedPutsError> {
         let puts = Self(bytes.to_vec());
         for put in puts.iter() {
             let put = put?;
             if put.rank != rank {
-                return Err(RankPutsError::NotItsOwn(put.rank));
+                return Err(EncodedPutsError::ForeignRank(put.rank));
             }
             check_put(put.key, put.value)?;
         }
@@ -294,11 +294,11 @@ mod tests {
     #[test]
     fn a_rank_puts_in_its_own_name_and_within_bounds() {
         let own = puts(&[(1, "a", "1"), (1, "b", "")]);
-        assert_eq!(Puts::of_rank(Rank(1), own.bytes()), Ok(own.clone()));
-        assert_eq!(Puts::of_rank(Rank(2), own.bytes()), Err(RankPutsError::NotItsOwn(Rank(1))));
-        assert_eq!(Puts::of_rank(Rank(1), &own.bytes()[..13]), Err(PutsError::Truncated(12).into()));
+        assert_eq!(Puts::from_rank(Rank(1), own.bytes()), Ok(own.clone()));
+        assert_eq!(Puts::from_rank(Rank(2), own.bytes()), Err(EncodedPutsError::ForeignRank(Rank(1))));
+        assert_eq!(Puts::from_rank(Rank(1), &own.bytes()[..13]), Err(PutsError::Truncated(12).into()));
         let reserved = puts(&[(1, "PMI_x", "")]);
-        assert_eq!(Puts::of_rank(Rank(1), reserved.bytes()), Err(PutRefusal::KeyReserved.into()));
+        assert_eq!(Puts::from_rank(Rank(1), reserved.bytes()), Err(PutRefusal::KeyReserved.into()));
     }
 
     mod properties {

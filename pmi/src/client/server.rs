@@ -1,10 +1,10 @@
-//! [`Server`] and [`Canned`]: what the tests of both clients talk to, without sockets.
+//! [`Server`] and [`ScriptedStream`]: what the tests of both clients talk to, without sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
-use crate::{Answer, Board, Conversation, Epoch, Facts, Launched, NameError, Rank, Request};
+use crate::{Answer, Board, Conversation, Epoch, JobAttributes, NameError, Rank, Request, SpawnedJob};
 
 /// A server for one rank that is alone: what is written is served at once.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Server {
 impl Server {
     /// One that takes and gives a few bytes at a time.
     pub(crate) fn new() -> Self {
-        let facts = Facts {
+        let attributes = JobAttributes {
             kvsname: "kvs_1".into(),
             size: 1,
             universe_size: 4,
@@ -37,7 +37,7 @@ impl Server {
             puts_at_once: false,
         };
         Self {
-            conversation: Conversation::new(Arc::new(facts), Rank(0), 2),
+            conversation: Conversation::new(Arc::new(attributes), Rank(0), 2),
             board: Board::new(),
             names: Vec::new(),
             attributes: Vec::new(),
@@ -85,10 +85,10 @@ impl Server {
                 Answer::NodePut(true)
             }
             Request::NodeGet { key, .. } => Answer::NodeGot(find(&self.attributes, key)),
-            Request::Elsewhere { job, key } if job == b"kvs_0" => {
-                Answer::Elsewhere(self.board.get(key).map(Into::into))
+            Request::GetFromJob { job, key } if job == b"kvs_0" => {
+                Answer::GotFromJob(self.board.get(key).map(Into::into))
             }
-            Request::Elsewhere { .. } => Answer::Elsewhere(None),
+            Request::GetFromJob { .. } => Answer::GotFromJob(None),
             Request::Connect { job } => Answer::Connected(job == b"kvs_0"),
             Request::Publish { service, port } => {
                 let taken = find(&self.names, service).is_some();
@@ -107,7 +107,7 @@ impl Server {
                     if program == b"partly" {
                         codes[1] = 13;
                     }
-                    Answer::Spawned(Ok(Launched { job: "kvs_2".into(), codes }))
+                    Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }))
                 }
             },
             Request::Segment => Answer::Segment(self.has_segment),
@@ -149,19 +149,19 @@ impl Read for Server {
 
 /// Replies that were written beforehand; what is sent is only noted.
 #[derive(Debug)]
-pub(crate) struct Canned {
+pub(crate) struct ScriptedStream {
     replies: Vec<u8>,
     read: usize,
     pub(crate) sent: Vec<u8>,
 }
 
-impl Canned {
+impl ScriptedStream {
     pub(crate) fn new(replies: impl Into<Vec<u8>>) -> Self {
         Self { replies: replies.into(), read: 0, sent: Vec::new() }
     }
 }
 
-impl Write for Canned {
+impl Write for ScriptedStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.sent.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -172,7 +172,7 @@ impl Write for Canned {
     }
 }
 
-impl Read for Canned {
+impl Read for ScriptedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         // So that nobody reads further than it must.
         let read = (&self.replies[self.read..]).take(1).read(buffer)?;

@@ -12,7 +12,7 @@ mod versions;
 use super::*;
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::v1::initack;
-use crate::{Epoch, Launched, Puts};
+use crate::{Epoch, Puts, SpawnedJob};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 /// A fence that a rank with nothing to put waits in.
@@ -31,8 +31,8 @@ impl World {
         Self::with(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut Facts)) -> Self {
-        let mut facts = Facts {
+    fn with(change: impl FnOnce(&mut JobAttributes)) -> Self {
+        let mut attributes = JobAttributes {
             kvsname: "kvs_1".into(),
             size: 4,
             universe_size: 8,
@@ -41,8 +41,8 @@ impl World {
             spawner: Some("kvs_0".into()),
             puts_at_once: false,
         };
-        change(&mut facts);
-        Self { conversation: Conversation::new(Arc::new(facts), Rank(3), 1), board: Board::new() }
+        change(&mut attributes);
+        Self { conversation: Conversation::new(Arc::new(attributes), Rank(3), 1), board: Board::new() }
     }
 
     /// After `init`.
@@ -181,7 +181,7 @@ fn requests_out_of_turn_are_refused() {
     ] {
         world.check(line, &format!("cmd={reply} rc=-1 msg=not_initialized"));
     }
-    // Facts are no secret.
+    // JobAttributes are no secret.
     world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
     // Legacy clients take a barrier_out for a release whatever its rc is.
     let why = world.why_broken("cmd=barrier_in\n");
@@ -225,9 +225,9 @@ fn provided_keys_come_from_the_facts() {
     for key in ["PMI_hwloc_xmlfile", "PMI_dead_processes", "PMI_process_mappin", "PMI_"] {
         world.check(&format!("cmd=get kvsname=k key={key}"), &absent(key));
     }
-    let mut world = World::with(|facts| {
-        facts.mapping = None;
-        facts.universe_size = -1;
+    let mut world = World::with(|attributes| {
+        attributes.mapping = None;
+        attributes.universe_size = -1;
     });
     world.say(INIT);
     // Never an empty mapping: MPICH 4.0.2 aborts on it.
@@ -416,7 +416,7 @@ fn the_handshake_on_a_port_is_four_lines() {
     }
     let world = World::new();
     assert_eq!(
-        initack::reply(&world.conversation.member.facts, Rank(3)),
+        initack::reply(&world.conversation.state.attributes, Rank(3)),
         b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n"
     );
 }

@@ -10,9 +10,9 @@ use super::reply::ReplyLine;
 use super::spawn::write_spawn;
 use crate::Rank;
 pub use crate::client::ClientError;
-use crate::client::{Connection, or_none};
+use crate::client::{Connection, none_if_refused};
 use crate::limits::PENDING_BYTES_MAX;
-use crate::request::SpawnOrder;
+use crate::request::SpawnRequest;
 
 /// The maxima that a server advertises: sizes of C buffers, terminating NUL included.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,7 @@ impl<S: Read + Write> Client<S> {
         Command::Segment.write(&mut client.connection.request);
         client.connection.flush()?;
         client.reply("response_to_init", |_| Some(()))?;
-        let given = or_none(client.reply("scela_segment_result", |_| Some(Some(()))))?;
+        let given = none_if_refused(client.reply("scela_segment_result", |_| Some(Some(()))))?;
         Ok((client, given.is_some()))
     }
 
@@ -90,7 +90,7 @@ impl<S: Read + Write> Client<S> {
         let key = word("key", key)?;
         let kvsname = self.kvsname()?;
         let get = Command::Get { kvsname: kvsname.as_bytes(), key };
-        or_none(self.ask(get, "get_result", |reply| Some(Some(reply.last("value")?.to_vec()))))
+        none_if_refused(self.ask(get, "get_result", |reply| Some(Some(reply.last("value")?.to_vec()))))
     }
 
     /// Waits until all ranks of the namespace are here; what they put can then be got.
@@ -149,7 +149,7 @@ impl<S: Read + Write> Client<S> {
     pub fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let lookup = Command::Lookup { service: line("service", service)? };
         // Hydra has fields behind the port, so it is read as one word.
-        or_none(self.ask(lookup, "lookup_result", |reply| Some(Some(reply.word("port")?.to_vec()))))
+        none_if_refused(self.ask(lookup, "lookup_result", |reply| Some(Some(reply.word("port")?.to_vec()))))
     }
 
     /// Withdraws a published name.
@@ -159,7 +159,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Starts further ranks, in a namespace of their own.
-    pub fn spawn(&mut self, order: &SpawnOrder) -> Result<(), ClientError> {
+    pub fn spawn(&mut self, order: &SpawnRequest) -> Result<(), ClientError> {
         for command in &order.commands {
             line("program", &command.program)?;
             command.args.iter().try_for_each(|arg| line("argument", arg).map(drop))?;

@@ -9,8 +9,8 @@ use super::reply::Reply;
 use super::spawn::{SpawnError, SpawnReader};
 use crate::board::check_put;
 use crate::limits::{PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::member::{Member, Phase, TooMuchPut, Version, readable};
-use crate::{Answer, Board, Launched, LookUp, NameError, Request, SpawnOrder};
+use crate::rank_state::{PendingFull, Phase, RankState, Version, readable};
+use crate::{Answer, Board, LookUp, NameError, Request, SpawnRequest, SpawnedJob};
 
 /// PMI-1's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -47,13 +47,13 @@ impl Engine {
     pub(crate) fn handle(
         &mut self,
         line: &[u8],
-        member: &mut Member,
+        state: &mut RankState,
         board: &Board,
         out: &mut Vec<u8>,
     ) -> Option<Request> {
         if self.spawn.is_some() || SpawnReader::begins(line) {
-            if !SpawnReader::is_given_up_by(line) {
-                return self.on_spawn_line(line, member, out);
+            if !SpawnReader::is_aborted_by(line) {
+                return self.on_spawn_line(line, state, out);
             }
             self.spawn = None;
         }
@@ -61,52 +61,52 @@ impl Engine {
             return None;
         }
         match Command::parse(line) {
-            Ok(command) => self.on_command(command, member, board, out),
+            Ok(command) => self.on_command(command, state, board, out),
             Err(ParseError::Field { reply, reason }) => {
                 Reply::Refused(reply, reason).write(out);
                 None
             }
-            Err(error @ ParseError::NoCommand) => Some(self.break_off(member, error.to_string())),
+            Err(error @ ParseError::NoCommand) => Some(self.break_off(state, error.to_string())),
         }
     }
 
     fn on_command(
         &mut self,
         command: Command<'_>,
-        member: &mut Member,
+        state: &mut RankState,
         board: &Board,
         out: &mut Vec<u8>,
     ) -> Option<Request> {
         let reply = match command {
-            Command::Get { key, .. } => return self.on_get(key, member, board, out),
-            Command::Put { key, value, .. } => return on_put(key, value, member, out),
-            Command::BarrierIn { group } => return self.on_barrier_in(group, member, out),
-            Command::Init { version, .. } => return on_init(version, member, out),
-            Command::Finalize => return on_finalize(member, out),
+            Command::Get { key, .. } => return self.on_get(key, state, board, out),
+            Command::Put { key, value, .. } => return on_put(key, value, state, out),
+            Command::BarrierIn { group } => return self.on_barrier_in(group, state, out),
+            Command::Init { version, .. } => return on_init(version, state, out),
+            Command::Finalize => return on_finalize(state, out),
             Command::Abort { code, message } => {
                 return Some(Request::Abort { code: code.unwrap_or(1), message: readable(message) });
             }
-            Command::Publish { service, port } => return self.on_publish(service, port, member, out),
-            Command::Lookup { service } => return self.on_lookup(service, member, out),
-            Command::Unpublish { service } => return self.on_unpublish(service, member, out),
-            Command::GetByIndex { index } => return on_get_by_index(index, member, board, out),
+            Command::Publish { service, port } => return self.on_publish(service, port, state, out),
+            Command::Lookup { service } => return self.on_lookup(service, state, out),
+            Command::Unpublish { service } => return self.on_unpublish(service, state, out),
+            Command::GetByIndex { index } => return on_get_by_index(index, state, board, out),
             Command::Segment => {
                 self.awaited = Some(Awaited::Segment);
                 return Some(Request::Segment);
             }
             Command::FenceInSegment { puts_bytes } => {
                 if puts_bytes > PENDING_BYTES_MAX {
-                    return Some(self.break_off(member, format!("put more than {PENDING_BYTES_MAX} bytes at once")));
+                    return Some(self.break_off(state, format!("put more than {PENDING_BYTES_MAX} bytes at once")));
                 }
-                member.puts_bytes = Some(puts_bytes);
+                state.puts_bytes = Some(puts_bytes);
                 return None;
             }
             Command::Maxes => Reply::Maxes,
-            Command::Appnum => Reply::Appnum(member.appnum),
-            Command::Kvsname => Reply::Kvsname(&member.facts.kvsname),
-            Command::UniverseSize => Reply::UniverseSize(member.facts.universe_size),
+            Command::Appnum => Reply::Appnum(state.appnum),
+            Command::Kvsname => Reply::Kvsname(&state.attributes.kvsname),
+            Command::UniverseSize => Reply::UniverseSize(state.attributes.universe_size),
             // All names mean the namespace's one board, so a further space is that board too.
-            Command::CreateKvs => Reply::NewKvs(&member.facts.kvsname),
+            Command::CreateKvs => Reply::NewKvs(&state.attributes.kvsname),
             Command::DestroyKvs => Reply::KvsDestroyed,
             Command::Initack { .. } => Reply::Unsupported(b"initack"),
             Command::Unknown { name } => Reply::Unsupported(name),
@@ -115,33 +115,33 @@ impl Engine {
         None
     }
 
-    fn on_barrier_in(&mut self, group: Option<&[u8]>, member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_barrier_in(&mut self, group: Option<&[u8]>, state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
         if group.is_some() {
             // Nobody may send it to a server of PMI 1.1; whoever does (MPICH 5) heeds `rc`.
             Reply::Refused("barrier_out", "groups_are_unsupported").write(out);
             return None;
         }
-        if !member.is_active() {
-            return Some(self.break_off(member, String::from("entered a barrier without having initialised")));
+        if !state.is_active() {
+            return Some(self.break_off(state, String::from("entered a barrier without having initialised")));
         }
         self.awaited = Some(Awaited::Released);
-        Some(member.fence())
+        Some(state.fence())
     }
 
-    fn on_get(&mut self, key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
-        if !has_joined(member, "get_result", out) {
+    fn on_get(&mut self, key: &[u8], state: &RankState, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
+        if !check_active(state, "get_result", out) {
             return None;
         }
         if key.is_empty() {
             Reply::Refused("get_result", "key_empty").write(out);
             return None;
         }
-        match member.look_up(key, board) {
+        match state.look_up(key, board) {
             LookUp::Found(value) => found(&value).write(out),
             LookUp::Absent => Reply::NotFound(key).write(out),
-            LookUp::Pending => {
+            LookUp::Unknown => {
                 let mut otherwise = Vec::new();
-                match member.unless_put(key) {
+                match state.default_value(key) {
                     Some(value) => found(&value).write(&mut otherwise),
                     None => Reply::NotFound(key).write(&mut otherwise),
                 }
@@ -152,9 +152,9 @@ impl Engine {
         None
     }
 
-    fn on_publish(&mut self, service: &[u8], port: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_publish(&mut self, service: &[u8], port: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let reply = "publish_result";
-        if !has_joined(member, reply, out) || !is_service(service, reply, out) {
+        if !check_active(state, reply, out) || !is_service(service, reply, out) {
             return None;
         }
         let refusal = if port.is_empty() {
@@ -172,44 +172,44 @@ impl Engine {
         None
     }
 
-    fn on_lookup(&mut self, service: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_lookup(&mut self, service: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let reply = "lookup_result";
-        if !has_joined(member, reply, out) || !is_service(service, reply, out) {
+        if !check_active(state, reply, out) || !is_service(service, reply, out) {
             return None;
         }
         self.awaited = Some(Awaited::Found);
         Some(Request::Lookup { service: service.to_vec() })
     }
 
-    fn on_unpublish(&mut self, service: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_unpublish(&mut self, service: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let reply = "unpublish_result";
-        if !has_joined(member, reply, out) || !is_service(service, reply, out) {
+        if !check_active(state, reply, out) || !is_service(service, reply, out) {
             return None;
         }
         self.awaited = Some(Awaited::Unpublished);
         Some(Request::Unpublish { service: service.to_vec() })
     }
 
-    fn on_spawn_line(&mut self, line: &[u8], member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_spawn_line(&mut self, line: &[u8], state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
         let reader = self.spawn.get_or_insert_default();
         if !reader.is_inside_block() && !SpawnReader::begins(line) {
             if line.iter().all(|&byte| byte == b' ') {
                 return None;
             }
-            return Some(self.break_off(member, ParseError::NoCommand.to_string()));
+            return Some(self.break_off(state, ParseError::NoCommand.to_string()));
         }
         let outcome = reader.read(line)?;
         let reader = self.spawn.take()?;
         match outcome {
             Err(SpawnError::Unsupported) => Reply::Unsupported(reader.name()).write(out),
-            _ if !has_joined(member, "spawn_result", out) => {}
+            _ if !check_active(state, "spawn_result", out) => {}
             Err(error) => Reply::Refused("spawn_result", &error.to_string()).write(out),
             Ok(order) => return Some(self.on_spawn(order)),
         }
         None
     }
 
-    fn on_spawn(&mut self, order: SpawnOrder) -> Request {
+    fn on_spawn(&mut self, order: SpawnRequest) -> Request {
         self.awaited = Some(Awaited::Spawned { ranks: order.ranks() });
         Request::Spawn(order)
     }
@@ -242,18 +242,18 @@ impl Engine {
             (awaited, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_))
             | (awaited, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_))
             | (awaited, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_))
-            | (awaited, Answer::Elsewhere(_) | Answer::Connected(_)) => self.awaited = Some(awaited),
+            | (awaited, Answer::GotFromJob(_) | Answer::Connected(_)) => self.awaited = Some(awaited),
         }
     }
 
-    fn break_off(&mut self, member: &mut Member, why: String) -> Request {
+    fn break_off(&mut self, state: &mut RankState, why: String) -> Request {
         self.spawn = None;
-        member.break_off(why)
+        state.break_off(why)
     }
 }
 
-fn on_init(version: u32, member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-    member.version = match version {
+fn on_init(version: u32, state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+    state.version = match version {
         1 => Version::One,
         2 => Version::Two,
         _ => {
@@ -263,13 +263,13 @@ fn on_init(version: u32, member: &mut Member, out: &mut Vec<u8>) -> Option<Reque
     };
     Reply::Init(version).write(out);
     // In PMI-2 this line only chooses the protocol; who comes says so in a `fullinit`.
-    if version == 1 { member.join() } else { None }
+    if version == 1 { state.join() } else { None }
 }
 
-fn on_finalize(member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-    match member.phase {
+fn on_finalize(state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+    match state.phase {
         Phase::Active => {
-            member.phase = Phase::Finalized;
+            state.phase = Phase::Finalized;
             Reply::FinalizeAck.write(out);
             Some(Request::Finalized)
         }
@@ -285,42 +285,42 @@ fn on_finalize(member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
 }
 
 /// Whether the rank may use the board and the names; tells it if not.
-fn has_joined(member: &Member, reply: &'static str, out: &mut Vec<u8>) -> bool {
-    let joined = member.is_active();
+fn check_active(state: &RankState, reply: &'static str, out: &mut Vec<u8>) -> bool {
+    let joined = state.is_active();
     if !joined {
         Reply::Refused(reply, NOT_JOINED).write(out);
     }
     joined
 }
 
-fn on_put(key: &[u8], value: &[u8], member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-    if !has_joined(member, "put_result", out) {
+fn on_put(key: &[u8], value: &[u8], state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+    if !check_active(state, "put_result", out) {
         return None;
     }
     match check_put(key, value) {
         Err(refusal) => Reply::Refused("put_result", &refusal.to_string()).write(out),
         // No line could ask for it.
         Ok(()) if key.contains(&b' ') => Reply::Refused("put_result", "key_has_blank").write(out),
-        Ok(()) => match member.put(key, value) {
+        Ok(()) => match state.put(key, value) {
             Ok(request) => {
                 Reply::Put.write(out);
                 return request;
             }
-            Err(TooMuchPut) => Reply::Refused("put_result", "too_many_bytes_put_between_barriers").write(out),
+            Err(PendingFull) => Reply::Refused("put_result", "too_many_bytes_put_between_barriers").write(out),
         },
     }
     None
 }
 
-fn on_get_by_index(index: usize, member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
-    if !has_joined(member, "getbyidx_results", out) {
+fn on_get_by_index(index: usize, state: &RankState, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
+    if !check_active(state, "getbyidx_results", out) {
         return None;
     }
     if !board.is_whole() {
         Reply::Refused("getbyidx_results", "the_board_is_not_held_whole_here").write(out);
         return None;
     }
-    let preputs = &member.facts.preputs;
+    let preputs = &state.attributes.preputs;
     let prepared = || preputs.iter().nth(index.checked_sub(board.len())?);
     match board.nth(index).or_else(prepared) {
         Some((key, value)) if is_one_line(key) && is_one_line(value) => {
@@ -352,11 +352,11 @@ fn is_one_line(bytes: &[u8]) -> bool {
     !bytes.contains(&b'\n')
 }
 
-fn spawned_reply(ranks: u64, result: &Result<Launched, String>) -> Reply<'_> {
+fn spawned_reply(ranks: u64, result: &Result<SpawnedJob, String>) -> Reply<'_> {
     match result {
         Err(why) => Reply::Refused("spawn_result", why),
-        Ok(Launched { codes, .. }) if codes.iter().all(|&code| code == 0) => Reply::Spawned,
-        Ok(Launched { codes, .. }) if codes.len() as u64 == ranks => Reply::SpawnedPartly(codes),
+        Ok(SpawnedJob { codes, .. }) if codes.iter().all(|&code| code == 0) => Reply::Spawned,
+        Ok(SpawnedJob { codes, .. }) if codes.len() as u64 == ranks => Reply::SpawnedPartly(codes),
         Ok(_) => Reply::Refused("spawn_result", "some_processes_were_not_started"),
     }
 }

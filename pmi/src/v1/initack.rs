@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::command::{Command, ParseError};
 use super::reply::Reply;
 use crate::Rank;
-use crate::member::Facts;
+use crate::rank_state::JobAttributes;
 
 /// A line is not the `initack` that opens a conversation on a port.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
@@ -30,8 +30,8 @@ pub fn parse(line: &[u8]) -> Result<Rank, InitackError> {
 }
 
 /// The four lines that answer an `initack`, in the order in which clients read them.
-pub fn reply(facts: &Facts, rank: Rank) -> Vec<u8> {
+pub fn reply(attributes: &JobAttributes, rank: Rank) -> Vec<u8> {
     let mut out = Vec::new();
-    Reply::Initack { size: facts.size, rank: rank.0 }.write(&mut out);
+    Reply::Initack { size: attributes.size, rank: rank.0 }.write(&mut out);
     out
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::limits::{SPAWN_ARGS_MAX, SPAWN_BYTES_MAX, SPAWN_INFO_MAX, SPAWN_PREPUTS_MAX};
-use crate::request::{SpawnCommand, SpawnOrder, SpawnOrderError};
+use crate::request::{SpawnCommand, SpawnRequest, SpawnRequestError};
 use crate::wire::fields;
 use crate::wire::numbered::{NumberedPairs, into_list};
 
@@ -18,7 +18,7 @@ use crate::wire::numbered::{NumberedPairs, into_list};
 pub enum SpawnError {
     /// It breaks a bound.
     #[error(transparent)]
-    Order(#[from] SpawnOrderError),
+    Order(#[from] SpawnRequestError),
     /// A field is missing.
     #[error("{0}_missing")]
     Missing(&'static str),
@@ -75,7 +75,7 @@ impl SpawnReader {
     }
 
     /// Whether a line ends the request although it is not complete: the client has given it up.
-    pub fn is_given_up_by(line: &[u8]) -> bool {
+    pub fn is_aborted_by(line: &[u8]) -> bool {
         line.starts_with(b"cmd=")
     }
 
@@ -90,7 +90,7 @@ impl SpawnReader {
     }
 
     /// Takes a line; `Some` when it was the request's last.
-    pub fn read(&mut self, line: &[u8]) -> Option<Result<SpawnOrder, SpawnError>> {
+    pub fn read(&mut self, line: &[u8]) -> Option<Result<SpawnRequest, SpawnError>> {
         if let Some(name) = line.strip_prefix(b"mcmd=") {
             let name = fields::trim(name);
             if self.block.is_some() || (self.blocks_done > 0 && self.name != name) {
@@ -136,7 +136,7 @@ impl SpawnReader {
         }
     }
 
-    fn end_block(&mut self) -> Option<Result<SpawnOrder, SpawnError>> {
+    fn end_block(&mut self) -> Option<Result<SpawnRequest, SpawnError>> {
         let block = self.block.take()?;
         self.blocks_done = self.blocks_done.saturating_add(1);
         let total = block.total.unwrap_or(1);
@@ -153,7 +153,7 @@ impl SpawnReader {
             return None;
         }
         let order =
-            SpawnOrder { commands: std::mem::take(&mut self.commands), preputs: std::mem::take(&mut self.preputs) };
+            SpawnRequest { commands: std::mem::take(&mut self.commands), preputs: std::mem::take(&mut self.preputs) };
         Some(match self.error {
             Some(error) => Err(error),
             None => order.check().map(|()| order).map_err(SpawnError::Order),
@@ -163,7 +163,7 @@ impl SpawnReader {
     /// Adds a complete block as a command.
     fn add(&mut self, block: Block) -> Result<(), SpawnError> {
         if self.commands.len() == crate::limits::SPAWN_COMMANDS_MAX {
-            return Err(SpawnOrderError::Commands.into());
+            return Err(SpawnRequestError::Commands.into());
         }
         let program = block.program.ok_or(SpawnError::Missing("execname"))?;
         let nprocs = block.nprocs.ok_or(SpawnError::Missing("nprocs"))?;
@@ -187,10 +187,10 @@ impl SpawnReader {
             }
         }
         if self.preputs.len() > SPAWN_PREPUTS_MAX {
-            return Err(SpawnOrderError::Preputs.into());
+            return Err(SpawnRequestError::Preputs.into());
         }
         if self.bytes_done > SPAWN_BYTES_MAX {
-            return Err(SpawnOrderError::Bytes.into());
+            return Err(SpawnRequestError::Bytes.into());
         }
         Ok(())
     }
@@ -199,11 +199,11 @@ impl SpawnReader {
 impl Block {
     fn field(&mut self, name: &[u8], value: &[u8], bytes_max: usize) -> Result<(), SpawnError> {
         let numbered = [
-            (&b"arg"[..], &mut self.args, SPAWN_ARGS_MAX, SpawnOrderError::Args),
-            (b"preput_key_", &mut self.preputs.keys, SPAWN_PREPUTS_MAX, SpawnOrderError::Preputs),
-            (b"preput_val_", &mut self.preputs.values, SPAWN_PREPUTS_MAX, SpawnOrderError::Preputs),
-            (b"info_key_", &mut self.infos.keys, SPAWN_INFO_MAX, SpawnOrderError::Info),
-            (b"info_val_", &mut self.infos.values, SPAWN_INFO_MAX, SpawnOrderError::Info),
+            (&b"arg"[..], &mut self.args, SPAWN_ARGS_MAX, SpawnRequestError::Args),
+            (b"preput_key_", &mut self.preputs.keys, SPAWN_PREPUTS_MAX, SpawnRequestError::Preputs),
+            (b"preput_val_", &mut self.preputs.values, SPAWN_PREPUTS_MAX, SpawnRequestError::Preputs),
+            (b"info_key_", &mut self.infos.keys, SPAWN_INFO_MAX, SpawnRequestError::Info),
+            (b"info_val_", &mut self.infos.values, SPAWN_INFO_MAX, SpawnRequestError::Info),
         ];
         match name {
             b"nprocs" => self.nprocs = Some(number("nprocs", value)?),
@@ -226,7 +226,7 @@ impl Block {
                 }
             }
         }
-        if self.bytes > bytes_max { Err(SpawnOrderError::Bytes.into()) } else { Ok(()) }
+        if self.bytes > bytes_max { Err(SpawnRequestError::Bytes.into()) } else { Ok(()) }
     }
 }
 
@@ -235,7 +235,7 @@ fn number<T: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<T, S
 }
 
 /// Appends an order as MPICH <= 4.0 writes it. No byte string may hold a newline.
-pub fn write_spawn(order: &SpawnOrder, out: &mut Vec<u8>) {
+pub fn write_spawn(order: &SpawnRequest, out: &mut Vec<u8>) {
     let mut line = |name: String, value: &[u8]| {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(value);

@@ -12,12 +12,12 @@ use thiserror::Error;
 
 use super::command::Command;
 use super::reply::ReplyFrame;
-use crate::client::{ClientError, Connection, or_none};
+use crate::client::{ClientError, Connection, none_if_refused};
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, PENDING_BYTES_MAX, SPAWN_RANKS_MAX};
-use crate::request::SpawnOrderError;
+use crate::request::SpawnRequestError;
 use crate::v1::reply::ReplyLine;
 use crate::wire::fields;
-use crate::{Launched, Rank, SpawnOrder, v1};
+use crate::{Rank, SpawnRequest, SpawnedJob, v1};
 
 /// Why a connection could not be initialised.
 #[derive(Debug, Error)]
@@ -33,7 +33,7 @@ pub enum InitError<S> {
 
 /// What a rank learns of itself when it presents itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RankInfo {
     /// Its rank.
     pub rank: Rank,
     /// How many ranks its job has.
@@ -61,7 +61,7 @@ pub struct Client<S> {
     connection: Connection<S>,
     /// As it was told to the server.
     job: Option<Vec<u8>>,
-    place: Place,
+    rank_info: RankInfo,
     has_segment: bool,
 }
 
@@ -73,9 +73,9 @@ impl<S: Read + Write> Client<S> {
     /// announces it ([`crate::segment::VARIABLE`]). Such a one speaks PMI-2, so that
     /// [`InitError::VersionRefused`] does not come of it.
     pub fn init(stream: S, job: Option<&[u8]>, rank: Rank, with_segment: bool) -> Result<Self, InitError<S>> {
-        let place = Place { rank, size: 0, appnum: 0, spawner: None };
+        let rank_info = RankInfo { rank, size: 0, appnum: 0, spawner: None };
         let job = job.map(<[u8]>::to_vec);
-        let mut client = Self { connection: Connection::over(stream), job, place, has_segment: false };
+        let mut client = Self { connection: Connection::over(stream), job, rank_info, has_segment: false };
         if with_segment {
             client.write_line();
             client.write_full_init()?;
@@ -110,8 +110,8 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// What the server told of this rank.
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn rank_info(&self) -> &RankInfo {
+        &self.rank_info
     }
 
     /// Whether the segment's descriptor came with the reply, if [`Client::init`] was to ask for it.
@@ -140,13 +140,13 @@ impl<S: Read + Write> Client<S> {
     /// own; `source` is a hint as to who put it, -1 for none.
     pub fn get(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::Get { job: job.into(), source, key: key.into() };
-        or_none(self.ask(&get, "key", "kvs-get-response", value))
+        none_if_refused(self.ask(&get, "key", "kvs-get-response", value))
     }
 
     /// An attribute of the job, `PMI_process_mapping` and the like.
     pub fn job_attribute(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::JobAttribute { key: key.into() };
-        or_none(self.ask(&get, "key", "info-getjobattr-response", value))
+        none_if_refused(self.ask(&get, "key", "info-getjobattr-response", value))
     }
 
     /// Puts an attribute of the node, for the job's ranks on it.
@@ -158,7 +158,7 @@ impl<S: Read + Write> Client<S> {
     /// An attribute of the node; with `wait` not before somebody has put it.
     pub fn node_get(&mut self, key: &[u8], wait: bool) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::NodeGet { key: key.into(), wait };
-        or_none(self.ask(&get, "key", "info-getnodeattr-response", value))
+        none_if_refused(self.ask(&get, "key", "info-getnodeattr-response", value))
     }
 
     /// Publishes a port under a name.
@@ -173,7 +173,7 @@ impl<S: Read + Write> Client<S> {
         let lookup = Command::Lookup { service: service.into() };
         // Slurm's plug-in has the port as `value` only.
         let port = |reply: &ReplyFrame<'_>| reply.found("port").or_else(|| reply.found("value"));
-        or_none(self.ask(&lookup, "service", "name-lookup-response", port))
+        none_if_refused(self.ask(&lookup, "service", "name-lookup-response", port))
     }
 
     /// Withdraws a published name.
@@ -197,10 +197,10 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Starts further ranks, in a job of their own. The codes are one for each of them.
-    pub fn spawn(&mut self, order: &SpawnOrder) -> Result<Launched, ClientError> {
+    pub fn spawn(&mut self, order: &SpawnRequest) -> Result<SpawnedJob, ClientError> {
         let ranks = order.ranks();
         if ranks > u64::from(SPAWN_RANKS_MAX) {
-            return Err(SpawnOrderError::Ranks.into());
+            return Err(SpawnRequestError::Ranks.into());
         }
         let ranks = ranks as usize;
         self.ask(&Command::Spawn(order.clone()), "spawn order", "spawn-response", |reply| {
@@ -212,7 +212,7 @@ impl<S: Read + Write> Client<S> {
                     codes.take(ranks + 1).collect::<Option<Vec<i32>>>()?
                 }
             };
-            (codes.len() == ranks).then_some(Launched { job, codes })
+            (codes.len() == ranks).then_some(SpawnedJob { job, codes })
         })
     }
 
@@ -292,13 +292,13 @@ impl<S: Read + Write> Client<S> {
 
     fn write_full_init(&mut self) -> Result<(), ClientError> {
         let job = self.job.clone().map(Cow::Owned);
-        let rank = Some(self.place.rank.0.cast_signed());
+        let rank = Some(self.rank_info.rank.0.cast_signed());
         self.write(&Command::FullInit { job, rank, threaded: Some(false) }, "job")
     }
 
     fn read_full_init(&mut self) -> Result<(), ClientError> {
-        self.place = self.read("fullinit-response", |reply| {
-            Some(Place {
+        self.rank_info = self.read("fullinit-response", |reply| {
+            Some(RankInfo {
                 rank: Rank(reply.number("rank")?),
                 size: reply.number("size")?,
                 appnum: reply.number("appnum")?,
@@ -309,7 +309,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn read_segment(&mut self) -> Result<bool, ClientError> {
-        let given = or_none(self.read("scela-segment-response", |_| Some(Some(()))))?;
+        let given = none_if_refused(self.read("scela-segment-response", |_| Some(Some(()))))?;
         Ok(given.is_some())
     }
 

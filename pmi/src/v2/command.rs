@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::pairs::{self, Pairs};
 use super::spawn::{self, SpawnError};
-use crate::request::SpawnOrder;
+use crate::request::SpawnRequest;
 use crate::wire::{fields, frame};
 
 /// A request of a rank.
@@ -76,7 +76,7 @@ pub enum Command<'a> {
         message: Cow<'a, [u8]>,
     },
     /// `spawn`.
-    Spawn(SpawnOrder),
+    Spawn(SpawnRequest),
     /// `name-publish`.
     Publish {
         /// `name`.

@@ -17,8 +17,8 @@ use crate::board::check_put;
 use crate::limits::{
     ATTRIBUTE_BYTES_MAX, ECHO_BYTES_MAX, JOB_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX,
 };
-use crate::member::{Member, Phase, TooMuchPut, readable};
-use crate::{Answer, Board, Launched, LookUp, NameError, Request, SpawnOrder};
+use crate::rank_state::{PendingFull, Phase, RankState, readable};
+use crate::{Answer, Board, LookUp, NameError, Request, SpawnRequest, SpawnedJob};
 
 /// PMI-2's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +61,7 @@ impl Engine {
     pub(crate) fn handle(
         &mut self,
         payload: &[u8],
-        member: &mut Member,
+        state: &mut RankState,
         board: &Board,
         out: &mut Vec<u8>,
     ) -> Option<Request> {
@@ -69,75 +69,75 @@ impl Engine {
         let thread = pairs.get(b"thrid").filter(|thread| !thread.is_empty() && thread.len() <= ECHO_BYTES_MAX);
         self.thread = thread.map(Cow::into_owned);
         match Command::parse(pairs) {
-            Ok(command) => self.on_command(command, member, board, out),
+            Ok(command) => self.on_command(command, state, board, out),
             Err(ParseError::Field { command, field }) => self.refuse(command, &format!("{field}_missing"), out),
-            Err(ParseError::Spawn(_)) if !member.is_active() => self.refuse("spawn", NOT_JOINED, out),
+            Err(ParseError::Spawn(_)) if !state.is_active() => self.refuse("spawn", NOT_JOINED, out),
             Err(ParseError::Spawn(error)) => self.refuse("spawn", &error.to_string(), out),
-            Err(error @ ParseError::NoCommand) => Some(member.break_off(error.to_string())),
+            Err(error @ ParseError::NoCommand) => Some(state.break_off(error.to_string())),
         }
     }
 
     fn on_command(
         &mut self,
         command: Command<'_>,
-        member: &mut Member,
+        state: &mut RankState,
         board: &Board,
         out: &mut Vec<u8>,
     ) -> Option<Request> {
         match command {
-            Command::Get { job, key, .. } => self.on_get(&job, &key, member, board, out),
-            Command::Put { key, value } => self.on_put(&key, &value, member, out),
-            Command::Fence => self.on_fence(member),
-            Command::FullInit { .. } => self.on_full_init(member, out),
-            Command::Finalize => self.on_finalize(member, out),
+            Command::Get { job, key, .. } => self.on_get(&job, &key, state, board, out),
+            Command::Put { key, value } => self.on_put(&key, &value, state, out),
+            Command::Fence => self.on_fence(state),
+            Command::FullInit { .. } => self.on_full_init(state, out),
+            Command::Finalize => self.on_finalize(state, out),
             Command::Abort { code, message } => {
                 Some(Request::Abort { code: code.unwrap_or(1), message: readable(&message) })
             }
-            Command::JobId => self.reply(Reply::JobId(&member.facts.kvsname), out),
+            Command::JobId => self.reply(Reply::JobId(&state.attributes.kvsname), out),
             Command::JobAttribute { key } => {
-                self.reply(Reply::JobAttribute(member.facts.attribute(&key).as_deref()), out)
+                self.reply(Reply::JobAttribute(state.attributes.attribute(&key).as_deref()), out)
             }
-            Command::NodePut { key, value } => self.on_node_put(&key, &value, member, out),
-            Command::NodeGet { key, wait } => self.on_node_get(&key, wait, member, out),
-            Command::Spawn(order) => self.on_spawn(order, member, out),
-            Command::Publish { service, port } => self.on_publish(&service, &port, member, out),
+            Command::NodePut { key, value } => self.on_node_put(&key, &value, state, out),
+            Command::NodeGet { key, wait } => self.on_node_get(&key, wait, state, out),
+            Command::Spawn(order) => self.on_spawn(order, state, out),
+            Command::Publish { service, port } => self.on_publish(&service, &port, state, out),
             Command::Lookup { service } => {
                 let request = Request::Lookup { service: service.to_vec() };
-                self.ask_about("name-lookup", &service, (Awaited::Found, request), member, out)
+                self.ask_about("name-lookup", &service, (Awaited::Found, request), state, out)
             }
             Command::Unpublish { service } => {
                 let request = Request::Unpublish { service: service.to_vec() };
-                self.ask_about("name-unpublish", &service, (Awaited::Unpublished, request), member, out)
+                self.ask_about("name-unpublish", &service, (Awaited::Unpublished, request), state, out)
             }
-            Command::Connect { job } => self.on_connect(&job, member, out),
+            Command::Connect { job } => self.on_connect(&job, state, out),
             // Nothing was set up, so there is nothing to take down.
-            Command::Disconnect { .. } if member.is_active() => self.reply(Reply::Disconnected, out),
+            Command::Disconnect { .. } if state.is_active() => self.reply(Reply::Disconnected, out),
             Command::Disconnect { .. } => self.refuse("job-disconnect", NOT_JOINED, out),
-            Command::Ring { left, right } => self.on_ring(&left, &right, member, out),
+            Command::Ring { left, right } => self.on_ring(&left, &right, state, out),
             Command::Segment => self.ask(Awaited::Segment, Request::Segment),
             Command::FenceInSegment { puts_bytes } if puts_bytes > PENDING_BYTES_MAX => {
-                Some(member.break_off(format!("put more than {PENDING_BYTES_MAX} bytes at once")))
+                Some(state.break_off(format!("put more than {PENDING_BYTES_MAX} bytes at once")))
             }
             Command::FenceInSegment { puts_bytes } => {
-                member.puts_bytes = Some(puts_bytes);
+                state.puts_bytes = Some(puts_bytes);
                 None
             }
             Command::Unknown { name } => self.reply(Reply::Unsupported(&name), out),
         }
     }
 
-    fn on_full_init(&self, member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-        let facts = &member.facts;
-        let (rank, appnum) = (member.rank.0, member.appnum);
-        let spawner = facts.spawner.as_deref();
-        self.reply(Reply::FullInit { rank, size: facts.size, appnum, spawner }, out);
-        member.join()
+    fn on_full_init(&self, state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+        let attributes = &state.attributes;
+        let (rank, appnum) = (state.rank.0, state.appnum);
+        let spawner = attributes.spawner.as_deref();
+        self.reply(Reply::FullInit { rank, size: attributes.size, appnum, spawner }, out);
+        state.join()
     }
 
-    fn on_finalize(&self, member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-        match member.phase {
+    fn on_finalize(&self, state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+        match state.phase {
             Phase::Active => {
-                member.phase = Phase::Finalized;
+                state.phase = Phase::Finalized;
                 self.reply(Reply::Finalized, out);
                 Some(Request::Finalized)
             }
@@ -146,63 +146,70 @@ impl Engine {
         }
     }
 
-    fn on_put(&self, key: &[u8], value: &[u8], member: &mut Member, out: &mut Vec<u8>) -> Option<Request> {
-        if !member.is_active() {
+    fn on_put(&self, key: &[u8], value: &[u8], state: &mut RankState, out: &mut Vec<u8>) -> Option<Request> {
+        if !state.is_active() {
             return self.refuse("kvs-put", NOT_JOINED, out);
         }
         match check_put(key, value) {
             Err(refusal) => self.refuse("kvs-put", &refusal.to_string(), out),
-            Ok(()) => match member.put(key, value) {
+            Ok(()) => match state.put(key, value) {
                 Ok(request) => {
                     self.reply(Reply::Put, out);
                     request
                 }
-                Err(TooMuchPut) => self.refuse("kvs-put", "too_many_bytes_put_between_fences", out),
+                Err(PendingFull) => self.refuse("kvs-put", "too_many_bytes_put_between_fences", out),
             },
         }
     }
 
-    fn on_fence(&mut self, member: &mut Member) -> Option<Request> {
-        if !member.is_active() {
-            return Some(member.break_off(String::from("entered a fence without having initialised")));
+    fn on_fence(&mut self, state: &mut RankState) -> Option<Request> {
+        if !state.is_active() {
+            return Some(state.break_off(String::from("entered a fence without having initialised")));
         }
-        let fence = member.fence();
+        let fence = state.fence();
         self.ask(Awaited::Released, fence)
     }
 
-    fn on_get(&mut self, job: &[u8], key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
-        if !member.is_active() {
+    fn on_get(
+        &mut self,
+        job: &[u8],
+        key: &[u8],
+        state: &RankState,
+        board: &Board,
+        out: &mut Vec<u8>,
+    ) -> Option<Request> {
+        if !state.is_active() {
             self.refuse("kvs-get", NOT_JOINED, out)
         } else if key.is_empty() {
             self.refuse("kvs-get", "key_empty", out)
-        } else if job.is_empty() || job == member.facts.kvsname.as_bytes() {
-            self.on_own_get(key, member, board, out)
+        } else if job.is_empty() || job == state.attributes.kvsname.as_bytes() {
+            self.on_own_get(key, state, board, out)
         } else if job.len() > JOB_BYTES_MAX {
             self.refuse("kvs-get", "jobid_too_long", out)
         } else if check_put(key, b"").is_err() {
             // Nobody can have put it.
             self.reply(Reply::Got(None), out)
         } else {
-            self.ask(Awaited::Elsewhere, Request::Elsewhere { job: job.to_vec(), key: key.to_vec() })
+            self.ask(Awaited::Elsewhere, Request::GetFromJob { job: job.to_vec(), key: key.to_vec() })
         }
     }
 
     /// A get from the rank's own namespace.
-    fn on_own_get(&mut self, key: &[u8], member: &Member, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
-        match member.look_up(key, board) {
+    fn on_own_get(&mut self, key: &[u8], state: &RankState, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
+        match state.look_up(key, board) {
             LookUp::Found(value) => self.reply(Reply::Got(Some(&value)), out),
             LookUp::Absent => self.reply(Reply::Got(None), out),
-            LookUp::Pending => {
+            LookUp::Unknown => {
                 let mut otherwise = Vec::new();
-                self.reply(Reply::Got(member.unless_put(key).as_deref()), &mut otherwise);
+                self.reply(Reply::Got(state.default_value(key).as_deref()), &mut otherwise);
                 self.ask(Awaited::Got { otherwise }, Request::Get { key: Bytes::copy_from_slice(key) })
             }
         }
     }
 
-    fn on_node_put(&mut self, key: &[u8], value: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_node_put(&mut self, key: &[u8], value: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let command = "info-putnodeattr";
-        if !member.is_active() {
+        if !state.is_active() {
             return self.refuse(command, NOT_JOINED, out);
         }
         match check_put(key, b"") {
@@ -212,9 +219,9 @@ impl Engine {
         }
     }
 
-    fn on_node_get(&mut self, key: &[u8], wait: bool, member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_node_get(&mut self, key: &[u8], wait: bool, state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let command = "info-getnodeattr";
-        if !member.is_active() {
+        if !state.is_active() {
             return self.refuse(command, NOT_JOINED, out);
         }
         match check_put(key, b"") {
@@ -225,23 +232,23 @@ impl Engine {
         }
     }
 
-    fn on_spawn(&mut self, order: SpawnOrder, member: &Member, out: &mut Vec<u8>) -> Option<Request> {
-        if !member.is_active() {
+    fn on_spawn(&mut self, order: SpawnRequest, state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
+        if !state.is_active() {
             return self.refuse("spawn", NOT_JOINED, out);
         }
         self.ask(Awaited::Spawned { ranks: order.ranks() }, Request::Spawn(order))
     }
 
-    fn on_publish(&mut self, service: &[u8], port: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_publish(&mut self, service: &[u8], port: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
         let command = "name-publish";
-        if member.is_active() && port.is_empty() {
+        if state.is_active() && port.is_empty() {
             return self.refuse(command, "port_empty", out);
         }
-        if member.is_active() && port.len() > PORT_BYTES_MAX {
+        if state.is_active() && port.len() > PORT_BYTES_MAX {
             return self.refuse(command, "port_too_long", out);
         }
         let request = Request::Publish { service: service.to_vec(), port: port.to_vec() };
-        self.ask_about(command, service, (Awaited::Published, request), member, out)
+        self.ask_about(command, service, (Awaited::Published, request), state, out)
     }
 
     /// Asks the agent about a published name.
@@ -250,10 +257,10 @@ impl Engine {
         command: &'static str,
         service: &[u8],
         (awaited, request): (Awaited, Request),
-        member: &Member,
+        state: &RankState,
         out: &mut Vec<u8>,
     ) -> Option<Request> {
-        if !member.is_active() {
+        if !state.is_active() {
             self.refuse(command, NOT_JOINED, out)
         } else if service.is_empty() {
             self.refuse(command, "name_empty", out)
@@ -264,8 +271,8 @@ impl Engine {
         }
     }
 
-    fn on_connect(&mut self, job: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
-        if !member.is_active() {
+    fn on_connect(&mut self, job: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
+        if !state.is_active() {
             self.refuse("job-connect", NOT_JOINED, out)
         } else if job.is_empty() {
             self.refuse("job-connect", "jobid_empty", out)
@@ -276,8 +283,8 @@ impl Engine {
         }
     }
 
-    fn on_ring(&mut self, left: &[u8], right: &[u8], member: &Member, out: &mut Vec<u8>) -> Option<Request> {
-        if !member.is_active() {
+    fn on_ring(&mut self, left: &[u8], right: &[u8], state: &RankState, out: &mut Vec<u8>) -> Option<Request> {
+        if !state.is_active() {
             self.refuse("ring", NOT_JOINED, out)
         } else if left.len() > ATTRIBUTE_BYTES_MAX || right.len() > ATTRIBUTE_BYTES_MAX {
             self.refuse("ring", "value_too_long", out)
@@ -296,7 +303,7 @@ impl Engine {
                 out.extend_from_slice(&otherwise);
                 None
             }
-            (Awaited::Elsewhere, Answer::Elsewhere(value)) => self.reply(Reply::Got(value.as_deref()), out),
+            (Awaited::Elsewhere, Answer::GotFromJob(value)) => self.reply(Reply::Got(value.as_deref()), out),
             (Awaited::NodePut, Answer::NodePut(true)) => self.reply(Reply::NodePut, out),
             (Awaited::NodePut, Answer::NodePut(false)) => self.refuse("info-putnodeattr", "too_many_attributes", out),
             (Awaited::NodeGot, Answer::NodeGot(value)) => self.reply(Reply::NodeGot(value.as_deref()), out),
@@ -321,17 +328,17 @@ impl Engine {
             (awaited, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_))
             | (awaited, Answer::Unpublished(_) | Answer::Spawned(_) | Answer::Segment(_))
             | (awaited, Answer::Ring { .. } | Answer::NodePut(_) | Answer::NodeGot(_))
-            | (awaited, Answer::Elsewhere(_) | Answer::Connected(_)) => {
+            | (awaited, Answer::GotFromJob(_) | Answer::Connected(_)) => {
                 self.awaited = Some(awaited);
                 None
             }
         };
     }
 
-    fn on_spawned(&self, ranks: u64, result: &Result<Launched, String>, out: &mut Vec<u8>) -> Option<Request> {
+    fn on_spawned(&self, ranks: u64, result: &Result<SpawnedJob, String>, out: &mut Vec<u8>) -> Option<Request> {
         match result {
             Err(why) => self.refuse("spawn", why, out),
-            Ok(Launched { job, codes }) if codes.len() as u64 == ranks || codes.iter().all(|&code| code == 0) => {
+            Ok(SpawnedJob { job, codes }) if codes.len() as u64 == ranks || codes.iter().all(|&code| code == 0) => {
                 self.reply(Reply::Spawned { job, codes }, out)
             }
             Ok(_) => self.refuse("spawn", "some_processes_were_not_started", out),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use super::pairs::{self, Pairs};
 use crate::limits::{SPAWN_COMMANDS_MAX, SPAWN_PREPUTS_MAX};
-use crate::request::{SpawnCommand, SpawnOrder, SpawnOrderError};
+use crate::request::{SpawnCommand, SpawnRequest, SpawnRequestError};
 pub use crate::v1::spawn::SpawnError;
 use crate::wire::fields;
 use crate::wire::numbered::{NumberedPairs, into_list};
@@ -34,8 +34,8 @@ struct Open {
     infos: NumberedPairs,
 }
 
-/// Reads the pairs of a request. What it gives has passed [`SpawnOrder::check`].
-pub fn parse(pairs: Pairs<'_>) -> Result<SpawnOrder, SpawnError> {
+/// Reads the pairs of a request. What it gives has passed [`SpawnRequest::check`].
+pub fn parse(pairs: Pairs<'_>) -> Result<SpawnRequest, SpawnError> {
     let mut reader = Reader::default();
     for (name, value) in pairs.iter() {
         reader.field(name, value)?;
@@ -69,7 +69,7 @@ impl Reader {
     fn close(&mut self) -> Result<(), SpawnError> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if self.commands.len() == SPAWN_COMMANDS_MAX {
-            return Err(SpawnOrderError::Commands.into());
+            return Err(SpawnRequestError::Commands.into());
         }
         self.commands.push(SpawnCommand {
             program: open.program,
@@ -80,16 +80,16 @@ impl Reader {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<SpawnOrder, SpawnError> {
+    fn finish(mut self) -> Result<SpawnRequest, SpawnError> {
         self.close()?;
         if self.commands_said.is_some_and(|said| said != self.commands.len()) {
             return Err(SpawnError::Incomplete("commands"));
         }
         let preputs = self.preputs.into_list().ok_or(SpawnError::Incomplete("preputs"))?;
         if preputs.len() > SPAWN_PREPUTS_MAX {
-            return Err(SpawnOrderError::Preputs.into());
+            return Err(SpawnRequestError::Preputs.into());
         }
-        let mut order = SpawnOrder { commands: self.commands, preputs: Vec::new() };
+        let mut order = SpawnRequest { commands: self.commands, preputs: Vec::new() };
         for preput in preputs {
             match order.preputs.iter_mut().find(|known| known.0 == preput.0) {
                 Some(known) => *known = preput,
@@ -137,7 +137,7 @@ fn number<T: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<T, S
 }
 
 /// Appends the pairs of an order, in the one sequence that Slurm's plug-in reads.
-pub fn write(order: &SpawnOrder, out: &mut Vec<u8>) {
+pub fn write(order: &SpawnRequest, out: &mut Vec<u8>) {
     let mut pair = |name: &str, value: &[u8]| pairs::write(name, value, out);
     pair("ncmds", order.commands.len().to_string().as_bytes());
     pair("preputcount", order.preputs.len().to_string().as_bytes());

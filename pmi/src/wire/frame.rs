@@ -14,15 +14,15 @@ pub const PAYLOAD_BYTES_MAX: usize = 999_999;
 /// Six bytes that are no length.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 #[error("sent a frame without a length")]
-pub struct NoLength;
+pub struct InvalidLength;
 
 /// The length of the payload that begins behind the first six of `bytes`; `None` until those are
 /// there.
-pub fn length(bytes: &[u8]) -> Result<Option<usize>, NoLength> {
+pub fn length(bytes: &[u8]) -> Result<Option<usize>, InvalidLength> {
     let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let digits = super::fields::trim(header);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(NoLength);
+        return Err(InvalidLength);
     }
     Ok(Some(digits.iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0'))))
 }
@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(length(b"0     "), Ok(Some(0)));
         assert_eq!(length(b"13   "), Ok(None));
         for wrong in ["      ", "1 3   ", "-1    ", "cmd=in", "12\t   "] {
-            assert_eq!(length(wrong.as_bytes()), Err(NoLength), "{wrong:?}");
+            assert_eq!(length(wrong.as_bytes()), Err(InvalidLength), "{wrong:?}");
         }
     }
 

@@ -10,14 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
-use pmi::{Answer, Board, Conversation, Epoch, Facts, Launched, Mapping, NameError, Puts, Rank, Request};
+use pmi::{Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, SpawnedJob};
 
 /// An agent; serves until its ranks have gone.
 #[derive(Clone)]
 pub(crate) struct Agent(Arc<Shared>);
 
 struct Shared {
-    facts: Arc<Facts>,
+    attributes: Arc<JobAttributes>,
     has_segment: bool,
     state: Mutex<State>,
     released: Condvar,
@@ -40,7 +40,7 @@ pub(crate) struct State {
 impl Agent {
     /// For a job of `size` ranks; `has_segment` says whether it shares its board.
     pub(crate) fn new(size: u32, has_segment: bool) -> Self {
-        let facts = Arc::new(Facts {
+        let attributes = Arc::new(JobAttributes {
             kvsname: "fake-1_0".into(),
             spawner: None,
             size,
@@ -60,9 +60,9 @@ impl Agent {
             ring: vec![None; size as usize],
             heard: Vec::new(),
         };
-        let entries = facts.entries();
+        let entries = attributes.entries();
         state.publish(entries);
-        Self(Arc::new(Shared { facts, has_segment, state: Mutex::new(state), released: Condvar::new() }))
+        Self(Arc::new(Shared { attributes, has_segment, state: Mutex::new(state), released: Condvar::new() }))
     }
 
     /// Publishes entries that no rank put.
@@ -91,7 +91,7 @@ impl Agent {
     }
 
     fn converse(&self, rank: u32, mut stream: UnixStream) {
-        let mut conversation = Conversation::new(Arc::clone(&self.0.facts), Rank(rank), 3);
+        let mut conversation = Conversation::new(Arc::clone(&self.0.attributes), Rank(rank), 3);
         let mut chunk = [0; 64 * 1024];
         loop {
             let Ok(read @ 1..) = stream.read(&mut chunk) else { return };
@@ -120,7 +120,7 @@ impl Agent {
     }
 
     fn answer(&self, rank: u32, request: Request) -> Option<Answer> {
-        let size = self.0.facts.size;
+        let size = self.0.attributes.size;
         let mut state = self.state();
         if !matches!(request, Request::Fence { .. }) {
             state.heard.push(format!("{rank}: {request:?}"));
@@ -186,10 +186,10 @@ impl Agent {
                 Answer::Unpublished(if state.names.len() < before { Ok(()) } else { Err(NameError::Unknown) })
             }
             Request::Spawn(order) => {
-                Answer::Spawned(Ok(Launched { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
+                Answer::Spawned(Ok(SpawnedJob { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
             }
             Request::Segment => Answer::Segment(self.0.has_segment),
-            Request::Elsewhere { .. } => Answer::Elsewhere(Some(b"theirs".to_vec())),
+            Request::GetFromJob { .. } => Answer::GotFromJob(Some(b"theirs".to_vec())),
             Request::Connect { job } => Answer::Connected(job == b"fake-2_0"),
             Request::Put { .. } | Request::Get { .. } => unreachable!("this board is whole"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
@@ -205,7 +205,7 @@ impl State {
 
     fn publish(&mut self, epoch: Epoch) {
         let segment = &mut self.segment;
-        self.board.publish_at(epoch, |epoch| {
+        self.board.publish_with(epoch, |epoch| {
             segment.append(epoch.bytes());
             epoch
         });

@@ -1,7 +1,7 @@
 //! Gets that the board here cannot answer: the question on its way, and the answer on its way back.
 
 use bytes::Bytes;
-use pmi::{Answer, Entry, Finding};
+use pmi::{Answer, Entry, LookUpResult};
 use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
@@ -44,7 +44,7 @@ impl Agent {
         namespace: NamespaceId,
         from: Way,
         number: Option<u32>,
-        finding: Finding,
+        finding: LookUpResult,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -58,7 +58,7 @@ impl Agent {
         }
     }
 
-    fn tell(&mut self, namespace: NamespaceId, waiter: Waiter, finding: Finding, actions: &mut Vec<Action>) {
+    fn tell(&mut self, namespace: NamespaceId, waiter: Waiter, finding: LookUpResult, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         match waiter {
             Waiter::Own(rank) => {

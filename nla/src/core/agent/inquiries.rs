@@ -3,7 +3,7 @@
 //! An inquiry travels up to the first agent that has the one it is for below it, or the root, and
 //! down from there; the answer the same way back.
 
-use pmi::{Answer, Launched, Rank};
+use pmi::{Answer, Rank, SpawnedJob};
 use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
@@ -170,10 +170,10 @@ fn answer(reply: Reply) -> Answer {
         Reply::Found(result) => Answer::Found(result),
         Reply::Unpublished(result) => Answer::Unpublished(result),
         Reply::Spawned(result) => {
-            Answer::Spawned(result.map(|(job, count)| Launched { job, codes: vec![0; count as usize] }))
+            Answer::Spawned(result.map(|(job, count)| SpawnedJob { job, codes: vec![0; count as usize] }))
         }
         Reply::Connected(is_there) => Answer::Connected(is_there),
-        Reply::Elsewhere(value) => Answer::Elsewhere(value.map(ByteBuf::into_vec)),
+        Reply::Elsewhere(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
         Reply::NodePut(taken) => Answer::NodePut(taken),
         Reply::NodeGot(value) => Answer::NodeGot(value.map(ByteBuf::into_vec)),
     }

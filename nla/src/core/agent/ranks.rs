@@ -96,7 +96,7 @@ impl Agent {
             Request::Unpublish { service } => Question::Unpublish { service },
             Request::Spawn(order) => Question::Spawn(order),
             Request::Connect { job } => Question::Connect { job },
-            Request::Elsewhere { job, key } => Question::Elsewhere { job, key },
+            Request::GetFromJob { job, key } => Question::Elsewhere { job, key },
         };
         let asker = Asker { agent: self.id(), namespace, rank };
         actions.push(Action::ToParent(Up::Ask { asker, question }));

@@ -10,8 +10,8 @@
 
 use std::collections::{HashMap, hash_map};
 
-use pmi::board::{KeyHashing, Recent, key_hash};
-use pmi::{Board, Entry, Epoch, Finding, Known, NodeCache, Puts, Rank};
+use pmi::board::{KeyBuildHasher, LruEntries, key_hash};
+use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank};
 
 use super::{Cache, Held, Place, Whereabouts};
 use crate::core::fence::FenceError;
@@ -23,12 +23,12 @@ use crate::core::message::Update;
 pub(super) struct Bounded {
     place: Place,
     /// Entries of other places' ranks, in order of use.
-    cached: Recent,
+    cached: LruEntries,
     /// What own ranks have put and nobody has overwritten; and what is known to be nowhere.
     own: NodeCache,
     index: Index,
     /// The subtree's winners of the open fence, by their keys.
-    gathered: HashMap<Box<[u8]>, Gathered, KeyHashing>,
+    gathered: HashMap<Box<[u8]>, Gathered, KeyBuildHasher>,
     held: Held,
 }
 
@@ -43,7 +43,7 @@ impl Bounded {
     pub(super) fn new(entries: u32, place: Place) -> Self {
         Self {
             place,
-            cached: Recent::new(entries),
+            cached: LruEntries::new(entries),
             own: NodeCache::default(),
             index: Index::default(),
             gathered: HashMap::default(),
@@ -64,7 +64,7 @@ impl Bounded {
     }
 
     fn keep(&mut self, entry: Entry) {
-        self.held.evictions += u64::from(self.cached.keep(entry).is_some());
+        self.held.evictions += u64::from(self.cached.insert(entry).is_some());
     }
 }
 
@@ -90,22 +90,22 @@ impl Cache for Bounded {
         (Update::Epoch(epoch), entries)
     }
 
-    fn release(&mut self, news: Update) -> Option<Epoch> {
-        let Update::Epoch(epoch) = news else { return None };
-        self.own.forget_absences();
+    fn release(&mut self, update: Update) -> Option<Epoch> {
+        let Update::Epoch(epoch) = update else { return None };
+        self.own.clear_absent();
         // What own ranks have put of it is learnt again.
-        self.own.forget(epoch.iter().map(|(key, _)| key));
+        self.own.remove(epoch.iter().map(|(key, _)| key));
         let mut gathered = std::mem::take(&mut self.gathered);
         // Those before would have to make room for those behind.
         let passing = epoch.len().saturating_sub(self.cached.entries_max());
         for (place, (key, value)) in epoch.iter().enumerate() {
-            self.cached.forget(key);
+            self.cached.remove(key);
             // Where another rank's value of the same bytes won, this one is as good.
             let ours = gathered.remove(key).filter(|ours| ours.entry.value() == value);
             match ours.map(|ours| self.place.child_of(ours.rank)) {
                 // A copy, here and below: a slice would keep the whole epoch in memory.
                 Some(None) => {
-                    self.own.learn(Entry::new(key, value));
+                    self.own.insert(Entry::new(key, value));
                     continue;
                 }
                 Some(Some(child)) => self.index.insert(key, child),
@@ -126,11 +126,11 @@ impl Cache for Bounded {
 
     fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts {
         match self.own.get(key) {
-            Known::Entry(entry) => return Whereabouts::Here(entry),
-            Known::Absent => return Whereabouts::Nowhere,
-            Known::Unknown => {}
+            CacheLookUp::Entry(entry) => return Whereabouts::Here(entry),
+            CacheLookUp::Absent => return Whereabouts::Nowhere,
+            CacheLookUp::Unknown => {}
         }
-        if let Some(entry) = self.cached.touch(key) {
+        if let Some(entry) = self.cached.get(key) {
             return Whereabouts::Here(entry.clone());
         }
         match self.index.child(key, tried) {
@@ -140,13 +140,13 @@ impl Cache for Bounded {
         }
     }
 
-    fn learn(&mut self, finding: &Finding) {
+    fn learn(&mut self, finding: &LookUpResult) {
         match finding {
-            Finding::Entry(entry) => {
+            LookUpResult::Entry(entry) => {
                 self.keep(entry.clone());
                 self.held.note(self.cached.len(), self.cached.bytes());
             }
-            Finding::Absent(key) => self.own.learn_absent(key),
+            LookUpResult::Absent(key) => self.own.insert_absent(key),
         }
     }
 
@@ -158,9 +158,9 @@ impl Cache for Bounded {
 /// Below which child a key was put.
 #[derive(Debug, Default)]
 struct Index {
-    newest: HashMap<u64, AgentId, KeyHashing>,
+    newest: HashMap<u64, AgentId, KeyBuildHasher>,
     /// Where there is more than one: the others, the newest first.
-    older: HashMap<u64, Vec<AgentId>, KeyHashing>,
+    older: HashMap<u64, Vec<AgentId>, KeyBuildHasher>,
 }
 
 impl Index {

@@ -1,6 +1,6 @@
 //! HCMAB: everybody is told everything at the fence.
 
-use pmi::{Board, Epoch, Finding, Puts};
+use pmi::{Board, Epoch, LookUpResult, Puts};
 
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
@@ -44,7 +44,7 @@ impl Cache for Broadcast {
         Whereabouts::Nowhere
     }
 
-    fn learn(&mut self, _: &Finding) {}
+    fn learn(&mut self, _: &LookUpResult) {}
 
     fn held(&self) -> Held {
         let mut held = Held::default();

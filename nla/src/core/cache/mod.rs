@@ -19,7 +19,7 @@ mod on_demand;
 use std::fmt;
 use std::str::FromStr;
 
-use pmi::{Board, Entry, Epoch, Finding, Puts, Rank, Ranks};
+use pmi::{Board, Entry, Epoch, LookUpResult, Puts, Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::fence::FenceError;
@@ -227,7 +227,7 @@ pub(super) trait Cache: fmt::Debug + Send {
 
     /// What was asked for is here, or is nowhere. An entry may be kept as it is: its memory is not a
     /// part of something larger that it would keep alive.
-    fn learn(&mut self, finding: &Finding);
+    fn learn(&mut self, finding: &LookUpResult);
 
     /// The peaks so far.
     fn held(&self) -> Held;

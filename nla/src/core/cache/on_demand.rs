@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use pmi::{Board, Epoch, Finding, Keys, Known, NodeCache, Puts, Rank};
+use pmi::{Board, CacheLookUp, Epoch, Keys, LookUpResult, NodeCache, Puts, Rank};
 
 use super::{Cache, Held, Whereabouts};
 use crate::core::fence::FenceError;
@@ -55,7 +55,7 @@ impl Cache for OnDemand {
         let mut overwritten = HashSet::new();
         for put in self.passed.iter().map_while(Result::ok) {
             let owner = *owners.entry(put.key).or_insert(put.rank);
-            if owner != put.rank || matches!(self.known.get(put.key), Known::Entry(_)) {
+            if owner != put.rank || matches!(self.known.get(put.key), CacheLookUp::Entry(_)) {
                 overwritten.insert(put.key);
             }
         }
@@ -71,18 +71,18 @@ impl Cache for OnDemand {
             Update::Epoch(_) => Keys::default(),
         };
         self.held.note(self.known.len(), self.known.bytes());
-        self.known.forget_absences();
+        self.known.clear_absent();
         let passed = std::mem::take(&mut self.passed);
         if self.is_root {
             // All has passed here: the winners are known.
             let winners = Epoch::merge(&passed).unwrap_or_default();
-            winners.entries().for_each(|entry| self.known.learn(entry));
+            winners.entries().for_each(|entry| self.known.insert(entry));
         } else {
-            self.known.forget(overwritten.iter());
+            self.known.remove(overwritten.iter());
             let overwritten: HashSet<&[u8]> = overwritten.iter().collect();
             // Of what one rank put under a key, its last put comes last.
             let passed = passed.into_entries().map(|(_, entry)| entry);
-            passed.filter(|entry| !overwritten.contains(entry.key())).for_each(|entry| self.known.learn(entry));
+            passed.filter(|entry| !overwritten.contains(entry.key())).for_each(|entry| self.known.insert(entry));
         }
         self.held.note(self.known.len(), self.known.bytes());
         None
@@ -90,17 +90,17 @@ impl Cache for OnDemand {
 
     fn look_up(&mut self, key: &[u8], _: usize) -> Whereabouts {
         match self.known.get(key) {
-            Known::Entry(entry) => Whereabouts::Here(entry),
-            Known::Absent => Whereabouts::Nowhere,
-            Known::Unknown if self.is_root => Whereabouts::Nowhere,
-            Known::Unknown => Whereabouts::Above,
+            CacheLookUp::Entry(entry) => Whereabouts::Here(entry),
+            CacheLookUp::Absent => Whereabouts::Nowhere,
+            CacheLookUp::Unknown if self.is_root => Whereabouts::Nowhere,
+            CacheLookUp::Unknown => Whereabouts::Above,
         }
     }
 
-    fn learn(&mut self, finding: &Finding) {
+    fn learn(&mut self, finding: &LookUpResult) {
         match finding {
-            Finding::Entry(entry) => self.known.learn(entry.clone()),
-            Finding::Absent(key) => self.known.learn_absent(key),
+            LookUpResult::Entry(entry) => self.known.insert(entry.clone()),
+            LookUpResult::Absent(key) => self.known.insert_absent(key),
         }
     }
 

@@ -64,7 +64,7 @@ fn what_passed_is_seen_after_the_release_and_not_before() {
     cache.pass(&puts(&[(0, "a", "1"), (0, "b", "1")])).unwrap();
     assert_eq!(cache.look_up(b"a", 0), Whereabouts::Above);
     cache.gather(&puts(&[]));
-    cache.learn(&Finding::Absent("none".into()));
+    cache.learn(&LookUpResult::Absent("none".into()));
     assert_eq!(cache.look_up(b"none", 0), Whereabouts::Nowhere);
     cache.release(Update::Overwritten([b"b"].into_iter().collect()));
     assert_eq!(cache.look_up(b"a", 0), here("a", "1"));

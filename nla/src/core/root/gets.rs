@@ -1,7 +1,7 @@
 //! Gets that only the root can answer, or send to where the entry is.
 
 use bytes::Bytes;
-use pmi::Finding;
+use pmi::LookUpResult;
 
 use super::{Root, RootAction};
 use crate::core::ids::{AgentId, NamespaceId, Time};
@@ -34,7 +34,7 @@ impl Root {
         &mut self,
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
-        finding: Finding,
+        finding: LookUpResult,
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };

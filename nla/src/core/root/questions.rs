@@ -1,6 +1,6 @@
 //! What needs one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, SpawnOrder};
+use pmi::{NameError, SpawnRequest};
 
 use super::namespace::Namespace;
 use super::{Phase, Root, RootAction};
@@ -51,7 +51,7 @@ impl Root {
         self.namespaces.get(id).filter(|ns| !ns.undone)
     }
 
-    fn spawn(&mut self, asker: Asker, order: SpawnOrder, actions: &mut Vec<RootAction>) -> Result<(), String> {
+    fn spawn(&mut self, asker: Asker, order: SpawnRequest, actions: &mut Vec<RootAction>) -> Result<(), String> {
         if !matches!(self.phase, Phase::Running) {
             return Err("the_session_is_ending".to_owned());
         }

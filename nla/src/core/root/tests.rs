@@ -9,7 +9,7 @@ use crate::core::placement::place;
 use crate::core::ring::{Seat, Stretch};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
-use pmi::{NameError, Puts, SpawnCommand, SpawnOrder};
+use pmi::{NameError, Puts, SpawnCommand, SpawnRequest};
 use serde_bytes::ByteBuf;
 
 const GRACE: Duration = Duration::from_secs(5);
@@ -315,7 +315,7 @@ fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
         nprocs,
         info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
     };
-    let order = SpawnOrder { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
+    let order = SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
     world.up(T, 2, Up::Ask { asker: asker(2, 3), question: Question::Spawn(order) })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pmi::{Answer, Puts, Rank, Ranks, Request, SpawnCommand, SpawnOrder};
+use pmi::{Answer, Puts, Rank, Ranks, Request, SpawnCommand, SpawnRequest};
 
 use super::NS;
 use super::boards::policies;
@@ -121,11 +121,11 @@ fn keys_that_nobody_can_put_are_answered_at_once() {
 }
 
 fn elsewhere(job: &str, key: &str) -> Request {
-    Request::Elsewhere { job: job.into(), key: key.into() }
+    Request::GetFromJob { job: job.into(), key: key.into() }
 }
 
 fn found(value: &str) -> Option<Answer> {
-    Some(Answer::Elsewhere(Some(value.into())))
+    Some(Answer::GotFromJob(Some(value.into())))
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn an_answer_that_crosses_a_release_is_never_kept() {
             let placement = (1..=4).map(|agent| (AgentId(agent), Ranks::range(agent - 1..agent))).collect();
             let mut tree = Tree::with(policy, 4, 1 + seed as u32 % 4, placement, &nodes, seed);
             let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 4, info: Vec::new() };
-            let order = SpawnOrder { commands: vec![command], preputs: Vec::new() };
+            let order = SpawnRequest { commands: vec![command], preputs: Vec::new() };
             let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Spawn(order)) else {
                 panic!("spawned")
             };
@@ -164,7 +164,7 @@ fn an_answer_that_crosses_a_release_is_never_kept() {
                 tree.settle();
                 for rank in 0..4 {
                     let answer = tree.answer(NS, rank);
-                    let old = last.as_deref().map_or(Some(Answer::Elsewhere(None)), found);
+                    let old = last.as_deref().map_or(Some(Answer::GotFromJob(None)), found);
                     assert!(answer == old || answer == found(&value), "{answer:?} in round {round} under {policy:?}");
                     assert_eq!(tree.answer(child, rank), Some(Answer::Released));
                 }
@@ -208,14 +208,14 @@ fn other_boards_can_be_asked(
     assert_eq!(tree.answer_to(0, connect("scela-77_1")), Some(Answer::Connected(false)));
     let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 2, info: Vec::new() };
     let preputs = vec![(b"preput".to_vec(), b"p".to_vec()), (b"both".to_vec(), b"p".to_vec())];
-    let spawned = tree.answer_to(0, Request::Spawn(SpawnOrder { commands: vec![command], preputs }));
+    let spawned = tree.answer_to(0, Request::Spawn(SpawnRequest { commands: vec![command], preputs }));
     let Some(Answer::Spawned(Ok(launched))) = spawned else { panic!("{spawned:?}") };
     let (child, job) = (NamespaceId(1), launched.job);
 
     assert_eq!(tree.answer_to(size - 1, connect(&job)), Some(Answer::Connected(true)));
     assert_eq!(tree.answer_to(size - 1, elsewhere(&job, "preput")), found("p"));
-    assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::Elsewhere(None)));
-    assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::Elsewhere(None)));
+    assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::GotFromJob(None)));
+    assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::GotFromJob(None)));
     for rank in 0..2 {
         let mut puts = Puts::new();
         puts.push(Rank(rank), b"k", b"v");

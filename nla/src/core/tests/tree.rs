@@ -123,7 +123,7 @@ impl Tree {
         match board.look_up(key.as_bytes()) {
             LookUp::Found(value) => Some(text(&value)),
             LookUp::Absent => None,
-            LookUp::Pending => {
+            LookUp::Unknown => {
                 self.ask(namespace, rank, Request::Get { key: key.to_owned().into() });
                 self.settle();
                 match self.answer(namespace, rank) {

@@ -44,13 +44,13 @@ impl World {
 
 /// Rank 0 of 2, as in what was observed.
 fn observed() -> World {
-    let mut world = World::with(|facts| {
-        facts.kvsname = "77.0".into();
-        facts.size = 2;
-        facts.spawner = None;
+    let mut world = World::with(|attributes| {
+        attributes.kvsname = "77.0".into();
+        attributes.size = 2;
+        attributes.spawner = None;
     });
-    let facts = Arc::clone(&world.conversation.member.facts);
-    world.conversation = Conversation::new(facts, Rank(0), 0);
+    let attributes = Arc::clone(&world.conversation.state.attributes);
+    world.conversation = Conversation::new(attributes, Rank(0), 0);
     world
 }
 
@@ -160,7 +160,7 @@ fn requests_out_of_turn_are_refused() {
             let name = payload.split(['=', ';']).nth(1).unwrap();
             world.check_2(payload, &format!("cmd={name}-response;rc=1;errmsg=not_initialized;"));
         }
-        // Facts are no secret.
+        // JobAttributes are no secret.
         world.check_2("cmd=job-getid;", "cmd=job-getid-response;jobid=kvs_1;rc=0;");
         world.check_2("cmd=info-getjobattr;key=universeSize;", "cmd=info-getjobattr-response;found=TRUE;value=8;rc=0;");
     };
@@ -245,9 +245,9 @@ fn attributes_of_the_job_come_from_the_facts_alone() {
         world.check_2(&get(key), none);
     }
     world.check_2("cmd=info-getjobattr;", "cmd=info-getjobattr-response;rc=1;errmsg=key_missing;");
-    let mut world = World::with(|facts| {
-        facts.mapping = None;
-        facts.universe_size = -1;
+    let mut world = World::with(|attributes| {
+        attributes.mapping = None;
+        attributes.universe_size = -1;
     });
     world.say(INIT_2);
     world.say(framed("cmd=fullinit;"));

@@ -3,7 +3,7 @@
 use super::frames::framed;
 use super::*;
 use crate::limits::{ATTRIBUTE_BYTES_MAX, JOB_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::{NameError, SpawnCommand, SpawnOrder};
+use crate::{NameError, SpawnCommand, SpawnRequest};
 
 const SPAWN_2: &str = "cmd=spawn;ncmds=1;preputcount=0;subcmd=a;maxprocs=2;argc=0;infokeycount=0;";
 
@@ -56,17 +56,17 @@ fn another_jobs_entries_are_asked_of_the_agent() {
     let mut world = World::joined_2();
     world.check_2("cmd=kvs-put;key=a;value=own;", "cmd=kvs-put-response;rc=0;");
     let get = |job: &str, key: &str| format!("cmd=kvs-get;jobid={job};srcid=0;key={key};");
-    let elsewhere = |job: &str| Request::Elsewhere { job: job.into(), key: b"a".into() };
+    let elsewhere = |job: &str| Request::GetFromJob { job: job.into(), key: b"a".into() };
     assert_eq!(world.ask_2(&get("kvs_0", "a")), elsewhere("kvs_0"));
     let found = "cmd=kvs-get-response;found=TRUE;value=theirs;rc=0;";
-    world.answer_2(Answer::Elsewhere(Some(b"theirs".into())), found);
+    world.answer_2(Answer::GotFromJob(Some(b"theirs".into())), found);
     assert_eq!(world.ask_2(&get("kvs_10", "a")), elsewhere("kvs_10"));
     let none = "cmd=kvs-get-response;found=FALSE;rc=0;";
-    world.answer_2(Answer::Elsewhere(None), none);
+    world.answer_2(Answer::GotFromJob(None), none);
     world.check_2(&get("kvs_1", "a"), "cmd=kvs-get-response;found=TRUE;value=own;rc=0;");
     let longest = "j".repeat(JOB_BYTES_MAX);
     assert_eq!(world.ask_2(&get(&longest, "a")), elsewhere(&longest));
-    world.answer_2(Answer::Elsewhere(None), none);
+    world.answer_2(Answer::GotFromJob(None), none);
     let too_long = "cmd=kvs-get-response;rc=1;errmsg=jobid_too_long;";
     world.check_2(&get(&format!("{longest}j"), "a"), too_long);
     // What nobody can have put needs no asking.
@@ -156,11 +156,11 @@ fn names_and_ports_are_bounded() {
 #[test]
 fn a_spawn_is_answered_when_it_runs() {
     let mut world = World::joined_2();
-    let order = SpawnOrder {
+    let order = SpawnRequest {
         commands: vec![SpawnCommand { program: b"a".into(), args: vec![], nprocs: 2, info: vec![] }],
         preputs: vec![],
     };
-    let launched = |codes| Answer::Spawned(Ok(Launched { job: "kvs_2".into(), codes }));
+    let launched = |codes| Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }));
     assert_eq!(world.ask_2(SPAWN_2), Request::Spawn(order));
     world.answer_2(launched(vec![0, 0]), "cmd=spawn-response;jobid=kvs_2;rc=0;");
     world.ask_2(SPAWN_2);
@@ -190,7 +190,7 @@ fn answers_that_nobody_waits_for_are_dropped() {
             Answer::Ring { position: 0, from_left: vec![], from_right: vec![] },
             Answer::NodePut(true),
             Answer::NodeGot(None),
-            Answer::Elsewhere(None),
+            Answer::GotFromJob(None),
             Answer::Connected(true),
             Answer::Segment(true),
         ];

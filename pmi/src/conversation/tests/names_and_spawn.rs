@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::{PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::{NameError, SpawnCommand, SpawnOrder};
+use crate::{NameError, SpawnCommand, SpawnRequest};
 
 #[test]
 fn names_are_asked_of_the_agent() {
@@ -62,7 +62,7 @@ fn what_other_interfaces_allow_does_not_tear_a_line() {
 #[test]
 fn a_spawn_is_asked_for_when_its_last_block_is_complete() {
     let mut world = World::joined();
-    let order = SpawnOrder {
+    let order = SpawnRequest {
         commands: vec![SpawnCommand { program: b"a".into(), args: vec![], nprocs: 2, info: vec![] }],
         preputs: vec![],
     };
@@ -104,5 +104,5 @@ fn spawns_that_go_wrong_leave_the_conversation_in_step() {
 }
 
 fn launched(codes: Vec<i32>) -> Answer {
-    Answer::Spawned(Ok(Launched { job: "kvs_2".into(), codes }))
+    Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }))
 }

@@ -43,7 +43,7 @@ const TWO: Spoken = Spoken {
 const TWO_NAMED: Spoken = Spoken { get: |key| framed(&format!("cmd=kvs-get;jobid=kvs_1;srcid=-1;key={key};")), ..TWO };
 
 /// A rank that has joined, of each version, on this board.
-fn each(board: &Board, change: fn(&mut Facts)) -> [(World, Spoken); 3] {
+fn each(board: &Board, change: fn(&mut JobAttributes)) -> [(World, Spoken); 3] {
     [ONE, TWO, TWO_NAMED].map(|spoken| {
         let mut world = World::with(change);
         match spoken.fence.starts_with("cmd=") {
@@ -60,7 +60,7 @@ fn on(board: &Board) -> [(World, Spoken); 3] {
 }
 
 fn at_once() -> [(World, Spoken); 3] {
-    each(&Board::partial(None), |facts| facts.puts_at_once = true)
+    each(&Board::partial(None), |attributes| attributes.puts_at_once = true)
 }
 
 fn get(key: &str) -> Request {
@@ -120,7 +120,7 @@ fn what_nobody_put_is_what_it_would_be_on_a_whole_board() {
             world.answer_whole(got(Some("put")), &(spoken.got)("put"));
         }
     }
-    let hidden = |facts: &mut Facts| facts.universe_size = -1;
+    let hidden = |attributes: &mut JobAttributes| attributes.universe_size = -1;
     for (mut world, spoken) in each(&Board::partial(None), hidden) {
         world.ask(&(spoken.get)("universeSize"));
         world.answer_whole(got(None), &(spoken.absent)("universeSize"));
@@ -131,9 +131,9 @@ fn what_nobody_put_is_what_it_would_be_on_a_whole_board() {
 fn what_is_here_is_found_without_asking() {
     let cache = Arc::new(NodeCache::new());
     for (mut world, spoken) in on(&Board::partial(Some(Arc::clone(&cache)))) {
-        cache.learn(Entry::new(b"a", b"1"));
-        cache.learn(Entry::new(b"universeSize", b"put"));
-        ["b", "PARENT_ROOT_PORT_NAME"].iter().for_each(|key| cache.learn_absent(key.as_bytes()));
+        cache.insert(Entry::new(b"a", b"1"));
+        cache.insert(Entry::new(b"universeSize", b"put"));
+        ["b", "PARENT_ROOT_PORT_NAME"].iter().for_each(|key| cache.insert_absent(key.as_bytes()));
         world.check_whole(&(spoken.get)("a"), &(spoken.got)("1"));
         world.check_whole(&(spoken.get)("universeSize"), &(spoken.got)("put"));
         world.check_whole(&(spoken.get)("b"), &(spoken.absent)("b"));
@@ -145,7 +145,7 @@ fn what_is_here_is_found_without_asking() {
             world.check_whole(&(spoken.get)(key), &(spoken.got)("own"));
         }
         assert_eq!(world.board.answered(), 4);
-        cache.forget([&b"a"[..]].into_iter());
+        cache.remove([&b"a"[..]].into_iter());
         let request = Request::Fence { puts: puts(&[("a", "own"), ("b", "own"), ("c", "own")]), in_segment: false };
         assert_eq!(world.ask(spoken.fence), request);
         world.answer_whole(Answer::Released, spoken.released);
@@ -165,7 +165,7 @@ fn what_nobody_can_have_put_is_not_asked_for() {
     }
     // Nor looked up.
     let cache = Arc::new(NodeCache::new());
-    cache.learn(Entry::new(b"PMI_x", b"1"));
+    cache.insert(Entry::new(b"PMI_x", b"1"));
     for (mut world, spoken) in on(&Board::partial(Some(Arc::clone(&cache)))) {
         world.check_whole(&(spoken.get)("PMI_x"), &(spoken.absent)("PMI_x"));
     }
@@ -212,7 +212,7 @@ fn an_answer_to_something_else_is_dropped() {
         let mut out = Vec::new();
         world.conversation.answer(got(Some("early")), &mut out);
         world.ask(&(spoken.get)("a"));
-        for answer in [Answer::Released, Answer::NodeGot(None), Answer::Elsewhere(None), Answer::Found(Ok(vec![b'p']))]
+        for answer in [Answer::Released, Answer::NodeGot(None), Answer::GotFromJob(None), Answer::Found(Ok(vec![b'p']))]
         {
             world.conversation.answer(answer, &mut out);
         }
@@ -228,7 +228,7 @@ fn an_answer_to_something_else_is_dropped() {
 #[test]
 fn entries_of_a_part_are_not_listed() {
     let cache = Arc::new(NodeCache::new());
-    cache.learn(Entry::new(b"a", b"1"));
+    cache.insert(Entry::new(b"a", b"1"));
     let mut world = World::joined();
     for board in [Board::partial(Some(cache)), Board::partial(None)] {
         world.board = board;
@@ -259,7 +259,7 @@ fn puts_are_handed_on_at_once_only_where_that_is_asked_for() {
         world.check_whole(&(spoken.put)("a", "1"), spoken.taken);
         assert_eq!(world.ask(spoken.fence), Request::Fence { puts: puts(&[("a", "1")]), in_segment: false });
     }
-    for (mut world, spoken) in each(&Board::new(), |facts| facts.puts_at_once = true) {
+    for (mut world, spoken) in each(&Board::new(), |attributes| attributes.puts_at_once = true) {
         // It does not matter how much of the board is here.
         assert_eq!(world.say((spoken.put)("a", "1")).0, [put("a", "1")]);
         world.check_whole(&(spoken.get)("a"), &(spoken.got)("1"));

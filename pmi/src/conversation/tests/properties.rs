@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Entry, Launched, NodeCache};
+use crate::{Entry, NodeCache, SpawnedJob};
 
 /// Lines as clients send them, and as they should not.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
@@ -102,10 +102,10 @@ impl Host {
         let mut all = std::mem::take(&mut self.early);
         all.append(puts);
         let epoch = Epoch::merge(&all).unwrap();
-        self.cache.forget_absences();
+        self.cache.clear_absent();
         match self.policy.part {
-            Part::Asked => self.cache.forget(epoch.iter().map(|(key, _)| key)),
-            Part::Put => epoch.entries().for_each(|entry| self.cache.learn(entry)),
+            Part::Asked => self.cache.remove(epoch.iter().map(|(key, _)| key)),
+            Part::Put => epoch.entries().for_each(|entry| self.cache.insert(entry)),
             Part::Whole | Part::Nothing => {}
         }
         self.board.publish(epoch);
@@ -114,8 +114,8 @@ impl Host {
     fn get(&self, key: &[u8]) -> Answer {
         let value = self.board.get(key);
         match (self.policy.part, value) {
-            (Part::Asked, Some(value)) => self.cache.learn(Entry::new(key, value)),
-            (Part::Asked | Part::Put, None) => self.cache.learn_absent(key),
+            (Part::Asked, Some(value)) => self.cache.insert(Entry::new(key, value)),
+            (Part::Asked | Part::Put, None) => self.cache.insert_absent(key),
             (Part::Whole | Part::Put, Some(_)) => panic!("it was here"),
             (Part::Whole, None) => panic!("it is nowhere"),
             (Part::Nothing, _) => {}
@@ -148,13 +148,13 @@ fn answer_to(request: &Request) -> Option<Answer> {
         }
         Request::NodePut { .. } => Answer::NodePut(true),
         Request::NodeGet { .. } => Answer::NodeGot(None),
-        Request::Elsewhere { .. } => Answer::Elsewhere(Some(b"v;".to_vec())),
+        Request::GetFromJob { .. } => Answer::GotFromJob(Some(b"v;".to_vec())),
         Request::Connect { .. } => Answer::Connected(true),
         Request::Segment => Answer::Segment(false),
         Request::Publish { .. } => Answer::Published(Ok(())),
         Request::Lookup { .. } => Answer::Found(Ok(b"p".to_vec())),
         Request::Unpublish { .. } => Answer::Unpublished(Ok(())),
-        Request::Spawn(_) => Answer::Spawned(Ok(Launched { job: String::new(), codes: vec![0] })),
+        Request::Spawn(_) => Answer::Spawned(Ok(SpawnedJob { job: String::new(), codes: vec![0] })),
         Request::Fence { .. } | Request::Put { .. } => return None,
         Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
     })
@@ -168,7 +168,7 @@ fn serve(pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>) {
 
 /// The same, and all that was published, where part of the board may be elsewhere.
 fn serve_with(policy: Policy, pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>, Board) {
-    let mut world = World::with(|facts| facts.puts_at_once = policy.puts_at_once);
+    let mut world = World::with(|attributes| attributes.puts_at_once = policy.puts_at_once);
     let mut host = Host::new(policy);
     world.board = host.seen();
     let (mut requests, mut out) = (Vec::new(), Vec::new());

@@ -1,7 +1,7 @@
 //! Tests of [`Client`] against [`Conversation`](crate::Conversation), without sockets.
 
 use super::*;
-use crate::client::server::{Canned, Server};
+use crate::client::server::{ScriptedStream, Server};
 use crate::{Puts, Request, SpawnCommand};
 
 #[test]
@@ -47,7 +47,7 @@ fn names_are_published_looked_up_and_withdrawn() {
 
 #[test]
 fn a_spawn_arrives_as_it_was_ordered() {
-    let order = |program: &[u8]| SpawnOrder {
+    let order = |program: &[u8]| SpawnRequest {
         commands: vec![SpawnCommand {
             program: program.to_vec(),
             args: vec![b"two words".to_vec(), Vec::new()],
@@ -78,7 +78,7 @@ fn what_would_tear_a_line_is_not_sent() {
 
 #[test]
 fn servers_that_misbehave_are_told_apart() {
-    let error = |replies: &[u8]| Client::init(Canned::new(replies)).unwrap_err().to_string();
+    let error = |replies: &[u8]| Client::init(ScriptedStream::new(replies)).unwrap_err().to_string();
     assert_eq!(error(b""), "PMI server closed the connection");
     assert_eq!(
         error(b"cmd=barrier_out rc=0\n"),
@@ -94,7 +94,7 @@ fn servers_that_misbehave_are_told_apart() {
 fn a_port_tells_size_and_rank() {
     let replies = b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n\
         cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
-    let (_, size, rank) = Client::init_on_port(Canned::new(*replies), Rank(3)).unwrap();
+    let (_, size, rank) = Client::init_on_port(ScriptedStream::new(*replies), Rank(3)).unwrap();
     assert_eq!((size, rank), (4, Rank(3)));
 }
 
@@ -109,7 +109,7 @@ fn the_segment_comes_in_the_first_round_trip() {
     let (mut client, given) = Client::init_with_segment(Server::new()).unwrap();
     assert!(!given, "the server has none");
     client.put(b"a", b"1").unwrap();
-    let refused = Client::init_with_segment(Canned::new("cmd=response_to_init rc=-1\n")).unwrap_err();
+    let refused = Client::init_with_segment(ScriptedStream::new("cmd=response_to_init rc=-1\n")).unwrap_err();
     assert!(matches!(refused, ClientError::Refused { reply: "response_to_init", .. }));
 }
 
@@ -130,7 +130,7 @@ fn a_fence_in_the_segment_is_one_write_and_no_reply() {
 #[test]
 fn more_puts_than_a_server_takes_are_not_sent() {
     let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
-    let mut client = Client::init(Canned::new(granted)).unwrap();
+    let mut client = Client::init(ScriptedStream::new(granted)).unwrap();
     let before = client.stream_mut().sent.len();
     client.fence_in_segment(&vec![0; PENDING_BYTES_MAX]).unwrap();
     let sent = client.stream_mut().sent.len();

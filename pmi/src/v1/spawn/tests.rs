@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::SPAWN_COMMANDS_MAX;
 
-type Outcome = Result<SpawnOrder, SpawnError>;
+type Outcome = Result<SpawnRequest, SpawnError>;
 
 /// Reads lines, of which only the last ends the request.
 #[track_caller]
@@ -36,7 +36,7 @@ fn the_block_of_the_reference_is_read() {
          arg2=two words\nargcnt=2\npreput_num=1\npreput_key_0=PARENT_ROOT_PORT_NAME\n\
          preput_val_0=tag#0$desc#a b$\ninfo_num=1\ninfo_key_0=wdir\ninfo_val_0=/tmp\nendcmd",
     );
-    let expected = SpawnOrder {
+    let expected = SpawnRequest {
         commands: vec![command("python3", 2, &["/path/cli.py", "two words"], &[("wdir", "/tmp")])],
         preputs: pairs(&[("PARENT_ROOT_PORT_NAME", "tag#0$desc#a b$")]),
     };
@@ -65,7 +65,7 @@ fn one_block_per_command_and_preputs_once() {
          preput_key_0=k\npreput_val_0=v\nendcmd\nmcmd=spawn\nnprocs=2\nexecname=b\ntotspawns=2\n\
          spawnssofar=2\nendcmd",
     );
-    let expected = SpawnOrder {
+    let expected = SpawnRequest {
         commands: vec![command("a", 1, &[], &[]), command("b", 2, &[], &[])],
         preputs: pairs(&[("k", "v")]),
     };
@@ -131,21 +131,21 @@ fn block_with(lines: impl IntoIterator<Item = String>) -> Outcome {
 fn bounds_hold_and_one_beyond_is_refused() {
     let args = |count| block_with((1..=count).map(|number| format!("arg{number}=")));
     assert_eq!(args(SPAWN_ARGS_MAX).unwrap().commands[0].args.len(), SPAWN_ARGS_MAX);
-    assert_eq!(args(SPAWN_ARGS_MAX + 1), Err(SpawnOrderError::Args.into()));
+    assert_eq!(args(SPAWN_ARGS_MAX + 1), Err(SpawnRequestError::Args.into()));
 
     let infos = |count| block_with((0..count).map(|number| format!("info_key_{number}=k\ninfo_val_{number}=v")));
     assert_eq!(infos(SPAWN_INFO_MAX).unwrap().commands[0].info.len(), SPAWN_INFO_MAX);
-    assert_eq!(infos(SPAWN_INFO_MAX + 1), Err(SpawnOrderError::Info.into()));
+    assert_eq!(infos(SPAWN_INFO_MAX + 1), Err(SpawnRequestError::Info.into()));
 
     let preputs =
         |count| block_with((0..count).map(|number| format!("preput_key_{number}=k{number}\npreput_val_{number}=v")));
     assert_eq!(preputs(SPAWN_PREPUTS_MAX).unwrap().preputs.len(), SPAWN_PREPUTS_MAX);
-    assert_eq!(preputs(SPAWN_PREPUTS_MAX + 1), Err(SpawnOrderError::Preputs.into()));
+    assert_eq!(preputs(SPAWN_PREPUTS_MAX + 1), Err(SpawnRequestError::Preputs.into()));
 
     // The program's name is one byte.
     let bytes = |count: usize| block_with([format!("arg1={}", "x".repeat(count - 1))]);
     assert!(bytes(SPAWN_BYTES_MAX).is_ok());
-    assert_eq!(bytes(SPAWN_BYTES_MAX + 1), Err(SpawnOrderError::Bytes.into()));
+    assert_eq!(bytes(SPAWN_BYTES_MAX + 1), Err(SpawnRequestError::Bytes.into()));
 
     let commands = |count: usize| {
         let block = |number: usize| {
@@ -154,7 +154,7 @@ fn bounds_hold_and_one_beyond_is_refused() {
         read(&(1..=count).map(block).collect::<String>())
     };
     assert_eq!(commands(SPAWN_COMMANDS_MAX).unwrap().commands.len(), SPAWN_COMMANDS_MAX);
-    assert_eq!(commands(SPAWN_COMMANDS_MAX + 1), Err(SpawnOrderError::Commands.into()));
+    assert_eq!(commands(SPAWN_COMMANDS_MAX + 1), Err(SpawnRequestError::Commands.into()));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn bytes_are_counted_over_all_blocks() {
     let half = "x".repeat(SPAWN_BYTES_MAX / 2);
     let block =
         |number| format!("mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=2\nspawnssofar={number}\narg1={half}\nendcmd\n");
-    assert_eq!(read(&(block(1) + &block(2))), Err(SpawnOrderError::Bytes.into()));
+    assert_eq!(read(&(block(1) + &block(2))), Err(SpawnRequestError::Bytes.into()));
 }
 
 mod properties {
@@ -189,7 +189,7 @@ mod properties {
             preputs in btree_map("[a-z]{1,6}", text(0..9), 0..4),
         ) {
             let preputs = preputs.into_iter().map(|(key, value)| (key.into_bytes(), value)).collect();
-            let order = SpawnOrder { commands, preputs };
+            let order = SpawnRequest { commands, preputs };
             let mut written = Vec::new();
             write_spawn(&order, &mut written);
             let mut reader = SpawnReader::default();
@@ -199,7 +199,7 @@ mod properties {
             }
             prop_assert_eq!(outcomes, [Ok(order.clone())]);
             let bytes = rmp_serde::to_vec(&order).unwrap();
-            prop_assert_eq!(rmp_serde::from_slice::<SpawnOrder>(&bytes).unwrap(), order);
+            prop_assert_eq!(rmp_serde::from_slice::<SpawnRequest>(&bytes).unwrap(), order);
         }
 
         #[test]

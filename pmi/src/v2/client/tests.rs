@@ -2,7 +2,7 @@
 //! are not ours.
 
 use super::*;
-use crate::client::server::{Canned, Server};
+use crate::client::server::{ScriptedStream, Server};
 use crate::limits::VALUE_BYTES_MAX;
 use crate::{Puts, Request, SpawnCommand};
 
@@ -20,16 +20,16 @@ const FULL_INIT: &str = "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion
                          debugged=FALSE;pmiverbose=FALSE;";
 
 /// A client that has been initialised and will then read these replies.
-fn canned(replies: &[&str]) -> Client<Canned> {
+fn canned(replies: &[&str]) -> Client<ScriptedStream> {
     let replies: String = replies.iter().map(|payload| framed(payload)).collect();
-    let canned = Canned::new([GRANTED, &framed(FULL_INIT), &replies].concat());
+    let canned = ScriptedStream::new([GRANTED, &framed(FULL_INIT), &replies].concat());
     let mut client = Client::init(canned, Some(b"77.0"), Rank(3), false).unwrap();
     client.stream_mut().sent.clear();
     client
 }
 
-fn order(program: &str) -> SpawnOrder {
-    SpawnOrder {
+fn order(program: &str) -> SpawnRequest {
+    SpawnRequest {
         commands: vec![SpawnCommand {
             program: program.into(),
             args: vec![b"two words".to_vec(), Vec::new(), b"a;b\n".to_vec()],
@@ -43,8 +43,8 @@ fn order(program: &str) -> SpawnOrder {
 #[test]
 fn a_whole_life() {
     let mut client = joined();
-    let place = Place { rank: Rank(0), size: 1, appnum: 2, spawner: Some(b"kvs_0".to_vec()) };
-    assert_eq!(client.place(), &place);
+    let rank_info = RankInfo { rank: Rank(0), size: 1, appnum: 2, spawner: Some(b"kvs_0".to_vec()) };
+    assert_eq!(client.rank_info(), &rank_info);
     assert_eq!(client.job_id().unwrap(), b"kvs_1");
     assert_eq!(client.get(b"", -1, b"a").unwrap(), None);
     client.put(b"a", b"one;two\nthree ").unwrap();
@@ -64,7 +64,7 @@ fn a_whole_life() {
     puts.push(Rank(0), b"a", b"one;two\nthree ");
     puts.push(Rank(0), b"empty", b"");
     let server = client.into_stream();
-    let elsewhere = |job: &[u8]| Request::Elsewhere { job: job.into(), key: b"a".into() };
+    let elsewhere = |job: &[u8]| Request::GetFromJob { job: job.into(), key: b"a".into() };
     let expected = [
         Request::Joined,
         Request::Fence { puts, in_segment: false },
@@ -117,7 +117,7 @@ fn jobs_are_connected_to_and_rings_closed() {
 #[test]
 fn a_spawn_arrives_as_it_was_ordered() {
     let mut client = joined();
-    assert_eq!(client.spawn(&order("child")).unwrap(), Launched { job: "kvs_2".into(), codes: vec![0; 3] });
+    assert_eq!(client.spawn(&order("child")).unwrap(), SpawnedJob { job: "kvs_2".into(), codes: vec![0; 3] });
     assert_eq!(client.spawn(&order("partly")).unwrap().codes, [0, 13, 0]);
     let error = client.spawn(&order("missing")).unwrap_err();
     assert_eq!(error.to_string(), "spawn-response: refused with rc=1: no such file or directory");
@@ -136,7 +136,7 @@ fn the_segment_comes_in_the_first_round_trip() {
     ];
     assert_eq!(client.stream_mut().writes, [written.concat().as_bytes()]);
     assert_eq!(client.stream_mut().requests, [Request::Joined, Request::Segment]);
-    assert_eq!(client.place().size, 1);
+    assert_eq!(client.rank_info().size, 1);
     assert!(client.segment().unwrap(), "may be asked for again");
     let mut client = Client::init(Server::new(), None, Rank(0), true).unwrap();
     assert!(!client.has_segment() && !client.segment().unwrap(), "the server has none");
@@ -163,23 +163,23 @@ fn a_server_of_pmi_1_leaves_the_way_back() {
     let refused = "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1\n";
     let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
     for first in [refused, granted] {
-        let error = Client::init(Canned::new([first, granted].concat()), None, Rank(0), false).unwrap_err();
+        let error = Client::init(ScriptedStream::new([first, granted].concat()), None, Rank(0), false).unwrap_err();
         assert_eq!(error.to_string(), "PMI server does not speak version 2");
         let InitError::VersionRefused(stream) = error else { panic!("{error:?}") };
         let mut client = v1::Client::init(stream).unwrap();
         let sent = "cmd=init pmi_version=2 pmi_subversion=0\ncmd=init pmi_version=1 pmi_subversion=1\n";
         assert_eq!(client.stream_mut().sent, sent.as_bytes());
         // Too late: more than the first line was said.
-        let error = Client::init(Canned::new(first), None, Rank(0), true).unwrap_err();
+        let error = Client::init(ScriptedStream::new(first), None, Rank(0), true).unwrap_err();
         assert!(matches!(error, InitError::Failed(ClientError::Refused { .. })), "{error:?}");
     }
 }
 
 #[test]
 fn what_is_sent_is_what_slurms_plug_in_insists_on() {
-    let canned = Canned::new([GRANTED, &framed(FULL_INIT)].concat());
+    let canned = ScriptedStream::new([GRANTED, &framed(FULL_INIT)].concat());
     let mut client = Client::init(canned, Some(b"77.0"), Rank(3), false).unwrap();
-    assert_eq!(client.place(), &Place { rank: Rank(3), size: 4, appnum: -1, spawner: None });
+    assert_eq!(client.rank_info(), &RankInfo { rank: Rank(3), size: 4, appnum: -1, spawner: None });
     let sent =
         ["cmd=init pmi_version=2 pmi_subversion=0\n", "52    cmd=fullinit;pmijobid=77.0;pmirank=3;threaded=FALSE;"];
     assert_eq!(client.stream_mut().sent, sent.concat().as_bytes());
@@ -201,7 +201,7 @@ fn replies_of_other_servers_are_understood() {
     assert_eq!(client.get(b"77.0", -1, b"k").unwrap(), None);
     assert_eq!(client.lookup(b"s").unwrap().as_deref(), Some(&b"p"[..]));
     assert_eq!(client.lookup(b"s").unwrap(), None);
-    assert_eq!(client.spawn(&order("a")).unwrap(), Launched { job: "77.0-1".into(), codes: vec![0, 13, -1] });
+    assert_eq!(client.spawn(&order("a")).unwrap(), SpawnedJob { job: "77.0-1".into(), codes: vec![0, 13, -1] });
     let error = client.spawn(&order("a")).unwrap_err();
     assert_eq!(error.to_string(), "spawn-response: refused with rc=14: no_reason_given");
     let ring = client.ring(b"", b"").unwrap();
@@ -209,14 +209,16 @@ fn replies_of_other_servers_are_understood() {
     // Hydra: lengths padded in front, and what is not found is an error.
     let replies = "    38cmd=kvs-get-response;rc=1;errmsg=none;    60cmd=name-lookup-response;rc=0;port=tag#0$desc#host;found=TRUE;";
     let mut client =
-        Client::init(Canned::new([GRANTED, &framed(FULL_INIT), replies].concat()), None, Rank(3), false).unwrap();
+        Client::init(ScriptedStream::new([GRANTED, &framed(FULL_INIT), replies].concat()), None, Rank(3), false)
+            .unwrap();
     assert_eq!(client.get(b"", -1, b"k").unwrap(), None);
     assert_eq!(client.lookup(b"s").unwrap().as_deref(), Some(&b"tag#0$desc#host"[..]));
 }
 
 #[test]
 fn servers_that_misbehave_are_told_apart() {
-    let init = |replies: &str| Client::init(Canned::new(replies), None, Rank(0), false).unwrap_err().to_string();
+    let init =
+        |replies: &str| Client::init(ScriptedStream::new(replies), None, Rank(0), false).unwrap_err().to_string();
     assert_eq!(init(""), "PMI server closed the connection");
     assert_eq!(init("cmd=x\n"), "PMI server answered \"cmd=x\" where response_to_init was due");
     let full_init = |rest: &str| init(&[GRANTED, rest].concat());
@@ -262,12 +264,12 @@ fn what_does_not_fit_is_not_sent() {
     let mut client = joined();
     let error = client.put(b"a", &long).unwrap_err();
     assert_eq!(error.to_string(), "put is too long to be sent");
-    let error = client.spawn(&SpawnOrder { preputs: vec![(b"a".to_vec(), long)], ..order("a") }).unwrap_err();
+    let error = client.spawn(&SpawnRequest { preputs: vec![(b"a".to_vec(), long)], ..order("a") }).unwrap_err();
     assert_eq!(error.to_string(), "spawn order is too long to be sent");
     let mut many = order("a");
     many.commands[0].nprocs = SPAWN_RANKS_MAX + 1;
     let error = client.spawn(&many).unwrap_err();
-    assert!(matches!(error, ClientError::Order(SpawnOrderError::Ranks)));
+    assert!(matches!(error, ClientError::Spawn(SpawnRequestError::Ranks)));
     client.put(b"a", &[b';'; VALUE_BYTES_MAX]).unwrap();
     assert_eq!(client.get(b"", -1, b"a").unwrap().as_deref(), Some(&[b';'; VALUE_BYTES_MAX][..]), "still in step");
     assert_eq!(client.into_stream().requests, [Request::Joined]);
@@ -319,7 +321,7 @@ mod properties {
         fn no_replies_panic(bytes in vec(any::<u8>(), 0..200), payload in "(;|=|rc|cmd|found|value|jobid|errcodes|,|1){0,9}") {
             for replies in [bytes, framed(&format!("cmd=spawn-response;{payload}")).into_bytes()] {
                 let replies = [GRANTED.as_bytes(), framed(FULL_INIT).as_bytes(), &replies].concat();
-                let mut client = Client::init(Canned::new(replies), None, Rank(3), false).unwrap();
+                let mut client = Client::init(ScriptedStream::new(replies), None, Rank(3), false).unwrap();
                 let _ = client.spawn(&order("a"));
                 let _ = client.get(b"", -1, b"a");
             }

@@ -16,12 +16,12 @@ fn owned(pairs: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()
 }
 
-fn one(command: SpawnCommand) -> Result<SpawnOrder, SpawnError> {
-    Ok(SpawnOrder { commands: vec![command], preputs: vec![] })
+fn one(command: SpawnCommand) -> Result<SpawnRequest, SpawnError> {
+    Ok(SpawnRequest { commands: vec![command], preputs: vec![] })
 }
 
 #[track_caller]
-fn check(payload: &str, expected: Result<SpawnOrder, SpawnError>) {
+fn check(payload: &str, expected: Result<SpawnRequest, SpawnError>) {
     let shown = &payload[..payload.len().min(200)];
     assert_eq!(parse(Pairs::of(payload.as_bytes())), expected, "{shown}");
 }
@@ -31,7 +31,7 @@ fn what_slurm_and_old_mpich_send_is_read_and_written() {
     let payload = "cmd=spawn;ncmds=2;preputcount=1;ppkey0=PARENT_ROOT_PORT_NAME;ppval0=tag#0$;\
                    subcmd=./child;maxprocs=2;argc=2;argv0=two words;argv1=;infokeycount=1;infokey0=wdir;infoval0=/tmp;\
                    subcmd=other;maxprocs=1;argc=0;infokeycount=0;";
-    let order = SpawnOrder {
+    let order = SpawnRequest {
         commands: vec![command("./child", 2, &["two words", ""], &[("wdir", "/tmp")]), command("other", 1, &[], &[])],
         preputs: owned(&[("PARENT_ROOT_PORT_NAME", "tag#0$")]),
     };
@@ -59,19 +59,19 @@ fn counts_may_be_left_out() {
 fn of_preputs_under_one_key_the_last_counts() {
     let payload = "cmd=spawn;preputcount=3;ppkey0=a;ppval0=1;ppkey1=b;ppval1=2;ppkey2=a;ppval2=3;subcmd=x;maxprocs=1;";
     let preputs = owned(&[("a", "3"), ("b", "2")]);
-    check(payload, Ok(SpawnOrder { commands: vec![command("x", 1, &[], &[])], preputs }));
+    check(payload, Ok(SpawnRequest { commands: vec![command("x", 1, &[], &[])], preputs }));
 }
 
 #[test]
 fn what_is_incomplete_is_refused() {
     for (rest, error) in [
-        ("", SpawnOrderError::Commands.into()),
-        ("maxprocs=1;argv0=x;", SpawnOrderError::Commands.into()),
+        ("", SpawnRequestError::Commands.into()),
+        ("maxprocs=1;argv0=x;", SpawnRequestError::Commands.into()),
         ("subcmd=a;", SpawnError::Missing("maxprocs")),
         ("subcmd=a;subcmd=b;maxprocs=1;", SpawnError::Missing("maxprocs")),
-        ("subcmd=;maxprocs=1;", SpawnOrderError::Program.into()),
+        ("subcmd=;maxprocs=1;", SpawnRequestError::Program.into()),
         ("subcmd=a;maxprocs=-1;", SpawnError::NotANumber("maxprocs")),
-        ("subcmd=a;maxprocs=0;", SpawnOrderError::Ranks.into()),
+        ("subcmd=a;maxprocs=0;", SpawnRequestError::Ranks.into()),
         ("subcmd=a;maxprocs=1;argc=x;", SpawnError::NotANumber("argc")),
         ("subcmd=a;maxprocs=1;argc=2;argv0=x;", SpawnError::Incomplete("arguments")),
         ("subcmd=a;maxprocs=1;argv0=x;argv2=x;", SpawnError::Incomplete("arguments")),
@@ -83,7 +83,7 @@ fn what_is_incomplete_is_refused() {
         ("preputcount=1;subcmd=a;maxprocs=1;", SpawnError::Incomplete("preputs")),
         ("ppkey0=a;ppval1=b;ppkey1=a;subcmd=a;maxprocs=1;", SpawnError::Incomplete("preputs")),
         ("ppkey0=PMI_x;ppval0=b;subcmd=a;maxprocs=1;", {
-            SpawnOrderError::Preput(crate::board::PutRefusal::KeyReserved).into()
+            SpawnRequestError::Preput(crate::board::PutRefusal::KeyReserved).into()
         }),
     ] {
         check(&format!("cmd=spawn;{rest}"), Err(error));
@@ -96,21 +96,21 @@ fn orders_of_the_limits_pass_and_larger_ones_do_not() {
     let outcome = |payload: String| parse(Pairs::of(payload.as_bytes())).map(drop);
     let commands = |count| outcome(many(count, &|_| "subcmd=a;maxprocs=1;".into()));
     assert_eq!(commands(SPAWN_COMMANDS_MAX), Ok(()));
-    assert_eq!(commands(SPAWN_COMMANDS_MAX + 1), Err(SpawnOrderError::Commands.into()));
+    assert_eq!(commands(SPAWN_COMMANDS_MAX + 1), Err(SpawnRequestError::Commands.into()));
     let args = |count| outcome(format!("subcmd=a;maxprocs=1;{}", many(count, &|number| format!("argv{number}=;"))));
     assert_eq!(args(SPAWN_ARGS_MAX), Ok(()));
-    assert_eq!(args(SPAWN_ARGS_MAX + 1), Err(SpawnOrderError::Args.into()));
+    assert_eq!(args(SPAWN_ARGS_MAX + 1), Err(SpawnRequestError::Args.into()));
     let info = |number| format!("infokey{number}=k;infoval{number}=v;");
     let infos = |count| outcome(format!("subcmd=a;maxprocs=1;{}", many(count, &info)));
     assert_eq!(infos(SPAWN_INFO_MAX), Ok(()));
-    assert_eq!(infos(SPAWN_INFO_MAX + 1), Err(SpawnOrderError::Info.into()));
+    assert_eq!(infos(SPAWN_INFO_MAX + 1), Err(SpawnRequestError::Info.into()));
     let preput = |number| format!("ppkey{number}=k{number};ppval{number}=v;");
     let preputs = |count| outcome(format!("{}subcmd=a;maxprocs=1;", many(count, &preput)));
     assert_eq!(preputs(SPAWN_PREPUTS_MAX), Ok(()));
-    assert_eq!(preputs(SPAWN_PREPUTS_MAX + 1), Err(SpawnOrderError::Preputs.into()));
+    assert_eq!(preputs(SPAWN_PREPUTS_MAX + 1), Err(SpawnRequestError::Preputs.into()));
     let ranks = |count: u32| outcome(format!("subcmd=a;maxprocs={count};"));
     assert_eq!(ranks(SPAWN_RANKS_MAX), Ok(()));
-    assert_eq!(ranks(SPAWN_RANKS_MAX + 1), Err(SpawnOrderError::Ranks.into()));
+    assert_eq!(ranks(SPAWN_RANKS_MAX + 1), Err(SpawnRequestError::Ranks.into()));
 }
 
 mod properties {
@@ -123,14 +123,14 @@ mod properties {
         vec(prop_oneof![Just(b';'), Just(b'='), any::<u8>()], 0..8)
     }
 
-    fn orders() -> impl Strategy<Value = SpawnOrder> {
+    fn orders() -> impl Strategy<Value = SpawnRequest> {
         let info = || vec((text(), text()), 0..3);
         let command = (text(), vec(text(), 0..3), 1..9_u32, info()).prop_map(|(program, args, nprocs, info)| {
             SpawnCommand { program: [b"p", &program[..]].concat(), args, nprocs, info }
         });
         let preputs = prop::collection::btree_map(vec(any::<u8>(), 1..4), text(), 0..3);
         (vec(command, 1..4), preputs)
-            .prop_map(|(commands, preputs)| SpawnOrder { commands, preputs: preputs.into_iter().collect() })
+            .prop_map(|(commands, preputs)| SpawnRequest { commands, preputs: preputs.into_iter().collect() })
     }
 
     proptest! {

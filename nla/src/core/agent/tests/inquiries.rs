@@ -183,7 +183,7 @@ fn questions_about_other_namespaces_go_to_the_root() {
     assert_eq!(world.asks(0, Request::Connect { job: job() }), ask(Question::Connect { job: job() }));
     let key = || b"k".to_vec();
     assert_eq!(
-        world.asks(0, Request::Elsewhere { job: job(), key: key() }),
+        world.asks(0, Request::GetFromJob { job: job(), key: key() }),
         ask(Question::Elsewhere { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers that");

@@ -1,15 +1,15 @@
-//! [`Member`]: what the agent knows of one rank, whatever version of PMI it speaks.
+//! [`RankState`]: what the agent knows of one rank, whatever version of PMI it speaks.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::board::{Pending, check_put};
+use crate::board::{PendingPuts, check_put};
 use crate::limits::ABORT_MESSAGE_BYTES_MAX;
 use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
 
 /// What is the same for all ranks of a namespace on this agent.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Facts {
+pub struct JobAttributes {
     /// The namespace's name on the wire: without blanks, at most 32 bytes (Charm++ cuts its lines
     /// when name and key are longer than 68 together), different from that of any job that this one
     /// may connect to.
@@ -29,7 +29,7 @@ pub struct Facts {
     pub puts_at_once: bool,
 }
 
-impl Facts {
+impl JobAttributes {
     /// What the agent itself provides under a key: an attribute of the job.
     pub fn attribute(&self, key: &[u8]) -> Option<Vec<u8>> {
         match key {
@@ -68,23 +68,23 @@ pub(crate) enum Version {
 
 /// See the module. The engines change it as the rank speaks.
 #[derive(Clone, Debug)]
-pub(crate) struct Member {
-    pub(crate) facts: Arc<Facts>,
+pub(crate) struct RankState {
+    pub(crate) attributes: Arc<JobAttributes>,
     pub(crate) rank: Rank,
     /// The number of the rank's command.
     pub(crate) appnum: i32,
     pub(crate) phase: Phase,
     pub(crate) version: Version,
     /// What it put since its last fence, be it on its way already or not.
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingPuts,
     /// The bytes of puts that follow what it said last.
     pub(crate) puts_bytes: Option<usize>,
 }
 
-impl Member {
-    pub(crate) fn new(facts: Arc<Facts>, rank: Rank, appnum: i32) -> Self {
+impl RankState {
+    pub(crate) fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         let (phase, version) = (Phase::New, Version::One);
-        Self { facts, rank, appnum, phase, version, pending: Pending::default(), puts_bytes: None }
+        Self { attributes, rank, appnum, phase, version, pending: PendingPuts::default(), puts_bytes: None }
     }
 
     pub(crate) fn is_active(&self) -> bool {
@@ -102,32 +102,32 @@ impl Member {
     /// What a get finds, by the rules of [`crate::conversation`].
     pub(crate) fn look_up<'a>(&'a self, key: &[u8], board: &'a Board) -> LookUp<'a> {
         if key.starts_with(b"PMI_") {
-            return found(self.facts.attribute(key).map(Cow::Owned));
+            return found(self.attributes.attribute(key).map(Cow::Owned));
         }
         if let Some(value) = self.pending.get(key) {
             return LookUp::Found(value.into());
         }
         match board.look_up(key) {
-            LookUp::Pending if check_put(key, b"").is_ok() => LookUp::Pending,
+            LookUp::Unknown if check_put(key, b"").is_ok() => LookUp::Unknown,
             // Or nobody can have put it.
-            LookUp::Absent | LookUp::Pending => found(self.unless_put(key)),
+            LookUp::Absent | LookUp::Unknown => found(self.default_value(key)),
             value @ LookUp::Found(_) => value,
         }
     }
 
     /// What a get finds of a key that no rank has put.
-    pub(crate) fn unless_put(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
-        let preput = self.facts.preputs.get(key).map(Cow::Borrowed);
-        preput.or_else(|| self.facts.attribute(key).map(Cow::Owned))
+    pub(crate) fn default_value(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
+        let preput = self.attributes.preputs.get(key).map(Cow::Borrowed);
+        preput.or_else(|| self.attributes.attribute(key).map(Cow::Owned))
     }
 
     /// Notes a put that was checked. `Err` when there is no room for it; a request when it is to be
     /// handed on at once.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, TooMuchPut> {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, PendingFull> {
         if !self.pending.push(self.rank, key, value) {
-            return Err(TooMuchPut);
+            return Err(PendingFull);
         }
-        Ok(self.facts.puts_at_once.then(|| {
+        Ok(self.attributes.puts_at_once.then(|| {
             let mut puts = Puts::new();
             puts.push(self.rank, key, value);
             Request::Put { puts }
@@ -142,7 +142,7 @@ impl Member {
     /// What the rank put since its last fence and is not on its way yet.
     fn take_puts(&mut self) -> Puts {
         let puts = self.pending.take();
-        if self.facts.puts_at_once { Puts::new() } else { puts }
+        if self.attributes.puts_at_once { Puts::new() } else { puts }
     }
 
     /// The rank has arrived at a fence, brings these puts of its own, and waits in the segment.
@@ -150,7 +150,7 @@ impl Member {
         if !self.is_active() {
             return self.break_off("entered a fence without having initialised".into());
         }
-        match Puts::of_rank(self.rank, bytes) {
+        match Puts::from_rank(self.rank, bytes) {
             Err(why) => self.break_off(format!("put what it may not: {why}")),
             // A rank puts one way or the other.
             Ok(puts) if self.pending.is_empty() => Request::Fence { puts, in_segment: true },
@@ -165,14 +165,14 @@ impl Member {
     /// Ends the conversation from this side.
     pub(crate) fn break_off(&mut self, why: String) -> Request {
         self.phase = Phase::Broken;
-        self.pending = Pending::default();
+        self.pending = PendingPuts::default();
         Request::Broken { why }
     }
 }
 
 /// There is no room for a put before the next fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct TooMuchPut;
+pub(crate) struct PendingFull;
 
 fn found(value: Option<Cow<'_, [u8]>>) -> LookUp<'_> {
     value.map_or(LookUp::Absent, LookUp::Found)

@@ -1,4 +1,4 @@
-//! [`Finding`]: what has come of looking for a key.
+//! [`LookUpResult`]: what has come of looking for a key.
 
 use bytes::Bytes;
 
@@ -7,14 +7,14 @@ use super::entry::Entry;
 /// What has come of looking for a key. Cheap to clone: on its way from place to place in one process,
 /// and into the caches on that way, an entry stays where it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Finding {
+pub enum LookUpResult {
     /// Its entry.
     Entry(Entry),
     /// That nobody has put this key.
     Absent(Bytes),
 }
 
-impl Finding {
+impl LookUpResult {
     /// What was looked for.
     pub fn key(&self) -> &[u8] {
         match self {
@@ -44,9 +44,9 @@ mod tests {
     #[test]
     fn is_an_entry_or_says_which_key_has_none() {
         let entry = Entry::new(b"key", b"");
-        let (found, absent) = (Finding::Entry(entry.clone()), Finding::Absent(b"key"[..].into()));
+        let (found, absent) = (LookUpResult::Entry(entry.clone()), LookUpResult::Absent(b"key"[..].into()));
         assert_eq!((found.key(), found.entry(), found.value()), (&b"key"[..], Some(&entry), Some(&b""[..])));
         assert_eq!((absent.key(), absent.entry(), absent.value()), (&b"key"[..], None, None));
-        assert!(size_of::<Finding>() <= 40, "it is handed on by value");
+        assert!(size_of::<LookUpResult>() <= 40, "it is handed on by value");
     }
 }

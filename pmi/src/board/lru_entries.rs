@@ -1,7 +1,7 @@
-//! [`Recent`]: the entries of a board that were used last.
+//! [`LruEntries`]: the entries of a board that were used last.
 
 use super::entry::Entry;
-use super::hash::neighbourly;
+use super::hash::hash_clustered;
 use super::index::Index;
 
 /// No place: there is none older, or newer.
@@ -12,7 +12,7 @@ const NONE: u32 = u32::MAX;
 /// Entries lie in a list in which the newest takes the oldest one's place. Those that came one after
 /// another are neighbours: who fills it beyond its bound walks through memory, and allocates none.
 #[derive(Debug)]
-pub struct Recent {
+pub struct LruEntries {
     nodes: Vec<Node>,
     index: Index,
     newest: u32,
@@ -29,7 +29,7 @@ struct Node {
     older: u32,
 }
 
-impl Recent {
+impl LruEntries {
     /// None yet, and never more than `entries_max`, which is at least 1. Makes no room for them before
     /// they come.
     pub fn new(entries_max: u32) -> Self {
@@ -38,8 +38,8 @@ impl Recent {
     }
 
     /// The entry of a key, which is the newest from now on.
-    pub fn touch(&mut self, key: &[u8]) -> Option<&Entry> {
-        let at = self.index.find(neighbourly(key), |at| self.nodes[at].entry.key() == key)?;
+    pub fn get(&mut self, key: &[u8]) -> Option<&Entry> {
+        let at = self.index.find(hash_clustered(key), |at| self.nodes[at].entry.key() == key)?;
         if self.newest as usize != at {
             self.unlink(at);
             self.link(at);
@@ -49,14 +49,14 @@ impl Recent {
 
     /// Keeps an entry as the newest, in place of an older one of its key. What had to make room for it,
     /// if something had to.
-    pub fn keep(&mut self, entry: Entry) -> Option<Entry> {
+    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
         self.bytes += entry.bytes_len();
-        if self.touch(entry.key()).is_some() {
+        if self.get(entry.key()).is_some() {
             let before = std::mem::replace(&mut self.nodes[self.newest as usize].entry, entry);
             self.bytes -= before.bytes_len();
             return None;
         }
-        let hash = neighbourly(entry.key());
+        let hash = hash_clustered(entry.key());
         if self.nodes.len() < self.entries_max {
             let at = self.nodes.len();
             self.index.find_or_insert(hash, |_| false, at);
@@ -65,7 +65,7 @@ impl Recent {
             return None;
         }
         let at = self.oldest as usize;
-        self.index.remove(neighbourly(self.nodes[at].entry.key()), |known| known == at);
+        self.index.remove(hash_clustered(self.nodes[at].entry.key()), |known| known == at);
         self.index.find_or_insert(hash, |_| false, at);
         self.unlink(at);
         self.link(at);
@@ -75,14 +75,14 @@ impl Recent {
     }
 
     /// Lets go of the entry of a key.
-    pub fn forget(&mut self, key: &[u8]) {
+    pub fn remove(&mut self, key: &[u8]) {
         let Self { nodes, index, .. } = self;
-        let Some(at) = index.remove(neighbourly(key), |at| nodes[at].entry.key() == key) else { return };
+        let Some(at) = index.remove(hash_clustered(key), |at| nodes[at].entry.key() == key) else { return };
         self.unlink(at);
         self.bytes -= self.nodes.swap_remove(at).entry.bytes_len();
         if let Some(Node { entry, newer, older }) = self.nodes.get(at) {
             let (newer, older) = (*newer, *older);
-            self.index.on_moved(neighbourly(entry.key()), self.nodes.len(), at);
+            self.index.on_moved(hash_clustered(entry.key()), self.nodes.len(), at);
             *self.older_of(newer) = at as u32;
             *self.newer_of(older) = at as u32;
         }
@@ -148,19 +148,19 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_one_makes_room() {
-        let mut recent = Recent::new(2);
-        assert_eq!((recent.keep(entry("a", "1")), recent.keep(entry("b", "1"))), (None, None));
-        assert_eq!(recent.touch(b"a"), Some(&entry("a", "1")));
-        assert_eq!(recent.keep(entry("c", "long")), Some(entry("b", "1")));
-        assert_eq!(recent.touch(b"b"), None);
-        assert_eq!(recent.keep(entry("a", "2")), None, "in place of the older one");
-        assert_eq!((recent.len(), recent.bytes()), (2, 7));
-        assert_eq!(recent.keep(entry("d", "")), Some(entry("c", "long")));
-        recent.forget(b"a");
-        recent.forget(b"none");
-        assert_eq!(recent.touch(b"a"), None);
-        assert_eq!((recent.len(), recent.bytes()), (1, 1));
-        assert_eq!(Recent::new(0).entries_max(), 1);
+        let mut lru = LruEntries::new(2);
+        assert_eq!((lru.insert(entry("a", "1")), lru.insert(entry("b", "1"))), (None, None));
+        assert_eq!(lru.get(b"a"), Some(&entry("a", "1")));
+        assert_eq!(lru.insert(entry("c", "long")), Some(entry("b", "1")));
+        assert_eq!(lru.get(b"b"), None);
+        assert_eq!(lru.insert(entry("a", "2")), None, "in place of the older one");
+        assert_eq!((lru.len(), lru.bytes()), (2, 7));
+        assert_eq!(lru.insert(entry("d", "")), Some(entry("c", "long")));
+        lru.remove(b"a");
+        lru.remove(b"none");
+        assert_eq!(lru.get(b"a"), None);
+        assert_eq!((lru.len(), lru.bytes()), (1, 1));
+        assert_eq!(LruEntries::new(0).entries_max(), 1);
     }
 
     mod properties {
@@ -173,34 +173,34 @@ mod tests {
             /// Of each three numbers one is what to do, one the key, one the value's length.
             #[test]
             fn behaves_as_a_list_in_order_of_use(entries_max in 1_usize..8, steps in vec((0..4, 0_u8..12, 0_usize..4), 0..80)) {
-                let mut recent = Recent::new(entries_max as u32);
+                let mut lru = LruEntries::new(entries_max as u32);
                 let mut list: Vec<Entry> = Vec::new();
                 for (what, key, bytes) in steps {
                     let entry = Entry::new(&[key], &vec![key; bytes]);
                     let known = list.iter().position(|known| known.key() == [key]).map(|at| list.remove(at));
                     match what {
-                        0 => recent.forget(&[key]),
+                        0 => lru.remove(&[key]),
                         1 => {
-                            prop_assert_eq!(recent.touch(&[key]), known.as_ref());
+                            prop_assert_eq!(lru.get(&[key]), known.as_ref());
                             list.extend(known);
                         }
                         _ => {
                             let evicted = (list.len() == entries_max).then(|| list.remove(0));
-                            prop_assert_eq!(recent.keep(entry.clone()), evicted);
+                            prop_assert_eq!(lru.insert(entry.clone()), evicted);
                             list.push(entry);
                         }
                     }
-                    prop_assert_eq!(recent.len(), list.len());
-                    prop_assert_eq!(recent.bytes(), list.iter().map(Entry::bytes_len).sum::<usize>());
+                    prop_assert_eq!(lru.len(), list.len());
+                    prop_assert_eq!(lru.bytes(), list.iter().map(Entry::bytes_len).sum::<usize>());
                 }
                 // In order of use they leave.
                 for (number, oldest) in list.iter().enumerate() {
                     let room = entries_max - list.len();
                     if number == 0 {
-                        (0..room).for_each(|new| assert_eq!(recent.keep(Entry::new(&[100, new as u8], b"")), None));
+                        (0..room).for_each(|new| assert_eq!(lru.insert(Entry::new(&[100, new as u8], b"")), None));
                     }
                     let new = Entry::new(&[200, number as u8], b"");
-                    prop_assert_eq!(recent.keep(new), Some(oldest.clone()));
+                    prop_assert_eq!(lru.insert(new), Some(oldest.clone()));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! [`Pending`]: what a rank put since its last fence.
+//! [`PendingPuts`]: what a rank put since its last fence.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ const SCANNED_BYTES_MAX: usize = 4096;
 /// Most ranks put one or two business cards, and a thousand of them at a time: what they touch here
 /// for the first time costs more than all that is done with it.
 #[derive(Clone, Debug, Default)]
-pub struct Pending {
+pub struct PendingPuts {
     puts: Puts,
     /// Where the last put begins whose key has this hash. Two keys with one hash are told apart by
     /// reading on. Empty while there is little.
     by_hash: BTreeMap<u64, usize>,
 }
 
-impl Pending {
+impl PendingPuts {
     /// Notes a put; `false`, and nothing noted, when there is no room for it.
     #[must_use]
     pub fn push(&mut self, rank: Rank, key: &[u8], value: &[u8]) -> bool {
@@ -81,7 +81,7 @@ mod tests {
     fn keys_of_one_hash_are_told_apart() {
         let [one, other] = colliding_keys();
         assert_eq!(key_hash(&one), key_hash(&other));
-        let mut pending = Pending::default();
+        let mut pending = PendingPuts::default();
         assert!(pending.push(Rank(0), b"large", &[b'x'; SCANNED_BYTES_MAX]));
         assert!(pending.push(Rank(0), &one, b"1"));
         assert_eq!(pending.get(&other), None);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_last_value_is_found_with_and_without_an_index() {
-        let mut pending = Pending::default();
+        let mut pending = PendingPuts::default();
         for number in 0..500_u32 {
             let (key, value) = (format!("key-{}", number % 250), number.to_string());
             assert!(pending.push(Rank(0), key.as_bytes(), value.as_bytes()));
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_when_all_was_taken() {
-        let mut pending = Pending::default();
+        let mut pending = PendingPuts::default();
         assert!(pending.push(Rank(0), b"k", b"v"));
         assert_eq!(pending.take().validate(), Ok(1));
         assert_eq!(pending.get(b"k"), None);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::epoch::Epoch;
 use super::hash::hash;
-use super::node_cache::{Known, NodeCache};
+use super::node_cache::{CacheLookUp, NodeCache};
 
 /// So many neighbouring runs are merged into one, when the oldest is no larger than the others
 /// together.
@@ -50,7 +50,7 @@ pub enum LookUp<'a> {
     /// Nobody has put it.
     Absent,
     /// The part of the board that is here does not tell: somebody else is to be asked.
-    Pending,
+    Unknown,
 }
 
 impl Board {
@@ -73,12 +73,12 @@ impl Board {
     /// Adds an epoch; its entries replace older ones of the same keys. For whole boards only:
     /// others are filled by their cache.
     pub fn publish(&mut self, epoch: Epoch) {
-        self.publish_at(epoch, |epoch| epoch);
+        self.publish_with(epoch, |epoch| epoch);
     }
 
     /// [`Board::publish`] for a board that lies in a particular place: `place` moves there what is
     /// new, be it this epoch or one that it and its neighbours were merged into.
-    pub fn publish_at(&mut self, epoch: Epoch, place: impl FnOnce(Epoch) -> Epoch) {
+    pub fn publish_with(&mut self, epoch: Epoch, place: impl FnOnce(Epoch) -> Epoch) {
         debug_assert!(self.is_whole(), "nothing is published to a partial board");
         if epoch.is_empty() || !self.is_whole() {
             return;
@@ -92,7 +92,7 @@ impl Board {
     }
 
     /// Moves all that is held to a particular place.
-    pub fn move_to(&mut self, mut place: impl FnMut(Epoch) -> Epoch) {
+    pub fn relocate(&mut self, mut place: impl FnMut(Epoch) -> Epoch) {
         for run in &mut self.runs {
             *run = place(std::mem::take(run));
         }
@@ -120,19 +120,19 @@ impl Board {
     pub fn look_up(&self, key: &[u8]) -> LookUp<'_> {
         let found = match &self.part {
             Part::Whole => self.get(key).map_or(LookUp::Absent, |value| LookUp::Found(value.into())),
-            Part::Cached(cache) => match cache.as_ref().map_or(Known::Unknown, |cache| cache.get(key)) {
-                Known::Entry(entry) => LookUp::Found(entry.value().to_vec().into()),
-                Known::Absent => LookUp::Absent,
-                Known::Unknown => LookUp::Pending,
+            Part::Cached(cache) => match cache.as_ref().map_or(CacheLookUp::Unknown, |cache| cache.get(key)) {
+                CacheLookUp::Entry(entry) => LookUp::Found(entry.value().to_vec().into()),
+                CacheLookUp::Absent => LookUp::Absent,
+                CacheLookUp::Unknown => LookUp::Unknown,
             },
         };
-        if found != LookUp::Pending {
+        if found != LookUp::Unknown {
             self.answered.increment();
         }
         found
     }
 
-    /// How many times [`Board::look_up`] could tell, that is, was not [pending](LookUp::Pending). A
+    /// How many times [`Board::look_up`] could tell, that is, was not [pending](LookUp::Unknown). A
     /// clone begins with the count of its original, and counts by itself.
     pub fn answered(&self) -> u64 {
         self.answered.value()
@@ -290,18 +290,18 @@ mod tests {
         let cache = Arc::new(NodeCache::new());
         let board = Board::partial(Some(Arc::clone(&cache)));
         assert!(!board.is_whole());
-        assert_eq!(board.look_up(b"a"), LookUp::Pending);
+        assert_eq!(board.look_up(b"a"), LookUp::Unknown);
         assert_eq!(board.answered(), 0);
-        cache.learn(Entry::new(b"a", b"1"));
-        cache.learn_absent(b"b");
+        cache.insert(Entry::new(b"a", b"1"));
+        cache.insert_absent(b"b");
         assert_eq!(board.look_up(b"a"), found("1"));
         assert_eq!(board.look_up(b"b"), LookUp::Absent);
-        assert_eq!(board.look_up(b"c"), LookUp::Pending);
+        assert_eq!(board.look_up(b"c"), LookUp::Unknown);
         assert_eq!(board.answered(), 2);
         assert_eq!((board.get(b"a"), board.nth(0)), (None, None), "nothing was published");
         let nothing = Board::partial(None);
         assert!(!nothing.is_whole());
-        assert_eq!(nothing.look_up(b"a"), LookUp::Pending);
+        assert_eq!(nothing.look_up(b"a"), LookUp::Unknown);
         assert_eq!(nothing.answered(), 0);
     }
 
