@@ -29,7 +29,7 @@ use launcher::plan::{self, Machine, Plan};
 use launcher::run::report::Reporter;
 use launcher::run::session::{self, AgentHosts, Secrets};
 use launcher::run::{demo, exit};
-use nla::bootstrap::Links;
+use nla::bootstrap::{Links, NodeChoice};
 use nla::link::Clock;
 use nla::sys;
 use nla::wire::SessionKey;
@@ -267,26 +267,21 @@ fn away(
         targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     }
     let pool = used.union(&held_back).copied().collect();
-    let (batch, patience) = (launch.batch, expedition::patience(launch));
-    let most = used.len();
+    let choice = NodeChoice {
+        nodes: nodes.len(),
+        targets,
+        pool,
+        min: least,
+        max: used.len(),
+        is_one_tree: links == Links::RemoteShells && fanout.is_some(),
+    };
+    let (batch, timeout) = (launch.batch, expedition::timeout(launch));
     // Nodes may fail, a job does not shrink.
     let request = plan.settled(&request);
     let replan = move |left_out: &std::collections::BTreeSet<usize>| {
         planned(&request, &machine, &field.without(left_out)).map_err(|trouble| trouble.to_string())
     };
-    let expedition = RemoteLaunch {
-        nodes,
-        targets,
-        pool,
-        links,
-        least,
-        most,
-        method,
-        fanout,
-        batch,
-        patience,
-        replan: Box::new(replan),
-    };
+    let expedition = RemoteLaunch { nodes, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
     Ok((plan, expedition))
 }
 

@@ -237,7 +237,9 @@ mod tests {
     use nla::core::{AgentId, Timing};
 
     use super::*;
-    use crate::forecast::timing::{Arrivals, Phases};
+    use nla::bootstrap::ArrivalTimes;
+
+    use crate::forecast::timing::Phases;
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)
@@ -251,7 +253,7 @@ mod tests {
     /// What a session on hosts of one core, which is this one's, takes: 100 ms for each session and 20 ms of waiting.
     fn session(request: &Request, field: &NodeList) -> Ended {
         let (hosts, ranks) = (field.nodes().len() as u32, request.commands[0].nprocs.unwrap());
-        let mut arrivals = Arrivals::from(ms(1));
+        let mut arrivals = ArrivalTimes::from(ms(1));
         let mut spawn = PhaseTimes::default();
         for host in 1..=hosts {
             arrivals.on_here(ms(21 + 100 * u64::from(host)), host);

@@ -27,7 +27,7 @@ use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::bootstrap::agent_shell::Sessions;
+use crate::bootstrap::agent_shell::ChildShells;
 use crate::core::{Action, Agent, AgentId, Cause, Counted, Failure, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::link::{Accepted, Clock, Link, LinkEvent, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
@@ -70,7 +70,7 @@ pub(super) struct AgentDriver {
     parent_lost: bool,
     pub(super) children: Children,
     /// The remote shells that carry the links to the children, if links are piped.
-    pub(super) child_shells: Option<Sessions>,
+    pub(super) child_shells: Option<ChildShells>,
     joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
     output_ended: Rc<Notify>,
@@ -430,7 +430,7 @@ impl AgentDriver {
     }
 }
 
-async fn child_failure(shells: &mut Option<Sessions>) -> (AgentId, String) {
+async fn child_failure(shells: &mut Option<ChildShells>) -> (AgentId, String) {
     match shells {
         Some(shells) => shells.next_failure().await,
         None => pending().await,

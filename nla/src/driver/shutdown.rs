@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout};
 use super::agent::AgentDriver;
 use super::root::RootDriver;
 use crate::bootstrap::Links;
-use crate::bootstrap::agent_shell::Sessions;
+use crate::bootstrap::agent_shell::ChildShells;
 use crate::core::Input;
 use crate::link::Receipt;
 use crate::sys;
@@ -123,7 +123,7 @@ impl AgentDriver {
     fn kill_leftovers(&mut self, since: Instant) {
         // The remote shells that carry links are children of this process too.
         let spared =
-            |driver: &Self| driver.child_shells.as_ref().map(Sessions::processes).unwrap_or_else(BTreeSet::new);
+            |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_else(BTreeSet::new);
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let refused = sys::has_children_but(&spared(self))
             && sys::kill_children_but(9, &spared(self)) == 0
