@@ -13,6 +13,7 @@ use crate::core::{AgentId, Time};
 use crate::link::listener as reach;
 use crate::link::{Accepted, connect};
 use crate::sys;
+use crate::tasks::Tasks;
 use crate::wire::{decode, encode, framed};
 
 /// The number of a task in its step, from 0 on.
@@ -30,9 +31,10 @@ pub(crate) enum Channel {
 
 impl Channel {
     /// The channel that the order is about. A member of a step says which it is.
-    pub(crate) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
+    pub(crate) async fn open(order: &BootOrder, tasks: &Tasks) -> Result<Self, StartFailure> {
         if order.callback.is_empty() {
-            return Ok(Self::Own(commands()));
+            let no_thread = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
+            return Ok(Self::Own(commands(tasks).map_err(no_thread)?));
         }
         if !order.is_shared() {
             let opener = (AgentId::ROOT, "who has opened the session to here");
@@ -176,15 +178,15 @@ fn write_report(report: &BootReport) -> io::Result<()> {
 
 /// What comes over standard input, until it ends: by a thread of its own, since that may be anything. It ends
 /// with who writes there.
-fn commands() -> mpsc::UnboundedReceiver<BootCommand> {
+fn commands(tasks: &Tasks) -> io::Result<mpsc::UnboundedReceiver<BootCommand>> {
     // Bounded by what one order of the launcher's is about.
     let (heard, commands) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
+    tasks.spawn_thread("bootstrap channel", move || {
         while let Ok(command) = read_frame(&mut Input) {
             if heard.send(command).is_err() {
                 return;
             }
         }
-    });
-    commands
+    })?;
+    Ok(commands)
 }

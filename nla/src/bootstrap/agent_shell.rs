@@ -25,6 +25,7 @@ use crate::link::Clock;
 use crate::link::Stream;
 use crate::link::{Accepted, connect_over};
 use crate::sys::{self, Ended, GuardianLink};
+use crate::tasks::Tasks;
 use crate::wire::{TreePosition, encode, framed};
 
 /// The sessions that an agent has opened, each of which carries the link to a child.
@@ -34,10 +35,10 @@ pub(crate) struct ChildShells {
 }
 
 impl ChildShells {
-    fn open(order: &BootOrder) -> Option<Self> {
+    fn open(order: &BootOrder, tasks: Tasks) -> Option<Self> {
         // Bounded by the targets below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
-        let starter = Starter::below(order, events)?;
+        let starter = Starter::below(order, events, tasks)?;
         Some(Self { starter, reports })
     }
 
@@ -129,12 +130,17 @@ impl Own {
 
 /// Begins what the order says of targets below, and waits to be told a place; then says hello from there. The
 /// guardian is kept calm meanwhile: others may take their time.
-pub(crate) async fn join(order: &BootOrder, here: BootReport, guardian: &GuardianLink) -> Result<Way, StartFailure> {
+pub(crate) async fn join(
+    order: &BootOrder,
+    here: BootReport,
+    guardian: &GuardianLink,
+    tasks: Tasks,
+) -> Result<Way, StartFailure> {
     let mut own = Own::take().map_err(|error| {
         let words = format!("its standard input and output cannot carry a link: {error}");
         StartFailure::new(StartPhase::Join, words)
     })?;
-    let mut sessions = ChildShells::open(order);
+    let mut sessions = ChildShells::open(order, tasks);
     if own.tell(&here).await.is_err() {
         return Ok(Way::Left);
     }

@@ -30,7 +30,7 @@ struct Obstacle {
 
 /// A session up to its agent's first report, and what that is.
 async fn begin(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Obstacle> {
-    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, task.looks)
+    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, task.looks, &shared.spawner)
         .map_err(|failure| Obstacle { failure, was_trusted: false })?;
     let pid = child.id();
     shared.children.add(child, shared.method == Method::Fork);

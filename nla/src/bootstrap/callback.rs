@@ -11,9 +11,10 @@ use std::rc::Rc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::decide::failure::{StartFailure, StartPhase};
-use super::protocol::{BootCommand, BootOrder, BootReport};
+use super::protocol::{BootCommand, BootReport};
 use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
@@ -37,7 +38,7 @@ impl Port {
     /// Opens one for those of these numbers. They find this process at `own` addresses; where none are given, at
     /// those that it knows of itself.
     pub(super) async fn open(
-        order: &BootOrder,
+        Shared { order, spawner, .. }: &Shared,
         numbers: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
@@ -53,7 +54,8 @@ impl Port {
         let (arrived, arrivals) = mpsc::channel(QUEUE);
         let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
         // They take the session's time from their parents.
-        let door = tokio::task::spawn_local(accept_children(listener, authenticator, Clock::start(), arrived));
+        let accepting = accept_children(listener, authenticator, Clock::start(), arrived);
+        let door = spawner.spawn("callback listener", Span::current(), accepting);
         Ok(Self { addresses, arrivals, door })
     }
 
@@ -86,7 +88,7 @@ impl Callers {
         targets: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
-        let mut port = Port::open(&shared.order, targets, own).await?;
+        let mut port = Port::open(shared, targets, own).await?;
         let (addresses, awaited) = (port.addresses.clone(), Rc::<RefCell<Awaited>>::default());
         let waiting = Rc::clone(&awaited);
         shared.spawn(async move {

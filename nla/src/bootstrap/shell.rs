@@ -13,6 +13,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::decide::deadline::Deadline;
 use super::decide::failure::{StartFailure, StartPhase, judge};
@@ -23,6 +24,7 @@ use super::step::forget_steps;
 use super::{program, script};
 use crate::link::SESSION_OPENER;
 use crate::link::Stream;
+use crate::tasks::Tasks;
 use crate::wire::{encode, framed};
 
 /// Bytes of a session's errors that are kept: the last ones.
@@ -56,10 +58,10 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    fn follow(mut from: Receiver) -> Self {
+    fn follow(mut from: Receiver, spawner: &Tasks) -> Self {
         let kept = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&kept);
-        let reading = tokio::task::spawn_local(async move {
+        let reading = spawner.spawn("shell errors", Span::current(), async move {
             let mut piece = [0; 1024];
             while let Ok(length @ 1..) = from.read(&mut piece).await {
                 let mut kept = into.borrow_mut();
@@ -97,13 +99,14 @@ impl Session {
         host: Option<&HostAt>,
         order: &BootOrder,
         looks: bool,
+        spawner: &Tasks,
     ) -> Result<(Self, Child), StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
         match method {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
-                Self::spawn(command, false, None, true).map_err(|error| {
+                Self::spawn(command, false, None, true, spawner).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
             }
@@ -117,7 +120,7 @@ impl Session {
                 let words = words_for(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
-                Self::spawn(command, true, Some(script), *lasts)
+                Self::spawn(command, true, Some(script), *lasts, spawner)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
@@ -128,6 +131,7 @@ impl Session {
         with_errors: bool,
         script: Option<Script>,
         lasts: bool,
+        spawner: &Tasks,
     ) -> io::Result<(Self, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if with_errors {
@@ -143,7 +147,7 @@ impl Session {
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
-        let errors = errors.map(Errors::follow);
+        let errors = errors.map(|errors| Errors::follow(errors, spawner));
         Ok((Self { input, reader, errors, script, was_trusted: false, lasts }, child))
     }
 

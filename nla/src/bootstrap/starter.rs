@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
+use tracing::Span;
 
 use super::attempt::{Beginning, attend};
 use super::callback::Callers;
@@ -36,6 +37,7 @@ use crate::link::Accepted;
 use crate::link::Clock;
 use crate::link::Reach;
 use crate::sys::Ended;
+use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
 /// The wait before a host that refuses a session is tried again; it doubles each time, up to so many times, and is
@@ -81,6 +83,8 @@ pub struct Starter {
 pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,
+    /// Spawns the tasks of this starter.
+    pub(super) spawner: Tasks,
     pub(super) deadline: Deadline,
     pub(super) reports: mpsc::UnboundedSender<TargetReport>,
     /// The way to each target: the channel of the session on the way, by the first target behind it.
@@ -109,6 +113,7 @@ impl Starter {
         batch: Option<u32>,
         patience: Duration,
         reports: mpsc::UnboundedSender<TargetReport>,
+        spawner: Tasks,
     ) -> Self {
         let window = match method {
             // Nothing is gained by waiting.
@@ -118,6 +123,7 @@ impl Starter {
         let shared = Rc::new(Shared {
             order,
             method,
+            spawner,
             deadline: Deadline::after(patience),
             reports,
             ways: RefCell::default(),
@@ -128,15 +134,16 @@ impl Starter {
         });
         // Bounded by the number of targets.
         let (tasks, incoming) = mpsc::unbounded_channel();
-        let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
+        let scheduling = schedule(Rc::clone(&shared), window, incoming, tasks.downgrade());
+        let scheduler = shared.spawner.spawn("starter", Span::current(), scheduling);
         Self { tasks, shared, scheduler: scheduler.abort_handle() }
     }
 
     /// Starts the agents at all targets below that `order` names, as who got that order; none if it names none.
-    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>) -> Option<Self> {
+    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), below.batch, below.patience, reports);
+        let starter = Self::new(own, below.method.clone(), below.batch, below.patience, reports, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
@@ -309,7 +316,7 @@ async fn schedule(
                     let is_alone = window.under_way() == 0;
                     let again_later = retries > 0 && (task.tries < retries || !is_alone);
                     if again_later && shared.deadline.allows(wait) {
-                        retry(*task, failure, wait, again.clone());
+                        retry(&shared, *task, failure, wait, again.clone());
                     } else {
                         give_up(&shared, *task, failure, &again);
                     }
@@ -327,8 +334,8 @@ fn retry_time(task: &Task, order: &BootOrder) -> Duration {
     least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
 }
 
-fn retry(task: Task, failure: StartFailure, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
-    tokio::task::spawn_local(async move {
+fn retry(shared: &Shared, task: Task, failure: StartFailure, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
+    shared.spawner.spawn("retry", Span::current(), async move {
         sleep(wait).await;
         if let Some(tasks) = again.upgrade() {
             let _ = tasks.send(Task { tries: task.tries + 1, before: Some(failure), ..task });
@@ -355,7 +362,7 @@ fn reason(before: Option<StartFailure>, last: StartFailure) -> StartFailure {
 impl Shared {
     /// Runs something that ends with the starter.
     pub(super) fn spawn(&self, what: impl Future<Output = ()> + 'static) {
-        let running = tokio::task::spawn_local(what);
+        let running = self.spawner.spawn("shell", Span::current(), what);
         self.sessions.borrow_mut().push(running.abort_handle());
     }
 

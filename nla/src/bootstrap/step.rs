@@ -25,6 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
+use tracing::Span;
 
 use super::attempt::{Channel, converse};
 use super::callback::{Member, Port};
@@ -37,6 +38,7 @@ use super::{program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
 use crate::link::listener as reach;
 use crate::link::{Accepted, HandshakeError};
+use crate::tasks::Tasks;
 use crate::wire::{encode, framed};
 
 /// Lines of the command's errors that are kept: the last ones.
@@ -158,14 +160,14 @@ impl Step {
         };
         let nodes: Vec<&str> = targets.keys().map(String::as_str).collect();
         let tasks = 1..=nodes.len() as u32;
-        let port = Port::open(&shared.order, tasks, &self.own).await?;
+        let port = Port::open(shared, tasks, &self.own).await?;
         let order = BootOrder { target: 0, callback: port.addresses.clone(), ..shared.order.clone() };
 
         let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
         let mut words = step_words(words, &(self.fold)(&nodes), nodes.len());
         words.push(script);
         tracing::debug!(?words, "a step is started");
-        let (pid, mut input, lines) = spawn(&words, &shared.children)
+        let (pid, mut input, lines) = spawn(&words, shared)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
 
         let is_sent = sent.is_some();
@@ -305,7 +307,10 @@ async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, Mem
 }
 
 /// Starts the command: its pid, its input, and the lines that it writes to its standard error.
-fn spawn(words: &[String], children: &Children) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
+fn spawn(
+    words: &[String],
+    Shared { children, spawner, .. }: &Shared,
+) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     // Ctrl-C at the terminal is for the launcher, which tells the agents itself.
@@ -318,7 +323,7 @@ fn spawn(words: &[String], children: &Children) -> io::Result<(u32, Sender, mpsc
     let pid = child.id();
     children.add(child, true);
     let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
-    Ok((pid, input, lines(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?)))
+    Ok((pid, input, lines(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?, spawner)))
 }
 
 /// Lets a command know nothing of the step in which this process runs.
@@ -346,9 +351,9 @@ fn is_about_steps(name: &[u8]) -> bool {
 
 /// Lines, each up to its bound. They are read until they end, whoever wants them: the command must not find
 /// its errors closed.
-fn lines(mut from: Receiver) -> mpsc::Receiver<String> {
+fn lines(mut from: Receiver, spawner: &Tasks) -> mpsc::Receiver<String> {
     let (line, lines) = mpsc::channel(QUEUE);
-    tokio::task::spawn_local(async move {
+    spawner.spawn("step errors", Span::current(), async move {
         let (mut piece, mut held) = ([0; 1024], Vec::new());
         while let Ok(length @ 1..) = from.read(&mut piece).await {
             for &byte in &piece[..length] {

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::future::{pending, ready};
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use pmi::{Answer, Ranks, Request};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -27,11 +26,12 @@ use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
+use crate::bootstrap::BootOrder;
 use crate::bootstrap::agent_shell::ChildShells;
 use crate::core::{Action, Agent, AgentId, Cause, Counted, Failure, Input, NamespaceId, Subtree, Traffic, Up};
-use crate::link::{Accepted, Clock, Link, LinkEvent, Receipt, StreamSink};
+use crate::link::{Accepted, Clock, Link, LinkEvent, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
-use crate::tasks::{Panic, Panics};
+use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, StepFrame, TreePosition, decode, decode_down};
 
 /// The exit code of a process in which a task panicked.
@@ -45,9 +45,6 @@ pub(super) struct AgentSetup {
     pub(super) parent: Accepted,
     pub(super) clock: Clock,
     pub(super) guardian: GuardianLink,
-    pub(super) dead_time: Duration,
-    /// The launcher is on another node.
-    pub(super) is_remote: bool,
     /// The launcher's log of long epochs, if this agent can read it.
     pub(super) log: Option<SegmentReader>,
 }
@@ -57,6 +54,7 @@ pub(super) struct AgentDriver {
     core: Agent,
     recorder: Option<Recorder>,
     clock: Clock,
+    /// The launcher is on another node.
     is_remote: bool,
     here: Subtree,
     guardian: GuardianLink,
@@ -120,10 +118,11 @@ enum Event {
 
 impl AgentDriver {
     /// Prepares the actor of an agent that has joined. Its children are sent to [`joining`](Self::joining).
-    pub(super) fn new(setup: AgentSetup, panics: &Panics) -> io::Result<Self> {
-        let AgentSetup { position, here, parent, clock, guardian, dead_time, is_remote, log } = setup;
+    pub(super) fn new(setup: AgentSetup, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
+        let AgentSetup { position, here, parent, clock, guardian, log } = setup;
+        let dead_time = order.dead_time;
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
-        let input = Rc::new(RefCell::new(InputHub::new(panics.tasks())));
+        let input = Rc::new(RefCell::new(InputHub::new()));
         let hub = Rc::clone(&input);
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
             if lane == Lane::Stdin {
@@ -131,7 +130,7 @@ impl AgentDriver {
             }
         });
         let parent_id = parent.peer;
-        let links = LinkContext::new(panics.tasks(), dead_time);
+        let links = LinkContext::new(tasks.clone(), dead_time);
         let parent = links.start(parent, streams);
         let children = Children::default();
         let mut heartbeat = interval(dead_time / 8);
@@ -140,7 +139,7 @@ impl AgentDriver {
             core: Agent::new(here),
             recorder: Recorder::begin(position)?,
             clock,
-            is_remote,
+            is_remote: order.is_remote(),
             here,
             guardian_end: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,

@@ -71,7 +71,7 @@ impl Children {
         links: &LinkContext,
         mut forward: impl FnMut(Lane, Bytes, Receipt) + 'static,
     ) {
-        let lanes_open = Rc::new(Cell::new(2));
+        let lanes_open = Rc::new(Cell::new(2_u8));
         let (open, output_ended) = (Rc::clone(&lanes_open), Rc::clone(&self.output_ended));
         let child = accepted.peer;
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {

@@ -5,14 +5,19 @@
 
 mod agent;
 mod board;
+mod children;
 mod input;
 mod output;
 mod port;
 mod process;
+mod queue;
 mod recorder;
+mod root;
 mod serving;
+mod shutdown;
 mod startup;
 mod table;
 
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use process::run_agent;
+pub use root::{OutputSink, RootDriver, RootEvent, RootPort, RootSetup};

@@ -108,11 +108,8 @@ async fn admit(
     }
     line.pop();
     let rank = initack::parse(&line).map_err(io::Error::other)?;
-    let task = expected
-        .borrow()
-        .get(&rank)
-        .cloned()
-        .ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
+    let task =
+        expected.borrow().get(&rank).cloned().ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
     stream.write_all(&initack::reply(attributes, rank)).await?;
     stream.set_nodelay(true)?;
     let stream: OwnedFd = stream.into_std()?.into();

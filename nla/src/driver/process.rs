@@ -1,14 +1,16 @@
 //! A whole agent process: from its first instruction until it has joined the tree and its actor runs.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{MissedTickBehavior, interval};
+use tracing::Span;
 
-use super::agent::Driver;
+use super::agent::{AgentDriver, AgentSetup, PANICKED};
 use crate::bootstrap::agent_channel::{self as channel, Channel, connect_to_any};
 use crate::bootstrap::agent_shell::{self as sessions, Joined, Way};
 use crate::bootstrap::{BootCommand, BootOrder, BootReport, Links};
@@ -20,6 +22,7 @@ use crate::link::Clock;
 use crate::link::listener::{self as reach, BoundListener};
 use crate::link::{Accepted, Authenticator, accept_children};
 use crate::sys::{self, GuardianLink, SegmentReader};
+use crate::tasks::{Panics, Tasks};
 use crate::wire::TreePosition;
 
 /// Descriptors for which there is room from the beginning: those of as many ranks as an agent has by
@@ -48,17 +51,20 @@ pub fn run_agent(guardian: GuardianLink) -> ExitCode {
 }
 
 fn begin(order: &BootOrder, guardian: GuardianLink) -> Result<u8, StartFailure> {
-    let limits = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
     sys::reserve_low().map_err(limits)?;
     let descriptors = sys::raise_limit().map_err(limits)?;
     sys::make_room(DESCRIPTORS_AT_ONCE).map_err(limits)?;
     sys::forbid_dump().map_err(limits)?;
     sys::become_subreaper().map_err(limits)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
-    let result = LocalSet::new().block_on(&runtime, live(order, guardian, descriptors));
+    let result = LocalSet::new().block_on(&runtime, live(order, guardian, descriptors, Panics::new("agent")));
     // Nothing that still runs is worth waiting for.
     runtime.shutdown_background();
     result
+}
+
+fn limits(error: io::Error) -> StartFailure {
+    StartFailure::new(StartPhase::Limits, error.to_string())
 }
 
 /// What an agent is told when its place in the tree is known.
@@ -68,11 +74,34 @@ struct Joining {
     opener_port: Option<u16>,
 }
 
-/// Joins the tree and stays in it until the session is over.
-async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
-    if order.links == Links::RemoteShells {
-        return live_in_session(order, guardian, descriptors).await;
+/// Joins the tree and stays in it until the session is over. Returns the exit code.
+async fn live(
+    order: &BootOrder,
+    guardian: GuardianLink,
+    descriptors: u64,
+    mut panics: Panics,
+) -> Result<u8, StartFailure> {
+    let tasks = panics.tasks();
+    let entered = match order.links {
+        Links::Connections => panics.watch("bootstrap", enter(order, guardian, descriptors, tasks)).await,
+        Links::RemoteShells => panics.watch("bootstrap", enter_over_shell(order, guardian, descriptors, tasks)).await,
+    };
+    match entered {
+        Ok(Ok(ControlFlow::Continue(driver))) => Ok(driver.run(&mut panics).await),
+        Ok(Ok(ControlFlow::Break(code))) => Ok(code),
+        Ok(Err(failure)) => Err(failure),
+        Err(panic) => {
+            channel::tell_failure(order, StartFailure::new(StartPhase::Ended, panic.to_string()));
+            Ok(PANICKED)
+        }
     }
+}
+
+/// An agent that has joined the tree, or the exit code of one that has not.
+type Entered = Result<ControlFlow<u8, Box<AgentDriver>>, StartFailure>;
+
+/// Joins the tree over connections.
+async fn enter(order: &BootOrder, guardian: GuardianLink, descriptors: u64, tasks: Tasks) -> Entered {
     let door = reach::listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
@@ -86,58 +115,59 @@ async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Re
         log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
     });
     let here = BootReport::Here { addresses, host: sys::host_name(), descriptors, reads_log: log.is_some() };
-    let channel = Channel::open(order).await?;
-    let mut relay = tokio::task::spawn_local(Relay::new(order, channel).run(here, placed, on_joined));
+    let channel = Channel::open(order, &tasks).await?;
+    let relaying = Relay::new(order, channel, tasks.clone()).run(here, placed, on_joined);
+    let mut relay = tasks.spawn("relay", Span::current(), relaying);
     let Some(joining) = wait(&mut place, &guardian, order.dead_time).await else {
-        // It was told to leave, or nobody is left to tell it anything.
-        return Ok(0);
+        // It was told to leave, or the starter's channel has ended.
+        return Ok(ControlFlow::Break(0));
     };
     let told = Instant::now();
     let attempt = tokio::select! {
         attempt = join(order, joining) => attempt,
-        // Who has started this has given it up, or is gone: no parent will answer.
-        _ = &mut relay => return Ok(0),
+        // The starter has given this agent up, or has exited: no parent will answer.
+        _ = &mut relay => return Ok(ControlFlow::Break(0)),
     };
     let done = attempt.as_ref().map(|_| told.elapsed()).map_err(Clone::clone);
     let _ = joined.send(done);
     let (place, accepted, clock) = match attempt {
         Ok(joined) => joined,
         Err(_) => {
-            // It has been told.
+            // The relay reports the failure before it ends.
             let _ = relay.await;
-            return Ok(251);
+            return Ok(ControlFlow::Break(251));
         }
     };
     let here = place.subtree().unwrap_or(Subtree::whole(0, 1));
     let children: Vec<AgentId> = here.children().map(|child| child.head()).collect();
-    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.is_remote())
-        .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
-    driver.log = log;
+    let setup = AgentSetup { position: place, here, parent: accepted, clock, guardian, log };
+    let driver = AgentDriver::new(setup, order, &tasks).map_err(limits)?;
     if let Some(listener) = listener
         && !children.is_empty()
     {
         let authenticator = Authenticator::new(order.session, order.key.clone(), children);
-        tokio::task::spawn_local(accept_children(listener, authenticator, clock, driver.joining.clone()));
+        let accepting = accept_children(listener, authenticator, clock, driver.joining());
+        tasks.spawn("listener", Span::current(), accepting);
     }
-    Ok(driver.run().await)
+    Ok(ControlFlow::Continue(Box::new(driver)))
 }
 
-/// The same where links go over sessions.
-async fn live_in_session(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
+/// Joins the tree over the pipes of the remote shell that has started this agent.
+async fn enter_over_shell(order: &BootOrder, guardian: GuardianLink, descriptors: u64, tasks: Tasks) -> Entered {
     let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors, reads_log: false };
-    let joined = match sessions::join(order, here, &guardian).await? {
+    let joined = match sessions::join(order, here, &guardian, tasks.clone()).await? {
         Way::Joined(joined) => *joined,
-        Way::Left => return Ok(0),
-        Way::Failed => return Ok(251),
+        Way::Left => return Ok(ControlFlow::Break(0)),
+        Way::Failed => return Ok(ControlFlow::Break(251)),
     };
     let Joined { place, here, accepted, clock, sessions } = joined;
-    let mut driver = Driver::new(place, here, accepted, clock, guardian, order.dead_time, order.is_remote())
-        .map_err(|error| StartFailure::new(StartPhase::Limits, error.to_string()))?;
-    if let Some(sessions) = sessions {
-        sessions.admit(place, here, clock, driver.joining.clone());
-        driver.sessions = Some(sessions);
+    let setup = AgentSetup { position: place, here, parent: accepted, clock, guardian, log: None };
+    let mut driver = AgentDriver::new(setup, order, &tasks).map_err(limits)?;
+    if let Some(shells) = sessions {
+        shells.admit(place, here, clock, driver.joining());
+        driver.child_shells = Some(shells);
     }
-    Ok(driver.run().await)
+    Ok(ControlFlow::Continue(Box::new(driver)))
 }
 
 /// Waits for the agent's place, and keeps its guardian calm meanwhile: others may take their time.
@@ -182,10 +212,10 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(order: &BootOrder, channel: Channel) -> Self {
+    fn new(order: &BootOrder, channel: Channel, tasks: Tasks) -> Self {
         // Bounded by the targets below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
-        let starter = Starter::below(order, events);
+        let starter = Starter::below(order, events, tasks);
         let count = order.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
         let unsettled = (order.target + 1..=order.target + count).collect();
         Self { channel, starter, reports, unsettled, is_remote: order.is_remote() }

@@ -10,7 +10,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::clock::Clock;
@@ -205,7 +205,10 @@ pub async fn accept_children(
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
             connection = reach::next_connection(&listener), if greetings.len() < STRANGERS_MAX => connection,
-            Some(_) = greetings.join_next() => continue,
+            Some(ended) = greetings.join_next() => {
+                pass_on_panic(ended);
+                continue;
+            }
         };
         let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());
         greetings.spawn_local(async move {
@@ -219,7 +222,18 @@ pub async fn accept_children(
     }
     drop(listener);
     // The last child is still to be welcomed.
-    while greetings.join_next().await.is_some() {}
+    while let Some(ended) = greetings.join_next().await {
+        pass_on_panic(ended);
+    }
+}
+
+/// A panic in a task of the listener is one of the listener.
+fn pass_on_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(payload) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(payload);
+    }
 }
 
 /// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
