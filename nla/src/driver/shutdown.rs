@@ -16,7 +16,6 @@
 //! link end after all agents below have ended, so the launcher's end is the last one. After a panic an agent goes
 //! through the last three phases only; its guardian kills the ranks.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::pending;
 use std::sync::Arc;
@@ -122,8 +121,7 @@ impl AgentDriver {
 
     fn kill_leftovers(&mut self, since: Instant) {
         // The remote shells that carry links are children of this process too.
-        let spared =
-            |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_else(BTreeSet::new);
+        let spared = |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_default();
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let refused = sys::has_children_but(&spared(self))
             && sys::kill_children_but(9, &spared(self)) == 0

@@ -107,7 +107,7 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
     let tasks = panics.tasks();
     let mut session = match panics.watch("start", start(plan, agent_hosts, id, secrets, clock, tasks)).await {
         Ok(Ok(Start::Running(session))) => session,
-        Ok(Ok(Start::Ended(ended))) => return Ok(ended),
+        Ok(Ok(Start::Ended(ended))) => return Ok(*ended),
         Ok(Err(error)) => return Err(error),
         Err(panic) => {
             // Dropping the starter has closed the agents' channels, so they leave.

@@ -40,7 +40,7 @@ pub(super) enum Start {
     /// The agents have been started. On other nodes, all have reported.
     Running(Box<Session>),
     /// The launch has failed, and the user was told.
-    Ended(Ended),
+    Ended(Box<Ended>),
 }
 
 /// The parts of a session that bootstrap needs.
@@ -98,7 +98,7 @@ pub(super) async fn start(
     };
     let (bootstrap, locations) = match starting.agents(&mut plan, &mut agent_hosts).await? {
         Ok(started) => started,
-        Err(ended) => return Ok(Start::Ended(ended)),
+        Err(ended) => return Ok(Start::Ended(Box::new(ended))),
     };
     let locations = Arc::new(locations);
     // Bounded: each of the two threads reports at most one closed stream, its end, and each file once.
