@@ -20,7 +20,7 @@ use super::recorder::Recorder;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::bootstrap::agent_shell::ChildShells;
+use crate::bootstrap::ChildShells;
 use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::link::Accepted;
 use crate::link::Clock;
