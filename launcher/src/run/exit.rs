@@ -29,7 +29,7 @@ pub fn code(outcome: &Outcome) -> u8 {
             Cause::Lost { .. } => LOST,
             Cause::Signal { signal, .. } => signalled(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
-            Cause::Broken { .. } | Cause::Left { .. } => 1,
+            Cause::Broken { .. } | Cause::ExitedEarly { .. } => 1,
         },
     }
 }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(failed(Cause::Abort { code: 68_770_831, message: String::new() }), 15);
         assert_eq!(failed(Cause::Abort { code: 0, message: String::new() }), 1);
         assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
-        assert_eq!(failed(Cause::Left { in_fence: true }), 1);
+        assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
         assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
         assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);

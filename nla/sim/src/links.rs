@@ -166,13 +166,13 @@ impl World {
         match (self.mutation, message) {
             (
                 Some(Mutation::MissUpdate { agent, after }),
-                Down::Release { namespace, number, given: ReleaseContent::Update(news) },
+                Down::Release { namespace, number, content: ReleaseContent::Update(news) },
             ) if agent as usize == here && number == after => {
                 let news = match news {
                     Update::Epoch(_) => Update::Epoch(Epoch::default()),
                     Update::Overwritten(_) => Update::Overwritten(Keys::default()),
                 };
-                Down::Release { namespace, number, given: ReleaseContent::Update(news) }
+                Down::Release { namespace, number, content: ReleaseContent::Update(news) }
             }
             (_, message) => message,
         }

@@ -15,7 +15,7 @@
 //! to, and both ends go on with the hello. Who is below an agent is told its place by that agent, once it has joined.
 //!
 //! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes there
-//! are a marker that the order named, and up to [`GREETING_BYTES_MAX`] bytes before it are skipped.
+//! are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`] bytes before it are skipped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
-use crate::core::limits::GREETING_BYTES_MAX;
+use crate::core::limits::SHELL_GREETING_BYTES_MAX;
 use crate::link::Reach;
 use crate::wire::{SessionId, SessionKey, TreePosition};
 
@@ -209,9 +209,9 @@ pub enum BootReport {
     Below(u32, Box<BootReport>),
 }
 
-/// A channel said more than [`GREETING_BYTES_MAX`] bytes, and no marker among them.
+/// A channel said more than [`SHELL_GREETING_BYTES_MAX`] bytes, and no marker among them.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("its channel said {GREETING_BYTES_MAX} bytes, none of them from an agent")]
+#[error("its channel said {SHELL_GREETING_BYTES_MAX} bytes, none of them from an agent")]
 pub struct NoMarker;
 
 /// Where the bytes after `marker` begin in what a channel has said so far; `None` while it may
@@ -219,7 +219,7 @@ pub struct NoMarker;
 pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, NoMarker> {
     match said.windows(MARKER).position(|window| window == marker) {
         Some(at) => Ok(Some(at + MARKER)),
-        None if said.len() > GREETING_BYTES_MAX + MARKER => Err(NoMarker),
+        None if said.len() > SHELL_GREETING_BYTES_MAX + MARKER => Err(NoMarker),
         None => Ok(None),
     }
 }
@@ -235,6 +235,6 @@ mod tests {
         assert_eq!(marked(&said, &marker), Ok(None));
         said.extend_from_slice(&marker);
         assert_eq!(marked(&said, &marker), Ok(Some(said.len())));
-        assert_eq!(marked(&vec![b'x'; GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
+        assert_eq!(marked(&vec![b'x'; SHELL_GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
     }
 }

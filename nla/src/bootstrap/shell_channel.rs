@@ -8,7 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{MARKER, marked};
-use crate::core::limits::{BOOT_BYTES_MAX, GREETING_BYTES_MAX};
+use crate::core::limits::{BOOT_BYTES_MAX, SHELL_GREETING_BYTES_MAX};
 use crate::wire::decode;
 
 /// What the other end says.
@@ -34,7 +34,7 @@ impl Reader {
                 self.said.drain(..=at + length);
                 return Ok(Some(word));
             }
-            if self.said.len() > GREETING_BYTES_MAX {
+            if self.said.len() > SHELL_GREETING_BYTES_MAX {
                 return Err(not_an_agent());
             }
             if !self.more().await? {

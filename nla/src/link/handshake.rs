@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::clock::Clock;
 use super::listener as reach;
 use super::stream::Stream;
-use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
+use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
@@ -192,7 +192,7 @@ impl Authenticator {
 }
 
 /// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
-/// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time. When this is dropped, whoever is
+/// holds up nobody, and at most [`UNAUTHENTICATED_MAX`] are heard at a time. When this is dropped, whoever is
 /// being let in is not, and nothing is said of it.
 pub async fn accept_children(
     listener: TcpListener,
@@ -204,7 +204,7 @@ pub async fn accept_children(
     let mut greetings = JoinSet::new();
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
-            connection = reach::next_connection(&listener), if greetings.len() < STRANGERS_MAX => connection,
+            connection = reach::next_connection(&listener), if greetings.len() < UNAUTHENTICATED_MAX => connection,
             Some(_) = greetings.join_next() => continue,
         };
         let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());

@@ -82,17 +82,17 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
     if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = rmp_serde::from_slice(bytes) {
         let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
-        return Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) });
+        return Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
     match rmp_serde::from_slice(bytes) {
         // The epoch is the message's last part: nothing is behind it.
         Ok(BorrowedRelease::Release {
             namespace,
             number,
-            given: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
+            content: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
         }) if epoch.as_ptr_range().end == bytes.as_ptr_range().end => {
             let epoch = Epoch::from_bytes(bytes.slice_ref(epoch))?;
-            Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
+            Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) })
         }
         // Any other message, or none.
         _ => decode(bytes),
@@ -106,7 +106,7 @@ enum BorrowedRelease<'a> {
         namespace: NamespaceId,
         number: u32,
         #[serde(borrow)]
-        given: BorrowedContent<'a>,
+        content: BorrowedContent<'a>,
     },
 }
 
@@ -149,7 +149,7 @@ impl DownEncoder {
     /// The bytes of `message`. Where the children can read the launcher's log, `in_log` gives the offset
     /// of these bytes in it: only that is sent of a long epoch.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
-        let Down::Release { namespace, number, given: ReleaseContent::Update(news) } = message else {
+        let Down::Release { namespace, number, content: ReleaseContent::Update(news) } = message else {
             return encode(message).into();
         };
         match &self.release {
@@ -184,7 +184,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::core::{Seat, Up};
+    use crate::core::{RingPosition, Up};
     use pmi::{Entry, LookUpResult};
     use serde_bytes::ByteBuf;
 
@@ -201,14 +201,14 @@ mod tests {
 
     #[test]
     fn children_get_the_same_epoch_and_seats_of_their_own() {
-        let release = |given| Down::Release { namespace: NamespaceId(0), number: 3, given };
+        let release = |content| Down::Release { namespace: NamespaceId(0), number: 3, content };
         let mut encoder = DownEncoder::default();
         let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
         let epoch = release(ReleaseContent::Update(Update::Epoch(entries)));
         let bytes = encoder.encode(&epoch, |_| None);
         assert_eq!(bytes.as_ptr(), encoder.encode(&epoch, |_| None).as_ptr(), "encoded once");
         for position in [0, 4] {
-            let seat = Seat { position, from_left: vec![0xff], from_right: Vec::new() };
+            let seat = RingPosition { position, from_left: vec![0xff], from_right: Vec::new() };
             let ring = release(ReleaseContent::Ring(seat));
             assert_eq!(decode::<Down>(&encoder.encode(&ring, |_| None)).unwrap(), ring);
         }
@@ -219,15 +219,15 @@ mod tests {
         let namespace = NamespaceId(3);
         for (key, value) in [("key", Some("value")), ("key", Some("")), ("key", None)] {
             let bytes = |text: &str| ByteBuf::from(text);
-            let finding = match value {
+            let result = match value {
                 Some(value) => LookUpResult::Entry(Entry::new(key.as_bytes(), value.as_bytes())),
                 None => LookUpResult::Absent(key.to_owned().into()),
             };
-            let down = Down::Got { namespace, finding: finding.clone() };
+            let down = Down::Got { namespace, result: result.clone() };
             let fields = HashMap::from([("Got", (namespace, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&down), encode(&fields));
             assert_eq!(decode_down(&encode(&down).into(), |_, _| None).unwrap(), down);
-            let up = Up::Got { namespace, number: 300, finding };
+            let up = Up::Got { namespace, number: 300, result };
             let fields = HashMap::from([("Got", (namespace, 300, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&up), encode(&fields));
             assert_eq!(decode::<Up>(&encode(&up)).unwrap(), up);
@@ -241,12 +241,12 @@ mod tests {
     #[test]
     fn an_epoch_is_read_without_a_copy() {
         let epoch = Epoch::from_entries([(&b"key"[..], &[7; 1000][..])]);
-        let given = ReleaseContent::Update(Update::Epoch(epoch));
-        let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
+        let content = ReleaseContent::Update(Update::Epoch(epoch));
+        let release = Down::Release { namespace: NamespaceId(3), number: 9, content };
         let bytes = Bytes::from(encode(&release));
         let read = decode_down(&bytes, |_, _| None).unwrap();
         assert_eq!(read, release);
-        let Down::Release { given: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
+        let Down::Release { content: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
             panic!("a release")
         };
         assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
@@ -254,8 +254,8 @@ mod tests {
         assert!(matches!(decode_down(&whole.into(), |_, _| None), Err(CodingError::TooLong(1))));
         assert!(decode_down(&bytes.slice(..500), |_, _| None).is_err());
         assert_eq!(decode_down(&encode(&Down::Leave).into(), |_, _| None).unwrap(), Down::Leave);
-        let seat = Seat { position: 1, from_left: vec![1], from_right: vec![2] };
-        let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: ReleaseContent::Ring(seat) };
+        let seat = RingPosition { position: 1, from_left: vec![1], from_right: vec![2] };
+        let ring = Down::Release { namespace: NamespaceId(3), number: 9, content: ReleaseContent::Ring(seat) };
         assert_eq!(decode_down(&encode(&ring).into(), |_, _| None).unwrap(), ring);
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let (namespace, number) = (NamespaceId(3), 9);
         let release = |value: usize| {
             let epoch = Epoch::from_entries([(&b"key"[..], &vec![7; value][..])]);
-            (epoch.clone(), Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
+            (epoch.clone(), Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) })
         };
         let (epoch, long) = release(EPOCH_IN_LOG_BYTES_MIN);
         let mut encoder = DownEncoder::default();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 
 use nla::bootstrap::{Bootstrap, Links};
-use nla::core::{AgentId, Counted, Failure, Outcome};
+use nla::core::{AgentId, DriverCounts, Failure, Outcome};
 use nla::link::LinkEvent;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -108,11 +108,11 @@ impl Session {
     }
 
     fn statistics(&self, fanout: u32) -> Statistics {
-        let counted = Counted {
+        let counted = DriverCounts {
             down: self.down,
             link_bytes: self.meter.link_bytes(),
             stream_bytes: self.meter.stream_bytes(),
-            ..Counted::default()
+            ..DriverCounts::default()
         };
         Statistics {
             policy: self.session.cache,

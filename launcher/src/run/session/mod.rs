@@ -14,7 +14,8 @@ use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, CachePolicy, Down, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing, Traffic,
+    AgentId, CachePolicy, Down, DurationHistogram, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Timing,
+    Traffic,
 };
 use nla::link::Reach;
 use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
@@ -130,7 +131,7 @@ struct Session {
     ending_told: bool,
     meter: Meter,
     down: Traffic,
-    fences: Times,
+    fences: DurationHistogram,
     /// When the input came that is being handled.
     handling: Time,
 }
@@ -265,7 +266,7 @@ async fn live(
         ending_told: false,
         meter: Meter::default(),
         down: Traffic::default(),
-        fences: Times::default(),
+        fences: DurationHistogram::default(),
         handling: Time::ZERO,
         root: Root::new(settings),
     };
@@ -307,7 +308,8 @@ async fn live(
                 session.handle(RootInput::Timeout);
             }
             _ = glances.tick(), if session.progress.is_wanted() => {
-                let ((agents, agents_all), (started, arrived)) = (bootstrap.progress(), session.root.come());
+                let (agents, agents_all) = bootstrap.progress();
+                let nla::core::RankProgress { started, arrived } = session.root.progress();
                 let ranks_all = u64::from(session.size);
                 session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
             }

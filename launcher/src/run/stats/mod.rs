@@ -30,7 +30,7 @@ pub struct Statistics {
 impl Statistics {
     /// How many agents have told theirs.
     fn reported(&self) -> u64 {
-        self.stats.places().saturating_sub(1)
+        self.stats.members().saturating_sub(1)
     }
 
     /// For people: a line about the session, and tables with a row for each level.
