@@ -9,13 +9,41 @@ use std::time::Duration;
 use nla::bootstrap::{HostAt, Links, Method, RemoteProgram, Sent};
 use thiserror::Error;
 
-use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
+use crate::cluster::manager::Manager;
 use crate::cluster::node_list::Node;
-use crate::forecast::model::{Recommendation, Shape};
 use crate::plan::Plan;
+use crate::plan::request::{BootstrapKind, LaunchOptions, LaunchShape};
 
 /// By when all agents must be there, where `--start-timeout` is not typed.
 const PATIENCE_DEFAULT: Duration = Duration::from_secs(30);
+
+/// The way to start agents that a model recommends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recommended {
+    /// Flat, or a tree.
+    pub shape: Shape,
+    /// The fan-out of the best tree, also where the shape is flat.
+    pub tree_fanout: u32,
+}
+
+/// Which process starts the agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The launcher starts all agents.
+    Flat,
+    /// Agents start agents.
+    Tree,
+}
+
+impl Shape {
+    /// Returns the name that `--launch` uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flat => "flat",
+            Self::Tree => "tree",
+        }
+    }
+}
 
 /// Agents on other nodes: which nodes there are, which of them the plan uses, and how to get there.
 pub struct RemoteLaunch {
@@ -79,7 +107,7 @@ pub enum MethodError {
         option: &'static str,
     },
     /// A manager whose own command is not fit for it.
-    #[error("--bootstrap {} cannot start agents: {}", word(*.0), why_not(*.0).unwrap_or_default())]
+    #[error("--bootstrap {} cannot start agents: {}", .0.word(), why_not(*.0).unwrap_or_default())]
     Unfit(Manager),
 }
 
@@ -195,17 +223,6 @@ pub fn why_not(manager: Manager) -> Option<&'static str> {
     }
 }
 
-/// A manager, as `--bootstrap` calls it.
-pub fn word(manager: Manager) -> &'static str {
-    match manager {
-        Manager::Slurm => "slurm",
-        Manager::Pbs => "pbs",
-        Manager::Lsf => "lsf",
-        Manager::Sge => "sge",
-        Manager::Flux => "flux",
-    }
-}
-
 /// What is sent where the program is not, to be filled in: `None` for a method that sends nothing.
 pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
     match method {
@@ -222,12 +239,7 @@ fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
 /// the agent would take it for something that its ranks have left.
 ///
 /// `typed` is the user's own `--fanout`; where nothing is typed, the model has the say.
-pub fn launch_fanout(
-    shape: LaunchShape,
-    typed: Option<u32>,
-    recommended: &Recommendation,
-    method: &Method,
-) -> Option<u32> {
+pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, recommended: Recommended, method: &Method) -> Option<u32> {
     let lasts = matches!(method, Method::RemoteShell { lasts: true, .. } | Method::Step { .. });
     let is_tree = match shape {
         _ if lasts => false,
@@ -243,7 +255,7 @@ pub fn launch_fanout(
 pub fn shell_link_fanout(
     shape: LaunchShape,
     typed: Option<u32>,
-    recommended: &Recommendation,
+    recommended: Recommended,
     method: &Method,
 ) -> Result<Option<u32>, MethodError> {
     // Whether a command of the user's is there on the nodes, nobody knows.
@@ -324,7 +336,6 @@ impl RemoteLaunch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forecast::model::{Constants, recommend};
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
@@ -389,18 +400,18 @@ mod tests {
     fn who_starts_whom_is_as_typed_or_as_the_model_says() {
         let chosen = |manager| method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run")).unwrap();
         let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
-        let few = recommend(8, 16, &Constants::default());
-        let many = recommend(1024, 16, &Constants::default());
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
-        assert_eq!(launch_fanout(Auto, None, &few, &ssh), None);
-        assert_eq!(launch_fanout(Auto, None, &many, &ssh), Some(many.fanout));
-        assert_eq!(launch_fanout(Auto, Some(2), &many, &ssh), Some(2));
-        assert_eq!(launch_fanout(Tree, None, &few, &ssh), Some(few.tree_fanout));
-        assert_eq!(launch_fanout(Tree, Some(2), &few, &ssh), Some(2));
+        assert_eq!(launch_fanout(Auto, None, few, &ssh), None);
+        assert_eq!(launch_fanout(Auto, None, many, &ssh), Some(many.tree_fanout));
+        assert_eq!(launch_fanout(Auto, Some(2), many, &ssh), Some(2));
+        assert_eq!(launch_fanout(Tree, None, few, &ssh), Some(few.tree_fanout));
+        assert_eq!(launch_fanout(Tree, Some(2), few, &ssh), Some(2));
         for shape in [Flat, Linear] {
-            assert_eq!(launch_fanout(shape, Some(2), &many, &ssh), None);
+            assert_eq!(launch_fanout(shape, Some(2), many, &ssh), None);
         }
-        assert_eq!(launch_fanout(Tree, Some(2), &many, &srun), None, "a step's processes end with it");
+        assert_eq!(launch_fanout(Tree, Some(2), many, &srun), None, "a step's processes end with it");
     }
 
     #[test]
@@ -416,20 +427,20 @@ mod tests {
         let ssh = ssh.unwrap();
         let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
         let exec = chosen(&LaunchOptions { bootstrap: Some(exec), ..options }, None).unwrap();
-        let few = recommend(8, 16, &Constants::default());
-        let many = recommend(1024, 16, &Constants::default());
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
-        assert_eq!(shell_link_fanout(Auto, None, &few, &ssh), Ok(None));
-        assert_eq!(shell_link_fanout(Auto, None, &many, &ssh), Ok(Some(many.tree_fanout)));
-        assert_eq!(shell_link_fanout(Auto, None, &many, &exec), Ok(None), "nodes may not have the command");
-        assert_eq!(shell_link_fanout(Tree, None, &few, &exec), Ok(Some(few.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, few, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Auto, None, many, &ssh), Ok(Some(many.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, many, &exec), Ok(None), "nodes may not have the command");
+        assert_eq!(shell_link_fanout(Tree, None, few, &exec), Ok(Some(few.tree_fanout)));
         for shape in [Auto, Tree] {
-            assert_eq!(shell_link_fanout(shape, Some(2), &few, &exec), Ok(Some(2)));
+            assert_eq!(shell_link_fanout(shape, Some(2), few, &exec), Ok(Some(2)));
         }
-        assert_eq!(shell_link_fanout(Flat, None, &many, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Flat, None, many, &ssh), Ok(None));
         for (shape, name) in [(Flat, "flat"), (Linear, "linear")] {
             let error = MethodError::Fanout { shape: name, fanout: 2 };
-            assert_eq!(shell_link_fanout(shape, Some(2), &many, &ssh), Err(error));
+            assert_eq!(shell_link_fanout(shape, Some(2), many, &ssh), Err(error));
         }
     }
 

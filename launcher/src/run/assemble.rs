@@ -11,12 +11,12 @@ use nla::bootstrap::{StartFailure, StartPhase};
 use nla::sys;
 use tokio::time::Instant;
 
-use crate::cli::LaunchOptions;
 use crate::cluster::hosts::fold;
+use crate::exit;
 use crate::plan::Plan;
 use crate::plan::remote_launch::RemoteLaunch;
+use crate::plan::request::LaunchOptions;
 use crate::run::bootstrap::Bootstrap;
-use crate::run::exit;
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};

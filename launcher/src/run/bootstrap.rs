@@ -20,9 +20,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cluster::hosts::fold;
-use crate::forecast::timing::Arrivals;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::progress::PAUSE;
+use crate::run::timing::Arrivals;
 
 /// Agents on their way into the tree.
 pub(crate) struct Bootstrap {

@@ -3,7 +3,6 @@
 mod assemble;
 mod bootstrap;
 pub mod demo;
-pub mod exit;
 pub(crate) mod input;
 mod output;
 pub(crate) mod pattern;
@@ -13,3 +12,4 @@ pub mod report;
 pub mod session;
 mod signals;
 pub mod stats;
+pub mod timing;
