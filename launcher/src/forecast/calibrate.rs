@@ -280,10 +280,11 @@ fn told(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path) -
 mod tests {
     use std::cell::RefCell;
 
+    use nla::bootstrap::ArrivalTimes;
     use nla::core::{AgentId, Timing};
 
     use super::*;
-    use crate::run::timing::{Arrivals, Phases};
+    use crate::run::timing::Phases;
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)
@@ -297,7 +298,7 @@ mod tests {
     /// What a session on hosts of one core, which is this one's, takes: 100 ms for each session and 20 ms of waiting.
     fn session(request: &Request, field: &NodeList) -> Ended {
         let (hosts, ranks) = (field.nodes().len() as u32, request.commands[0].nprocs.unwrap());
-        let mut arrivals = Arrivals::from(ms(1));
+        let mut arrivals = ArrivalTimes::from(ms(1));
         let mut spawn = PhaseTimes::default();
         for host in 1..=hosts {
             arrivals.on_here(ms(21 + 100 * u64::from(host)), host);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use nla::bootstrap::Links;
+use nla::bootstrap::{Links, NodeChoice};
 use thiserror::Error;
 
 use crate::cluster::allocation::Allocation;
@@ -148,26 +148,21 @@ pub fn prepare_remote(
         targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     }
     let pool = used.union(&held_back).copied().collect();
-    let (batch, patience) = (launch.batch, remote_launch::patience(launch));
-    let most = used.len();
+    let choice = NodeChoice {
+        nodes: all.len(),
+        targets,
+        pool,
+        min: least,
+        max: used.len(),
+        is_one_tree: links == Links::RemoteShells && fanout.is_some(),
+    };
+    let (batch, timeout) = (launch.batch, remote_launch::timeout(launch));
     // The job keeps its size when nodes fail.
     let request = plan.settled(&request);
     let replan = move |left_out: &BTreeSet<usize>| {
         plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.to_string())
     };
-    let remote = RemoteLaunch {
-        nodes: all,
-        targets,
-        pool,
-        links,
-        least,
-        most,
-        method,
-        fanout,
-        batch,
-        patience,
-        replan: Box::new(replan),
-    };
+    let remote = RemoteLaunch { nodes: all, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
     Ok((plan, remote))
 }
 

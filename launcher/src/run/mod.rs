@@ -1,7 +1,6 @@
 //! A session at work: agents, streams, signals, reports and the exit code.
 
 mod assemble;
-mod bootstrap;
 pub mod demo;
 pub(crate) mod input;
 mod output;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::failure::{StartFailure, StartPhase};
+use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, Time};
@@ -45,7 +45,7 @@ impl Channel {
         };
         let mut accepted = call(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
         let lost = |error| StartFailure::new(StartPhase::ConnectBack, format!("the launcher is gone: {error}"));
-        accepted.say(&BootReport::Task { node }).await.map_err(lost)?;
+        accepted.send(&BootReport::Task { node }).await.map_err(lost)?;
         Ok(Self::Callback(Box::new(accepted)))
     }
 
@@ -53,7 +53,7 @@ impl Channel {
     pub(crate) async fn tell(&mut self, report: &BootReport) -> io::Result<()> {
         match self {
             Self::Own(_) => write_report(report),
-            Self::Callback(accepted) => accepted.say(report).await.map_err(io::Error::other),
+            Self::Callback(accepted) => accepted.send(report).await.map_err(io::Error::other),
         }
     }
 
@@ -62,7 +62,7 @@ impl Channel {
     pub(crate) async fn next(&mut self) -> Option<BootCommand> {
         match self {
             Self::Own(commands) => commands.recv().await,
-            Self::Callback(accepted) => accepted.hear().await.ok(),
+            Self::Callback(accepted) => accepted.receive().await.ok(),
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::agent_channel::close_own;
-use super::failure::{StartFailure, StartPhase};
+use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell_channel::Reader;
 use super::starter::{Starter, TargetReport};
@@ -28,12 +28,12 @@ use crate::sys::{self, Ended, GuardianLink};
 use crate::wire::{TreePosition, encode, framed};
 
 /// The sessions that an agent has opened, each of which carries the link to a child.
-pub(crate) struct Sessions {
+pub(crate) struct ChildShells {
     starter: Starter,
     reports: mpsc::UnboundedReceiver<TargetReport>,
 }
 
-impl Sessions {
+impl ChildShells {
     fn open(order: &BootOrder) -> Option<Self> {
         // Bounded by the targets below: each has three things to report.
         let (events, reports) = mpsc::unbounded_channel();
@@ -97,7 +97,7 @@ pub(crate) struct Joined {
     pub(crate) here: Subtree,
     pub(crate) accepted: Accepted,
     pub(crate) clock: Clock,
-    pub(crate) sessions: Option<Sessions>,
+    pub(crate) sessions: Option<ChildShells>,
 }
 
 /// Standard input and output, as the way to who has opened this session.
@@ -134,7 +134,7 @@ pub(crate) async fn join(order: &BootOrder, here: BootReport, guardian: &Guardia
         let words = format!("its standard input and output cannot carry a link: {error}");
         StartFailure::new(StartPhase::Join, words)
     })?;
-    let mut sessions = Sessions::open(order);
+    let mut sessions = ChildShells::open(order);
     if own.tell(&here).await.is_err() {
         return Ok(Way::Left);
     }
@@ -149,7 +149,7 @@ pub(crate) async fn join(order: &BootOrder, here: BootReport, guardian: &Guardia
     }
     let above = Subtree::whole(place.agents, place.fanout).parent_of(place.agent).unwrap_or(AgentId::ROOT);
     let (input, said) = own.reader.into_parts();
-    let stream = Stream::session(input, own.output);
+    let stream = Stream::pipes(input, own.output);
     let joined = connect_over(stream, BytesMut::from(&said[..]), above, place.agent, order.session, &order.key).await;
     match joined {
         Ok((accepted, now)) => {
@@ -179,7 +179,7 @@ fn subtree(order: &BootOrder, place: TreePosition) -> Option<Subtree> {
 async fn wait(
     order: &BootOrder,
     own: &mut Own,
-    mut sessions: Option<&mut Sessions>,
+    mut sessions: Option<&mut ChildShells>,
     guardian: &GuardianLink,
 ) -> Option<TreePosition> {
     let mut beat = interval(order.dead_time / 4);

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::callback::Member;
-use super::failure::StartFailure;
+use super::decide::failure::StartFailure;
 use super::processes::Children;
 use super::protocol::{BootCommand, BootOrder, BootReport, Method};
 use super::shell::Session;

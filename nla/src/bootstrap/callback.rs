@@ -12,14 +12,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::failure::{StartFailure, StartPhase};
+use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
 use crate::link::Clock;
 use crate::link::listener::{self as reach, BoundListener};
-use crate::link::{Accepted, Authenticator, let_in};
+use crate::link::{Accepted, Authenticator, accept_children};
 
 /// Bound of the queue of those that have called.
 const QUEUE: usize = 64;
@@ -42,7 +42,7 @@ impl Port {
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
         let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
-        let door = reach::open(order.reach).await.map_err(no_port)?;
+        let door = reach::listen(order.reach).await.map_err(no_port)?;
         let Some(BoundListener { mut addresses, listener }) = door else {
             return Err(no_port(io::ErrorKind::Unsupported.into()));
         };
@@ -53,7 +53,7 @@ impl Port {
         let (arrived, arrivals) = mpsc::channel(QUEUE);
         let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
         // They take the session's time from their parents.
-        let door = tokio::task::spawn_local(let_in(listener, authenticator, Clock::start(), arrived));
+        let door = tokio::task::spawn_local(accept_children(listener, authenticator, Clock::start(), arrived));
         Ok(Self { addresses, arrivals, door })
     }
 
@@ -105,7 +105,7 @@ impl Callers {
         let (waiter, call) = oneshot::channel();
         self.awaited.borrow_mut().insert(target, waiter);
         if let Ok(mut accepted) = call.await {
-            match timeout(HELLO_TIME, accepted.hear()).await {
+            match timeout(HELLO_TIME, accepted.receive()).await {
                 Ok(Ok(report)) => return (Member::new(accepted, StartPhase::Ended), report),
                 other => tracing::warn!(target, ?other, "an agent has called and does not say what it should"),
             }
@@ -130,11 +130,11 @@ impl Member {
     pub(super) async fn next_of(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Option<BootReport> {
         loop {
             let command = tokio::select! {
-                report = self.accepted.hear() => return report.ok(),
+                report = self.accepted.receive() => return report.ok(),
                 Some(command) = commands.recv() => command,
             };
             // If it does not listen any more, it says nothing more either.
-            let _ = self.accepted.say(&command).await;
+            let _ = self.accepted.send(&command).await;
         }
     }
 

@@ -8,25 +8,26 @@ pub(crate) mod agent_channel;
 pub(crate) mod agent_shell;
 mod attempt;
 mod callback;
-mod deadline;
-mod failure;
+mod decide;
 mod processes;
 mod program;
 mod protocol;
+mod root;
 mod script;
 mod shell;
 mod shell_channel;
 mod shell_links;
-mod slurm;
 mod starter;
 mod step;
-mod window;
 
-pub use failure::{StartFailure, StartPhase};
+pub use decide::arrival_times::ArrivalTimes;
+pub use decide::failure::{StartFailure, StartPhase};
+pub use decide::node_choice::NodeChoice;
 pub use program::own_program;
 pub use protocol::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, RemoteProgram, Sent, marked,
 };
+pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;
 pub use shell::opening_words;
 pub use starter::{Starter, TargetReport};

@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::failure::StartFailure;
+use super::decide::failure::StartFailure;
 use crate::core::limits::GREETING_BYTES_MAX;
 use crate::link::Reach;
 use crate::wire::{SessionId, SessionKey, TreePosition};

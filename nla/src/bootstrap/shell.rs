@@ -14,8 +14,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::deadline::Deadline;
-use super::failure::{StartFailure, StartPhase, judge};
+use super::decide::deadline::Deadline;
+use super::decide::failure::{StartFailure, StartPhase, judge};
 use super::protocol::{BootCommand, BootOrder, BootReport, HostAt, Method, RemoteProgram};
 use super::shell_channel::Reader;
 use super::starter::END_TIME;
@@ -196,7 +196,7 @@ impl Session {
     /// What links go over, with what has come that way already, and who follows the session's errors.
     pub(super) fn into_parts(self) -> (Stream, BytesMut, Option<Errors>) {
         let (output, said) = self.reader.into_parts();
-        (Stream::session(output, self.input), BytesMut::from(&said[..]), self.errors)
+        (Stream::pipes(output, self.input), BytesMut::from(&said[..]), self.errors)
     }
 
     /// What a session that is over says by its end: its process's exit code, and its last words.

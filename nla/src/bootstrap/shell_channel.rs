@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use super::failure::{StartFailure, StartPhase};
+use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{MARKER, marked};
 use crate::core::limits::{BOOT_BYTES_MAX, GREETING_BYTES_MAX};
 use crate::wire::decode;

@@ -13,14 +13,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::failure::{StartFailure, StartPhase, judge};
+use super::decide::failure::{StartFailure, StartPhase, judge};
 use super::protocol::BootReport;
 use super::shell::Session;
 use super::starter::{END_TIME, Shared};
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
 use crate::link::Clock;
-use crate::link::{Accepted, Authenticator, GreetingError, accept_over};
+use crate::link::{Accepted, Authenticator, HandshakeError, accept_over};
 
 /// What a starter needs to make links of its sessions.
 #[derive(Default)]
@@ -102,7 +102,7 @@ pub(super) async fn take_over(shared: &Shared, target: u32, session: Session, pi
 }
 
 /// Why there is no link over a session.
-fn failure(error: &GreetingError, code: Option<i32>, said: &str) -> StartFailure {
+fn failure(error: &HandshakeError, code: Option<i32>, said: &str) -> StartFailure {
     let words = match said.trim() {
         "" => format!("no link came about over its session: {error}"),
         said => format!("no link came about over its session: {error}; its last words: {}", judge(code, said).words),

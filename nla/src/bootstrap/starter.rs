@@ -23,14 +23,14 @@ use tokio::time::sleep;
 
 use super::attempt::{Beginning, attend};
 use super::callback::Callers;
-use super::deadline::Deadline;
-use super::failure::{StartFailure, StartPhase};
+use super::decide::deadline::Deadline;
+use super::decide::failure::{StartFailure, StartPhase};
+use super::decide::window::Window;
 use super::processes::Children;
 use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method};
 use super::shell::Session;
 use super::shell_links::ShellLinks;
 use super::step::Step;
-use super::window::Window;
 use crate::core::{AgentId, Subtree};
 use crate::link::Accepted;
 use crate::link::Clock;

@@ -28,15 +28,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attempt::{Channel, converse};
 use super::callback::{Member, Port};
-use super::failure::{StartFailure, StartPhase};
+use super::decide::failure::{StartFailure, StartPhase};
+use super::decide::slurm::{is_in_list, judge_step, step_word};
 use super::processes::Children;
 use super::protocol::{BootOrder, BootReport, Method, RemoteProgram, Sent};
-use super::slurm::{is_in_list, judge_step, step_word};
 use super::starter::{END_TIME, Shared};
 use super::{program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
 use crate::link::listener as reach;
-use crate::link::{Accepted, GreetingError};
+use crate::link::{Accepted, HandshakeError};
 use crate::wire::{encode, framed};
 
 /// Lines of the command's errors that are kept: the last ones.
@@ -293,8 +293,8 @@ impl<'a> Roster<'a> {
 
 /// Hears which task somebody is, and its agent's first words.
 async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, Member, BootReport)>) {
-    let words = async { Ok((accepted.hear().await?, accepted.hear().await?)) };
-    let words: Result<Result<_, GreetingError>, _> = timeout(HELLO_TIME, words).await;
+    let words = async { Ok((accepted.receive().await?, accepted.receive().await?)) };
+    let words: Result<Result<_, HandshakeError>, _> = timeout(HELLO_TIME, words).await;
     match words {
         Ok(Ok((BootReport::Task { node }, report))) => {
             // Nobody hears it when the step is over.

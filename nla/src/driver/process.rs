@@ -18,7 +18,7 @@ use crate::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use crate::core::{AgentId, Subtree};
 use crate::link::Clock;
 use crate::link::listener::{self as reach, BoundListener};
-use crate::link::{Accepted, Authenticator, let_in};
+use crate::link::{Accepted, Authenticator, accept_children};
 use crate::sys::{self, GuardianLink, SegmentReader};
 use crate::wire::TreePosition;
 
@@ -73,7 +73,7 @@ async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Re
     if order.links == Links::RemoteShells {
         return live_in_session(order, guardian, descriptors).await;
     }
-    let door = reach::open(order.reach).await.map_err(|error| {
+    let door = reach::listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
     let (addresses, listener) =
@@ -117,7 +117,7 @@ async fn live(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Re
         && !children.is_empty()
     {
         let authenticator = Authenticator::new(order.session, order.key.clone(), children);
-        tokio::task::spawn_local(let_in(listener, authenticator, clock, driver.joining.clone()));
+        tokio::task::spawn_local(accept_children(listener, authenticator, clock, driver.joining.clone()));
     }
     Ok(driver.run().await)
 }

@@ -25,7 +25,7 @@ use crate::wire::{
 
 /// Why a connection did not become a link.
 #[derive(Debug, Error)]
-pub enum GreetingError {
+pub enum HandshakeError {
     /// One end has no reason to trust the other.
     #[error(transparent)]
     Hello(#[from] HelloError),
@@ -40,10 +40,10 @@ pub enum GreetingError {
     Late,
     /// It proved to be of the session, but is not awaited here.
     #[error("agent {0} is not awaited here, or is here already")]
-    NotAwaited(AgentId),
+    NotExpected(AgentId),
 }
 
-impl GreetingError {
+impl HandshakeError {
     /// The connection broke, and nothing was wrong before.
     fn went_away(&self) -> bool {
         matches!(self, Self::Io(_))
@@ -61,13 +61,13 @@ pub struct Accepted {
 
 impl Accepted {
     /// Sends a message of at most a record's size, before this is a link or where it never becomes one.
-    pub(crate) async fn say<M: serde::Serialize>(&mut self, message: &M) -> Result<(), GreetingError> {
-        say(&mut self.stream, &mut self.established, message).await
+    pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
+        send(&mut self.stream, &mut self.established, message).await
     }
 
     /// The next such message of the other end. Nothing is lost if it is dropped before it is done.
-    pub(crate) async fn hear<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, GreetingError> {
-        hear(&mut self.stream, &mut self.established, &mut self.leftover).await
+    pub(crate) async fn receive<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, HandshakeError> {
+        receive(&mut self.stream, &mut self.established, &mut self.leftover).await
     }
 }
 
@@ -78,8 +78,8 @@ pub async fn connect(
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
-) -> Result<(Accepted, Time), GreetingError> {
-    timeout(HELLO_TIME, greet(address, parent, agent, session, key)).await.map_err(|_| GreetingError::Late)?
+) -> Result<(Accepted, Time), HandshakeError> {
+    timeout(HELLO_TIME, greet(address, parent, agent, session, key)).await.map_err(|_| HandshakeError::Late)?
 }
 
 /// The same over the agent's own session, from whose opener `leftover` has come already.
@@ -90,9 +90,9 @@ pub(crate) async fn connect_over(
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
-) -> Result<(Accepted, Time), GreetingError> {
+) -> Result<(Accepted, Time), HandshakeError> {
     let greeting = introduce(stream, leftover, parent, agent, session, key);
-    timeout(HELLO_TIME, greeting).await.map_err(|_| GreetingError::Late)?
+    timeout(HELLO_TIME, greeting).await.map_err(|_| HandshakeError::Late)?
 }
 
 async fn greet(
@@ -101,7 +101,7 @@ async fn greet(
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
-) -> Result<(Accepted, Time), GreetingError> {
+) -> Result<(Accepted, Time), HandshakeError> {
     let stream = Stream::connection(TcpStream::connect(address).await?);
     introduce(stream, BytesMut::new(), parent, agent, session, key).await
 }
@@ -114,7 +114,7 @@ async fn introduce(
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
-) -> Result<(Accepted, Time), GreetingError> {
+) -> Result<(Accepted, Time), HandshakeError> {
     let (initiator, request) = Initiator::new(session, key)?;
     stream.write.write_all(&request).await?;
     let mut verdict = [0; Initiator::VERDICT_BYTES];
@@ -123,13 +123,13 @@ async fn introduce(
     let mut message = [0; Initiator::ANSWER_BYTES - Initiator::VERDICT_BYTES];
     read(&mut stream, &mut leftover, &mut message).await?;
     let mut established = initiator.finish(&message)?;
-    say(&mut stream, &mut established, &Hello { agent }).await?;
-    let Welcome { now } = hear(&mut stream, &mut established, &mut leftover).await?;
+    send(&mut stream, &mut established, &Hello { agent }).await?;
+    let Welcome { now } = receive(&mut stream, &mut established, &mut leftover).await?;
     Ok((Accepted { peer: parent, stream, established, leftover }, now))
 }
 
 /// Fills `bytes` with what has come already, and what comes next.
-async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), GreetingError> {
+async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), HandshakeError> {
     let (here, to_come) = bytes.split_at_mut(leftover.len().min(bytes.len()));
     leftover.copy_to_slice(here);
     match stream.read.read_exact(to_come).await {
@@ -139,22 +139,22 @@ async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) ->
     }
 }
 
-async fn say<M: serde::Serialize>(
+async fn send<M: serde::Serialize>(
     stream: &mut Stream,
     established: &mut Established,
     message: &M,
-) -> Result<(), GreetingError> {
+) -> Result<(), HandshakeError> {
     let framed = framed(&encode(message));
     let mut out = Vec::new();
     established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
     Ok(stream.write.write_all(&out).await?)
 }
 
-async fn hear<M: serde::de::DeserializeOwned>(
+async fn receive<M: serde::de::DeserializeOwned>(
     stream: &mut Stream,
     established: &mut Established,
     buffer: &mut BytesMut,
-) -> Result<M, GreetingError> {
+) -> Result<M, HandshakeError> {
     loop {
         if let Some((content, length)) = established.opener.open(buffer)? {
             let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
@@ -194,7 +194,12 @@ impl Authenticator {
 /// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
 /// holds up nobody, and at most [`STRANGERS_MAX`] are heard at a time. When this is dropped, whoever is
 /// being let in is not, and nothing is said of it.
-pub async fn let_in(listener: TcpListener, authenticator: Authenticator, clock: Clock, joined: mpsc::Sender<Accepted>) {
+pub async fn accept_children(
+    listener: TcpListener,
+    authenticator: Authenticator,
+    clock: Clock,
+    joined: mpsc::Sender<Accepted>,
+) {
     let authenticator = Rc::new(RefCell::new(authenticator));
     let mut greetings = JoinSet::new();
     while !authenticator.borrow().is_done() {
@@ -223,9 +228,9 @@ pub async fn accept(
     stream: TcpStream,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
-) -> Result<Accepted, GreetingError> {
+) -> Result<Accepted, HandshakeError> {
     let stream = Stream::connection(stream);
-    timeout(HELLO_TIME, admit(stream, BytesMut::new(), authenticator, now)).await.map_err(|_| GreetingError::Late)?
+    timeout(HELLO_TIME, admit(stream, BytesMut::new(), authenticator, now)).await.map_err(|_| HandshakeError::Late)?
 }
 
 /// The same for who was started over a session, from which `leftover` has come already.
@@ -234,8 +239,8 @@ pub(crate) async fn accept_over(
     leftover: BytesMut,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
-) -> Result<Accepted, GreetingError> {
-    timeout(HELLO_TIME, admit(stream, leftover, authenticator, now)).await.map_err(|_| GreetingError::Late)?
+) -> Result<Accepted, HandshakeError> {
+    timeout(HELLO_TIME, admit(stream, leftover, authenticator, now)).await.map_err(|_| HandshakeError::Late)?
 }
 
 async fn admit(
@@ -243,7 +248,7 @@ async fn admit(
     mut leftover: BytesMut,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
-) -> Result<Accepted, GreetingError> {
+) -> Result<Accepted, HandshakeError> {
     let mut request = [0; Responder::REQUEST_BYTES];
     read(&mut stream, &mut leftover, &mut request).await?;
     let (result, answer) = {
@@ -252,10 +257,10 @@ async fn admit(
     };
     stream.write.write_all(&answer).await?;
     let mut established = result?;
-    let Hello { agent } = hear(&mut stream, &mut established, &mut leftover).await?;
+    let Hello { agent } = receive(&mut stream, &mut established, &mut leftover).await?;
     if !authenticator.borrow_mut().awaited.remove(&agent) {
-        return Err(GreetingError::NotAwaited(agent));
+        return Err(HandshakeError::NotExpected(agent));
     }
-    say(&mut stream, &mut established, &Welcome { now: now() }).await?;
+    send(&mut stream, &mut established, &Welcome { now: now() }).await?;
     Ok(Accepted { peer: agent, stream, established, leftover })
 }

@@ -31,7 +31,7 @@ pub struct BoundListener {
 }
 
 /// Opens a port to be reached from there, if from anywhere.
-pub async fn open(reach: Reach) -> io::Result<Option<BoundListener>> {
+pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let ports = match reach {
         Reach::Nobody => return Ok(None),
         Reach::Here => {
@@ -40,7 +40,7 @@ pub async fn open(reach: Reach) -> io::Result<Option<BoundListener>> {
         }
         Reach::Network(ports) => ports,
     };
-    let listener = listen(ports).await?;
+    let listener = bind(ports).await?;
     let port = listener.local_addr()?.port();
     let is_v4_only = listener.local_addr()?.is_ipv4();
     let mut own = sys::addresses();
@@ -50,7 +50,7 @@ pub async fn open(reach: Reach) -> io::Result<Option<BoundListener>> {
 }
 
 /// A port of the range, or any, on all addresses: of IPv6 too, where there is that.
-async fn listen(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
+async fn bind(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
     let (first, last) = ports.unwrap_or((0, 0));
     let mut why = io::Error::other("the range of ports is empty");
     for port in first..=last {
@@ -146,14 +146,14 @@ mod tests {
 
     #[tokio::test]
     async fn ports_of_a_range_are_tried_in_turn() {
-        let taken = listen(None).await.unwrap();
+        let taken = bind(None).await.unwrap();
         let port = taken.local_addr().unwrap().port();
-        assert!(listen(Some((port, port))).await.is_err());
-        if let Ok(next) = listen(Some((port, port.saturating_add(20)))).await {
+        assert!(bind(Some((port, port))).await.is_err());
+        if let Ok(next) = bind(Some((port, port.saturating_add(20)))).await {
             assert_ne!(next.local_addr().unwrap().port(), port);
         }
-        let door = open(Reach::Here).await.unwrap().unwrap();
+        let door = listen(Reach::Here).await.unwrap().unwrap();
         assert!(door.addresses.iter().all(|address| address.ip().is_loopback()));
-        assert!(open(Reach::Nobody).await.unwrap().is_none());
+        assert!(listen(Reach::Nobody).await.unwrap().is_none());
     }
 }

@@ -10,9 +10,9 @@ pub(crate) mod listener;
 mod stream;
 
 pub use clock::Clock;
-pub use handshake::{Accepted, Authenticator, GreetingError, accept, connect, let_in};
+pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};
 pub(crate) use handshake::{accept_over, connect_over};
 pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub(crate) use listener::SESSION_OPENER;
-pub use listener::{BoundListener, Reach, open as open_door};
+pub use listener::{BoundListener, Reach, listen};
 pub(crate) use stream::Stream;

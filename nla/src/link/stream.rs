@@ -20,13 +20,13 @@ pub(crate) struct Stream {
 /// The direction to here.
 pub(crate) enum ReadHalf {
     Connection(OwnedReadHalf),
-    Session(pipe::Receiver),
+    Pipe(pipe::Receiver),
 }
 
 /// The direction from here.
 pub(crate) enum WriteHalf {
     Connection(OwnedWriteHalf),
-    Session(pipe::Sender),
+    Pipe(pipe::Sender),
 }
 
 impl Stream {
@@ -41,15 +41,15 @@ impl Stream {
     }
 
     /// What a session takes in and says.
-    pub(crate) fn session(input: pipe::Receiver, output: pipe::Sender) -> Self {
-        Self { read: ReadHalf::Session(input), write: WriteHalf::Session(output) }
+    pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender) -> Self {
+        Self { read: ReadHalf::Pipe(input), write: WriteHalf::Pipe(output) }
     }
 
     /// The connection, if it is one.
     pub(crate) fn as_connection(&self) -> Option<&TcpStream> {
         match &self.read {
             ReadHalf::Connection(read) => Some(read.as_ref()),
-            ReadHalf::Session(_) => None,
+            ReadHalf::Pipe(_) => None,
         }
     }
 }
@@ -64,7 +64,7 @@ impl AsyncRead for ReadHalf {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Connection(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Session(input) => Pin::new(input).poll_read(cx, buffer),
+            Self::Pipe(input) => Pin::new(input).poll_read(cx, buffer),
         }
     }
 }
@@ -73,7 +73,7 @@ impl AsyncWrite for WriteHalf {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Connection(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Session(output) => Pin::new(output).poll_write(cx, bytes),
+            Self::Pipe(output) => Pin::new(output).poll_write(cx, bytes),
         }
     }
 
@@ -85,7 +85,7 @@ impl AsyncWrite for WriteHalf {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Connection(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Session(output) => poll_end(output),
+            Self::Pipe(output) => poll_end(output),
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
     fn pipes() -> [Stream; 2] {
         let (to_child, from_parent) = pipe::pipe().expect("descriptors are left");
         let (to_parent, from_child) = pipe::pipe().expect("descriptors are left");
-        [Stream::session(from_child, to_child), Stream::session(from_parent, to_parent)]
+        [Stream::pipes(from_child, to_child), Stream::pipes(from_parent, to_parent)]
     }
 
     /// As an sshd does it that has one socket for both directions.
@@ -126,7 +126,7 @@ mod tests {
             let other = OwnedFd::from(end.try_clone().expect("descriptors are left"));
             let input =
                 pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(end)).expect("a socket can be waited for");
-            Stream::session(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"))
+            Stream::pipes(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"))
         })
     }
 

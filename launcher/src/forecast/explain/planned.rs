@@ -114,7 +114,7 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
 fn spares(plan: &Plan, agent_hosts: &AgentHosts) -> Vec<String> {
     let AgentHosts::Remote(expedition) = agent_hosts else { return Vec::new() };
     let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
-    let spares = expedition.pool.iter().copied().filter(|node| !used.contains(node));
+    let spares = expedition.choice.pool.iter().copied().filter(|node| !used.contains(node));
     spares.map(|node| expedition.nodes[node].name.clone()).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 
-use nla::bootstrap::Links;
+use nla::bootstrap::{Bootstrap, Links};
 use nla::core::{AgentId, Counted, Failure, Outcome};
 use nla::link::LinkEvent;
 use tokio::sync::mpsc;
@@ -12,7 +12,6 @@ use tokio::time::timeout;
 use super::{FLUSH_TIME, LEAVE_TIME, Session};
 use crate::exit;
 use crate::plan::library::explain_silence;
-use crate::run::bootstrap::Bootstrap;
 use crate::run::report::epilogue;
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::Names;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
-use nla::bootstrap::{BootOrder, Links};
+use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
     AgentId, CachePolicy, Down, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing, Traffic,
 };
 use nla::link::Reach;
-use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
+use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
 use nla::sys;
 use nla::wire::{DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -30,8 +30,7 @@ use crate::exit;
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
-use crate::run::assemble::{addresses, gather};
-use crate::run::bootstrap::Bootstrap;
+use crate::run::assemble::{addresses, assemble};
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
@@ -162,8 +161,7 @@ async fn live(
         }
         AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
     };
-    let (own, listener) =
-        open_door(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
+    let (own, listener) = listen(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
     let log = shares_log(&plan, &agent_hosts).then(sys::Segment::new).and_then(Result::ok);
     let order = BootOrder {
         session,
@@ -181,7 +179,7 @@ async fn live(
     let (joining, mut joined) = mpsc::channel(QUEUE);
     let (mut bootstrap, locations) = match &mut agent_hosts {
         AgentHosts::Local => {
-            let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), own);
+            let bootstrap = Bootstrap::local(order, clock, plan.settings.tree, options.fanout(), own);
             (bootstrap, RankLocations::here(sys::host_name()))
         }
         AgentHosts::Remote(expedition) => {
@@ -189,17 +187,17 @@ async fn live(
                 Links::Connections => addresses(&options.launch, own)?,
                 Links::RemoteShells => Vec::new(),
             };
-            let start = |expedition: &RemoteLaunch, patience| {
-                let bootstrap = Bootstrap::there(order.clone(), clock, expedition, root.clone(), patience);
+            let start = |expedition: &RemoteLaunch, timeout| {
+                let bootstrap = Bootstrap::remote(order.clone(), clock, expedition.targets(), root.clone(), timeout);
                 bootstrap.take_links(joining.clone());
                 bootstrap
             };
             let ranks_all = u64::from(plan.size());
             let look = |bootstrap: &Bootstrap| {
-                let (agents, agents_all) = bootstrap.come();
+                let (agents, agents_all) = bootstrap.progress();
                 progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
             };
-            match gather(expedition, start, &mut plan, &mut signals, reporter, look).await {
+            match assemble(expedition, start, &mut plan, &mut signals, reporter, look).await {
                 (bootstrap, Ok(places)) => (bootstrap, places),
                 (mut bootstrap, Err(code)) => {
                     progress.end();
@@ -236,7 +234,7 @@ async fn live(
 
     let door = listener.map(|listener| {
         let authenticator = Authenticator::new(session, secrets.key, tree.children().map(|child| child.head()));
-        tokio::task::spawn_local(let_in(listener, authenticator, clock, joining.clone()))
+        tokio::task::spawn_local(accept_children(listener, authenticator, clock, joining.clone()))
     });
     drop(joining);
     let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
@@ -313,7 +311,7 @@ async fn live(
                 session.handle(RootInput::Timeout);
             }
             _ = glances.tick(), if session.progress.is_wanted() => {
-                let ((agents, agents_all), (started, arrived)) = (bootstrap.come(), session.root.come());
+                let ((agents, agents_all), (started, arrived)) = (bootstrap.progress(), session.root.come());
                 let ranks_all = u64::from(session.size);
                 session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
             }

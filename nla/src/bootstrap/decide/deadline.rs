@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::protocol::{Below, BootOrder};
+use super::super::protocol::{Below, BootOrder};
 
 /// For who has no deadline: longer than anything takes.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
@@ -15,33 +15,33 @@ const REPORT_PART: u32 = 16;
 
 /// See the module.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Deadline(Instant);
+pub(in crate::bootstrap) struct Deadline(Instant);
 
 impl Deadline {
     /// So long from now.
-    pub(super) fn after(patience: Duration) -> Self {
+    pub(in crate::bootstrap) fn after(patience: Duration) -> Self {
         Self(Instant::now() + patience.min(FOREVER))
     }
 
     /// Whether nothing is left.
-    pub(super) fn is_over(&self) -> bool {
+    pub(in crate::bootstrap) fn is_over(&self) -> bool {
         self.left().is_zero()
     }
 
     /// Whether something is left after so long a wait.
-    pub(super) fn allows(&self, wait: Duration) -> bool {
+    pub(in crate::bootstrap) fn allows(&self, wait: Duration) -> bool {
         self.left() > wait
     }
 
     /// How long a session may take to come to its agent's first words. If agents are to be started from there, it is
     /// half of what is left: should it fail, they are started from here in the other half. What comes of
     /// it has to be told in time.
-    pub(super) fn patience(&self, starts_others: bool) -> Duration {
+    pub(in crate::bootstrap) fn patience(&self, starts_others: bool) -> Duration {
         if starts_others { self.left() / 2 } else { for_reports(self.left()) }
     }
 
     /// The order, in which those who start others are given what is left now.
-    pub(super) fn passed_on(&self, order: &BootOrder) -> BootOrder {
+    pub(in crate::bootstrap) fn passed_on(&self, order: &BootOrder) -> BootOrder {
         let below = order.below.clone().map(|below| Below { patience: for_reports(self.left()), ..below });
         BootOrder { below, ..order.clone() }
     }

@@ -13,7 +13,7 @@ const SLOW: u32 = 8;
 /// or is slow; at most once for all that were on their way then. From then on it grows by one for as many as
 /// fit into it, as TCP's does, so that it stays near what is allowed. With a fixed size it stays as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Window {
+pub(in crate::bootstrap) struct Window {
     limit: u32,
     is_fixed: bool,
     under_way: u32,
@@ -28,7 +28,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Of this size for good; of a size that adapts itself where none is given.
-    pub(super) fn new(fixed: Option<u32>) -> Self {
+    pub(in crate::bootstrap) fn new(fixed: Option<u32>) -> Self {
         Self {
             limit: fixed.unwrap_or(FIRST).max(1),
             is_fixed: fixed.is_some(),
@@ -41,14 +41,14 @@ impl Window {
     }
 
     /// Whether one more may be opened; if so, it counts as opened.
-    pub(super) fn open(&mut self) -> bool {
+    pub(in crate::bootstrap) fn open(&mut self) -> bool {
         let may = self.under_way < self.limit;
         self.under_way += u32::from(may);
         may
     }
 
     /// One has come to its agent's first words after so long.
-    pub(super) fn on_success(&mut self, took: Time) {
+    pub(in crate::bootstrap) fn on_success(&mut self, took: Time) {
         let is_old = self.end();
         let quickest = self.quickest.map_or(took, |quickest| quickest.min(took));
         self.quickest = Some(quickest);
@@ -64,7 +64,7 @@ impl Window {
     }
 
     /// One has failed; `refused` says that there may be too many.
-    pub(super) fn on_failure(&mut self, refused: bool) {
+    pub(in crate::bootstrap) fn on_failure(&mut self, refused: bool) {
         let is_old = self.end();
         if refused {
             self.shrink(is_old);
@@ -72,12 +72,12 @@ impl Window {
     }
 
     /// How many may be on their way.
-    pub(super) fn limit(&self) -> u32 {
+    pub(in crate::bootstrap) fn limit(&self) -> u32 {
         self.limit
     }
 
     /// How many are.
-    pub(super) fn under_way(&self) -> u32 {
+    pub(in crate::bootstrap) fn under_way(&self) -> u32 {
         self.under_way
     }
 

@@ -5,7 +5,7 @@ use super::failure::{StartFailure, StartPhase};
 
 /// A line that is about some nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct StepWord<'a> {
+pub(in crate::bootstrap) struct StepWord<'a> {
     /// Which, as a list: see [`is_in_list`].
     pub nodes: &'a str,
     /// Why there is no agent there.
@@ -19,7 +19,7 @@ pub(super) struct StepWord<'a> {
 /// What a line says about nodes, if anything.
 ///
 /// The words are those of Slurm 22.05 and of the script that becomes the agent.
-pub(super) fn step_word(line: &str) -> Option<StepWord<'_>> {
+pub(in crate::bootstrap) fn step_word(line: &str) -> Option<StepWord<'_>> {
     // scela: NODE: WHY
     if let Some((node, why)) = line.strip_prefix("scela: ").and_then(|rest| rest.split_once(": ")) {
         let phase = if why.contains(" cannot be reached") { StartPhase::ConnectBack } else { StartPhase::Program };
@@ -46,7 +46,7 @@ pub(super) fn step_word(line: &str) -> Option<StepWord<'_>> {
 
 /// Why a step that has ended has no agent where nothing else was said: by its command's exit code and last
 /// lines.
-pub(super) fn judge_step(code: Option<i32>, lines: &[String]) -> StartFailure {
+pub(in crate::bootstrap) fn judge_step(code: Option<i32>, lines: &[String]) -> StartFailure {
     let error = |line: &&String| line.contains("error: ");
     let words = match (lines.iter().rev().find(error).or(lines.last()), code) {
         (Some(line), _) => line.rsplit_once("error: ").map_or(line.as_str(), |(_, words)| words).to_owned(),
@@ -58,7 +58,7 @@ pub(super) fn judge_step(code: Option<i32>, lines: &[String]) -> StartFailure {
 
 /// Whether `name` is one of a list as Slurm writes it: `node[001-003,007],login`. Names with several brackets
 /// are not understood.
-pub(super) fn is_in_list(name: &str, list: &str) -> bool {
+pub(in crate::bootstrap) fn is_in_list(name: &str, list: &str) -> bool {
     let mut is_inside = false;
     let items = list.split(|c| {
         is_inside = c == '[' || is_inside && c != ']';

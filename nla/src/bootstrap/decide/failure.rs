@@ -38,37 +38,6 @@ pub enum StartPhase {
 }
 
 impl StartPhase {
-    /// What to try.
-    pub fn hint(self) -> &'static str {
-        match self {
-            Self::Command => "is the command installed here, and in PATH? --bootstrap chooses another",
-            Self::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
-            Self::Connect | Self::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
-            Self::Busy => {
-                "its sshd refuses sessions: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
-            }
-            Self::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
-            Self::Login => {
-                "can you log in without a password? 'ssh -o BatchMode=yes NAME true' tells; ssh-copy-id installs a key"
-            }
-            Self::Program => {
-                "is scela-run installed there, or is there a directory where you may execute a file? --launch-agent names it"
-            }
-            Self::Answer => "does 'ssh NAME true' return? --start-timeout waits longer",
-            Self::ConnectBack => {
-                "is there a firewall between the nodes? --connect-back, --iface and --port-range choose addresses and ports"
-            }
-            Self::Join => {
-                "does the command of --bootstrap pass its input and output on as they are, and for as long as the job runs?"
-            }
-            Self::Limits => "'ulimit -a' on that host tells its limits",
-            Self::Step => {
-                "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
-            }
-            Self::Ended => "'ssh NAME true' shows what a session says; SCELA_LOG=debug tells more",
-        }
-    }
-
     /// How often it is tried again, since it may go well a moment later. As long as other sessions are on their way
     /// from here, they may be why.
     pub fn retries(self) -> u32 {
@@ -106,7 +75,7 @@ impl StartFailure {
 ///
 /// The words are OpenSSH's, of shells and of the script that becomes the agent; what is not known is
 /// [`StartPhase::Ended`].
-pub(super) fn judge(code: Option<i32>, said: &str) -> StartFailure {
+pub(in crate::bootstrap) fn judge(code: Option<i32>, said: &str) -> StartFailure {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     // The last line that means something; greetings come before it.
     let telling = lines().rev().find_map(|line| Some((phase_of(line)?, line)));
