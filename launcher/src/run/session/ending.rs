@@ -10,11 +10,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{FLUSH_TIME, LEAVE_TIME, Session};
-use crate::forecast::timing::Names;
+use crate::exit;
 use crate::plan::library::explain_silence;
-use crate::run::exit;
 use crate::run::report::epilogue;
 use crate::run::stats::{Sink, Statistics};
+use crate::run::timing::Names;
 
 /// What is said at the end, if asked for.
 pub(super) struct Asides {
