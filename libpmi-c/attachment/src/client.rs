@@ -1,4 +1,4 @@
-//! [`Wire`]: what a server is asked that no shared memory answers, in the protocol that it speaks.
+//! [`Client`]: the requests that no shared memory answers, in the protocol that the server speaks.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{OwnedFd, RawFd};
@@ -13,159 +13,158 @@ use pmi::v1::reply::ReplyLine;
 use pmi::v2::client::{InitError, Ring};
 use pmi::{Board, Epoch, Facts, Launched, Mapping, Puts, Rank, SpawnOrder, segment, v1, v2};
 
-use crate::environment::{Environment, Server};
+use crate::environment::{Environment, ServerAddress};
 use crate::error::Error;
 use crate::socket::Socket;
 
-/// The protocol that a library prefers.
+/// A PMI protocol: the one that a library prefers, or that a server speaks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Version {
     /// PMI-1.
     One,
-    /// PMI-2, or PMI-1 if the server does not speak it.
+    /// PMI-2; as a preference, with PMI-1 for servers that speak nothing else.
     Two,
 }
 
-/// A connection to a server, or what stands for one.
+/// A connection to a server, or its substitute in a process without one.
 #[derive(Debug)]
-pub(crate) enum Wire {
-    /// There is no server: the job is this process.
-    Alone(Board),
-    One(v1::Client<Socket>),
-    Two(v2::Client<Socket>),
+pub(crate) enum Client {
+    /// No server: the job consists of this process.
+    Singleton(Board),
+    V1(v1::Client<Socket>),
+    V2(v2::Client<Socket>),
 }
 
-/// A key and its value.
+/// A key with its value.
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// What came of connecting.
+/// A new connection, and what the server and the environment say about this rank.
 #[derive(Debug)]
-pub(crate) struct Opened {
-    pub(crate) wire: Wire,
+pub(crate) struct OpenedClient {
+    pub(crate) client: Client,
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) is_spawned: bool,
-    /// If it is known without being asked for.
+    /// `None` if it has to be requested.
     pub(crate) appnum: Option<i32>,
-    /// The server is ours.
-    pub(crate) is_ours: bool,
-    /// The segment's descriptor.
+    /// The server is ScELA's.
+    pub(crate) is_scela: bool,
+    /// The descriptor of the shared segment.
     pub(crate) segment: Option<OwnedFd>,
 }
 
-/// What there is of every number at least, of one's own server exactly.
-pub(crate) const OUR_MAXES: Maxes = Maxes { kvsname: KVSNAME_MAX, key: KEYLEN_MAX, value: VALLEN_MAX };
+/// The buffer sizes of ScELA's server, which are the least that other servers have.
+pub(crate) const SCELA_MAXES: Maxes = Maxes { kvsname: KVSNAME_MAX, key: KEYLEN_MAX, value: VALLEN_MAX };
 
-/// How long to wait before a server that cannot withhold a reply is asked again for an attribute of
-/// the node.
-const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// The polling interval for an attribute of the node, on a server that cannot delay its reply.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-impl Wire {
+impl Client {
     /// Connects as the environment says, and initialises PMI.
-    pub(crate) fn open(version: Version, environment: &Environment) -> Result<Opened, Error> {
+    pub(crate) fn open(version: Version, environment: &Environment) -> Result<OpenedClient, Error> {
         match &environment.server {
-            Server::Nobody => Ok(alone()),
-            Server::Descriptor(descriptor) => on_descriptor(version, environment, *descriptor),
-            Server::Port { host, port } => on_port(version, environment, host, *port),
+            ServerAddress::Absent => Ok(singleton()),
+            ServerAddress::Descriptor(descriptor) => on_descriptor(version, environment, *descriptor),
+            ServerAddress::Port { host, port } => on_port(version, environment, host, *port),
         }
     }
 
-    /// What the server speaks.
+    /// Returns the protocol of the server; `None` without a server.
     pub(crate) fn protocol(&self) -> Option<Version> {
         match self {
-            Self::Alone(_) => None,
-            Self::One(_) => Some(Version::One),
-            Self::Two(_) => Some(Version::Two),
+            Self::Singleton(_) => None,
+            Self::V1(_) => Some(Version::One),
+            Self::V2(_) => Some(Version::Two),
         }
     }
 
-    /// What to watch to see the server go.
+    /// Returns the descriptor of the connection.
     pub(crate) fn descriptor(&mut self) -> Option<RawFd> {
         match self {
-            Self::Alone(_) => None,
-            Self::One(client) => Some(client.stream_mut().descriptor()),
-            Self::Two(client) => Some(client.stream_mut().descriptor()),
+            Self::Singleton(_) => None,
+            Self::V1(client) => Some(client.stream_mut().descriptor()),
+            Self::V2(client) => Some(client.stream_mut().descriptor()),
         }
     }
 
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(_) => Ok(()),
-            Self::One(client) => Ok(client.put(key, value)?),
-            Self::Two(client) => Ok(client.put(key, value)?),
+            Self::Singleton(_) => Ok(()),
+            Self::V1(client) => Ok(client.put(key, value)?),
+            Self::V2(client) => Ok(client.put(key, value)?),
         }
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let got = match self {
-            Self::Alone(board) => Ok(board.get(key).map(<[u8]>::to_vec)),
-            Self::One(client) => client.get(key),
-            Self::Two(client) => client.get(b"", -1, key),
+            Self::Singleton(board) => Ok(board.get(key).map(<[u8]>::to_vec)),
+            Self::V1(client) => client.get(key),
+            Self::V2(client) => client.get(b"", -1, key),
         };
         match got {
-            // Nobody can have put it.
+            // A key that cannot be sent cannot have been put either.
             Err(ClientError::Unsendable(_) | ClientError::TooLong(_)) => Ok(None),
             got => Ok(got?),
         }
     }
 
-    /// All entries of the board; some may come twice. Only of a server that is known to tell them:
-    /// Hydra would kill the job for being asked.
-    pub(crate) fn entries(&mut self, is_ours: bool) -> Result<Vec<Entry>, Error> {
+    /// Returns all entries of the board, some of them twice. Only ScELA's server is asked: Hydra would
+    /// kill the job for this request.
+    pub(crate) fn entries(&mut self, is_scela: bool) -> Result<Vec<Entry>, Error> {
         match self {
-            Self::Alone(board) => {
+            Self::Singleton(board) => {
                 let entries = (0..board.len()).filter_map(|index| board.nth(index));
                 Ok(entries.map(|(key, value)| (key.to_vec(), value.to_vec())).collect())
             }
-            Self::One(client) if is_ours => entries_by_index(client.stream_mut()),
-            Self::One(_) | Self::Two(_) => Err(Error::Unsupported),
+            Self::V1(client) if is_scela => entries_by_index(client.stream_mut()),
+            Self::V1(_) | Self::V2(_) => Err(Error::Unsupported),
         }
     }
 
-    /// Waits for all others. `puts` have been put before, if there is anybody else.
+    /// Waits for all other ranks. With a server, `puts` have been sent to it already.
     pub(crate) fn fence(&mut self, puts: &Puts) -> Result<(), Error> {
         match self {
-            Self::Alone(board) => {
+            Self::Singleton(board) => {
                 board.publish(Epoch::merge(puts).map_err(|_| Error::Full)?);
                 Ok(())
             }
-            Self::One(client) => Ok(client.barrier()?),
-            Self::Two(client) => Ok(client.fence()?),
+            Self::V1(client) => Ok(client.barrier()?),
+            Self::V2(client) => Ok(client.fence()?),
         }
     }
 
-    /// Arrives at a fence whose release shows in the segment.
+    /// Sends `puts` and arrives at a fence whose release shows in the segment.
     pub(crate) fn fence_in_segment(&mut self, puts: &Puts) -> Result<(), Error> {
         match self {
-            Self::Alone(_) => Err(Error::Unsupported),
-            Self::One(client) => Ok(client.fence_in_segment(puts.bytes())?),
-            Self::Two(client) => Ok(client.fence_in_segment(puts.bytes())?),
+            Self::Singleton(_) => Err(Error::Unsupported),
+            Self::V1(client) => Ok(client.fence_in_segment(puts.bytes())?),
+            Self::V2(client) => Ok(client.fence_in_segment(puts.bytes())?),
         }
     }
 
-    /// The name of the board, or of the job: it is the same.
+    /// Returns the name of the board, which is also the name of the job.
     pub(crate) fn name(&mut self) -> Result<Vec<u8>, Error> {
         match self {
-            Self::Alone(_) => Ok(lone_name().into_bytes()),
-            Self::One(client) => Ok(client.kvsname()?.into_bytes()),
-            Self::Two(client) => Ok(client.job_id()?),
+            Self::Singleton(_) => Ok(singleton_name().into_bytes()),
+            Self::V1(client) => Ok(client.kvsname()?.into_bytes()),
+            Self::V2(client) => Ok(client.job_id()?),
         }
     }
 
-    /// How long names, keys and values may be, sizes of C buffers.
+    /// Returns the buffer sizes for names, keys and values.
     pub(crate) fn maxes(&mut self) -> Result<Maxes, Error> {
         match self {
-            // PMI-2 has constants in its header.
-            Self::Alone(_) | Self::Two(_) => Ok(OUR_MAXES),
-            Self::One(client) => Ok(clipped(client.maxes()?)),
+            // In PMI-2 they are constants of the header.
+            Self::Singleton(_) | Self::V2(_) => Ok(SCELA_MAXES),
+            Self::V1(client) => Ok(clipped(client.maxes()?)),
         }
     }
 
     pub(crate) fn universe_size(&mut self) -> Result<i32, Error> {
         match self {
-            Self::Alone(_) => Ok(1),
-            Self::One(client) => Ok(client.universe_size()?),
-            Self::Two(client) => {
+            Self::Singleton(_) => Ok(1),
+            Self::V1(client) => Ok(client.universe_size()?),
+            Self::V2(client) => {
                 let size = client.job_attribute(b"universeSize")?;
                 Ok(size.and_then(|size| std::str::from_utf8(&size).ok()?.trim().parse().ok()).unwrap_or(-1))
             }
@@ -174,131 +173,131 @@ impl Wire {
 
     pub(crate) fn appnum(&mut self) -> Result<i32, Error> {
         match self {
-            Self::Alone(_) => Ok(0),
-            Self::One(client) => Ok(client.appnum()?),
-            Self::Two(client) => Ok(client.place().appnum),
+            Self::Singleton(_) => Ok(0),
+            Self::V1(client) => Ok(client.appnum()?),
+            Self::V2(client) => Ok(client.place().appnum),
         }
     }
 
-    /// An attribute of the job: something that the server provides.
+    /// Returns an attribute of the job, which the server provides.
     pub(crate) fn job_attribute(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self {
-            Self::Two(client) => Ok(client.job_attribute(key)?),
-            Self::One(client) if key == b"universeSize" => {
+            Self::V2(client) => Ok(client.job_attribute(key)?),
+            Self::V1(client) if key == b"universeSize" => {
                 Ok(Some(client.universe_size()?).filter(|&size| size >= 0).map(|size| size.to_string().into_bytes()))
             }
-            Self::One(_) | Self::Alone(_) => self.get(key),
+            Self::V1(_) | Self::Singleton(_) => self.get(key),
         }
     }
 
-    /// Puts an attribute of the node. In PMI-1, which knows none, it is a key as Flux's libpmi2
-    /// makes one.
+    /// Puts an attribute of the node. PMI-1 has none; a key with a prefix takes its place, as in Flux's
+    /// libpmi2.
     pub(crate) fn node_put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(board) => {
+            Self::Singleton(board) => {
                 board.publish(Epoch::from_entries([(&local_key(key)[..], value)]));
                 Ok(())
             }
-            Self::One(client) => Ok(client.put(&local_key(key), value)?),
-            Self::Two(client) => Ok(client.node_put(key, value)?),
+            Self::V1(client) => Ok(client.put(&local_key(key), value)?),
+            Self::V2(client) => Ok(client.node_put(key, value)?),
         }
     }
 
-    /// An attribute of the node; with `wait` not before somebody has put it.
+    /// Returns an attribute of the node. With `wait`, blocks until a rank has put it.
     pub(crate) fn node_get(&mut self, key: &[u8], wait: bool) -> Result<Option<Vec<u8>>, Error> {
-        if let Self::Two(client) = self {
+        if let Self::V2(client) = self {
             return Ok(client.node_get(key, wait)?);
         }
         loop {
             let found = self.get(&local_key(key))?;
-            // Nobody else could put it.
-            if found.is_some() || !wait || matches!(self, Self::Alone(_)) {
+            // A singleton has no other rank that could put it.
+            if found.is_some() || !wait || matches!(self, Self::Singleton(_)) {
                 return Ok(found);
             }
-            thread::sleep(ASK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     pub(crate) fn publish(&mut self, service: &[u8], port: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(_) => Err(Error::Unsupported),
-            Self::One(client) => Ok(client.publish(service, port)?),
-            Self::Two(client) => Ok(client.publish(service, port)?),
+            Self::Singleton(_) => Err(Error::Unsupported),
+            Self::V1(client) => Ok(client.publish(service, port)?),
+            Self::V2(client) => Ok(client.publish(service, port)?),
         }
     }
 
     pub(crate) fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self {
-            Self::Alone(_) => Err(Error::Unsupported),
-            Self::One(client) => Ok(client.lookup(service)?),
-            Self::Two(client) => Ok(client.lookup(service)?),
+            Self::Singleton(_) => Err(Error::Unsupported),
+            Self::V1(client) => Ok(client.lookup(service)?),
+            Self::V2(client) => Ok(client.lookup(service)?),
         }
     }
 
     pub(crate) fn unpublish(&mut self, service: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(_) => Err(Error::Unsupported),
-            Self::One(client) => Ok(client.unpublish(service)?),
-            Self::Two(client) => Ok(client.unpublish(service)?),
+            Self::Singleton(_) => Err(Error::Unsupported),
+            Self::V1(client) => Ok(client.unpublish(service)?),
+            Self::V2(client) => Ok(client.unpublish(service)?),
         }
     }
 
-    /// Starts further ranks. PMI-1 does not tell the name of their job: it is empty then.
+    /// Spawns ranks in a new job. PMI-1 does not return the job's name, which is empty then.
     pub(crate) fn spawn(&mut self, order: &SpawnOrder) -> Result<Launched, Error> {
         match self {
-            Self::Alone(_) => Err(Error::Unsupported),
-            Self::One(client) => {
+            Self::Singleton(_) => Err(Error::Unsupported),
+            Self::V1(client) => {
                 client.spawn(order)?;
                 let ranks = usize::try_from(order.ranks()).unwrap_or(usize::MAX);
                 Ok(Launched { job: String::new(), codes: vec![0; ranks] })
             }
-            Self::Two(client) => Ok(client.spawn(order)?),
+            Self::V2(client) => Ok(client.spawn(order)?),
         }
     }
 
     pub(crate) fn ring(&mut self, to_left: &[u8], to_right: &[u8]) -> Result<Ring, Error> {
         match self {
-            // One is one's own neighbour on both sides.
-            Self::Alone(_) => Ok(Ring { position: 0, from_left: to_right.to_vec(), from_right: to_left.to_vec() }),
-            Self::One(_) => Err(Error::Unsupported),
-            Self::Two(client) => Ok(client.ring(to_left, to_right)?),
+            // A singleton is its own neighbour on both sides.
+            Self::Singleton(_) => Ok(Ring { position: 0, from_left: to_right.to_vec(), from_right: to_left.to_vec() }),
+            Self::V1(_) => Err(Error::Unsupported),
+            Self::V2(client) => Ok(client.ring(to_left, to_right)?),
         }
     }
 
     pub(crate) fn connect(&mut self, job: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(_) | Self::One(_) => Err(Error::Unsupported),
-            Self::Two(client) => Ok(client.connect(job)?),
+            Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
+            Self::V2(client) => Ok(client.connect(job)?),
         }
     }
 
     pub(crate) fn disconnect(&mut self, job: &[u8]) -> Result<(), Error> {
         match self {
-            Self::Alone(_) | Self::One(_) => Err(Error::Unsupported),
-            Self::Two(client) => Ok(client.disconnect(job)?),
+            Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
+            Self::V2(client) => Ok(client.disconnect(job)?),
         }
     }
 
-    /// An entry on another job's board.
-    pub(crate) fn get_elsewhere(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+    /// Returns the value of a key on another job's board.
+    pub(crate) fn get_from_job(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self {
-            Self::Alone(_) | Self::One(_) => Err(Error::Unsupported),
-            Self::Two(client) => Ok(client.get(job, source, key)?),
+            Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
+            Self::V2(client) => Ok(client.get(job, source, key)?),
         }
     }
 
     pub(crate) fn finalize(&mut self) -> Result<(), Error> {
         match self {
-            Self::Alone(_) => Ok(()),
-            Self::One(client) => Ok(client.finalize()?),
-            Self::Two(client) => Ok(client.finalize()?),
+            Self::Singleton(_) => Ok(()),
+            Self::V1(client) => Ok(client.finalize()?),
+            Self::V2(client) => Ok(client.finalize()?),
         }
     }
 }
 
-fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd) -> Result<Opened, Error> {
+fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd) -> Result<OpenedClient, Error> {
     let socket = Socket::inherited(descriptor).map_err(Error::Connection)?;
-    let is_ours = socket.is_local()
+    let is_scela = socket.is_local()
         && match (&environment.segment, socket.inode()) {
             (Some(announced), Ok(inode)) => segment::is_announced(announced, inode),
             (None, _) | (_, Err(_)) => false,
@@ -307,25 +306,25 @@ fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd)
         Version::One => socket,
         Version::Two => {
             let job = environment.job.as_deref();
-            match v2::Client::init(socket, job, Rank(environment.rank), is_ours) {
+            match v2::Client::init(socket, job, Rank(environment.rank), is_scela) {
                 Ok(mut client) => {
                     let segment = client.stream_mut().take_descriptor();
-                    return Ok(Opened { is_ours, segment, ..opened_two(client) });
+                    return Ok(OpenedClient { is_scela, segment, ..opened_v2(client) });
                 }
                 Err(InitError::VersionRefused(socket)) => socket,
                 Err(InitError::Failed(error)) => return Err(error.into()),
             }
         }
     };
-    if !is_ours {
-        return Ok(opened_one(v1::Client::init(socket)?, environment));
+    if !is_scela {
+        return Ok(opened_v1(v1::Client::init(socket)?, environment));
     }
     let (mut client, _given) = v1::Client::init_with_segment(socket)?;
     let segment = client.stream_mut().take_descriptor();
-    Ok(Opened { is_ours, segment, ..opened_one(client, environment) })
+    Ok(OpenedClient { is_scela, segment, ..opened_v1(client, environment) })
 }
 
-/// Asks for one entry after another, on a connection on which no reply is due.
+/// Requests one entry after another, on a connection on which no reply is outstanding.
 fn entries_by_index(socket: &mut Socket) -> Result<Vec<Entry>, Error> {
     let mut replies = BufReader::new(socket);
     let (mut entries, mut request, mut line) = (Vec::new(), Vec::new(), Vec::new());
@@ -343,50 +342,50 @@ fn entries_by_index(socket: &mut Socket) -> Result<Vec<Entry>, Error> {
     }
 }
 
-fn on_port(version: Version, environment: &Environment, host: &str, port: u16) -> Result<Opened, Error> {
+fn on_port(version: Version, environment: &Environment, host: &str, port: u16) -> Result<OpenedClient, Error> {
     let socket = Socket::connect(host, port).map_err(Error::Connection)?;
-    // A server wants to hear first who speaks, which is said in PMI-1.
+    // On a port, the server first expects this rank's number, in a PMI-1 message.
     let (client, size, rank) = v1::Client::init_on_port(socket, Rank(environment.rank))?;
     let client = match version {
         Version::One => client,
         Version::Two => match v2::Client::init(client.into_stream(), environment.job.as_deref(), rank, false) {
-            Ok(client) => return Ok(opened_two(client)),
+            Ok(client) => return Ok(opened_v2(client)),
             Err(InitError::VersionRefused(socket)) => v1::Client::init(socket)?,
             Err(InitError::Failed(error)) => return Err(error.into()),
         },
     };
-    Ok(Opened { rank, size, ..opened_one(client, environment) })
+    Ok(OpenedClient { rank, size, ..opened_v1(client, environment) })
 }
 
-fn opened_one(client: v1::Client<Socket>, environment: &Environment) -> Opened {
-    Opened {
-        wire: Wire::One(client),
+fn opened_v1(client: v1::Client<Socket>, environment: &Environment) -> OpenedClient {
+    OpenedClient {
+        client: Client::V1(client),
         rank: Rank(environment.rank),
         size: environment.size,
         is_spawned: environment.is_spawned,
         appnum: None,
-        is_ours: false,
+        is_scela: false,
         segment: None,
     }
 }
 
-fn opened_two(client: v2::Client<Socket>) -> Opened {
+fn opened_v2(client: v2::Client<Socket>) -> OpenedClient {
     let place = client.place().clone();
-    Opened {
-        wire: Wire::Two(client),
+    OpenedClient {
+        client: Client::V2(client),
         rank: place.rank,
         size: place.size,
         is_spawned: place.spawner.is_some(),
         appnum: Some(place.appnum),
-        is_ours: false,
+        is_scela: false,
         segment: None,
     }
 }
 
-/// A job of this process only.
-fn alone() -> Opened {
+/// Creates the board of a job that consists of this process.
+fn singleton() -> OpenedClient {
     let facts = Facts {
-        kvsname: lone_name(),
+        kvsname: singleton_name(),
         spawner: None,
         size: 1,
         universe_size: 1,
@@ -396,11 +395,11 @@ fn alone() -> Opened {
     };
     let mut board = Board::new();
     board.publish(facts.entries());
-    let wire = Wire::Alone(board);
-    Opened { wire, rank: Rank(0), size: 1, is_spawned: false, appnum: None, is_ours: false, segment: None }
+    let client = Client::Singleton(board);
+    OpenedClient { client, rank: Rank(0), size: 1, is_spawned: false, appnum: None, is_scela: false, segment: None }
 }
 
-fn lone_name() -> String {
+fn singleton_name() -> String {
     format!("singleton_{}", std::process::id())
 }
 
@@ -408,8 +407,8 @@ fn local_key(key: &[u8]) -> Vec<u8> {
     [b"local::", key].concat()
 }
 
-/// What another server's maxima mean for lines of 1,023 bytes: the arithmetic of MPICH's client,
-/// which all such servers have met.
+/// Reduces another server's buffer sizes so that a put fits into a line of 1,023 bytes. The arithmetic
+/// is that of MPICH's client, with which all such servers have been used.
 fn clipped(maxes: Maxes) -> Maxes {
     const LINE: usize = 1024;
     const AROUND: usize = 30;
@@ -428,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maxima_of_other_servers_are_clipped_as_mpich_does() {
+    fn buffer_sizes_of_other_servers_are_reduced_as_mpich_does() {
         let check = |advertised: [usize; 3], expected: [usize; 3]| {
             let [kvsname, key, value] = advertised;
             let clipped = clipped(Maxes { kvsname, key, value });
