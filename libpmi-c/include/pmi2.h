@@ -168,7 +168,8 @@ int PMI2_Job_Spawn(int count, const char *cmds[], int argcs[], const char **argv
  * Puts a pair into the job's space. Other ranks see it after PMI2_KVS_Fence. The value of a key
  * that is put twice between two fences is undefined.
  *
- * PMI2_ERR_OTHER: an empty key, a key of PMI2_MAX_KEYLEN bytes or more, a value of PMI2_MAX_VALLEN bytes or more.
+ * PMI2_ERR_OTHER: the key is empty or has PMI2_MAX_KEYLEN bytes or more, or the value has
+ * PMI2_MAX_VALLEN bytes or more.
  */
 int PMI2_KVS_Put(const char key[], const char value[]);
 

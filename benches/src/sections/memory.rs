@@ -58,7 +58,7 @@ fn seen(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Seen, Void> {
     let launcher_pid = running.launcher_pid();
     let household = Household::of(launcher_pid, bench.pmi_program(launcher));
     let (agents_mb, launcher_mb) = (household.agents_mb(), pss_mb(launcher_pid));
-    running.page().let_go()?;
+    running.page().release_ranks()?;
     Ok(Seen { run: running.finish()?, agents_mb, launcher_mb, agent_names: household.agent_names() })
 }
 

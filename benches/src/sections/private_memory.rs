@@ -96,7 +96,7 @@ fn seen(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Seen, Void> {
     let household = Household::of(running.launcher_pid(), bench.pmi_program(launcher));
     let boards = Boards::of(&household);
     let (agents_mb, agent_names) = (household.agents_mb(), household.agent_names());
-    running.page().let_go()?;
+    running.page().release_ranks()?;
     let run = running.finish()?;
     let added_kib = run.reading.samples.chunks_exact(2).map(|pair| pair[1] as f64 - pair[0] as f64).collect();
     Ok(Seen { run, added_kib, agents_mb, agent_names, boards })

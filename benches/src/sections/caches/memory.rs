@@ -159,7 +159,7 @@ fn seen(bench: &Bench, launcher: &Launcher, np: u32, rounds: u32) -> Result<Seen
     let agents = household.agents.iter().filter(|(_, name)| name == AGENT);
     let agents_mb = agents.map(|(pid, _): &(Pid, String)| pss_mb(*pid)).sum();
     let launcher_mb = pss_mb(launcher_pid);
-    running.page().let_go()?;
+    running.page().release_ranks()?;
     Ok(Seen { counted: Counted::of(running.finish()?, launcher, np)?, agents_mb, launcher_mb })
 }
 
