@@ -293,7 +293,7 @@ static void job(void)
 /* Hydra's fence does not wait for all ranks, but a get of an absent key after it does. */
 static void wait_for_fence(void)
 {
-        PMI2_KVS_Get(NULL, PMI2_ID_NULL, "absent-after-fence", text, 64, &vallen);
+    PMI2_KVS_Get(NULL, PMI2_ID_NULL, "absent-after-fence", text, 64, &vallen);
 }
 
 static void services(void)
@@ -306,14 +306,14 @@ static void services(void)
         CODE("PMI2_Nameserv_publish.plain", PMI2_Nameserv_publish("walk-plain", NULL, "walk-port"));
     }
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
-        wait_for_fence();
+    wait_for_fence();
     walk_everyone = 1;
     TEXT("PMI2_Nameserv_lookup", PMI2_Nameserv_lookup("walk-plain", NULL, text, 64), text, 64);
     walk_everyone = 0;
     TEXT("PMI2_Nameserv_lookup.after_two", PMI2_Nameserv_lookup("walk-service", NULL, text, 64), text, 64);
     TEXT("PMI2_Nameserv_lookup.short", PMI2_Nameserv_lookup("walk-plain", NULL, text, 5), text, 5);
     CODE("PMI2_KVS_Fence.read", PMI2_KVS_Fence());
-        wait_for_fence();
+    wait_for_fence();
     if (rank == 0) {
         CODE("PMI2_Nameserv_unpublish", PMI2_Nameserv_unpublish("walk-plain", NULL));
         CODE("PMI2_Nameserv_unpublish.other", PMI2_Nameserv_unpublish("walk-service", NULL));

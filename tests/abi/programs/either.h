@@ -1,5 +1,5 @@
-/* The operations that both interfaces have, for programs that are built with each of them. A failure ends the rank with a
- * message. */
+/* The operations that both interfaces have, for programs that are built with each of them. A failure ends the rank
+ * with a message. */
 #ifndef EITHER_H
 #define EITHER_H
 

@@ -23,7 +23,7 @@ static int successes(void)
 {
     char value[VALUE_BYTES];
     int count = 0;
-        alarm(10); /* SIGALRM kills a child that hangs. */
+    alarm(10); /* SIGALRM kills a child that hangs. */
     count += try_put("child", "value") == 0;
     count += try_get("own", value) == 0;
     count += try_get("absent", value) == 0;
@@ -38,7 +38,7 @@ int main(void)
     begin();
     put("own", "value");
     fence();
-        pthread_create(&thread, NULL, get_repeatedly, NULL);
+    pthread_create(&thread, NULL, get_repeatedly, NULL);
     for (int i = 0; i < CHILDREN; i++) {
         pid_t child = fork();
         int status;

@@ -1,5 +1,5 @@
-/* Compares the state of the host program before and after calls of the library: signals, threads, the environment, the
- * working directory, the umask, open descriptors, children. */
+/* Compares the state of the host program before and after calls of the library: signals, threads, the environment,
+ * the working directory, the umask, open descriptors, children. */
 #define _GNU_SOURCE
 #include "either.h"
 
@@ -87,17 +87,17 @@ int main(void)
     umask(027);
     read_state(&before);
     begin();
-        read_state(&now);
+    read_state(&now);
     differences += same(&before, &now, "init");
     put("key", "value");
     fence();
     expect("key", "value");
     int in_use = now.descriptors;
-        read_state(&now);
+    read_state(&now);
     differences += same(&before, &now, "put, fence and get");
     for (int i = 0; i < 50; i++)
         fence();
-        read_state(&now);
+    read_state(&now);
     differences += same(&before, &now, "many fences");
     /* A board needs one descriptor at most; one opened for each call would show here. */
     if (now.descriptors > in_use + 2) {
@@ -105,7 +105,7 @@ int main(void)
         differences++;
     }
     end();
-        read_state(&now);
+    read_state(&now);
     differences += same(&before, &now, "finalize");
     if (now.descriptors > before.descriptors + 1) {
         printf("%d: %d descriptors became %d at the end\n", rank, before.descriptors, now.descriptors);

@@ -104,7 +104,7 @@ static void rounds(int count, int bytes)
         }
         snprintf(key, sizeof key, "round-%d-%d", round + 1, size);
         if (PMI_KVS_Get(name, key, value, sizeof value) == PMI_SUCCESS) {
-                        fprintf(stderr, "rank %d: %s was never put\n", rank, key);
+            fprintf(stderr, "rank %d: %s was never put\n", rank, key);
             exit(96);
         }
     }
