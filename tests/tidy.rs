@@ -34,7 +34,7 @@ fn files() -> Vec<PathBuf> {
             let name = entry.file_name();
             if path.is_dir() && name != "target" && name != ".git" {
                 below(&path, found);
-            } else if path.is_file() {
+            } else if path.is_file() && name != ".git" {
                 found.push(path);
             }
         }
@@ -244,8 +244,10 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "benches",
         "bytes",
         "clap",
+        "dashmap",
         "launcher",
         "libc",
+        "lru",
         "nix",
         "nla",
         "pmi",
@@ -283,7 +285,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
 #[test]
 fn dependencies_point_one_way() {
     only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes"]);
-    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes"]);
+    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
         nobody_mentions(|source| source.product_lines(), &sources_in(places), words, &rule);
@@ -298,6 +300,54 @@ fn dependencies_point_one_way() {
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
     // The crate at the top is called pmi itself.
     only_uses(&["libpmi-c/src/", "libpmi-c/pmi2/src/"], &["attachment", "libc"]);
+}
+
+/// The chapters of the launcher, in the order of launcher/src/lib.rs: each depends only on those before it.
+const LAUNCHER_CHAPTERS: &[&str] = &["exit", "cluster", "plan", "run", "forecast", "cli"];
+
+/// The chapters of the launcher that a line of its code names, in a path from the root of the crate or in one that
+/// climbs there by `super`.
+fn chapters_named(code: &str) -> Vec<&'static str> {
+    let is_named =
+        |chapter: &&&str| ["crate", "super"].iter().any(|from| mentions(code, &format!("{from}::{chapter}")));
+    LAUNCHER_CHAPTERS.iter().filter(is_named).copied().collect()
+}
+
+#[test]
+fn launcher_chapters_depend_one_way() {
+    let mut offences = Offences::default();
+    for source in sources_in(&["launcher/src/"]) {
+        let place = source.path.trim_start_matches("launcher/src/");
+        let chapter = place.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if ["lib", "main"].contains(&chapter) {
+            continue;
+        }
+        let Some(own) = LAUNCHER_CHAPTERS.iter().position(|known| *known == chapter) else {
+            offences.add(&source.path, 1, "a chapter without a place in the order of LAUNCHER_CHAPTERS");
+            continue;
+        };
+        for line in source.product_lines() {
+            if mentions(&line.code, "crate::{") {
+                offences.add(&source.path, line.number, "name each chapter in a path of its own, not in crate::{...}");
+            }
+            for other in chapters_named(&line.code) {
+                if LAUNCHER_CHAPTERS.iter().position(|known| *known == other) > Some(own) {
+                    offences.add(&source.path, line.number, format!("{chapter} depends on {other}"));
+                }
+            }
+        }
+    }
+    offences.none(&format!("each chapter of the launcher depends only on those before it: {LAUNCHER_CHAPTERS:?}"));
+}
+
+#[test]
+fn paths_to_chapters_are_found() {
+    assert_eq!(chapters_named("use crate::cli::Typed;"), ["cli"]);
+    assert_eq!(
+        chapters_named("crate::run::session::run(super::super::forecast::model::COUNT_MAX)"),
+        ["run", "forecast"]
+    );
+    assert!(chapters_named("use crate::runner; let planned = planes::plan(); ncrate::cli::x").is_empty());
 }
 
 /// The names under `[section]` of a manifest.
@@ -323,7 +373,9 @@ fn dependencies_are_the_allowed_ones() {
         "sim",
         "bytes",
         "clap",
+        "dashmap",
         "libc",
+        "lru",
         "nix",
         "object",
         "proptest",
@@ -505,11 +557,11 @@ fn modules(path: &str, is_root: bool) -> Vec<String> {
     found
 }
 
-/// The pairs of strings in the table `EXIT_CODES` of the command line.
+/// The pairs of strings in the launcher's table `EXIT_CODES`.
 fn exit_codes() -> Vec<(String, String)> {
-    let text = read(&root().join("launcher/src/cli/help.rs"));
+    let text = read(&root().join("launcher/src/exit.rs"));
     let table = text.split("pub const EXIT_CODES").nth(1).and_then(|rest| rest.split("];").next());
-    let rows = table.expect("help.rs has the table").lines().filter_map(|line| {
+    let rows = table.expect("exit.rs has the table").lines().filter_map(|line| {
         let row = line.trim().strip_prefix("(\"")?.strip_suffix("\"),")?;
         row.split_once("\", \"").map(|(code, meaning)| (code.to_owned(), meaning.to_owned()))
     });

@@ -7,7 +7,7 @@
 //! A channel is one of these:
 //!
 //! - The standard input and output of the process that becomes the agent. A remote shell may print greetings first. So
-//!   the agent's first bytes are a marker that the order named, and up to [`GREETING_BYTES_MAX`] bytes before it are
+//!   the agent's first bytes are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`] bytes before it are
 //!   skipped.
 //! - A connection. The order names the callback addresses; the agent connects there as to a parent and sends all
 //!   reports over that connection. On standard output it writes only its marker and, if it cannot connect, why. The
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
-use crate::core::limits::GREETING_BYTES_MAX;
+use crate::core::limits::SHELL_GREETING_BYTES_MAX;
 use crate::link::Reach;
 use crate::wire::{SessionId, SessionKey, TreePosition};
 
@@ -209,9 +209,9 @@ pub enum BootReport {
     Below(u32, Box<BootReport>),
 }
 
-/// A channel carried more than [`GREETING_BYTES_MAX`] bytes without the marker.
+/// A channel carried more than [`SHELL_GREETING_BYTES_MAX`] bytes without the marker.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("its channel said {GREETING_BYTES_MAX} bytes, none of them from an agent")]
+#[error("its channel said {SHELL_GREETING_BYTES_MAX} bytes, none of them from an agent")]
 pub struct NoMarker;
 
 /// A report, and the target that it is about.
@@ -222,7 +222,7 @@ pub type TargetReport = (u32, BootReport);
 pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, NoMarker> {
     match said.windows(MARKER).position(|window| window == marker) {
         Some(at) => Ok(Some(at + MARKER)),
-        None if said.len() > GREETING_BYTES_MAX + MARKER => Err(NoMarker),
+        None if said.len() > SHELL_GREETING_BYTES_MAX + MARKER => Err(NoMarker),
         None => Ok(None),
     }
 }
@@ -238,6 +238,6 @@ mod tests {
         assert_eq!(marked(&said, &marker), Ok(None));
         said.extend_from_slice(&marker);
         assert_eq!(marked(&said, &marker), Ok(Some(said.len())));
-        assert_eq!(marked(&vec![b'x'; GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
+        assert_eq!(marked(&vec![b'x'; SHELL_GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
     }
 }

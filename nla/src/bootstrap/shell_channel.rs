@@ -8,7 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{MARKER, marked};
-use crate::core::limits::{BOOT_BYTES_MAX, GREETING_BYTES_MAX};
+use crate::core::limits::{BOOT_BYTES_MAX, SHELL_GREETING_BYTES_MAX};
 use crate::wire::decode;
 
 /// The reading end of a bootstrap channel. All methods are cancel safe.
@@ -34,7 +34,7 @@ impl Reader {
                 self.unread.drain(..=at + length);
                 return Ok(Some(word));
             }
-            if self.unread.len() > GREETING_BYTES_MAX {
+            if self.unread.len() > SHELL_GREETING_BYTES_MAX {
                 return Err(not_an_agent());
             }
             if !self.read_more().await? {

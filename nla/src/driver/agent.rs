@@ -21,7 +21,7 @@ use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::bootstrap::ChildShells;
-use crate::core::{Action, Agent, AgentId, Counted, Input, NamespaceId, Subtree, Traffic, Up};
+use crate::core::{Action, Agent, AgentId, DriverCounts, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::link::Accepted;
 use crate::link::Clock;
 use crate::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
@@ -339,11 +339,11 @@ impl Driver {
                 let pump = OutputPump::start(self.parent.clone(), session.hold_lines);
                 let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
                     (false, _) => *session,
-                    (true, None) => session.elsewhere(),
+                    (true, None) => session.for_other_node(),
                     // The step has started this agent, and its environment is the step's.
                     (true, Some(_)) => {
                         let own = |name: &str| std::env::var_os(name).map(OsStringExt::into_vec);
-                        session.elsewhere().with_devices(own)
+                        session.for_other_node().with_devices(own)
                     }
                 };
                 let startup =
@@ -392,10 +392,10 @@ impl Driver {
                 }
             }
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
-            Action::LookUp { namespace, key, asker } => {
+            Action::LookUp { namespace, key, requester } => {
                 let local = self.namespaces.get(&namespace);
                 let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
-                self.handle(Input::LookedUp { namespace, key, asker, value });
+                self.handle(Input::LookedUp { namespace, key, requester, value });
             }
             Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
             Action::Suspended(suspended) => self.suspended.set(suspended),
@@ -549,9 +549,9 @@ impl Driver {
     }
 
     /// What was counted here so far.
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> DriverCounts {
         let boards = || self.namespaces.values().map(|local| local.board.borrow());
-        Counted {
+        DriverCounts {
             up: self.up,
             down: self.down,
             link_bytes: self.meter.link_bytes(),

@@ -25,7 +25,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::NamespaceId;
-use crate::core::limits::{DRAIN_TIME, LINE_HELD_BYTES_MAX, LINE_QUIET, LINES_HELD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::core::limits::{
+    DRAIN_TIME, PARTIAL_LINE_BYTES_MAX, PARTIAL_LINE_DELAY, PARTIAL_LINES_BYTES_MAX, STREAM_WINDOW_BYTES,
+};
 use crate::link::{Link, Receipt};
 use crate::sys;
 use crate::wire::Lane;
@@ -285,7 +287,7 @@ impl Stream {
                     (has_ended, last_words) = (true, true);
                     continue;
                 }
-                () = tokio::time::sleep(LINE_QUIET), if !self.shared.hold_lines && !self.held.is_empty() => {
+                () = tokio::time::sleep(PARTIAL_LINE_DELAY), if !self.shared.hold_lines && !self.held.is_empty() => {
                     self.send_held().await;
                     continue;
                 }
@@ -325,8 +327,8 @@ impl Stream {
             self.hold(&fresh[whole..]);
         } else {
             self.hold(fresh);
-            let crowded = self.shared.held.get() > LINES_HELD_BYTES_MAX;
-            if self.held.len() >= LINE_HELD_BYTES_MAX || crowded {
+            let crowded = self.shared.held.get() > PARTIAL_LINES_BYTES_MAX;
+            if self.held.len() >= PARTIAL_LINE_BYTES_MAX || crowded {
                 let message = self.take_held();
                 self.shared.parent.send(self.lane, message, receipt);
             }

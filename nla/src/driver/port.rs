@@ -24,7 +24,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::serving::Connection;
-use crate::core::limits::{HELLO_TIME, STRANGERS_MAX};
+use crate::core::limits::{HELLO_TIME, UNAUTHENTICATED_MAX};
 use crate::link::listener as reach;
 use crate::sys;
 
@@ -70,7 +70,7 @@ impl Drop for PortServer {
 }
 
 async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected) {
-    let strangers = Arc::new(tokio::sync::Semaphore::new(STRANGERS_MAX));
+    let strangers = Arc::new(tokio::sync::Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
         let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
         let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::clock::Clock;
 use super::listener as reach;
 use super::stream::Stream;
-use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, STRANGERS_MAX};
+use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
@@ -194,7 +194,7 @@ impl Authenticator {
 }
 
 /// Accepts connections until all expected children have joined; each authenticated stream goes to `joined`. At most
-/// [`STRANGERS_MAX`] connections are in the handshake at a time, and none of them delays another. Dropping this drops
+/// [`UNAUTHENTICATED_MAX`] connections are in the handshake at a time, and none of them delays another. Dropping this drops
 /// these connections without a message.
 pub async fn accept_children(
     listener: TcpListener,
@@ -206,7 +206,7 @@ pub async fn accept_children(
     let mut handshakes = JoinSet::new();
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
-            connection = reach::next_connection(&listener), if handshakes.len() < STRANGERS_MAX => connection,
+            connection = reach::next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
             Some(_) = handshakes.join_next() => continue,
         };
         let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());

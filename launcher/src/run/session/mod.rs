@@ -4,7 +4,8 @@ mod ending;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, CachePolicy, Down, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Times, Timing, Traffic,
+    AgentId, CachePolicy, Down, DurationHistogram, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Timing,
+    Traffic,
 };
 use nla::link::Reach;
 use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
@@ -25,11 +27,11 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use self::ending::Asides;
-use crate::forecast::timing::{Names, Phases};
+use crate::exit;
 use crate::plan::Plan;
+use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::assemble::{addresses, assemble};
-use crate::run::exit;
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
@@ -37,6 +39,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stats::Sink;
+use crate::run::timing::{Names, Phases};
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
@@ -49,8 +52,6 @@ const LEAVE_TIME: Duration = Duration::from_secs(5);
 /// How long messages may take to be on their way before the launcher stops itself.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-pub use crate::run::input::is_background;
-
 /// Random numbers of a session.
 pub struct Secrets {
     /// The key that all links are secured with.
@@ -59,12 +60,16 @@ pub struct Secrets {
     pub marker: [u8; 16],
 }
 
-/// Where a session's agents are.
-pub enum AgentHosts {
-    /// On this machine.
-    Local,
-    /// On other nodes.
-    Remote(Box<RemoteLaunch>),
+impl Secrets {
+    /// Draws the public number and the secrets of a new session from the kernel.
+    pub fn random() -> io::Result<(u64, Self)> {
+        let mut source = File::open("/dev/urandom")?;
+        let (mut session, mut key, mut marker) = ([0; 8], [0; 32], [0; 16]);
+        source.read_exact(&mut session)?;
+        source.read_exact(&mut key)?;
+        source.read_exact(&mut marker)?;
+        Ok((u64::from_le_bytes(session), Self { key: SessionKey(key), marker }))
+    }
 }
 
 /// How a session has ended.
@@ -114,7 +119,7 @@ struct Session {
     output_ended: bool,
     writers_done: u8,
     reader: Reader,
-    plan_input: Option<crate::run::input::Source>,
+    plan_input: Option<crate::plan::InputSource>,
     first: nla::core::NamespacePlan,
     session: nla::core::SessionPlan,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -130,7 +135,7 @@ struct Session {
     ending_told: bool,
     meter: Meter,
     down: Traffic,
-    fences: Times,
+    fences: DurationHistogram,
     /// When the input came that is being handled.
     handling: Time,
 }
@@ -143,7 +148,7 @@ async fn live(
     clock: Clock,
 ) -> io::Result<Ended> {
     let options = plan.options.clone();
-    let reporter = plan.reporter();
+    let reporter = Reporter::of(&plan.options);
     reporter.notes(&std::mem::take(&mut plan.remarks));
 
     let progress = Rc::new(Progress::new(reporter));
@@ -265,7 +270,7 @@ async fn live(
         ending_told: false,
         meter: Meter::default(),
         down: Traffic::default(),
-        fences: Times::default(),
+        fences: DurationHistogram::default(),
         handling: Time::ZERO,
         root: Root::new(settings),
     };
@@ -307,7 +312,8 @@ async fn live(
                 session.handle(RootInput::Timeout);
             }
             _ = glances.tick(), if session.progress.is_wanted() => {
-                let ((agents, agents_all), (started, arrived)) = (bootstrap.progress(), session.root.come());
+                let (agents, agents_all) = bootstrap.progress();
+                let nla::core::RankProgress { started, arrived } = session.root.progress();
                 let ranks_all = u64::from(session.size);
                 session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
             }
