@@ -190,7 +190,7 @@ pub struct PlannedTree {
     pub fanout: u32,
 }
 
-/// What [`assemble`] needs of the launcher.
+/// The launcher's part in [`assemble`].
 pub trait Launch {
     /// Why a plan cannot be made.
     type Error;
@@ -212,7 +212,7 @@ pub trait Launch {
     fn on_progress(&mut self, bootstrap: &Bootstrap);
 }
 
-/// Why there is no tree.
+/// Why no tree was assembled.
 #[derive(Debug)]
 pub enum NotAssembled<E> {
     /// A signal asked the launcher to end.

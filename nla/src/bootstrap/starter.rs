@@ -41,7 +41,7 @@ pub struct Starter {
     scheduler: AbortHandle,
 }
 
-/// What the tasks of a starter share.
+/// The state that the tasks of a starter share.
 pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,

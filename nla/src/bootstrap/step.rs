@@ -37,7 +37,7 @@ use crate::wire::{encode, framed};
 /// Bound of the queues between tasks.
 const QUEUE: usize = 64;
 
-/// What all steps of a starter need.
+/// The parameters that all steps of a starter share.
 pub(super) struct Step {
     pub(super) shared: Rc<Shared>,
     /// The addresses where the tasks find this process.

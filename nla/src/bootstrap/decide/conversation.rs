@@ -1,9 +1,9 @@
-//! What the reports of a started agent mean, until it has joined the tree or is lost.
+//! Interprets the reports of a started agent until it has joined the tree or is lost.
 
 use super::failure::StartFailure;
 use crate::bootstrap::protocol::{BootReport, Links, TargetReport};
 
-/// What happened on an agent's bootstrap channel.
+/// An event on an agent's bootstrap channel.
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) enum Heard {
     /// The agent reported.
@@ -14,7 +14,7 @@ pub(in crate::bootstrap) enum Heard {
     Broken(StartFailure),
 }
 
-/// What the process at the upper end of the channel does next.
+/// The next step of the process at the upper end of the channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) enum Next {
     /// Wait for the next report.

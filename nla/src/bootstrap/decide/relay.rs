@@ -1,5 +1,4 @@
-//! What an agent passes on over its bootstrap channel, besides joining the tree itself: commands from above to the
-//! agents that it has started, and their reports up.
+//! Relays between the process above an agent and the agents that this agent has started: commands down, reports up.
 
 use core::net::SocketAddr;
 use std::collections::BTreeSet;
@@ -19,7 +18,7 @@ pub(in crate::bootstrap) struct Joining {
     pub opener_port: Option<u16>,
 }
 
-/// What has happened to the agent.
+/// An event of the agent.
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) enum RelayInput {
     /// A command arrived from above; `None` if the channel has ended.
@@ -30,7 +29,7 @@ pub(in crate::bootstrap) enum RelayInput {
     Joined(Result<Duration, StartFailure>),
 }
 
-/// What the agent does.
+/// A command to the task around the relay.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::bootstrap) enum RelayAction {
     /// Send the report up.

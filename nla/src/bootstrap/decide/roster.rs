@@ -1,4 +1,4 @@
-//! What became of the tasks of a step: which nodes have an agent, which failed, and whether the step is started again.
+//! Tracks the tasks of a step: which nodes have an agent, which failed, and whether the step is started again.
 //!
 //! A step is one command of a resource manager that starts a task on each of many nodes. A manager that cannot reach
 //! one node may take the step down on all others. So no target is reported before all are settled, and a step that was
@@ -32,7 +32,7 @@ pub(in crate::bootstrap) fn steps(hosts: &[HostAt]) -> Vec<StepTargets> {
     steps
 }
 
-/// What has happened to a step.
+/// An event of a step.
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) enum RosterInput {
     /// The agent on this node has reported.
@@ -41,11 +41,11 @@ pub(in crate::bootstrap) enum RosterInput {
     Line(String),
     /// The command exited, and all its lines were read. `None` if a signal killed it.
     CommandEnded(Option<i32>),
-    /// The time of [`Roster::wake_at`] has come.
+    /// The time of [`Roster::wake_at`] has passed.
     Timeout,
 }
 
-/// What is done once all targets of a step are settled.
+/// The result of a step whose targets are all settled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) struct StepOutcome {
     /// The nodes whose agents are used.
@@ -111,7 +111,7 @@ impl Roster {
                     self.count_ends();
                 }
                 if self.deadline <= now {
-                    // A step that is only late is not started again: there is no time for it.
+                    // A step that is late is not started again, since no time remains for it.
                     self.is_taken_down = false;
                     self.fail_rest(&StartFailure { phase: StartPhase::Step, ..StartFailure::late() });
                     self.is_over = true;

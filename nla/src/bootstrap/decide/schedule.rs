@@ -44,7 +44,7 @@ impl Task {
     }
 }
 
-/// What has happened.
+/// An event of the starts.
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) enum ScheduleInput {
     /// An agent is to be started.
@@ -53,11 +53,11 @@ pub(in crate::bootstrap) enum ScheduleInput {
     Answered { took: Duration },
     /// An opened task failed before its agent answered.
     Failed(Box<Task>, StartFailure),
-    /// The time of a [`ScheduleAction::WakeAt`] has come. Stale timeouts are harmless.
+    /// The time of a [`ScheduleAction::WakeAt`] has passed. Stale timeouts are harmless.
     Timeout,
 }
 
-/// What is to be done.
+/// A command to the starter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) enum ScheduleAction {
     /// Start this agent. The result is reported as [`ScheduleInput::Answered`] or [`ScheduleInput::Failed`].

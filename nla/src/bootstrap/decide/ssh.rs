@@ -1,4 +1,4 @@
-//! What the end of a remote shell means: the phrases of OpenSSH, of shells, and of the script that becomes the agent.
+//! Judges the end of a remote shell, by the phrases of OpenSSH, of shells, and of the script that becomes the agent.
 
 use super::failure::{StartFailure, StartPhase};
 
@@ -6,7 +6,7 @@ use super::failure::{StartFailure, StartPhase};
 /// error, lines of greetings among it. An unknown end is [`StartPhase::Ended`].
 pub(in crate::bootstrap) fn judge(code: Option<i32>, said: &str) -> StartFailure {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
-    // Greetings come first, so the last known phrase is the cause.
+    // Shells print greetings first, so the last known phrase is the cause.
     let known = lines().rev().find_map(|line| Some((phase_of(line)?, line)));
     if let Some((phase, line)) = known {
         return StartFailure::new(phase, without_names(line));
