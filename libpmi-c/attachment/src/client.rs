@@ -265,24 +265,23 @@ impl Client {
     }
 
     pub(crate) fn connect(&mut self, job: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
-            Self::V2(client) => Ok(client.connect(job)?),
-        }
+        Ok(self.v2()?.connect(job)?)
     }
 
     pub(crate) fn disconnect(&mut self, job: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
-            Self::V2(client) => Ok(client.disconnect(job)?),
-        }
+        Ok(self.v2()?.disconnect(job)?)
     }
 
     /// Returns the value of a key on another job's board.
     pub(crate) fn get_from_job(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        Ok(self.v2()?.get(job, source, key)?)
+    }
+
+    /// Returns the client of a PMI-2 server, for requests that only PMI-2 has.
+    fn v2(&mut self) -> Result<&mut v2::Client<Socket>, Error> {
         match self {
             Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
-            Self::V2(client) => Ok(client.get(job, source, key)?),
+            Self::V2(client) => Ok(client),
         }
     }
 

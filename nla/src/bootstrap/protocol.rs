@@ -151,8 +151,8 @@ pub enum RemoteProgram {
 /// A program that may be sent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sent {
-    /// The name of its file, which says what is in it.
-    pub name: String,
+    /// The SHA-256 of what is sent, in hexadecimal digits.
+    pub digest: String,
     /// Its size in bytes.
     pub size: u64,
 }
