@@ -33,7 +33,7 @@ use crate::wire::{SessionId, SessionKey, TreePosition};
 /// The length of the marker in bytes.
 pub const MARKER: usize = 16;
 
-/// What an agent needs to report itself and to join the tree.
+/// Everything that an agent needs to report itself and to join the tree.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BootOrder {
     /// The session's public number.
@@ -48,7 +48,7 @@ pub struct BootOrder {
     pub callback: Vec<SocketAddr>,
     /// From where the agent must be reachable.
     pub reach: Reach,
-    /// What carries the links.
+    /// Whether links are TCP connections or go over remote shells.
     pub links: Links,
     /// The session's name in `ps` and in messages.
     pub label: String,
@@ -61,7 +61,7 @@ pub struct BootOrder {
     pub log: Option<(u32, i32)>,
 }
 
-/// What carries the links of a session.
+/// The carrier of a session's links.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Links {
     /// TCP connections.
@@ -120,7 +120,7 @@ pub enum Method {
         words: Vec<String>,
         /// The remote shell must last as long as the agent.
         lasts: bool,
-        /// What runs at the other end.
+        /// The program that runs at the other end.
         program: RemoteProgram,
     },
     /// By one command of a resource manager that starts a task on each of many nodes. It lasts as long as the agents,
@@ -129,7 +129,7 @@ pub enum Method {
         /// The words of the command. `{hosts}` in them stands for the host list, `{nodes}` for its length. The command
         /// that each task runs follows them.
         words: Vec<String>,
-        /// What each task runs.
+        /// The program that each task runs.
         program: RemoteProgram,
     },
 }

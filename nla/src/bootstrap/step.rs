@@ -51,7 +51,7 @@ struct Running<'a> {
     processes: &'a Processes,
     pid: u32,
     is_needed: bool,
-    /// What the command writes to standard error.
+    /// The lines that the command writes to standard error.
     lines: mpsc::Receiver<String>,
     /// Where its tasks connect. A task that connects after it is closed exits.
     listener: CallbackListener,
