@@ -1,6 +1,6 @@
 //! Small jobs of which every message is known.
 
-use nla::core::{CachePolicy, Gets};
+use nla::core::{CachePolicy, GetCounts};
 use sim::{Pattern, Refusal, Report, Spec};
 
 /// Six agents, two of them below the root, each with two below; two ranks on each.
@@ -44,17 +44,17 @@ fn gets_of_neighbours() {
     // one for what the next one has.
     let report = small(CachePolicy::Hcma, Pattern::Neighbours);
     let expected = [
-        Gets { others: 4, ..Gets::default() },
+        GetCounts { others: 4, ..GetCounts::default() },
         // Agents 1 and 4 know what is below them. What 1 needs of 6, 3 of 4, 4 of 3 and 6 of 1 is asked of the root.
-        Gets { others: 6, asked: 4, ..Gets::default() },
+        GetCounts { others: 6, asked: 4, ..GetCounts::default() },
         // Leaves know their own.
-        Gets { asked: 8, ..Gets::default() },
+        GetCounts { asked: 8, ..GetCounts::default() },
     ];
     assert_eq!(report.gets.levels, expected);
     assert_eq!((report.gets.here, report.gets.waited), (24 - 8 - 2, 0));
     let report = small(CachePolicy::Hcmab, Pattern::Neighbours);
     assert_eq!((report.gets.here, report.gets.waited), (24, 0));
-    assert!(report.gets.levels.iter().all(|level| *level == Gets::default()));
+    assert!(report.gets.levels.iter().all(|level| *level == GetCounts::default()));
 }
 
 #[test]
@@ -63,11 +63,11 @@ fn gets_of_all() {
         let report = small(cache, Pattern::All);
         let [root, inner, leaves] = report.gets.levels[..] else { panic!("{:?}", report.gets) };
         // Of two ranks that need an entry, the agent asks for one, and the other waits with it.
-        assert_eq!(leaves, Gets { asked: 4 * 10, joined: 4 * 10, ..Gets::default() });
+        assert_eq!(leaves, GetCounts { asked: 4 * 10, joined: 4 * 10, ..GetCounts::default() });
         assert_eq!(inner.asked, 2 * 6, "each asks once for what is not below it");
         assert_eq!(inner.others + inner.joined, 4 * 10 + 2 * 6 + 2 * 6 - 12, "all that came to it");
         assert_eq!(report.gets.here + report.gets.waited + 4 * 10 + 2 * 6, 12 * 12, "each get counts once");
-        assert_eq!(root, Gets { others: 12, ..Gets::default() });
+        assert_eq!(root, GetCounts { others: 12, ..GetCounts::default() });
         for memory in [report.root, report.inner, report.leaves] {
             assert_eq!(memory.most.entries, 12, "{cache}: who has asked for all has all");
         }

@@ -9,14 +9,42 @@ use std::time::Duration;
 use nla::bootstrap::{HostAt, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent};
 use thiserror::Error;
 
-use crate::cli::{BootstrapKind, LaunchOptions, LaunchShape, Manager};
 use crate::cluster::hosts::fold;
+use crate::cluster::manager::Manager;
 use crate::cluster::node_list::Node;
-use crate::forecast::model::{Recommendation, Shape};
 use crate::plan::Plan;
+use crate::plan::request::{BootstrapKind, LaunchOptions, LaunchShape};
 
 /// How long all agents together may take to report, unless `--start-timeout` is typed.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// The way to start agents that a model recommends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recommended {
+    /// Flat, or a tree.
+    pub shape: Shape,
+    /// The fan-out of the best tree, also where the shape is flat.
+    pub tree_fanout: u32,
+}
+
+/// Which process starts the agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// The launcher starts all agents.
+    Flat,
+    /// Agents start agents.
+    Tree,
+}
+
+impl Shape {
+    /// Returns the name that `--launch` uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flat => "flat",
+            Self::Tree => "tree",
+        }
+    }
+}
 
 /// Agents on other nodes: which nodes there are, which of them are used, and how an agent is started there.
 pub struct RemoteLaunch {
@@ -74,7 +102,7 @@ pub enum MethodError {
         option: &'static str,
     },
     /// The resource manager's command cannot start agents.
-    #[error("--bootstrap {} cannot start agents: {}", word(*.0), why_not(*.0).unwrap_or_default())]
+    #[error("--bootstrap {} cannot start agents: {}", .0.word(), why_not(*.0).unwrap_or_default())]
     Unfit(Manager),
 }
 
@@ -192,17 +220,6 @@ pub fn why_not(manager: Manager) -> Option<&'static str> {
     }
 }
 
-/// Returns the word for a resource manager in `--bootstrap`.
-pub fn word(manager: Manager) -> &'static str {
-    match manager {
-        Manager::Slurm => "slurm",
-        Manager::Pbs => "pbs",
-        Manager::Lsf => "lsf",
-        Manager::Sge => "sge",
-        Manager::Flux => "flux",
-    }
-}
-
 /// Returns the field for the program that is sent to nodes without it; `None` for a method that never sends it.
 pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
     match method {
@@ -219,12 +236,7 @@ fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
 ///
 /// A remote shell that must last as long as its agent is always the launcher's: an agent would take its process for a
 /// leftover of the ranks. `typed` is the user's `--fanout`; without it the model decides.
-pub fn launch_fanout(
-    shape: LaunchShape,
-    typed: Option<u32>,
-    recommended: &Recommendation,
-    method: &Method,
-) -> Option<u32> {
+pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, recommended: Recommended, method: &Method) -> Option<u32> {
     let lasts = matches!(method, Method::RemoteShell { lasts: true, .. } | Method::Step { .. });
     let is_tree = match shape {
         _ if lasts => false,
@@ -240,7 +252,7 @@ pub fn launch_fanout(
 pub fn shell_link_fanout(
     shape: LaunchShape,
     typed: Option<u32>,
-    recommended: &Recommendation,
+    recommended: Recommended,
     method: &Method,
 ) -> Result<Option<u32>, MethodError> {
     // A command of the user's (`exec:`) may be missing on the nodes.
@@ -289,7 +301,6 @@ impl RemoteLaunch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forecast::model::{Constants, recommend};
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
@@ -354,18 +365,18 @@ mod tests {
     fn the_fanout_is_the_typed_one_or_the_models() {
         let chosen = |manager| method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run")).unwrap();
         let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
-        let few = recommend(8, 16, &Constants::default());
-        let many = recommend(1024, 16, &Constants::default());
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
-        assert_eq!(launch_fanout(Auto, None, &few, &ssh), None);
-        assert_eq!(launch_fanout(Auto, None, &many, &ssh), Some(many.fanout));
-        assert_eq!(launch_fanout(Auto, Some(2), &many, &ssh), Some(2));
-        assert_eq!(launch_fanout(Tree, None, &few, &ssh), Some(few.tree_fanout));
-        assert_eq!(launch_fanout(Tree, Some(2), &few, &ssh), Some(2));
+        assert_eq!(launch_fanout(Auto, None, few, &ssh), None);
+        assert_eq!(launch_fanout(Auto, None, many, &ssh), Some(many.tree_fanout));
+        assert_eq!(launch_fanout(Auto, Some(2), many, &ssh), Some(2));
+        assert_eq!(launch_fanout(Tree, None, few, &ssh), Some(few.tree_fanout));
+        assert_eq!(launch_fanout(Tree, Some(2), few, &ssh), Some(2));
         for shape in [Flat, Linear] {
-            assert_eq!(launch_fanout(shape, Some(2), &many, &ssh), None);
+            assert_eq!(launch_fanout(shape, Some(2), many, &ssh), None);
         }
-        assert_eq!(launch_fanout(Tree, Some(2), &many, &srun), None, "a step ends with its command");
+        assert_eq!(launch_fanout(Tree, Some(2), many, &srun), None, "a step ends with its command");
     }
 
     #[test]
@@ -381,20 +392,20 @@ mod tests {
         let ssh = ssh.unwrap();
         let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
         let exec = chosen(&LaunchOptions { bootstrap: Some(exec), ..options }, None).unwrap();
-        let few = recommend(8, 16, &Constants::default());
-        let many = recommend(1024, 16, &Constants::default());
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
-        assert_eq!(shell_link_fanout(Auto, None, &few, &ssh), Ok(None));
-        assert_eq!(shell_link_fanout(Auto, None, &many, &ssh), Ok(Some(many.tree_fanout)));
-        assert_eq!(shell_link_fanout(Auto, None, &many, &exec), Ok(None), "the nodes may not have the command");
-        assert_eq!(shell_link_fanout(Tree, None, &few, &exec), Ok(Some(few.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, few, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Auto, None, many, &ssh), Ok(Some(many.tree_fanout)));
+        assert_eq!(shell_link_fanout(Auto, None, many, &exec), Ok(None), "the nodes may not have the command");
+        assert_eq!(shell_link_fanout(Tree, None, few, &exec), Ok(Some(few.tree_fanout)));
         for shape in [Auto, Tree] {
-            assert_eq!(shell_link_fanout(shape, Some(2), &few, &exec), Ok(Some(2)));
+            assert_eq!(shell_link_fanout(shape, Some(2), few, &exec), Ok(Some(2)));
         }
-        assert_eq!(shell_link_fanout(Flat, None, &many, &ssh), Ok(None));
+        assert_eq!(shell_link_fanout(Flat, None, many, &ssh), Ok(None));
         for (shape, name) in [(Flat, "flat"), (Linear, "linear")] {
             let error = MethodError::Fanout { shape: name, fanout: 2 };
-            assert_eq!(shell_link_fanout(shape, Some(2), &many, &ssh), Err(error));
+            assert_eq!(shell_link_fanout(shape, Some(2), many, &ssh), Err(error));
         }
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
 use nla::sys;
 
-use crate::cli::LaunchOptions;
 use crate::cluster::hosts::fold;
+use crate::exit;
 use crate::plan::Plan;
 use crate::plan::remote_launch::RemoteLaunch;
-use crate::run::exit;
+use crate::plan::request::LaunchOptions;
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};

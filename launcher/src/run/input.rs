@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
@@ -14,12 +13,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getpgrp, read, tcgetpgrp};
+use nix::unistd::read;
 use nla::link::{Link, Receipt};
 use nla::tasks::Tasks;
 use nla::wire::Lane;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::Span;
+
+use crate::plan::InputSource;
+use crate::plan::machine::is_background;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 32 * 1024;
@@ -28,15 +30,6 @@ const BLOCKS: usize = 8;
 /// The pause between two checks whether the launcher is in the foreground again.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// The source of standard input.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Source {
-    /// The launcher's standard input.
-    Standard,
-    /// A file.
-    File(PathBuf),
-}
-
 /// The thread that reads.
 pub(crate) struct Reader {
     thread: Option<Thread>,
@@ -44,10 +37,10 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Reads `source` to its end and sends it to `takers`.
-    pub(crate) fn start(source: Source, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
+    pub(crate) fn start(source: InputSource, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
         let file = match &source {
-            Source::Standard => None,
-            Source::File(path) => Some(File::open(path)?),
+            InputSource::Standard => None,
+            InputSource::File(path) => Some(File::open(path)?),
         };
         let (blocks, incoming) = mpsc::channel(1);
         let thread = tasks.spawn_thread("stdin", move || match file {
@@ -69,11 +62,6 @@ impl Reader {
             thread.unpark();
         }
     }
-}
-
-/// Whether `terminal` is a terminal on which this process is in the background.
-pub fn is_background(terminal: BorrowedFd<'_>) -> bool {
-    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
 }
 
 fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {

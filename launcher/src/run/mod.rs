@@ -2,7 +2,6 @@
 
 mod assemble;
 pub mod demo;
-pub mod exit;
 pub(crate) mod input;
 mod output;
 pub(crate) mod pattern;
@@ -12,3 +11,4 @@ pub mod report;
 pub mod session;
 mod signals;
 pub mod stats;
+pub mod timing;

@@ -9,7 +9,7 @@ use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::cli::Options;
+use crate::plan::request::Options;
 
 /// How much is said.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -153,10 +153,12 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
             let were = if failure.ranks.len() == 1 { "was" } else { "were" };
             format!("{who} on {host} broke the PMI protocol and {were} killed: {why}")
         }
-        Cause::Left { in_fence: true } => {
+        Cause::ExitedEarly { in_fence: true } => {
             format!("{who} on {host} ended without MPI_Finalize while others wait for it in a fence")
         }
-        Cause::Left { in_fence: false } => format!("{who} on {host} ended without MPI_Finalize while others still run"),
+        Cause::ExitedEarly { in_fence: false } => {
+            format!("{who} on {host} ended without MPI_Finalize while others still run")
+        }
     }
 }
 
@@ -173,7 +175,7 @@ fn hint(failure: &Failure) -> Option<String> {
             "was the program's MPI library built for another process manager? SCELA_LOG=trace shows what it says"
                 .to_owned()
         }
-        Cause::Left { .. } => {
+        Cause::ExitedEarly { .. } => {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
         Cause::Lost { .. } => "if nobody killed it, run again with SCELA_LOG=debug and report what it says".to_owned(),

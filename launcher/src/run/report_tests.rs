@@ -57,7 +57,7 @@ fn an_abort_and_a_code() {
 
 #[test]
 fn ranks_that_left() {
-    let left = failure("3,5-7", Cause::Left { in_fence: true });
+    let left = failure("3,5-7", Cause::ExitedEarly { in_fence: true });
     assert!(told(8, 0, left).starts_with(
         "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
     ));

@@ -95,8 +95,8 @@ impl World {
                 }
             }
             Action::Release(_, ranks) => self.release(here, clock, &ranks),
-            Action::LookUp { namespace, key, asker } => {
-                self.input(here, clock, Input::LookedUp { namespace, key, asker, value: None });
+            Action::LookUp { namespace, key, requester } => {
+                self.input(here, clock, Input::LookedUp { namespace, key, requester, value: None });
             }
             Action::Signal(_, ranks, signal) => self.signal(here, *clock, &ranks, signal),
             Action::Sweep => self.queue.push(*clock + self.costs.sweep, here as u32, What::Swept),
@@ -155,7 +155,7 @@ impl World {
     /// The processor's time for checking what came from above.
     pub(crate) fn checking(&self, message: &Down) -> u64 {
         match message {
-            Down::Release { given: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
+            Down::Release { content: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
                 epoch.len() as u64 * self.costs.entry_checked
             }
             _ => 0,
@@ -292,7 +292,7 @@ impl World {
             return fail(format!("the session was over only {} s after the last fault", (over - last) / 1_000_000_000));
         }
         self.tally.over = over;
-        self.tally.note_place(Which::Root, 0, self.root.held(), self.root.gets());
+        self.tally.note_place(Which::Root, 0, self.root.cache_peaks(), self.root.gets());
         Ok(())
     }
 
@@ -301,7 +301,7 @@ impl World {
         let place = &self.places[here];
         if let Some(core) = &place.core {
             let which = if place.children.is_empty() { Which::Leaf } else { Which::Inner };
-            self.tally.note_place(which, place.depth, core.held(), core.gets());
+            self.tally.note_place(which, place.depth, core.cache_peaks(), core.gets());
         }
     }
 

@@ -1,7 +1,7 @@
 //! Ranks: not processes, but where each is in its program.
 
 use bytes::Bytes;
-use nla::core::{Action, Exit, Gets, Input};
+use nla::core::{Action, Exit, GetCounts, Input};
 use pmi::board::PendingPuts;
 use pmi::{Answer, Board, LookUp, Puts, Rank, Ranks, Request};
 
@@ -448,14 +448,16 @@ impl World {
                     match self.ask(here, clock, rank, key) {
                         Some(value) => {
                             *clock += (asking - 1) * self.costs.get_asked;
-                            self.tally
-                                .note_in_step(self.places[here].depth, Gets { own: asking - 1, ..Gets::default() });
+                            self.tally.note_in_step(
+                                self.places[here].depth,
+                                GetCounts { own: asking - 1, ..GetCounts::default() },
+                            );
                             value.as_deref() == Some(program.card(of))
                         }
                         None => {
                             // Out of step they would find it a moment later: that is what it costs.
                             *clock += (asking - 1) * self.costs.get_hit;
-                            let joined = Gets { joined: asking - 1, ..Gets::default() };
+                            let joined = GetCounts { joined: asking - 1, ..GetCounts::default() };
                             self.tally.note_in_step(self.places[here].depth, joined);
                             self.places[here].locals.sweep.waiting = true;
                             return;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nla::core::{CachePolicy, Gets, Held, Outcome, Stats, Times};
+use nla::core::{CachePeaks, CachePolicy, DurationHistogram, GetCounts, Outcome, Stats};
 use serde::{Deserialize, Serialize};
 
 use crate::oracle::Meeting;
@@ -53,7 +53,7 @@ pub struct GetsReport {
     /// By the rank's own agent, together with another rank's get of the same key that was asked on.
     pub waited: u64,
     /// Gets that came to the cores of each level, the root's first: those that boards answered did not.
-    pub levels: Vec<Gets>,
+    pub levels: Vec<GetCounts>,
 }
 
 /// What places of one kind have held of the board.
@@ -62,7 +62,7 @@ pub struct Memory {
     /// How many places.
     pub places: u32,
     /// The most that one of them has held at a time, each figure by itself; of evictions the most.
-    pub most: Held,
+    pub most: CachePeaks,
 }
 
 /// Messages about one fence that one place has sent.
@@ -152,9 +152,9 @@ pub(crate) struct Tally {
     /// Releases that were sent.
     pub(crate) released: u64,
     levels: Vec<Level>,
-    in_step: Vec<Gets>,
+    in_step: Vec<GetCounts>,
     /// The root's time for each fence once all had arrived.
-    pub(crate) fences: Times,
+    pub(crate) fences: DurationHistogram,
     merged: Vec<(u64, u64)>,
     memory: [Memory; 3],
     fence_messages: FenceMessages,
@@ -162,8 +162,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(depth: u32) -> Self {
-        let gets = GetsReport { levels: vec![Gets::default(); depth as usize + 1], ..GetsReport::default() };
-        let in_step = vec![Gets::default(); depth as usize + 1];
+        let gets = GetsReport { levels: vec![GetCounts::default(); depth as usize + 1], ..GetsReport::default() };
+        let in_step = vec![GetCounts::default(); depth as usize + 1];
         Self { levels: vec![Level::default(); depth as usize], gets, in_step, ..Self::default() }
     }
 
@@ -198,7 +198,7 @@ impl Tally {
     }
 
     /// A place is done.
-    pub(crate) fn note_place(&mut self, which: Which, depth: u32, held: Held, gets: Gets) {
+    pub(crate) fn note_place(&mut self, which: Which, depth: u32, held: CachePeaks, gets: GetCounts) {
         let memory = &mut self.memory[which as usize];
         memory.places += 1;
         let most = &mut memory.most;
@@ -209,7 +209,7 @@ impl Tally {
 
     /// Gets of an agent's ranks that make them in step: one of them went to the core, and these would have
     /// done as it did.
-    pub(crate) fn note_in_step(&mut self, depth: u32, gets: Gets) {
+    pub(crate) fn note_in_step(&mut self, depth: u32, gets: GetCounts) {
         self.gets.here += gets.own;
         self.gets.waited += gets.joined;
         let level = &mut self.in_step[depth as usize];
@@ -367,7 +367,7 @@ impl Report {
             "", "places", "entries", "bytes", "of own", "index"
         )?;
         for (name, memory) in [("the root", self.root), ("inner agents", self.inner), ("leaves", self.leaves)] {
-            let Held { entries, bytes, own_entries, index_entries, .. } = memory.most;
+            let CachePeaks { entries, bytes, own_entries, index_entries, .. } = memory.most;
             let bytes = size(bytes);
             writeln!(
                 f,

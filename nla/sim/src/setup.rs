@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
-use nla::core::{Agent, AgentId, CommandPlan, Counted, Inherit, NamespacePlan, RootSettings, SessionPlan, Subtree};
+use nla::core::{
+    Agent, AgentId, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings, SessionPlan, Subtree,
+};
 use pmi::{Mapping, Ranks};
 
 use crate::links::Link;
@@ -87,7 +89,7 @@ pub(crate) fn places(tree: Subtree) -> Vec<Place> {
             board: None,
             orphaned: None,
             told_up: 0,
-            counted: Counted::default(),
+            counted: DriverCounts::default(),
         });
         left.extend(below.into_iter().rev().map(|child| (child, here.head().0, depth + 1)));
     }

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, Counted, Input, NamespaceId, Outcome, Root, RootAction, RootInput, Subtree,
+    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, NamespaceId, Outcome, Root, RootAction, RootInput,
+    Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
@@ -90,7 +91,7 @@ pub(crate) struct Place {
     /// Fence messages sent up since the last release.
     pub(crate) told_up: u32,
     /// What a driver counts.
-    pub(crate) counted: Counted,
+    pub(crate) counted: DriverCounts,
 }
 
 /// See the module.

@@ -15,8 +15,8 @@ use super::decide::arrival_times::ArrivalTimes;
 use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
-use super::protocol::{Below, BootOrder, BootReport, HostAt, Method};
-use super::starter::{Starter, TargetReport};
+use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport};
+use super::starter::Starter;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Clock, Reach};
 use crate::tasks::Tasks;
@@ -89,7 +89,7 @@ impl Bootstrap {
         let starters = Subtree::whole(count, fanout);
         let settings = AssemblySettings { starters, crosses_nodes: method != Method::Fork, links: order.links, root };
         let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings, tasks);
-        let below = Below { targets: count, fanout, hosts, method, batch, patience: timeout };
+        let below = Below { targets: count, fanout, hosts, method, batch, timeout };
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
             Method::Fork | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
@@ -200,7 +200,7 @@ pub struct PlannedTree {
     pub fanout: u32,
 }
 
-/// What [`assemble`] needs of the launcher.
+/// The launcher's part in [`assemble`].
 pub trait Launch {
     /// Why a plan cannot be made.
     type Error;
@@ -222,7 +222,7 @@ pub trait Launch {
     fn on_progress(&mut self, bootstrap: &Bootstrap);
 }
 
-/// Why there is no tree.
+/// Why no tree was assembled.
 #[derive(Debug)]
 pub enum NotAssembled<E> {
     /// A signal asked the launcher to end.

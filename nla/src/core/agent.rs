@@ -21,12 +21,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::cache::CachePolicy;
 use super::cause::{Cause, Exit, Failure, bounded};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::lookup::{Waiter, Way};
-use super::message::{Asker, Down, Up};
+use super::lookup::{Peer, ReplyTo};
+use super::message::{Down, Requester, Up};
 use super::namespace::{Namespace, Stage};
 use super::plan::{NamespacePlan, SessionPlan};
-use super::stats::{Counted, Stats};
-use super::timing::Marks;
+use super::stats::{DriverCounts, Stats};
+use super::timing::AgentTimes;
 use super::topology::Subtree;
 
 /// Signal numbers that the core speaks of; the same on all Linux machines.
@@ -69,7 +69,7 @@ pub enum Input {
         /// The key.
         key: Vec<u8>,
         /// Who asked.
-        asker: Asker,
+        requester: Requester,
         /// What the board has.
         value: Option<Vec<u8>>,
     },
@@ -82,7 +82,7 @@ pub enum Input {
     /// anything follows but last words.
     Drained {
         /// What the driver has counted up to here.
-        counted: Box<Counted>,
+        counted: Box<DriverCounts>,
     },
     /// The time of the last [`Action::WakeAt`] has come. Harmless when it is stale.
     Timeout,
@@ -129,7 +129,7 @@ pub enum Action {
         /// The key.
         key: Vec<u8>,
         /// Who asked; for the input.
-        asker: Asker,
+        requester: Requester,
     },
     /// Send a signal to the process groups of these ranks.
     Signal(NamespaceId, Ranks, i32),
@@ -192,10 +192,10 @@ pub struct Agent {
     cache: CachePolicy,
     /// The parent is to be told what was counted.
     tells_stats: bool,
-    counted: Option<Box<Counted>>,
+    counted: Option<Box<DriverCounts>>,
     /// When the launcher sent what is the same for all.
     sent: Time,
-    marks: Marks,
+    times: AgentTimes,
 }
 
 impl Agent {
@@ -217,7 +217,7 @@ impl Agent {
             tells_stats: false,
             counted: None,
             sent: Time::ZERO,
-            marks: Marks::of(here.head()),
+            times: AgentTimes::of(here.head()),
         }
     }
 
@@ -259,14 +259,14 @@ impl Agent {
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
             Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
             Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(now, namespace, rank, exit, actions),
-            Input::LookedUp { namespace, key, asker, value } => {
-                self.on_looked_up(namespace, &key, asker, value, actions);
+            Input::LookedUp { namespace, key, requester, value } => {
+                self.on_looked_up(namespace, &key, requester, value, actions);
             }
             Input::Swept { leftovers } => {
                 if self.phase == Phase::Sweeping {
                     self.phase = Phase::Swept;
                     self.leftovers = leftovers;
-                    self.marks.on_swept(now);
+                    self.times.on_swept(now);
                 }
             }
             Input::Drained { counted } => self.counted = Some(counted),
@@ -308,11 +308,11 @@ impl Agent {
                     actions.extend(children.into_iter().map(|child| Action::ToChild(child, Down::Undo { namespace })));
                 }
             }
-            Down::Release { namespace, number, given } => self.on_release(now, namespace, number, given, actions),
-            Down::Get { namespace, key } => self.on_get(namespace, Waiter::Parent, &key, actions),
-            Down::Got { namespace, finding } => self.on_got(namespace, Way::Up, None, finding, actions),
+            Down::Release { namespace, number, content } => self.on_release(now, namespace, number, content, actions),
+            Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, actions),
+            Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, actions),
             Down::Inquire(inquiry) => self.on_inquiry_from_above(inquiry, actions),
-            Down::Reply { asker, reply } => self.on_reply_from_above(asker, reply, actions),
+            Down::Reply { requester, reply } => self.on_reply_from_above(requester, reply, actions),
             Down::Signal { signal } => {
                 self.to_children(&Down::Signal { signal }, actions);
                 self.signal_all(signal, actions);
@@ -357,7 +357,7 @@ impl Agent {
             }
         }
         if plan.id == NamespaceId::FIRST {
-            self.marks.on_described(now, self.sent);
+            self.times.on_described(now, self.sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
         actions.push(Action::Start(plan, namespace.own().clone(), namespace.cache.board()));
@@ -394,13 +394,13 @@ impl Agent {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
                 }
             }
-            Up::Gathered { namespace, number, ranks, brought } => {
-                self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
+            Up::Gathered { namespace, number, ranks, contribution } => {
+                self.on_gathered(now, from, (namespace, number), ranks, contribution, actions);
             }
             Up::Put { namespace, number, puts } => self.on_put_below(now, from, (namespace, number), puts, actions),
             Up::Get { namespace, key } => self.on_get_below(now, from, namespace, &key, actions),
-            Up::Got { namespace, number, finding } => {
-                self.on_got(namespace, Way::Down(from), Some(number), finding, actions);
+            Up::Got { namespace, number, result } => {
+                self.on_got(namespace, Peer::Child(from), Some(number), result, actions);
             }
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
@@ -416,7 +416,7 @@ impl Agent {
             Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
             message @ Up::Ask { .. } => actions.push(Action::ToParent(message)),
             Up::Inquire(inquiry) => self.on_inquiry_from_below(now, from, inquiry, actions),
-            Up::Reply { asker, reply } => self.on_reply_from_below(now, from, asker, reply, actions),
+            Up::Reply { requester, reply } => self.on_reply_from_below(now, from, requester, reply, actions),
             Up::Stats(stats) => self.on_stats(now, from, stats, actions),
         }
     }
@@ -484,7 +484,7 @@ impl Agent {
                 actions.push(Action::Leave(252));
             } else {
                 let leftovers = self.leftovers + self.children.values().map(|child| child.leftovers).sum::<u64>();
-                actions.push(Action::ToParent(Up::Ended { leftovers, timing: Box::new(self.marks.told()) }));
+                actions.push(Action::ToParent(Up::Ended { leftovers, timing: Box::new(self.times.told()) }));
             }
         }
         self.tell_stats(actions);

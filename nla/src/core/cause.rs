@@ -45,9 +45,10 @@ pub enum Cause {
         why: String,
     },
     /// A rank ended, with 0, where it should not have.
-    Left {
+    #[serde(rename = "Left")]
+    ExitedEarly {
         /// Others wait for it in a fence; else it had spoken PMI, never finalized, and the others
-        /// went on without it for [`LEFT_TIME`](super::limits::LEFT_TIME).
+        /// went on without it for [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
         in_fence: bool,
     },
 }
@@ -65,7 +66,7 @@ impl Cause {
             Self::Signal { .. } => 2,
             Self::Abort { .. } => 3,
             Self::Code(_) | Self::Broken { .. } => 4,
-            Self::Left { .. } => 6,
+            Self::ExitedEarly { .. } => 6,
         }
     }
 }
@@ -162,7 +163,7 @@ mod tests {
         let signal = failure(30, Cause::Signal { signal: 11, core: false, out_of_memory: false });
         let failures = [
             failure(10, Cause::Code(1)),
-            failure(5, Cause::Left { in_fence: true }),
+            failure(5, Cause::ExitedEarly { in_fence: true }),
             signal.clone(),
             failure(1, Cause::Abort { code: 1, message: String::new() }),
         ];
@@ -174,7 +175,7 @@ mod tests {
         let pipe = failure(1, Cause::Signal { signal: SIGPIPE, core: false, out_of_memory: false });
         let abort = failure(2, Cause::Abort { code: 7, message: String::new() });
         assert_eq!(elect(&[pipe.clone(), abort.clone()]), Some(&abort));
-        assert_eq!(elect(&[pipe.clone(), failure(0, Cause::Left { in_fence: true })]), Some(&pipe));
+        assert_eq!(elect(&[pipe.clone(), failure(0, Cause::ExitedEarly { in_fence: true })]), Some(&pipe));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use thiserror::Error;
 use super::ids::{AgentId, Time};
 use super::limits::FENCE_BYTES_MAX;
 use super::message::Contribution;
-use super::ring::{self, Seat, Stretch};
+use super::ring::{self, RingPosition, RingSegment};
 
 /// Why a contribution, or a release, was refused.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -33,19 +33,19 @@ pub enum FenceError {
     },
     /// It speaks for ranks that are not the sender's.
     #[error("it speaks for ranks {0}, which are not the sender's")]
-    NotYours(Ranks),
+    ForeignRanks(Ranks),
     /// It speaks for no rank.
     #[error("it speaks for no rank")]
-    Nobody,
+    NoRanks,
     /// Some of its ranks had arrived before.
     #[error("ranks of {0} arrived twice")]
-    Twice(Ranks),
+    AlreadyArrived(Ranks),
     /// All puts together are beyond [`FENCE_BYTES_MAX`].
     #[error("the puts of one fence are over {FENCE_BYTES_MAX} bytes")]
     TooLarge,
     /// A put came ahead of its fence, which the cache policy does not do.
     #[error("a put came ahead of its fence, which the session's cache policy does not do")]
-    Ahead,
+    EarlyPut,
     /// Its puts cannot be read.
     #[error("its puts cannot be read: {0}")]
     Puts(#[from] pmi::PutsError),
@@ -57,7 +57,7 @@ pub enum FenceError {
     },
     /// Its part of a ring is not that of all ranks of the sender.
     #[error("its part of the ring has {count} ranks, those that arrived are {ranks}, the sender's are {all}")]
-    Part {
+    IncompleteSegment {
         /// How many it says.
         count: u32,
         /// For which it speaks.
@@ -67,13 +67,13 @@ pub enum FenceError {
     },
     /// What neighbours in a ring have for each other is too long.
     #[error("words in a ring are over {ATTRIBUTE_BYTES_MAX} bytes")]
-    Words,
+    SegmentTooLong,
     /// A release is not of the kind that was waited for, or comes before all have arrived.
     #[error("it is not what was waited for")]
-    Unawaited,
+    Unexpected,
     /// A seat in a ring is beyond its end.
     #[error("a seat at position {0} is beyond the end of the ring")]
-    Seat(u32),
+    Position(u32),
 }
 
 /// A part of a ring at this place, in the ring's order: own ranks ascending, then the children.
@@ -86,15 +86,15 @@ pub enum Part {
     Child(AgentId),
 }
 
-/// What has been brought to the open fence.
+/// What has been contribution to the open fence.
 #[derive(Debug)]
-enum Held {
+enum Collected {
     /// Nobody is here yet.
     Nothing,
     /// It is a fence.
     Puts(Puts),
     /// It is a ring. The parts are kept until the release, which has a seat for each.
-    Ring(BTreeMap<Part, Stretch>),
+    Ring(BTreeMap<Part, RingSegment>),
 }
 
 /// The open fence of one namespace at one place in the tree.
@@ -105,14 +105,21 @@ pub struct Fence {
     /// How many these are.
     count: u64,
     arrived: Ranks,
-    held: Held,
+    held: Collected,
     since: Option<Time>,
 }
 
 impl Fence {
     /// The first fence of the ranks `expected`.
     pub fn new(expected: Ranks) -> Self {
-        Self { number: 0, count: expected.len(), expected, arrived: Ranks::new(), held: Held::Nothing, since: None }
+        Self {
+            number: 0,
+            count: expected.len(),
+            expected,
+            arrived: Ranks::new(),
+            held: Collected::Nothing,
+            since: None,
+        }
     }
 
     /// The number of the open fence, from 0.
@@ -136,10 +143,10 @@ impl Fence {
     }
 
     /// An own rank arrives at the open fence. Nothing is changed by a refused contribution.
-    pub fn enter(&mut self, now: Time, rank: Rank, brought: Contribution) -> Result<(), FenceError> {
+    pub fn enter(&mut self, now: Time, rank: Rank, contribution: Contribution) -> Result<(), FenceError> {
         let ranks: Ranks = std::iter::once(rank).collect();
-        self.check(&ranks, &brought)?;
-        self.add(now, Part::Own(rank), &ranks, brought);
+        self.check(&ranks, &contribution)?;
+        self.add(now, Part::Own(rank), &ranks, contribution);
         Ok(())
     }
 
@@ -152,26 +159,30 @@ impl Fence {
         number: u32,
         ranks: &Ranks,
         share: &Ranks,
-        brought: Contribution,
+        contribution: Contribution,
     ) -> Result<(), FenceError> {
         if number != self.number {
             return Err(FenceError::OutOfTurn { got: number, open: self.number });
         }
         if ranks.is_empty() {
-            return Err(FenceError::Nobody);
+            return Err(FenceError::NoRanks);
         }
         if !share.contains_all(ranks) {
-            return Err(FenceError::NotYours(ranks.clone()));
+            return Err(FenceError::ForeignRanks(ranks.clone()));
         }
-        self.check(ranks, &brought)?;
-        match &brought {
+        self.check(ranks, &contribution)?;
+        match &contribution {
             Contribution::Puts(puts) => drop(puts.validate()?),
             Contribution::Ring(part) if ranks == share && u64::from(part.count) == ranks.len() => {}
             Contribution::Ring(part) => {
-                return Err(FenceError::Part { count: part.count, ranks: ranks.clone(), all: share.clone() });
+                return Err(FenceError::IncompleteSegment {
+                    count: part.count,
+                    ranks: ranks.clone(),
+                    all: share.clone(),
+                });
             }
         }
-        self.add(now, Part::Child(child), ranks, brought);
+        self.add(now, Part::Child(child), ranks, contribution);
         Ok(())
     }
 
@@ -184,45 +195,49 @@ impl Fence {
             let rank = put?.rank;
             let whose = || std::iter::once(rank).collect();
             if !ranks.contains(rank) {
-                return Err(FenceError::NotYours(whose()));
+                return Err(FenceError::ForeignRanks(whose()));
             }
             if self.arrived.contains(rank) {
-                return Err(FenceError::Twice(whose()));
+                return Err(FenceError::AlreadyArrived(whose()));
             }
         }
         Ok(())
     }
 
-    fn check(&self, ranks: &Ranks, brought: &Contribution) -> Result<(), FenceError> {
+    fn check(&self, ranks: &Ranks, contribution: &Contribution) -> Result<(), FenceError> {
         if !self.expected.contains_all(ranks) {
-            return Err(FenceError::NotYours(ranks.clone()));
+            return Err(FenceError::ForeignRanks(ranks.clone()));
         }
         if !self.arrived.is_disjoint(ranks) {
-            return Err(FenceError::Twice(ranks.clone()));
+            return Err(FenceError::AlreadyArrived(ranks.clone()));
         }
-        match (&self.held, brought) {
-            (Held::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
-            (Held::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
-            (Held::Nothing | Held::Ring(_), Contribution::Ring(part)) if !part.is_bounded() => Err(FenceError::Words),
-            (Held::Puts(held), Contribution::Puts(puts)) if held.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX => {
+        match (&self.held, contribution) {
+            (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
+            (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
+            (Collected::Nothing | Collected::Ring(_), Contribution::Ring(part)) if !part.is_bounded() => {
+                Err(FenceError::SegmentTooLong)
+            }
+            (Collected::Puts(held), Contribution::Puts(puts))
+                if held.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX =>
+            {
                 Err(FenceError::TooLarge)
             }
-            (Held::Nothing, Contribution::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => {
+            (Collected::Nothing, Contribution::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => {
                 Err(FenceError::TooLarge)
             }
-            (Held::Nothing | Held::Puts(_), Contribution::Puts(_))
-            | (Held::Nothing | Held::Ring(_), Contribution::Ring(_)) => Ok(()),
+            (Collected::Nothing | Collected::Puts(_), Contribution::Puts(_))
+            | (Collected::Nothing | Collected::Ring(_), Contribution::Ring(_)) => Ok(()),
         }
     }
 
-    fn add(&mut self, now: Time, part: Part, ranks: &Ranks, brought: Contribution) {
+    fn add(&mut self, now: Time, part: Part, ranks: &Ranks, contribution: Contribution) {
         self.arrived.union_with(ranks);
         self.since.get_or_insert(now);
-        match (&mut self.held, brought) {
-            (Held::Puts(held), Contribution::Puts(puts)) => held.append(&puts),
-            (Held::Ring(parts), Contribution::Ring(stretch)) => drop(parts.insert(part, stretch)),
-            (held, Contribution::Puts(puts)) => *held = Held::Puts(puts),
-            (held, Contribution::Ring(stretch)) => *held = Held::Ring(BTreeMap::from([(part, stretch)])),
+        match (&mut self.held, contribution) {
+            (Collected::Puts(held), Contribution::Puts(puts)) => held.append(&puts),
+            (Collected::Ring(parts), Contribution::Ring(stretch)) => drop(parts.insert(part, stretch)),
+            (held, Contribution::Puts(puts)) => *held = Collected::Puts(puts),
+            (held, Contribution::Ring(stretch)) => *held = Collected::Ring(BTreeMap::from([(part, stretch)])),
         }
     }
 
@@ -235,9 +250,9 @@ impl Fence {
     /// parts are kept.
     pub fn take(&mut self) -> Contribution {
         match &mut self.held {
-            Held::Nothing => Contribution::Puts(Puts::new()),
-            Held::Puts(puts) => Contribution::Puts(std::mem::take(puts)),
-            Held::Ring(parts) => Contribution::Ring(ring::join(parts.values()).unwrap_or(Stretch {
+            Collected::Nothing => Contribution::Puts(Puts::new()),
+            Collected::Puts(puts) => Contribution::Puts(std::mem::take(puts)),
+            Collected::Ring(parts) => Contribution::Ring(ring::join(parts.values()).unwrap_or(RingSegment {
                 count: 0,
                 to_left: Vec::new(),
                 to_right: Vec::new(),
@@ -247,21 +262,21 @@ impl Fence {
 
     /// Whether the open fence is a ring.
     pub fn is_ring(&self) -> bool {
-        matches!(self.held, Held::Ring(_))
+        matches!(self.held, Collected::Ring(_))
     }
 
     /// The seats of all parts of ring `number`, of `size` ranks in all, which is the open and complete
     /// one. `whole` is the seat of this place.
-    pub fn seats(&self, number: u32, whole: &Seat, size: u32) -> Result<Vec<(Part, Seat)>, FenceError> {
+    pub fn seats(&self, number: u32, whole: &RingPosition, size: u32) -> Result<Vec<(Part, RingPosition)>, FenceError> {
         if number != self.number {
             return Err(FenceError::OutOfTurn { got: number, open: self.number });
         }
-        let Held::Ring(parts) = &self.held else { return Err(FenceError::Unawaited) };
+        let Collected::Ring(parts) = &self.held else { return Err(FenceError::Unexpected) };
         if !self.is_complete() {
-            return Err(FenceError::Unawaited);
+            return Err(FenceError::Unexpected);
         }
         if !whole.is_bounded(self.expected.len(), size) {
-            return Err(FenceError::Seat(whole.position));
+            return Err(FenceError::Position(whole.position));
         }
         Ok(parts.keys().copied().zip(ring::seats(parts.values(), whole)).collect())
     }
@@ -274,7 +289,7 @@ impl Fence {
         }
         self.number = self.number.wrapping_add(1);
         self.arrived = Ranks::new();
-        self.held = Held::Nothing;
+        self.held = Collected::Nothing;
         self.since = None;
         true
     }
@@ -283,9 +298,9 @@ impl Fence {
     pub fn check_invariants(&self) {
         assert!(self.expected.contains_all(&self.arrived), "strangers have arrived");
         match &self.held {
-            Held::Nothing => assert!(self.arrived.is_empty(), "who arrives brings something"),
-            Held::Puts(_) => assert!(!self.arrived.is_empty(), "somebody brought the puts"),
-            Held::Ring(parts) => {
+            Collected::Nothing => assert!(self.arrived.is_empty(), "who arrives brings something"),
+            Collected::Puts(_) => assert!(!self.arrived.is_empty(), "somebody contribution the puts"),
+            Collected::Ring(parts) => {
                 let count: u64 = parts.values().map(|part| u64::from(part.count)).sum();
                 assert_eq!(count, self.arrived.len(), "a ring has as many ranks as have arrived");
             }
@@ -311,11 +326,15 @@ mod tests {
     }
 
     fn ring(count: u32, word: &str) -> Contribution {
-        Contribution::Ring(Stretch { count, to_left: format!("{word}<").into(), to_right: format!(">{word}").into() })
+        Contribution::Ring(RingSegment {
+            count,
+            to_left: format!("{word}<").into(),
+            to_right: format!(">{word}").into(),
+        })
     }
 
-    fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
-        Seat { position, from_left: from_left.into(), from_right: from_right.into() }
+    fn seat(position: u32, from_left: &str, from_right: &str) -> RingPosition {
+        RingPosition { position, from_left: from_left.into(), from_right: from_right.into() }
     }
 
     fn taken(fence: &mut Fence) -> usize {
@@ -349,11 +368,11 @@ mod tests {
             fence.arrive(T, CHILD, 1, &one(0), &share, put(0, "x")),
             Err(FenceError::OutOfTurn { got: 1, open: 0 })
         );
-        assert_eq!(fence.arrive(T, CHILD, 0, &one(2), &share, put(2, "x")), Err(FenceError::NotYours(one(2))));
-        assert_eq!(fence.enter(T, Rank(4), put(4, "x")), Err(FenceError::NotYours(one(4))));
+        assert_eq!(fence.arrive(T, CHILD, 0, &one(2), &share, put(2, "x")), Err(FenceError::ForeignRanks(one(2))));
+        assert_eq!(fence.enter(T, Rank(4), put(4, "x")), Err(FenceError::ForeignRanks(one(4))));
         fence.arrive(T, CHILD, 0, &one(0), &share, Contribution::Puts(Puts::new())).unwrap();
-        assert_eq!(fence.arrive(T, CHILD, 0, &one(0), &share, put(0, "x")), Err(FenceError::Twice(one(0))));
-        assert_eq!(fence.enter(T, Rank(0), put(0, "x")), Err(FenceError::Twice(one(0))));
+        assert_eq!(fence.arrive(T, CHILD, 0, &one(0), &share, put(0, "x")), Err(FenceError::AlreadyArrived(one(0))));
+        assert_eq!(fence.enter(T, Rank(0), put(0, "x")), Err(FenceError::AlreadyArrived(one(0))));
         assert_eq!(taken(&mut fence), 0, "a refused contribution leaves nothing behind");
     }
 
@@ -364,9 +383,9 @@ mod tests {
         fence.enter(T, Rank(4), ring(1, "b")).unwrap();
         fence.arrive(T, CHILD, 0, &"2-3".parse().unwrap(), &"2-3".parse().unwrap(), ring(2, "c")).unwrap();
         fence.check_invariants();
-        assert_eq!(fence.seats(0, &seat(0, "", ""), 5), Err(FenceError::Unawaited), "somebody is missing");
+        assert_eq!(fence.seats(0, &seat(0, "", ""), 5), Err(FenceError::Unexpected), "somebody is missing");
         fence.enter(T, Rank(1), ring(1, "a")).unwrap();
-        let whole = Stretch { count: 5, to_left: b"a<".to_vec(), to_right: b">d".to_vec() };
+        let whole = RingSegment { count: 5, to_left: b"a<".to_vec(), to_right: b">d".to_vec() };
         assert_eq!(fence.take(), Contribution::Ring(whole.clone()));
         assert_eq!(
             fence.seats(0, &whole.closed(), 5).unwrap(),
@@ -377,12 +396,12 @@ mod tests {
                 (Part::Child(AgentId(9)), seat(4, ">c", "a<")),
             ]
         );
-        assert_eq!(fence.seats(0, &seat(1, "", ""), 5), Err(FenceError::Seat(1)));
+        assert_eq!(fence.seats(0, &seat(1, "", ""), 5), Err(FenceError::Position(1)));
         assert_eq!(fence.seats(1, &seat(0, "", ""), 5), Err(FenceError::OutOfTurn { got: 1, open: 0 }));
         assert!(fence.release(0));
         fence.enter(T, Rank(1), put(1, "a")).unwrap();
         assert!(!fence.is_ring(), "the next may be a fence");
-        assert_eq!(fence.seats(1, &seat(0, "", ""), 5), Err(FenceError::Unawaited));
+        assert_eq!(fence.seats(1, &seat(0, "", ""), 5), Err(FenceError::Unexpected));
     }
 
     #[test]
@@ -402,12 +421,15 @@ mod tests {
         let mut fence = Fence::new(Ranks::range(0..3));
         for (ranks, count) in [(&share, 1), (&share, 3), (&one(0), 1), (&one(0), 2)] {
             let result = fence.arrive(T, CHILD, 0, ranks, &share, ring(count, "a"));
-            assert_eq!(result, Err(FenceError::Part { count, ranks: ranks.clone(), all: share.clone() }));
+            assert_eq!(result, Err(FenceError::IncompleteSegment { count, ranks: ranks.clone(), all: share.clone() }));
         }
-        assert_eq!(fence.arrive(T, CHILD, 0, &Ranks::new(), &share, ring(0, "a")), Err(FenceError::Nobody));
+        assert_eq!(fence.arrive(T, CHILD, 0, &Ranks::new(), &share, ring(0, "a")), Err(FenceError::NoRanks));
         let words =
-            |bytes: usize| Contribution::Ring(Stretch { count: 2, to_left: vec![b'x'; bytes], to_right: vec![] });
-        assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX + 1)), Err(FenceError::Words));
+            |bytes: usize| Contribution::Ring(RingSegment { count: 2, to_left: vec![b'x'; bytes], to_right: vec![] });
+        assert_eq!(
+            fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX + 1)),
+            Err(FenceError::SegmentTooLong)
+        );
         fence.check_invariants();
         assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX)), Ok(()));
     }

@@ -43,7 +43,7 @@ pub const EXIT_BATCH: Duration = Duration::from_millis(20);
 pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 /// A rank that spoke PMI and ended with 0 without finalizing fails the job if others still run so
 /// long after: they may be waiting for it inside of MPI, where nobody can see them.
-pub const LEFT_TIME: Duration = Duration::from_secs(2);
+pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
 /// How long after KILL a subtree may take to be over before it counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
 /// A link on which nothing was heard for so long is lost.
@@ -64,23 +64,23 @@ pub const STREAM_BYTES_MAX: usize = 128 * 1024;
 /// passed them on.
 pub const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes that may wait to be written to one link in the lanes without a window. Who does not take
-/// in what it is sent is given up.
+/// in what it is sent is content up.
 pub const LINK_QUEUE_BYTES_MAX: usize = 2 << 30;
 /// Connections that may be unauthenticated at a time.
-pub const STRANGERS_MAX: usize = 256;
+pub const UNAUTHENTICATED_MAX: usize = 256;
 /// Time in which a connection must have proved who it is.
 pub const HELLO_TIME: Duration = Duration::from_secs(10);
 /// First handshake messages remembered, so that a replayed one is told from a new one.
-pub const HELLOS_REMEMBERED: usize = 65_536;
+pub const HANDSHAKES_REMEMBERED: usize = 65_536;
 /// Bytes that a bootstrap channel may say before its marker: greetings of shells.
-pub const GREETING_BYTES_MAX: usize = 64 * 1024;
+pub const SHELL_GREETING_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a message on a bootstrap channel: the names of all hosts below an agent are in one.
 pub const BOOT_BYTES_MAX: usize = 64 << 20;
 /// Bytes of an output line that is held back for its end; longer ones are shown in pieces.
-pub const LINE_HELD_BYTES_MAX: usize = 64 * 1024;
+pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of all held-back lines of an agent together; beyond, lines are shown in pieces.
-pub const LINES_HELD_BYTES_MAX: usize = 16 << 20;
+pub const PARTIAL_LINES_BYTES_MAX: usize = 16 << 20;
 /// A line without its end is shown after so much quiet, where it is shown at all.
-pub const LINE_QUIET: Duration = Duration::from_millis(50);
+pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);
 /// How long, after all processes are gone, their output may take to be read to its end.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);

@@ -11,64 +11,64 @@ use pmi::board::{KeyBuildHasher, check_put};
 use pmi::{Entry, LookUpResult, Rank};
 use serde::{Deserialize, Serialize};
 
-use super::cache::{Cache, Whereabouts};
+use super::cache::{Cache, Source};
 use super::ids::AgentId;
 use super::limits::FOREIGN_LOOK_UPS_MAX;
-use super::message::Asker;
+use super::message::Requester;
 
 /// Who is to be answered.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Waiter {
+pub(super) enum ReplyTo {
     /// An own rank.
-    Own(Rank),
+    Rank(Rank),
     /// A child.
     Child(AgentId),
     /// The parent, which has learned that the key was put below here.
     Parent,
     /// A rank of another namespace.
-    Elsewhere(Asker),
+    OtherNamespace(Requester),
 }
 
 /// Whom to ask.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum Peer {
     /// The parent.
-    Up,
+    Parent,
     /// A child.
-    Down(AgentId),
+    Child(AgentId),
 }
 
 /// What comes of a question.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Asked {
+pub(super) enum LookUpStep {
     /// This is the answer.
     Answer(LookUpResult),
     /// Somebody else is to be asked.
-    Ask(Way),
+    Ask(Peer),
     /// Somebody else has been asked already.
-    Waits,
+    Wait,
 }
 
 /// What comes of an answer; nothing, if nobody has asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Answered {
+pub(super) struct AnswerEffect {
     /// Who is to be told.
-    pub(super) tell: Waiters,
+    pub(super) tell: ReplyList,
     /// What.
-    pub(super) finding: LookUpResult,
+    pub(super) result: LookUpResult,
     /// Whom to ask next for the same key, since it was the wrong one to ask.
-    pub(super) ask: Option<Way>,
+    pub(super) ask: Option<Peer>,
 }
 
 /// Some who are to be answered, in the order in which they asked. One takes no memory besides.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Waiters {
-    first: Option<Waiter>,
-    more: Vec<Waiter>,
+pub(super) struct ReplyList {
+    first: Option<ReplyTo>,
+    more: Vec<ReplyTo>,
 }
 
-impl Waiters {
-    fn push(&mut self, waiter: Waiter) {
+impl ReplyList {
+    fn push(&mut self, waiter: ReplyTo) {
         match self.first {
             None => self.first = Some(waiter),
             Some(_) => self.more.push(waiter),
@@ -80,17 +80,17 @@ impl Waiters {
     }
 }
 
-impl IntoIterator for Waiters {
-    type Item = Waiter;
-    type IntoIter = std::iter::Chain<std::option::IntoIter<Waiter>, std::vec::IntoIter<Waiter>>;
+impl IntoIterator for ReplyList {
+    type Item = ReplyTo;
+    type IntoIter = std::iter::Chain<std::option::IntoIter<ReplyTo>, std::vec::IntoIter<ReplyTo>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.first.into_iter().chain(self.more)
     }
 }
 
-impl FromIterator<Waiter> for Waiters {
-    fn from_iter<I: IntoIterator<Item = Waiter>>(waiters: I) -> Self {
+impl FromIterator<ReplyTo> for ReplyList {
+    fn from_iter<I: IntoIterator<Item = ReplyTo>>(waiters: I) -> Self {
         let mut waiters = waiters.into_iter();
         Self { first: waiters.next(), more: waiters.collect() }
     }
@@ -98,18 +98,18 @@ impl FromIterator<Waiter> for Waiters {
 
 /// How gets were answered at one place.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Gets {
+pub struct GetCounts {
     /// Of own ranks, from what is here.
     pub own: u64,
     /// Of others, from what is here.
     pub others: u64,
-    /// Asked on.
+    /// LookUpStep on.
     pub asked: u64,
     /// Joined to a question that was asked already.
     pub joined: u64,
 }
 
-impl Gets {
+impl GetCounts {
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -124,8 +124,8 @@ impl Gets {
 
 #[derive(Debug)]
 struct Question {
-    waiters: Waiters,
-    way: Way,
+    waiters: ReplyList,
+    way: Peer,
     /// How many children were asked in vain.
     tried: usize,
 }
@@ -137,7 +137,7 @@ pub(super) struct LookUps {
     open: HashMap<Bytes, Question, KeyBuildHasher>,
     /// How many wait, for all of them.
     waiting: usize,
-    gets: Gets,
+    gets: GetCounts,
 }
 
 impl LookUps {
@@ -148,16 +148,16 @@ impl LookUps {
     }
 
     /// Somebody asks for a key.
-    pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: Waiter, key: &Bytes) -> Asked {
+    pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: ReplyTo, key: &Bytes) -> LookUpStep {
         let absent = || LookUpResult::Absent(key.clone());
         let way = match way_to(cache, key, 0) {
-            Err(finding) => return self.answer_here(waiter, finding.map_or_else(absent, LookUpResult::Entry)),
+            Err(result) => return self.answer_here(waiter, result.map_or_else(absent, LookUpResult::Entry)),
             // The parent asks since it believes it to be below: it is not, any more.
-            Ok(Way::Up) if waiter == Waiter::Parent => return self.answer_here(waiter, absent()),
+            Ok(Peer::Parent) if waiter == ReplyTo::Parent => return self.answer_here(waiter, absent()),
             Ok(way) => way,
         };
         match self.open.entry(key.clone()) {
-            hash_map::Entry::Occupied(open) if waiter == Waiter::Parent && open.get().way == Way::Up => {
+            hash_map::Entry::Occupied(open) if waiter == ReplyTo::Parent && open.get().way == Peer::Parent => {
                 // All that could be below was asked; to wait for the parent would be for ever.
                 self.answer_here(waiter, absent())
             }
@@ -165,13 +165,13 @@ impl LookUps {
                 open.get_mut().waiters.push(waiter);
                 self.waiting += 1;
                 self.gets.joined += 1;
-                Asked::Waits
+                LookUpStep::Wait
             }
             hash_map::Entry::Vacant(free) => {
                 self.waiting += 1;
                 free.insert(Question { waiters: [waiter].into_iter().collect(), way, tried: 0 });
                 self.gets.asked += 1;
-                Asked::Ask(way)
+                LookUpStep::Ask(way)
             }
         }
     }
@@ -181,19 +181,19 @@ impl LookUps {
     pub(super) fn on_answer(
         &mut self,
         cache: &mut dyn Cache,
-        from: Way,
-        finding: LookUpResult,
+        from: Peer,
+        result: LookUpResult,
         is_fresh: bool,
-    ) -> Answered {
-        let nothing = |finding| Answered { tell: Waiters::default(), finding, ask: None };
-        let Some((key, mut question)) = self.open.remove_entry(finding.key()) else { return nothing(finding) };
+    ) -> AnswerEffect {
+        let nothing = |result| AnswerEffect { tell: ReplyList::default(), result, ask: None };
+        let Some((key, mut question)) = self.open.remove_entry(result.key()) else { return nothing(result) };
         if question.way != from {
             self.open.insert(key, question);
-            return nothing(finding);
+            return nothing(result);
         }
-        if is_fresh && (finding.entry().is_some() || from == Way::Up) {
-            cache.learn(&finding);
-            return self.close(question, finding);
+        if is_fresh && (result.entry().is_some() || from == Peer::Parent) {
+            cache.learn(&result);
+            return self.close(question, result);
         }
         question.tried = if is_fresh { question.tried + 1 } else { 0 };
         let way = match way_to(cache, &key, question.tried) {
@@ -201,7 +201,7 @@ impl LookUps {
             Ok(way) => way,
         };
         // It asks for what is below, and all that could be was asked.
-        let is_in_vain = |waiter: &Waiter| way == Way::Up && *waiter == Waiter::Parent;
+        let is_in_vain = |waiter: &ReplyTo| way == Peer::Parent && *waiter == ReplyTo::Parent;
         let (tell, wait): (Vec<_>, Vec<_>) = question.waiters.into_iter().partition(is_in_vain);
         self.waiting -= tell.len();
         let ask = (!wait.is_empty()).then_some(way);
@@ -209,35 +209,35 @@ impl LookUps {
             self.gets.asked += 1;
             self.open.insert(key.clone(), Question { waiters: wait.into_iter().collect(), way, ..question });
         }
-        Answered { tell: tell.into_iter().collect(), finding: LookUpResult::Absent(key), ask }
+        AnswerEffect { tell: tell.into_iter().collect(), result: LookUpResult::Absent(key), ask }
     }
 
     /// All who wait are told.
-    fn close(&mut self, question: Question, finding: LookUpResult) -> Answered {
+    fn close(&mut self, question: Question, result: LookUpResult) -> AnswerEffect {
         self.waiting -= question.waiters.len();
-        Answered { tell: question.waiters, finding, ask: None }
+        AnswerEffect { tell: question.waiters, result, ask: None }
     }
 
     /// How gets were answered so far.
-    pub(super) fn gets(&self) -> Gets {
+    pub(super) fn gets(&self) -> GetCounts {
         self.gets
     }
 
-    fn answer_here(&mut self, waiter: Waiter, finding: LookUpResult) -> Asked {
+    fn answer_here(&mut self, waiter: ReplyTo, result: LookUpResult) -> LookUpStep {
         match waiter {
-            Waiter::Own(_) => self.gets.own += 1,
-            Waiter::Child(_) | Waiter::Parent | Waiter::Elsewhere(_) => self.gets.others += 1,
+            ReplyTo::Rank(_) => self.gets.own += 1,
+            ReplyTo::Child(_) | ReplyTo::Parent | ReplyTo::OtherNamespace(_) => self.gets.others += 1,
         }
-        Asked::Answer(finding)
+        LookUpStep::Answer(result)
     }
 }
 
 /// Whom to ask, or the answer.
-fn way_to(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Way, Option<Entry>> {
+fn way_to(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Option<Entry>> {
     match cache.look_up(key, tried) {
-        Whereabouts::Here(entry) => Err(Some(entry)),
-        Whereabouts::Nowhere => Err(None),
-        Whereabouts::Below(child) => Ok(Way::Down(child)),
-        Whereabouts::Above => Ok(Way::Up),
+        Source::Stored(entry) => Err(Some(entry)),
+        Source::Absent => Err(None),
+        Source::Child(child) => Ok(Peer::Child(child)),
+        Source::Parent => Ok(Peer::Parent),
     }
 }

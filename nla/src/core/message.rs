@@ -15,7 +15,7 @@ use serde_bytes::ByteBuf;
 use super::cause::{Cause, Failure};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::plan::{NamespacePlan, SessionPlan};
-use super::ring::{Seat, Stretch};
+use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
 use super::timing::Timing;
 
@@ -42,8 +42,8 @@ pub enum Up {
         number: u32,
         /// Who arrived.
         ranks: Ranks,
-        /// What they brought.
-        brought: Contribution,
+        /// What they contribution.
+        contribution: Contribution,
     },
     /// A put of a rank of the subtree, ahead of the fence that makes it visible.
     Put {
@@ -69,7 +69,7 @@ pub enum Up {
         /// How many fences had been released where the entry was found.
         number: u32,
         /// The entry, if it is in the subtree.
-        finding: LookUpResult,
+        result: LookUpResult,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
@@ -99,7 +99,7 @@ pub enum Up {
     /// A rank asks something that only the root can answer; [`Down::Reply`] brings the answer.
     Ask {
         /// The rank.
-        asker: Asker,
+        requester: Requester,
         /// What it asks.
         question: Question,
     },
@@ -108,7 +108,7 @@ pub enum Up {
     /// What an agent of the subtree answers to a rank outside of it.
     Reply {
         /// The rank.
-        asker: Asker,
+        requester: Requester,
         /// The answer.
         reply: Reply,
     },
@@ -127,7 +127,7 @@ pub enum Up {
 
 /// A rank that asks, and where it is.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Asker {
+pub struct Requester {
     /// Its agent.
     pub agent: AgentId,
     /// Its namespace.
@@ -142,7 +142,7 @@ pub enum Contribution {
     /// It is a fence: what they put since the one before.
     Puts(Puts),
     /// It is a ring: their part of it.
-    Ring(Stretch),
+    Ring(RingSegment),
 }
 
 /// What a meeting gives to a subtree.
@@ -151,7 +151,7 @@ pub enum ReleaseContent {
     /// It was a fence: what everybody is told of it.
     Update(Update),
     /// It was a ring: where the subtree's part of it sits.
-    Ring(Seat),
+    Ring(RingPosition),
 }
 
 /// What everybody is told of a fence, for all the same.
@@ -170,14 +170,14 @@ pub struct Inquiry {
     /// The agent.
     pub to: AgentId,
     /// The rank.
-    pub asker: Asker,
+    pub requester: Requester,
     /// What it is about.
-    pub matter: Matter,
+    pub kind: InquiryKind,
 }
 
 /// What an agent can be asked.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Matter {
+pub enum InquiryKind {
     /// To put an attribute of the node that it owns.
     NodePut {
         /// The key.
@@ -207,14 +207,14 @@ pub enum Matter {
     },
 }
 
-impl Matter {
+impl InquiryKind {
     /// What is answered where it cannot be granted; nothing where nothing is owed.
     pub fn refusal(&self) -> Option<Reply> {
         match self {
             Self::NodePut { .. } => Some(Reply::NodePut(false)),
             Self::NodeGet { .. } => Some(Reply::NodeGot(None)),
             Self::NodeForget => None,
-            Self::LookUp { .. } => Some(Reply::Elsewhere(None)),
+            Self::LookUp { .. } => Some(Reply::GotFromJob(None)),
         }
     }
 
@@ -272,7 +272,8 @@ pub enum Question {
         job: Vec<u8>,
     },
     /// For an entry on the board of the namespace of this name.
-    Elsewhere {
+    #[serde(rename = "Elsewhere")]
+    GetFromJob {
         /// The name.
         #[serde(with = "serde_bytes")]
         job: Vec<u8>,
@@ -296,7 +297,8 @@ pub enum Reply {
     /// To `Connect`.
     Connected(bool),
     /// To `Elsewhere`, mostly by the agent that was asked to `LookUp`: the value, if there is one.
-    Elsewhere(Option<ByteBuf>),
+    #[serde(rename = "Elsewhere")]
+    GotFromJob(Option<ByteBuf>),
     /// To `NodePut`: whether there was room for it.
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
@@ -309,7 +311,7 @@ impl Reply {
         match self {
             Self::NodePut(_) => true,
             Self::NodeGot(value) => value.as_ref().is_none_or(|value| value.len() <= ATTRIBUTE_BYTES_MAX),
-            Self::Elsewhere(value) => value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
+            Self::GotFromJob(value) => value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
             Self::Published(_) | Self::Found(_) | Self::Unpublished(_) | Self::Spawned(_) | Self::Connected(_) => false,
         }
     }
@@ -327,15 +329,15 @@ pub enum Down {
         /// Which.
         namespace: NamespaceId,
     },
-    /// All ranks of the namespace have arrived: take in what they are given, then let the ranks go
+    /// All ranks of the namespace have arrived: take in what they are content, then let the ranks go
     /// on.
     Release {
         /// Which.
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
-        /// What they are given.
-        given: ReleaseContent,
+        /// What they are content.
+        content: ReleaseContent,
     },
     /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] brings it.
     Get {
@@ -350,14 +352,14 @@ pub enum Down {
         /// On which namespace's board.
         namespace: NamespaceId,
         /// The entry, if there is one.
-        finding: LookUpResult,
+        result: LookUpResult,
     },
     /// A rank elsewhere asks something of an agent of the subtree.
     Inquire(Inquiry),
     /// An answer for a rank.
     Reply {
         /// The rank.
-        asker: Asker,
+        requester: Requester,
         /// The answer.
         reply: Reply,
     },
@@ -391,10 +393,10 @@ mod found {
 
     pub(super) fn serialize<S: Serializer>(
         namespace: &NamespaceId,
-        finding: &LookUpResult,
+        result: &LookUpResult,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let (key, value) = fields(finding);
+        let (key, value) = fields(result);
         (namespace, key, value).serialize(serializer)
     }
 
@@ -402,14 +404,14 @@ mod found {
         deserializer: D,
     ) -> Result<(NamespaceId, LookUpResult), D::Error> {
         let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
-        Ok((namespace, finding(key, value)?))
+        Ok((namespace, result(key, value)?))
     }
 
-    pub(super) fn fields(finding: &LookUpResult) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
-        (serde_bytes::Bytes::new(finding.key()), finding.value().map(serde_bytes::Bytes::new))
+    pub(super) fn fields(result: &LookUpResult) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
+        (serde_bytes::Bytes::new(result.key()), result.value().map(serde_bytes::Bytes::new))
     }
 
-    pub(super) fn finding<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<LookUpResult, E> {
+    pub(super) fn result<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<LookUpResult, E> {
         match value {
             Some(_) if key.len() > KEY_BYTES_MAX => Err(E::invalid_length(key.len(), &"a key")),
             Some(value) => Ok(LookUpResult::Entry(Entry::new(&key, &value))),
@@ -427,10 +429,10 @@ mod found_below {
     pub(super) fn serialize<S: Serializer>(
         namespace: &NamespaceId,
         number: &u32,
-        finding: &LookUpResult,
+        result: &LookUpResult,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let (key, value) = found::fields(finding);
+        let (key, value) = found::fields(result);
         (namespace, number, key, value).serialize(serializer)
     }
 
@@ -438,7 +440,7 @@ mod found_below {
         deserializer: D,
     ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
         let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
-        Ok((namespace, number, found::finding(key, value)?))
+        Ok((namespace, number, found::result(key, value)?))
     }
 }
 
@@ -461,7 +463,7 @@ impl Down {
     pub fn is_board(&self) -> bool {
         match self {
             Self::Release { .. } | Self::Get { .. } | Self::Got { .. } => true,
-            Self::Inquire(inquiry) => matches!(inquiry.matter, Matter::LookUp { .. }),
+            Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             _ => false,
         }
     }

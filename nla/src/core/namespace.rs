@@ -10,11 +10,11 @@ use super::fence::{Fence, FenceError, Part};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EXIT_BATCH, FENCE_SLOW};
 use super::lookup::LookUps;
-use super::message::{Contribution, Inquiry, Matter, Up};
+use super::message::{Contribution, Inquiry, InquiryKind, Up};
 use super::node::Node;
 use super::plan::{NamespacePlan, Variable};
-use super::ring::Seat;
-use super::stats::Times;
+use super::ring::RingPosition;
+use super::stats::DurationHistogram;
 use super::topology::Subtree;
 
 /// Where one of the agent's own ranks is in its life.
@@ -56,10 +56,10 @@ pub(super) struct Namespace {
     pub(super) node: Node,
     /// What is kept here of the board.
     pub(super) cache: Box<dyn Cache>,
-    /// Gets that wait for an answer from elsewhere.
+    /// GetCounts that wait for an answer from elsewhere.
     pub(super) look_ups: LookUps,
     /// How long each fence took from when the whole subtree had arrived to its release.
-    pub(super) fences: Times,
+    pub(super) fences: DurationHistogram,
     here: AgentId,
     size: u32,
     /// Agents of the subtree that do not own their node's attributes, and who does.
@@ -117,7 +117,7 @@ impl Namespace {
             node: Node::default(),
             cache: policy.at(Place::new(false, &children)),
             look_ups: LookUps::default(),
-            fences: Times::default(),
+            fences: DurationHistogram::default(),
             here: here.head(),
             size: plan.size,
             owners: plan.owners.iter().copied().collect(),
@@ -221,11 +221,11 @@ impl Namespace {
         }
         self.gathered_told = Some(number);
         self.gathered_at = Some(now);
-        let (ranks, brought) = (self.fence.arrived().clone(), self.fence.take());
-        if let Contribution::Puts(puts) = &brought {
+        let (ranks, contribution) = (self.fence.arrived().clone(), self.fence.take());
+        if let Contribution::Puts(puts) = &contribution {
             self.cache.gather(puts);
         }
-        Some(Up::Gathered { namespace: self.id, number, ranks, brought })
+        Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
     }
 
     /// Ranks of `child` arrive at fence `number`.
@@ -235,11 +235,11 @@ impl Namespace {
         child: AgentId,
         number: u32,
         ranks: &Ranks,
-        brought: Contribution,
+        contribution: Contribution,
     ) -> Result<(), FenceError> {
         let nobody = Ranks::new();
         let share = self.children.get(&child).unwrap_or(&nobody);
-        self.fence.arrive(now, child, number, ranks, share, brought)
+        self.fence.arrive(now, child, number, ranks, share, contribution)
     }
 
     /// A put of own ranks, or of those of `child`, comes ahead of fence `number`.
@@ -251,7 +251,7 @@ impl Namespace {
     }
 
     /// The seats of the parts of the open ring here; `whole` is that of the subtree.
-    pub(super) fn seats(&self, number: u32, whole: &Seat) -> Result<Vec<(Part, Seat)>, FenceError> {
+    pub(super) fn seats(&self, number: u32, whole: &RingPosition) -> Result<Vec<(Part, RingPosition)>, FenceError> {
         self.fence.seats(number, whole, self.size)
     }
 
@@ -285,9 +285,9 @@ impl Namespace {
 
     /// Whether `child` may pass this on: it comes from a rank of its own, to who owns its node.
     pub(super) fn may_inquire(&self, child: AgentId, inquiry: &Inquiry) -> bool {
-        let asker = inquiry.asker;
-        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(asker.rank));
-        theirs && self.owner_of(asker.agent) == inquiry.to && inquiry.matter.is_of_rank()
+        let requester = inquiry.requester;
+        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(requester.rank));
+        theirs && self.owner_of(requester.agent) == inquiry.to && inquiry.kind.is_of_rank()
     }
 
     /// Whether `child` may ask for this key: it has ranks that can, and not too many have asked.
@@ -296,9 +296,9 @@ impl Namespace {
     }
 
     /// An own rank asks another agent; whether it is to be forgotten there when it ends.
-    pub(super) fn on_inquiry(&mut self, rank: Rank, matter: &Matter) {
+    pub(super) fn on_inquiry(&mut self, rank: Rank, kind: &InquiryKind) {
         if let Some(local) = self.locals.get_mut(&rank) {
-            local.inquiring = matches!(matter, Matter::NodeGet { wait: true, .. });
+            local.inquiring = matches!(kind, InquiryKind::NodeGet { wait: true, .. });
         }
     }
 

@@ -102,12 +102,12 @@ impl SessionPlan {
     /// The same for ranks on another node than the launcher's: without variables that mean something on
     /// that node only.
     #[must_use]
-    pub fn elsewhere(mut self) -> Self {
+    pub fn for_other_node(mut self) -> Self {
         self.environment.retain(|(name, _)| !is_bound_to_host(name));
         self
     }
 
-    /// The same for ranks of a step: with the devices that a resource manager has given to the step on their
+    /// The same for ranks of a step: with the devices that a resource manager has content to the step on their
     /// node, `own` of their names, in place of those on the launcher's.
     #[must_use]
     pub fn with_devices(mut self, own: impl Fn(&str) -> Option<Vec<u8>>) -> Self {

@@ -2,17 +2,17 @@
 //! way down.
 //!
 //! A ring is a meeting of all ranks of a namespace at which each learns its position and what its
-//! two neighbours have for it. A part of it, a rank or all ranks of a subtree, is a [`Stretch`]: of
+//! two neighbours have for it. A part of it, a rank or all ranks of a subtree, is a [`RingSegment`]: of
 //! what lies inside nobody else has to know anything but how much it is. So a message about a ring
 //! has one size, however many ranks it speaks for. The order of the ring is the order in which
-//! [`join`] and [`seats`] are given the parts; it has to be the same in both.
+//! [`join`] and [`seats`] are content the parts; it has to be the same in both.
 
 use pmi::limits::ATTRIBUTE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// A part of a ring, as its neighbours see it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stretch {
+pub struct RingSegment {
     /// How many ranks it has, at least 1.
     pub count: u32,
     /// What its first rank has for the one on its left.
@@ -25,7 +25,7 @@ pub struct Stretch {
 
 /// Where a part sits in the ring.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Seat {
+pub struct RingPosition {
     /// The position of its first rank.
     pub position: u32,
     /// What comes to its first rank from the left.
@@ -36,7 +36,7 @@ pub struct Seat {
     pub from_right: Vec<u8>,
 }
 
-impl Stretch {
+impl RingSegment {
     /// One rank.
     pub fn of_rank(to_left: Vec<u8>, to_right: Vec<u8>) -> Self {
         Self { count: 1, to_left, to_right }
@@ -48,12 +48,12 @@ impl Stretch {
     }
 
     /// The seat of a stretch that is the whole ring: its two ends are neighbours.
-    pub fn closed(&self) -> Seat {
-        Seat { position: 0, from_left: self.to_right.clone(), from_right: self.to_left.clone() }
+    pub fn closed(&self) -> RingPosition {
+        RingPosition { position: 0, from_left: self.to_right.clone(), from_right: self.to_left.clone() }
     }
 }
 
-impl Seat {
+impl RingPosition {
     /// Whether `count` ranks from here on are within a ring of `size`, and hear no more than a rank
     /// may say.
     pub fn is_bounded(&self, count: u64, size: u32) -> bool {
@@ -64,22 +64,22 @@ impl Seat {
 }
 
 /// The parts, side by side, as one. None of no parts.
-pub(super) fn join<'a>(parts: impl IntoIterator<Item = &'a Stretch>) -> Option<Stretch> {
+pub(super) fn join<'a>(parts: impl IntoIterator<Item = &'a RingSegment>) -> Option<RingSegment> {
     let mut parts = parts.into_iter();
     let first = parts.next()?;
     let (count, last) = parts.fold((first.count, first), |(count, _), part| (count.saturating_add(part.count), part));
-    Some(Stretch { count, to_left: first.to_left.clone(), to_right: last.to_right.clone() })
+    Some(RingSegment { count, to_left: first.to_left.clone(), to_right: last.to_right.clone() })
 }
 
 /// The seat of each of the parts, whose [`join`] sits at `whole`.
-pub(super) fn seats<'a>(parts: impl IntoIterator<Item = &'a Stretch>, whole: &Seat) -> Vec<Seat> {
-    let mut seats: Vec<Seat> = Vec::new();
+pub(super) fn seats<'a>(parts: impl IntoIterator<Item = &'a RingSegment>, whole: &RingPosition) -> Vec<RingPosition> {
+    let mut seats: Vec<RingPosition> = Vec::new();
     let (mut position, mut from_left) = (whole.position, whole.from_left.as_slice());
     for part in parts {
         if let Some(left) = seats.last_mut() {
             left.from_right.clone_from(&part.to_left);
         }
-        seats.push(Seat { position, from_left: from_left.to_vec(), from_right: Vec::new() });
+        seats.push(RingPosition { position, from_left: from_left.to_vec(), from_right: Vec::new() });
         position = position.saturating_add(part.count);
         from_left = &part.to_right;
     }
@@ -93,12 +93,12 @@ pub(super) fn seats<'a>(parts: impl IntoIterator<Item = &'a Stretch>, whole: &Se
 mod tests {
     use super::*;
 
-    fn rank(name: &str) -> Stretch {
-        Stretch::of_rank(format!("{name}<").into_bytes(), format!(">{name}").into_bytes())
+    fn rank(name: &str) -> RingSegment {
+        RingSegment::of_rank(format!("{name}<").into_bytes(), format!(">{name}").into_bytes())
     }
 
-    fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
-        Seat { position, from_left: from_left.into(), from_right: from_right.into() }
+    fn seat(position: u32, from_left: &str, from_right: &str) -> RingPosition {
+        RingPosition { position, from_left: from_left.into(), from_right: from_right.into() }
     }
 
     #[test]
@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn parts_lie_side_by_side() {
-        let parts = [rank("a"), Stretch { count: 3, ..rank("b") }, rank("c")];
+        let parts = [rank("a"), RingSegment { count: 3, ..rank("b") }, rank("c")];
         let whole = join(&parts).unwrap();
-        assert_eq!(whole, Stretch { count: 5, to_left: b"a<".to_vec(), to_right: b">c".to_vec() });
+        assert_eq!(whole, RingSegment { count: 5, to_left: b"a<".to_vec(), to_right: b">c".to_vec() });
         let expected = [seat(7, "x", "b<"), seat(8, ">a", "c<"), seat(11, ">b", "y")];
         assert_eq!(seats(&parts, &seat(7, "x", "y")), expected);
     }
@@ -126,15 +126,15 @@ mod tests {
     #[test]
     fn words_have_a_bound() {
         let word = |bytes: usize| vec![b'w'; bytes];
-        assert!(Stretch::of_rank(word(ATTRIBUTE_BYTES_MAX), word(ATTRIBUTE_BYTES_MAX)).is_bounded());
-        assert!(!Stretch::of_rank(word(ATTRIBUTE_BYTES_MAX + 1), word(0)).is_bounded());
-        assert!(!Stretch::of_rank(word(0), word(ATTRIBUTE_BYTES_MAX + 1)).is_bounded());
+        assert!(RingSegment::of_rank(word(ATTRIBUTE_BYTES_MAX), word(ATTRIBUTE_BYTES_MAX)).is_bounded());
+        assert!(!RingSegment::of_rank(word(ATTRIBUTE_BYTES_MAX + 1), word(0)).is_bounded());
+        assert!(!RingSegment::of_rank(word(0), word(ATTRIBUTE_BYTES_MAX + 1)).is_bounded());
         assert!(seat(3, "", "").is_bounded(2, 5));
         assert!(!seat(3, "", "").is_bounded(3, 5));
         assert!(!seat(u32::MAX, "", "").is_bounded(1, u32::MAX));
-        assert!(Seat { from_right: word(ATTRIBUTE_BYTES_MAX), ..seat(0, "", "") }.is_bounded(1, 1));
-        assert!(!Seat { from_right: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
-        assert!(!Seat { from_left: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
+        assert!(RingPosition { from_right: word(ATTRIBUTE_BYTES_MAX), ..seat(0, "", "") }.is_bounded(1, 1));
+        assert!(!RingPosition { from_right: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
+        assert!(!RingPosition { from_left: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
     }
 
     mod properties {
@@ -156,7 +156,7 @@ mod tests {
         }
 
         /// What a place sends up; `next` numbers the ranks in the ring's order.
-        fn up(place: &Place, next: &mut u32) -> (Vec<Stretch>, Vec<Vec<Stretch>>) {
+        fn up(place: &Place, next: &mut u32) -> (Vec<RingSegment>, Vec<Vec<RingSegment>>) {
             let mut parts = Vec::new();
             for _ in 0..place.own {
                 parts.push(rank(&next.to_string()));
@@ -173,13 +173,18 @@ mod tests {
         }
 
         /// Hands the seats down; `kept` are the parts of each place, in pre-order.
-        fn down(place: &Place, seat: &Seat, kept: &mut std::vec::IntoIter<Vec<Stretch>>, out: &mut Vec<Seat>) {
+        fn down(
+            place: &Place,
+            seat: &RingPosition,
+            kept: &mut std::vec::IntoIter<Vec<RingSegment>>,
+            out: &mut Vec<RingPosition>,
+        ) {
             let parts = kept.next().unwrap();
-            let mut given = seats(&parts, seat).into_iter();
-            out.extend(given.by_ref().take(place.own as usize));
+            let mut content = seats(&parts, seat).into_iter();
+            out.extend(content.by_ref().take(place.own as usize));
             for child in &place.below {
                 if has_ranks(child) {
-                    down(child, &given.next().unwrap(), kept, out);
+                    down(child, &content.next().unwrap(), kept, out);
                 } else {
                     skip(child, kept);
                 }
@@ -190,7 +195,7 @@ mod tests {
             place.own > 0 || place.below.iter().any(has_ranks)
         }
 
-        fn skip(place: &Place, kept: &mut std::vec::IntoIter<Vec<Stretch>>) {
+        fn skip(place: &Place, kept: &mut std::vec::IntoIter<Vec<RingSegment>>) {
             kept.next();
             place.below.iter().for_each(|child| skip(child, kept));
         }
@@ -202,15 +207,15 @@ mod tests {
                 let (parts, kept) = up(&top, &mut size);
                 let Some(whole) = join(&parts) else { return Ok(()) };
                 prop_assert_eq!(whole.count, size);
-                let mut given = Vec::new();
-                down(&top, &whole.closed(), &mut kept.into_iter(), &mut given);
+                let mut content = Vec::new();
+                down(&top, &whole.closed(), &mut kept.into_iter(), &mut content);
                 let expected: Vec<_> = (0..size)
                     .map(|at| {
                         let (left, right) = ((at + size - 1) % size, (at + 1) % size);
                         seat(at, &format!(">{left}"), &format!("{right}<"))
                     })
                     .collect();
-                prop_assert_eq!(given, expected);
+                prop_assert_eq!(content, expected);
             }
         }
     }

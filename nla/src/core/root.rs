@@ -20,7 +20,7 @@ use pmi::{Rank, Ranks};
 use self::namespace::Namespace;
 use super::cause::{Cause, Failure, Outcome};
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::{END_MARGIN, JOIN_TIME, LEFT_TIME};
+use super::limits::{END_MARGIN, JOIN_TIME, UNFINALIZED_TIME};
 use super::message::{Down, Up};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::stats::Stats;
@@ -71,6 +71,15 @@ pub enum RootAction {
     WakeAt(Time),
     /// The session is over.
     Over(Outcome),
+}
+
+/// Counts how far the ranks of the first namespace are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct RankProgress {
+    /// Ranks that were started; a child's are counted once all of its subtree's are.
+    pub started: u64,
+    /// Ranks that have arrived at the open fence.
+    pub arrived: u64,
 }
 
 /// A step of the session, for those who follow it.
@@ -217,10 +226,13 @@ impl Root {
         self.namespaces.get(&NamespaceId::FIRST).is_some_and(|ns| !ns.contacted)
     }
 
-    /// How many ranks of the first namespace were started, as far as is known, and how many have arrived at the open
-    /// fence.
-    pub fn come(&self) -> (u64, u64) {
-        self.namespaces.get(&NamespaceId::FIRST).map_or((0, 0), |ns| (ns.started, ns.fence.arrived().len()))
+    /// Returns how far the ranks of the first namespace are, as reported so far.
+    pub fn progress(&self) -> RankProgress {
+        let first = self.namespaces.get(&NamespaceId::FIRST);
+        first.map_or_else(RankProgress::default, |ns| RankProgress {
+            started: ns.started,
+            arrived: ns.fence.arrived().len(),
+        })
     }
 
     /// When agents had done what, as far as they have told: those that were lost have not.
@@ -246,12 +258,12 @@ impl Root {
                     actions.push(RootAction::Notice(Notice::Contact(namespace)));
                 }
             }
-            Up::Gathered { namespace, number, ranks, brought } => {
-                self.on_gathered(now, from, (namespace, number), ranks, brought, actions);
+            Up::Gathered { namespace, number, ranks, contribution } => {
+                self.on_gathered(now, from, (namespace, number), ranks, contribution, actions);
             }
             Up::Put { namespace, number, puts } => self.on_put(now, from, (namespace, number), &puts, actions),
             Up::Get { namespace, key } => self.on_get(now, from, namespace, &key, actions),
-            Up::Got { namespace, number, finding } => self.on_got(from, (namespace, number), finding, actions),
+            Up::Got { namespace, number, result } => self.on_got(from, (namespace, number), result, actions),
             Up::Waiting { namespace, number } => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
                     ns.waiting = Some(number);
@@ -271,9 +283,9 @@ impl Root {
             }
             Up::Failed(failure) => self.on_failure(now, failure, actions),
             Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
-            Up::Ask { asker, question } => self.on_question(asker, question, actions),
+            Up::Ask { requester, question } => self.on_question(requester, question, actions),
             Up::Inquire(inquiry) => self.on_inquiry(now, from, inquiry, actions),
-            Up::Reply { asker, reply } => self.on_reply(now, from, asker, reply, actions),
+            Up::Reply { requester, reply } => self.on_reply(now, from, requester, reply, actions),
             Up::Stats(stats) => self.on_stats(now, from, stats, actions),
         }
     }
@@ -334,7 +346,7 @@ impl Root {
                 self.namespaces.values().filter_map(|ns| ns.left(now).map(|left| (ns.plan.id, left))).collect();
             for (namespace, (ranks, in_fence)) in left {
                 let agent = self.agent_of(namespace, ranks.first());
-                let cause = Cause::Left { in_fence };
+                let cause = Cause::ExitedEarly { in_fence };
                 self.on_failure(now, Failure { at: now, agent, namespace, ranks, cause }, actions);
             }
         }
@@ -387,7 +399,7 @@ impl Root {
                 let unfinished =
                     self.namespaces.values().filter(|ns| !ns.is_over()).filter_map(|ns| ns.unfinished_since);
                 match unfinished.min() {
-                    Some(since) => since + LEFT_TIME,
+                    Some(since) => since + UNFINALIZED_TIME,
                     None => return,
                 }
             }

@@ -4,25 +4,25 @@
 //! Each place counts by itself, always: additions cost nothing. Only if the session's plan asks for
 //! it does an agent tell its parent, once, after all else.
 
-mod times;
+mod duration_histogram;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::times::Times;
-use super::cache::Held;
-use super::lookup::Gets;
+pub use self::duration_histogram::DurationHistogram;
+use super::cache::CachePeaks;
+use super::lookup::GetCounts;
 use super::topology::Subtree;
 
 /// Messages of one lane that went one way.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Sent {
+pub struct LaneTraffic {
     /// How many.
     pub messages: u64,
     /// Their bytes as encoded, before they are cut into records.
     pub bytes: u64,
 }
 
-impl Sent {
+impl LaneTraffic {
     fn add(&mut self, other: Self) {
         add(&mut self.messages, other.messages);
         add(&mut self.bytes, other.bytes);
@@ -33,16 +33,16 @@ impl Sent {
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// In the board lane: fences, puts, questions and answers.
-    pub board: Sent,
+    pub board: LaneTraffic,
     /// In the control lane: all else.
-    pub control: Sent,
+    pub control: LaneTraffic,
 }
 
 impl Traffic {
     /// A message is sent, to one receiver.
     pub fn note(&mut self, is_board: bool, bytes: usize) {
         let lane = if is_board { &mut self.board } else { &mut self.control };
-        lane.add(Sent { messages: 1, bytes: bytes as u64 });
+        lane.add(LaneTraffic { messages: 1, bytes: bytes as u64 });
     }
 
     fn add(&mut self, other: Self) {
@@ -53,7 +53,7 @@ impl Traffic {
 
 /// What the driver of a place counts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Counted {
+pub struct DriverCounts {
     /// To the parent.
     pub up: Traffic,
     /// To children.
@@ -62,13 +62,13 @@ pub struct Counted {
     pub link_bytes: u64,
     /// Bytes of output and input that these carried, with the headers of their messages.
     pub stream_bytes: u64,
-    /// Gets of own ranks that the board answered without the core.
+    /// GetCounts of own ranks that the board answered without the core.
     pub board_gets: u64,
-    /// Own ranks that were given the segment; what they get there nobody sees.
+    /// Own ranks that were content the segment; what they get there nobody sees.
     pub segments: u64,
 }
 
-impl Counted {
+impl DriverCounts {
     fn add(&mut self, other: &Self) {
         self.up.add(other.up);
         self.down.add(other.down);
@@ -83,31 +83,31 @@ impl Counted {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LevelStats {
     /// How many places these are.
-    pub places: u64,
+    pub members: u64,
     /// By their drivers.
-    pub counted: Counted,
-    /// Gets that came to their cores.
-    pub gets: Gets,
+    pub counted: DriverCounts,
+    /// GetCounts that came to their cores.
+    pub gets: GetCounts,
     /// Of each peak the highest of any place.
-    pub held_max: Held,
+    pub cache_max: CachePeaks,
     /// The peaks of all places together, whenever each was.
-    pub held_sum: Held,
+    pub cache_sum: CachePeaks,
     /// How long fences took once all below had arrived, for each fence and place.
-    pub fences: Times,
+    pub fences: DurationHistogram,
 }
 
 impl LevelStats {
     /// Of one place.
-    pub fn of_place(counted: Counted, gets: Gets, held: Held, fences: Times) -> Self {
-        Self { places: 1, counted, gets, held_max: held, held_sum: held, fences }
+    pub fn of_member(counted: DriverCounts, gets: GetCounts, held: CachePeaks, fences: DurationHistogram) -> Self {
+        Self { members: 1, counted, gets, cache_max: held, cache_sum: held, fences }
     }
 
     fn add(&mut self, other: &Self) {
-        add(&mut self.places, other.places);
+        add(&mut self.members, other.members);
         self.counted.add(&other.counted);
         self.gets = self.gets.plus(other.gets);
-        self.held_max = self.held_max.max(other.held_max);
-        self.held_sum = self.held_sum.plus(other.held_sum);
+        self.cache_max = self.cache_max.max(other.cache_max);
+        self.cache_sum = self.cache_sum.plus(other.cache_sum);
         self.fences.merge(&other.fences);
     }
 }
@@ -136,21 +136,21 @@ impl Stats {
     }
 
     /// How many places have reported.
-    pub fn places(&self) -> u64 {
-        self.levels.iter().fold(0, |places, level| places.saturating_add(level.places))
+    pub fn members(&self) -> u64 {
+        self.levels.iter().fold(0, |members, level| members.saturating_add(level.members))
     }
 
-    /// How many ranks were given the segment.
+    /// How many ranks were content the segment.
     pub fn segments(&self) -> u64 {
         self.levels.iter().fold(0, |segments, level| segments.saturating_add(level.counted.segments))
     }
 
     /// Whether it can be of `subtree`: what comes from a peer is checked with this.
     pub fn is_of(&self, subtree: Subtree) -> bool {
-        self.levels.first().is_some_and(|head| head.places == 1)
-            && self.places() <= u64::from(subtree.size())
+        self.levels.first().is_some_and(|head| head.members == 1)
+            && self.members() <= u64::from(subtree.size())
             && self.levels.len() <= subtree.depth() as usize + 1
-            && self.levels.iter().all(|level| level.places > 0 && level.fences.is_consistent())
+            && self.levels.iter().all(|level| level.members > 0 && level.fences.is_consistent())
     }
 }
 

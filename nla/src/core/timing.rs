@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::{AgentId, Time};
 use super::limits::{TIMED_AGENTS_MAX, TIMED_FENCES_MAX};
-use super::stats::Times;
+use super::stats::DurationHistogram;
 use super::topology::Subtree;
 
 /// A part of a session's life as agents see it, in the order in which they come to an end.
@@ -40,7 +40,7 @@ pub enum TimedPhase {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PhaseTimes {
     /// How long it took at each.
-    pub took: Times,
+    pub took: DurationHistogram,
     /// The [`TIMED_AGENTS_MAX`] that were done last, and when by the session's time; the last one first.
     pub last: Vec<(AgentId, Time)>,
 }
@@ -124,7 +124,7 @@ impl Timing {
 
 /// What one agent notes, of the first namespace and of its own end.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Marks {
+pub(super) struct AgentTimes {
     agent: AgentId,
     described: Option<Time>,
     started: Option<Time>,
@@ -138,7 +138,7 @@ pub(super) struct Marks {
     timing: Timing,
 }
 
-impl Marks {
+impl AgentTimes {
     pub(super) fn of(agent: AgentId) -> Self {
         Self { agent, timing: Timing { agents: 1, ..Timing::default() }, ..Self::default() }
     }
@@ -224,22 +224,22 @@ mod tests {
 
     /// What an agent notes that is `late` behind the others.
     fn told(agent: u32, late: u64) -> Timing {
-        let mut marks = Marks::of(AgentId(agent));
+        let mut times = AgentTimes::of(AgentId(agent));
         let at = |time| ms(time + late);
-        marks.on_described(at(10), ms(9));
-        [12, 14].into_iter().for_each(|time| marks.on_started(at(time)));
-        [13, 15, 17].into_iter().for_each(|time| marks.on_contact(at(time)));
+        times.on_described(at(10), ms(9));
+        [12, 14].into_iter().for_each(|time| times.on_started(at(time)));
+        [13, 15, 17].into_iter().for_each(|time| times.on_contact(at(time)));
         for number in 0..TIMED_FENCES_MAX + 2 {
-            marks.on_arrived(at(20));
-            marks.on_arrived(at(21));
-            marks.on_released(at(24), number);
+            times.on_arrived(at(20));
+            times.on_arrived(at(21));
+            times.on_released(at(24), number);
         }
-        marks.on_released(at(25), 99);
-        marks.on_rank_ended(at(30));
-        marks.on_end(at(31));
-        marks.on_end(at(32));
-        marks.on_swept(at(35));
-        marks.told()
+        times.on_released(at(25), 99);
+        times.on_rank_ended(at(30));
+        times.on_end(at(31));
+        times.on_end(at(32));
+        times.on_swept(at(35));
+        times.told()
     }
 
     #[test]
@@ -263,10 +263,10 @@ mod tests {
 
     #[test]
     fn what_has_not_happened_is_not_told() {
-        assert_eq!(Marks::of(AgentId(1)).told(), Timing { agents: 1, ..Timing::default() });
-        let mut marks = Marks::of(AgentId(1));
-        marks.on_described(ms(10), ms(11));
-        let timing = marks.told();
+        assert_eq!(AgentTimes::of(AgentId(1)).told(), Timing { agents: 1, ..Timing::default() });
+        let mut times = AgentTimes::of(AgentId(1));
+        times.on_described(ms(10), ms(11));
+        let timing = times.told();
         assert_eq!(timing.phases.keys().collect::<Vec<_>>(), [&TimedPhase::Description]);
         let times = &timing.phases[&TimedPhase::Description];
         assert_eq!(times.took.max(), Some(Duration::ZERO), "clocks agree to within the latency of a link only");

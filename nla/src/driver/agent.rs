@@ -26,9 +26,8 @@ use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::bootstrap::BootOrder;
-use crate::bootstrap::agent_shell::ChildShells;
-use crate::core::{Action, Agent, AgentId, Cause, Counted, Failure, Input, NamespaceId, Subtree, Traffic, Up};
+use crate::bootstrap::{BootOrder, ChildShells};
+use crate::core::{Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, NamespaceId, Subtree, Traffic, Up};
 use crate::link::{Accepted, Clock, Link, LinkEvent, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
@@ -416,9 +415,9 @@ impl AgentDriver {
     }
 
     /// Returns the statistics of this agent's driver.
-    fn counted(&self) -> Counted {
+    fn counted(&self) -> DriverCounts {
         let boards = || self.namespaces.values().map(|local| local.board.borrow());
-        Counted {
+        DriverCounts {
             up: self.sent_up,
             down: self.children.sent(),
             link_bytes: self.links.meter.link_bytes(),

@@ -25,7 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::core::NamespaceId;
-use crate::core::limits::{DRAIN_TIME, LINE_HELD_BYTES_MAX, LINE_QUIET, LINES_HELD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::core::limits::{
+    DRAIN_TIME, PARTIAL_LINE_BYTES_MAX, PARTIAL_LINE_DELAY, PARTIAL_LINES_BYTES_MAX, STREAM_WINDOW_BYTES,
+};
 use crate::link::{Link, Receipt};
 use crate::sys;
 use crate::tasks::Tasks;
@@ -99,7 +101,7 @@ impl PmiWaits {
 
 impl OutputPump {
     /// Starts the thread. With `hold_lines` a line without its newline is held back, else it is sent after
-    /// [`LINE_QUIET`].
+    /// [`PARTIAL_LINE_DELAY`].
     pub(super) fn start(parent: Link, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
@@ -280,7 +282,7 @@ impl Stream {
                     (has_ended, has_last_bytes) = (true, true);
                     continue;
                 }
-                () = tokio::time::sleep(LINE_QUIET), if !self.shared.hold_lines && !self.held.is_empty() => {
+                () = tokio::time::sleep(PARTIAL_LINE_DELAY), if !self.shared.hold_lines && !self.held.is_empty() => {
                     self.send_held().await;
                     continue;
                 }
@@ -320,8 +322,8 @@ impl Stream {
             self.hold(&fresh[whole..]);
         } else {
             self.hold(fresh);
-            let crowded = self.shared.held.get() > LINES_HELD_BYTES_MAX;
-            if self.held.len() >= LINE_HELD_BYTES_MAX || crowded {
+            let crowded = self.shared.held.get() > PARTIAL_LINES_BYTES_MAX;
+            if self.held.len() >= PARTIAL_LINE_BYTES_MAX || crowded {
                 let message = self.take_held();
                 self.shared.parent.send(self.lane, message, receipt);
             }

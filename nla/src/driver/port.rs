@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tracing::Span;
 
 use super::serving::Connection;
-use crate::core::limits::{HELLO_TIME, STRANGERS_MAX};
+use crate::core::limits::{HELLO_TIME, UNAUTHENTICATED_MAX};
 use crate::link::listener as reach;
 use crate::sys;
 use crate::tasks::Tasks;
@@ -73,9 +73,9 @@ impl Drop for PortServer {
 }
 
 async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected, tasks: Tasks) {
-    let strangers = Arc::new(tokio::sync::Semaphore::new(STRANGERS_MAX));
+    let connections = Arc::new(tokio::sync::Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
-        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));
         let (stream, peer) = reach::next_connection(&listener).await;
         tasks.spawn("PMI connection", Span::current(), async move {

@@ -24,8 +24,8 @@ use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::limits::DEAD_TIME;
 use crate::core::{
-    AgentId, Counted, Down, NamespacePlan, Notice, Outcome, Root, RootAction, RootInput, RootSettings, Stats, Subtree,
-    Time, Times, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, Notice, Outcome, RankProgress, Root, RootAction,
+    RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen};
 use crate::sys::Segment;
@@ -116,7 +116,7 @@ pub struct RootDriver {
     events: VecDeque<RootEvent>,
     suspending: Option<Suspending>,
     /// How long each fence's release took, from the last arrival.
-    release_times: Times,
+    release_times: DurationHistogram,
     /// When the input arrived that is being handled.
     handling: Time,
 }
@@ -174,7 +174,7 @@ impl RootDriver {
             actions: Vec::new(),
             events: VecDeque::new(),
             suspending: None,
-            release_times: Times::default(),
+            release_times: DurationHistogram::default(),
             handling: Time::ZERO,
         };
         root.handle(RootInput::Timeout);
@@ -331,9 +331,9 @@ impl RootDriver {
         self.bootstrap.progress()
     }
 
-    /// Returns how many ranks of the first namespace were started, and how many have arrived at the open fence.
-    pub fn ranks_progress(&self) -> (u64, u64) {
-        self.core.come()
+    /// Returns the progress of the first namespace's ranks.
+    pub fn ranks_progress(&self) -> RankProgress {
+        self.core.progress()
     }
 
     /// Returns the times at which agents reported and joined.
@@ -358,11 +358,11 @@ impl RootDriver {
 
     /// Returns the statistics of the session.
     pub fn stats(&self) -> Stats {
-        let counted = Counted {
+        let counted = DriverCounts {
             down: self.children.sent(),
             link_bytes: self.links.meter.link_bytes(),
             stream_bytes: self.links.meter.stream_bytes(),
-            ..Counted::default()
+            ..DriverCounts::default()
         };
         self.core.stats(counted, self.release_times.clone())
     }

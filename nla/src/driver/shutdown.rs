@@ -27,8 +27,7 @@ use tokio::time::{Instant, timeout};
 
 use super::agent::AgentDriver;
 use super::root::RootDriver;
-use crate::bootstrap::Links;
-use crate::bootstrap::agent_shell::ChildShells;
+use crate::bootstrap::{ChildShells, Links};
 use crate::core::Input;
 use crate::link::Receipt;
 use crate::sys;

@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::core::{Down, NamespaceId, ReleaseContent, Update};
+use super::decoder::{DecodeError, Decoder};
+use crate::core::{Down, NamespaceId, ReleaseContent, Up, Update};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -19,7 +20,7 @@ pub enum CodingError {
         /// Its length.
         bytes: usize,
         /// What the decoder says.
-        source: rmp_serde::decode::Error,
+        source: DecodeError,
     },
     /// The entries that it carries are none.
     #[error("entries that cannot be read: {0}")]
@@ -32,30 +33,57 @@ pub enum CodingError {
     TooLong(usize),
 }
 
-/// The bytes of `message`. All of the project's messages can be encoded.
+/// Encodes `message`. All of the project's messages can be encoded.
 pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
-    rmp_serde::to_vec(message).expect("messages are plain data, which rmp-serde can always encode")
+    write(message, Sink::Bytes(Vec::new())).into_bytes()
 }
 
-/// These bytes behind their length, a little-endian u32: a frame.
+/// Prefixes `bytes` with their length, a little-endian u32, to a frame.
 pub fn framed(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
 
-/// How long [`encode`] would make `message`, without the memory for it.
+/// Returns the length of what [`encode`] returns for `message`, without the memory for it.
 pub fn encoded_bytes<M: Serialize>(message: &M) -> usize {
-    let mut count = Count(0);
-    rmp_serde::encode::write(&mut count, message).expect("as in encode");
-    count.0
+    match write(message, Sink::Length(0)) {
+        Sink::Length(length) => length,
+        Sink::Bytes(bytes) => bytes.len(),
+    }
 }
 
-/// Counts what is written to it.
-struct Count(usize);
+fn write<M: Serialize + ?Sized>(message: &M, mut sink: Sink) -> Sink {
+    rmp_serde::encode::write(&mut sink, message).expect("messages are plain data, which rmp-serde can always encode");
+    sink
+}
 
-impl io::Write for Count {
+/// Takes the bytes of an encoded message, or counts them. One type does both, so that the code that encodes a type
+/// of message is compiled once.
+enum Sink {
+    Bytes(Vec<u8>),
+    Length(usize),
+}
+
+impl Sink {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Length(_) => Vec::new(),
+        }
+    }
+}
+
+impl io::Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
+        self.write_all(bytes)?;
         Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Bytes(all) => all.extend_from_slice(bytes),
+            Self::Length(length) => *length += bytes.len(),
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -66,33 +94,65 @@ impl io::Write for Count {
 /// Reads one message that fills `bytes` wholly. Never panics, and takes no more memory than some
 /// small multiple of `bytes`.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
-    let mut rest = bytes;
-    let mut decoder = rmp_serde::Deserializer::new(&mut rest);
-    decoder.set_max_depth(32);
-    let message = serde::Deserialize::deserialize(&mut decoder)
-        .map_err(|source| CodingError::Unreadable { bytes: bytes.len(), source })?;
-    match rest.len() {
+    let mut decoder = Decoder::new(bytes);
+    let message =
+        M::deserialize(&mut decoder).map_err(|source| CodingError::Unreadable { bytes: bytes.len(), source })?;
+    match decoder.rest().len() {
         0 => Ok(message),
         more => Err(CodingError::TooLong(more)),
     }
 }
 
+/// Messages that other crates encode and decode: by this trait, that code is compiled once, in this crate. [`encode`]
+/// and [`decode`] are compiled again in each crate that calls them.
+pub trait Message: Sized {
+    /// See [`encode`].
+    fn encode(&self) -> Vec<u8>;
+
+    /// See [`encoded_bytes`].
+    fn encoded_bytes(&self) -> usize;
+
+    /// See [`decode`].
+    fn decode(bytes: &[u8]) -> Result<Self, CodingError>;
+}
+
+macro_rules! messages {
+    ($($message:ty),*) => {$(
+        impl Message for $message {
+            fn encode(&self) -> Vec<u8> {
+                encode(self)
+            }
+
+            fn encoded_bytes(&self) -> usize {
+                encoded_bytes(self)
+            }
+
+            fn decode(bytes: &[u8]) -> Result<Self, CodingError> {
+                decode(bytes)
+            }
+        }
+    )*};
+}
+
+messages!(Up, Down);
+
 /// [`decode`] for what comes down. An epoch, which may be large, is checked but not copied: it stays
 /// a part of `bytes`, or of the launcher's log, of which `in_log` gives the bytes at an offset.
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
-    if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = rmp_serde::from_slice(bytes) {
+    if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = InLog::deserialize(&mut Decoder::new(bytes))
+    {
         let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
-        return Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) });
+        return Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
-    match rmp_serde::from_slice(bytes) {
+    match BorrowedRelease::deserialize(&mut Decoder::new(bytes)) {
         // The epoch is the message's last part: nothing is behind it.
         Ok(BorrowedRelease::Release {
             namespace,
             number,
-            given: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
+            content: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
         }) if epoch.as_ptr_range().end == bytes.as_ptr_range().end => {
             let epoch = Epoch::from_bytes(bytes.slice_ref(epoch))?;
-            Ok(Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
+            Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) })
         }
         // Any other message, or none.
         _ => decode(bytes),
@@ -106,7 +166,7 @@ enum BorrowedRelease<'a> {
         namespace: NamespaceId,
         number: u32,
         #[serde(borrow)]
-        given: BorrowedContent<'a>,
+        content: BorrowedContent<'a>,
     },
 }
 
@@ -149,7 +209,7 @@ impl DownEncoder {
     /// The bytes of `message`. Where the children can read the launcher's log, `in_log` gives the offset
     /// of these bytes in it: only that is sent of a long epoch.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
-        let Down::Release { namespace, number, given: ReleaseContent::Update(news) } = message else {
+        let Down::Release { namespace, number, content: ReleaseContent::Update(news) } = message else {
             return encode(message).into();
         };
         match &self.release {
@@ -169,9 +229,8 @@ impl DownEncoder {
                     Update::Epoch(epoch) => epoch.bytes(),
                     Update::Overwritten(keys) => keys.bytes(),
                 };
-                let mut bytes = Vec::with_capacity(news.len() + RELEASE_BYTES);
-                rmp_serde::encode::write(&mut bytes, message).expect("as in encode");
-                let bytes = Bytes::from(bytes);
+                let room = Vec::with_capacity(news.len() + RELEASE_BYTES);
+                let bytes = Bytes::from(write(message, Sink::Bytes(room)).into_bytes());
                 self.release = Some((*namespace, *number, bytes.clone()));
                 bytes
             }
@@ -184,7 +243,7 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use crate::core::{Seat, Up};
+    use crate::core::{RingPosition, Up};
     use pmi::{Entry, LookUpResult};
     use serde_bytes::ByteBuf;
 
@@ -201,14 +260,14 @@ mod tests {
 
     #[test]
     fn children_get_the_same_epoch_and_seats_of_their_own() {
-        let release = |given| Down::Release { namespace: NamespaceId(0), number: 3, given };
+        let release = |content| Down::Release { namespace: NamespaceId(0), number: 3, content };
         let mut encoder = DownEncoder::default();
         let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
         let epoch = release(ReleaseContent::Update(Update::Epoch(entries)));
         let bytes = encoder.encode(&epoch, |_| None);
         assert_eq!(bytes.as_ptr(), encoder.encode(&epoch, |_| None).as_ptr(), "encoded once");
         for position in [0, 4] {
-            let seat = Seat { position, from_left: vec![0xff], from_right: Vec::new() };
+            let seat = RingPosition { position, from_left: vec![0xff], from_right: Vec::new() };
             let ring = release(ReleaseContent::Ring(seat));
             assert_eq!(decode::<Down>(&encoder.encode(&ring, |_| None)).unwrap(), ring);
         }
@@ -219,15 +278,15 @@ mod tests {
         let namespace = NamespaceId(3);
         for (key, value) in [("key", Some("value")), ("key", Some("")), ("key", None)] {
             let bytes = |text: &str| ByteBuf::from(text);
-            let finding = match value {
+            let result = match value {
                 Some(value) => LookUpResult::Entry(Entry::new(key.as_bytes(), value.as_bytes())),
                 None => LookUpResult::Absent(key.to_owned().into()),
             };
-            let down = Down::Got { namespace, finding: finding.clone() };
+            let down = Down::Got { namespace, result: result.clone() };
             let fields = HashMap::from([("Got", (namespace, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&down), encode(&fields));
             assert_eq!(decode_down(&encode(&down).into(), |_, _| None).unwrap(), down);
-            let up = Up::Got { namespace, number: 300, finding };
+            let up = Up::Got { namespace, number: 300, result };
             let fields = HashMap::from([("Got", (namespace, 300, bytes(key), value.map(bytes)))]);
             assert_eq!(encode(&up), encode(&fields));
             assert_eq!(decode::<Up>(&encode(&up)).unwrap(), up);
@@ -241,12 +300,12 @@ mod tests {
     #[test]
     fn an_epoch_is_read_without_a_copy() {
         let epoch = Epoch::from_entries([(&b"key"[..], &[7; 1000][..])]);
-        let given = ReleaseContent::Update(Update::Epoch(epoch));
-        let release = Down::Release { namespace: NamespaceId(3), number: 9, given };
+        let content = ReleaseContent::Update(Update::Epoch(epoch));
+        let release = Down::Release { namespace: NamespaceId(3), number: 9, content };
         let bytes = Bytes::from(encode(&release));
         let read = decode_down(&bytes, |_, _| None).unwrap();
         assert_eq!(read, release);
-        let Down::Release { given: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
+        let Down::Release { content: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
             panic!("a release")
         };
         assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
@@ -254,8 +313,8 @@ mod tests {
         assert!(matches!(decode_down(&whole.into(), |_, _| None), Err(CodingError::TooLong(1))));
         assert!(decode_down(&bytes.slice(..500), |_, _| None).is_err());
         assert_eq!(decode_down(&encode(&Down::Leave).into(), |_, _| None).unwrap(), Down::Leave);
-        let seat = Seat { position: 1, from_left: vec![1], from_right: vec![2] };
-        let ring = Down::Release { namespace: NamespaceId(3), number: 9, given: ReleaseContent::Ring(seat) };
+        let seat = RingPosition { position: 1, from_left: vec![1], from_right: vec![2] };
+        let ring = Down::Release { namespace: NamespaceId(3), number: 9, content: ReleaseContent::Ring(seat) };
         assert_eq!(decode_down(&encode(&ring).into(), |_, _| None).unwrap(), ring);
     }
 
@@ -264,7 +323,7 @@ mod tests {
         let (namespace, number) = (NamespaceId(3), 9);
         let release = |value: usize| {
             let epoch = Epoch::from_entries([(&b"key"[..], &vec![7; value][..])]);
-            (epoch.clone(), Down::Release { namespace, number, given: ReleaseContent::Update(Update::Epoch(epoch)) })
+            (epoch.clone(), Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) })
         };
         let (epoch, long) = release(EPOCH_IN_LOG_BYTES_MIN);
         let mut encoder = DownEncoder::default();

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use super::record::{Opener, Sealer};
 use crate::core::AgentId;
-use crate::core::limits::HELLOS_REMEMBERED;
+use crate::core::limits::HANDSHAKES_REMEMBERED;
 
 /// The protocol's version: two programs speak only if it is the same.
 pub const VERSION: u16 = 6;
@@ -253,7 +253,7 @@ impl Responder {
         state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
         // Remembered only now: who does not know the key cannot fill the memory.
         let ephemeral = *message.first_chunk::<32>().ok_or(HelloError::Truncated)?;
-        if seen.0.len() >= HELLOS_REMEMBERED {
+        if seen.0.len() >= HANDSHAKES_REMEMBERED {
             return Err(HelloError::TooMany);
         }
         if !seen.0.insert(ephemeral) {

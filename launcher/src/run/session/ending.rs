@@ -4,12 +4,12 @@ use std::io::{self, Write as _};
 
 use nla::core::{Failure, Outcome};
 
-use super::{Ended, Session};
-use crate::forecast::timing::Names;
+use super::{Ended, Session, host_name};
+use crate::exit;
 use crate::plan::library::explain_silence;
-use crate::run::exit;
 use crate::run::report::{demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
+use crate::run::timing::Names;
 
 /// The reports that were asked for.
 pub(super) struct Reports {
@@ -82,7 +82,7 @@ impl Session {
 
     /// Writes the demo's summary, or the table of the phases if it was asked for or an agent failed.
     fn write_phases(&self, outcome: &Outcome, code: u8) {
-        let target = |target: u32| self.agent_hosts.name(target);
+        let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = Names { target: &target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if self.reports.demo && code == exit::SUCCESS {

@@ -6,14 +6,15 @@
 mod ending;
 mod start;
 
+use std::fs::File;
 use std::future::pending;
-use std::io;
+use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use nla::core::{NamespacePlan, Notice, Outcome, RootInput, SessionPlan, Subtree, Timing};
+use nla::core::{NamespacePlan, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing};
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::Clock;
 use nla::sys;
@@ -26,21 +27,19 @@ use tracing::Instrument;
 
 use self::ending::Reports;
 use self::start::{Start, start};
-use crate::forecast::timing::Phases;
-use crate::plan::Plan;
-use crate::plan::remote_launch::RemoteLaunch;
-use crate::run::exit;
-use crate::run::input::{Reader, Source};
+use crate::exit;
+use crate::plan::launch::AgentHosts;
+use crate::plan::{InputSource, Plan};
+use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Come, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
+use crate::run::timing::Phases;
 
 /// Descriptors for which there is room from the beginning.
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
-
-pub use crate::run::input::is_background;
 
 /// Random numbers of a session.
 pub struct Secrets {
@@ -50,21 +49,23 @@ pub struct Secrets {
     pub marker: [u8; 16],
 }
 
-/// Where a session's agents run.
-pub enum AgentHosts {
-    /// On this machine.
-    Local,
-    /// On other nodes.
-    Remote(Box<RemoteLaunch>),
+impl Secrets {
+    /// Draws the public number and the secrets of a new session from the kernel.
+    pub fn random() -> io::Result<(u64, Self)> {
+        let mut source = File::open("/dev/urandom")?;
+        let (mut session, mut key, mut marker) = ([0; 8], [0; 32], [0; 16]);
+        source.read_exact(&mut session)?;
+        source.read_exact(&mut key)?;
+        source.read_exact(&mut marker)?;
+        Ok((u64::from_le_bytes(session), Self { key: SessionKey(key), marker }))
+    }
 }
 
-impl AgentHosts {
-    /// Returns the name of a target's host.
-    fn name(&self, target: u32) -> String {
-        match self {
-            Self::Local => sys::host_name(),
-            Self::Remote(remote_launch) => remote_launch.name(target).to_owned(),
-        }
+/// Returns the name of a target's host.
+fn host_name(agent_hosts: &AgentHosts, target: u32) -> String {
+    match agent_hosts {
+        AgentHosts::Local => sys::host_name(),
+        AgentHosts::Remote(remote_launch) => remote_launch.name(target).to_owned(),
     }
 }
 
@@ -102,7 +103,7 @@ pub fn run(plan: Plan, agent_hosts: AgentHosts, session: u64, secrets: Secrets, 
 }
 
 async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
-    let reporter = plan.reporter();
+    let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
     let mut session = match panics.watch("start", start(plan, agent_hosts, id, secrets, clock, tasks)).await {
@@ -155,7 +156,7 @@ struct Session {
     err: Writer,
     output: UnboundedReceiver<OutputEvent>,
     writers_done: u8,
-    input: Option<Source>,
+    input: Option<InputSource>,
     reader: Reader,
     /// `--timeout`, and when it expires.
     limit: Option<(Duration, Instant)>,
@@ -209,8 +210,8 @@ impl Session {
                 self.root.handle(RootInput::TimeLimit(limit));
             }
             Event::RefreshDue => {
-                let ((agents, agents_all), (started, arrived)) =
-                    (self.root.agents_progress(), self.root.ranks_progress());
+                let (agents, agents_all) = self.root.agents_progress();
+                let RankProgress { started, arrived } = self.root.ranks_progress();
                 let ranks_all = u64::from(self.first.size);
                 self.progress.show(self.clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
             }

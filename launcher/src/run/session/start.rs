@@ -17,13 +17,13 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{AgentHosts, Ended, Secrets, Session};
-use crate::cli::Options;
-use crate::forecast::timing::{Names, Phases};
+use super::{Ended, Secrets, Session};
+use crate::exit;
 use crate::plan::Plan;
+use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
+use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
-use crate::run::exit;
 use crate::run::input::Reader;
 use crate::run::output::{Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
@@ -31,6 +31,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
 use crate::run::stats::Sink;
+use crate::run::timing::{Names, Phases};
 
 /// How long agents may take to exit after a launch that failed.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
@@ -65,7 +66,7 @@ pub(super) async fn start(
     tasks: Tasks,
 ) -> io::Result<Start> {
     let options = plan.options.clone();
-    let reporter = plan.reporter();
+    let reporter = Reporter::of(&plan.options);
     reporter.notes(&std::mem::take(&mut plan.remarks));
     let progress = Rc::new(Progress::new(reporter));
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;

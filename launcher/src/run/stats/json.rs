@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nla::core::{Counted, Gets, Held, LevelStats, Sent, Times, Traffic};
+use nla::core::{CachePeaks, DriverCounts, DurationHistogram, GetCounts, LaneTraffic, LevelStats, Traffic};
 use serde::Serialize;
 
 use super::Statistics;
@@ -102,33 +102,33 @@ pub(super) fn json(statistics: &Statistics) -> String {
 }
 
 fn level((level, stats): (usize, &LevelStats)) -> LevelRow {
-    let LevelStats { places, counted, gets, held_max, held_sum, fences } = stats;
-    let Counted { up, down, link_bytes, stream_bytes, board_gets, segments: _ } = *counted;
-    let Gets { own, others, asked, joined } = *gets;
+    let LevelStats { members, counted, gets, cache_max, cache_sum, fences } = stats;
+    let DriverCounts { up, down, link_bytes, stream_bytes, board_gets, segments: _ } = *counted;
+    let GetCounts { own, others, asked, joined } = *gets;
     LevelRow {
         level,
-        places: *places,
+        places: *members,
         up: traffic(up),
         down: traffic(down),
         link_bytes,
         stream_bytes,
         gets: GetsRow { board: board_gets, own, others, asked, joined },
-        held: HeldRows { max: held(held_max), sum: held(held_sum) },
+        held: HeldRows { max: held(cache_max), sum: held(cache_sum) },
         fences: times(fences),
     }
 }
 
 fn traffic(Traffic { board, control }: Traffic) -> TrafficRow {
-    let sent = |Sent { messages, bytes }| SentRow { messages, bytes };
+    let sent = |LaneTraffic { messages, bytes }| SentRow { messages, bytes };
     TrafficRow { board: sent(board), control: sent(control) }
 }
 
-fn held(held: &Held) -> HeldRow {
-    let Held { entries, bytes, own_entries, own_bytes, index_entries, evictions } = *held;
+fn held(held: &CachePeaks) -> HeldRow {
+    let CachePeaks { entries, bytes, own_entries, own_bytes, index_entries, evictions } = *held;
     HeldRow { entries, bytes, own_entries, own_bytes, index_entries, evictions }
 }
 
-fn times(times: &Times) -> FencesRow {
+fn times(times: &DurationHistogram) -> FencesRow {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
     FencesRow {
         count: times.count(),

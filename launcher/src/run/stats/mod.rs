@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nla::core::{CachePolicy, Stats};
 
-use crate::cli::StatsTo;
+use crate::plan::request::StatsTo;
 
 /// What a session has counted, and what session it was.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Statistics {
 impl Statistics {
     /// How many agents have told theirs.
     fn reported(&self) -> u64 {
-        self.stats.places().saturating_sub(1)
+        self.stats.members().saturating_sub(1)
     }
 
     /// For people: a line about the session, and tables with a row for each level.

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use nla::core::{LevelStats, Sent};
+use nla::core::{LaneTraffic, LevelStats};
 
 use super::Statistics;
 
 const LEGEND: &str = "
   Level 0 is the launcher, a place is it or an agent; a row is all places of a level together.
   Up and down: messages and their bytes as encoded, each counted by who sent it. Links: all bytes
-  that were written to them; streams: output and input among these. Gets: answered by the board
+  that were written to them; streams: output and input among these. GetCounts: answered by the board
   without the agent's core, by the core to own ranks, or to others; asked on: answered elsewhere;
   joined: waited for an answer that was on its way. Fences: from when all below a place had arrived
   to their release. Most at one place: own are entries of own ranks, index is keys of the subtree.";
@@ -55,14 +55,14 @@ pub(super) fn table(statistics: &Statistics) -> String {
     let number = |head, of: fn(&LevelStats) -> u64| column(head, &|level| short(of(level)));
     let group = |title, columns: Vec<_>| Group { title, columns };
     let levels = || ("level", (0..stats.levels.len()).map(|level| level.to_string()).collect());
-    let sent = |title, of: fn(&LevelStats) -> Sent| {
+    let sent = |title, of: fn(&LevelStats) -> LaneTraffic| {
         let columns =
             [column("msgs", &|level| short(of(level).messages)), column("bytes", &|level| short(of(level).bytes))];
         group(title, columns.into())
     };
     let time = |head, of: fn(&LevelStats) -> Option<Duration>| column(head, &|level| shown(of(level)));
     text += &rendered(&[
-        group("", vec![levels(), number("places", |level| level.places)]),
+        group("", vec![levels(), number("places", |level| level.members)]),
         sent("board up", |level| level.counted.up.board),
         sent("control up", |level| level.counted.up.control),
         sent("board down", |level| level.counted.down.board),
@@ -102,14 +102,14 @@ pub(super) fn table(statistics: &Statistics) -> String {
         group(
             "board, most at one place",
             vec![
-                number("entries", |level| level.held_max.entries),
-                number("bytes", |level| level.held_max.bytes),
-                number("own", |level| level.held_max.own_entries),
-                number("bytes", |level| level.held_max.own_bytes),
-                number("index", |level| level.held_max.index_entries),
+                number("entries", |level| level.cache_max.entries),
+                number("bytes", |level| level.cache_max.bytes),
+                number("own", |level| level.cache_max.own_entries),
+                number("bytes", |level| level.cache_max.own_bytes),
+                number("index", |level| level.cache_max.index_entries),
             ],
         ),
-        group("in all", vec![number("evictions", |level| level.held_sum.evictions)]),
+        group("in all", vec![number("evictions", |level| level.cache_sum.evictions)]),
     ]);
     text + LEGEND
 }

@@ -2,31 +2,37 @@
 
 use std::time::Duration;
 
-use nla::core::{Counted, Gets, Held, LevelStats, Times};
+use nla::core::{CachePeaks, DriverCounts, DurationHistogram, GetCounts, LevelStats};
 
 use super::*;
 
-fn fences(all_us: &[u64]) -> Times {
-    let mut times = Times::default();
+fn fences(all_us: &[u64]) -> DurationHistogram {
+    let mut times = DurationHistogram::default();
     all_us.iter().for_each(|us| times.note(Duration::from_micros(*us)));
     times
 }
 
 fn statistics() -> Statistics {
-    let mut root = Counted { link_bytes: 24_000, ..Counted::default() };
-    let mut agent = Counted { link_bytes: 1_234_567, stream_bytes: 99, board_gets: 64, segments: 2, ..root };
+    let mut root = DriverCounts { link_bytes: 24_000, ..DriverCounts::default() };
+    let mut agent = DriverCounts { link_bytes: 1_234_567, stream_bytes: 99, board_gets: 64, segments: 2, ..root };
     for _ in 0..2 {
         root.down.note(true, 11_000);
         root.down.note(false, 300);
         agent.up.note(true, 500);
         agent.up.note(false, 20);
     }
-    let gets = Gets { own: 8, others: 4, asked: 3, joined: 1 };
-    let held =
-        Held { entries: 16, bytes: 1600, own_entries: 8, own_bytes: 800, index_entries: 24, evictions: 1_000_000 };
-    let leaf = LevelStats::of_place(agent, gets, held, fences(&[900, 20_000]));
+    let gets = GetCounts { own: 8, others: 4, asked: 3, joined: 1 };
+    let held = CachePeaks {
+        entries: 16,
+        bytes: 1600,
+        own_entries: 8,
+        own_bytes: 800,
+        index_entries: 24,
+        evictions: 1_000_000,
+    };
+    let leaf = LevelStats::of_member(agent, gets, held, fences(&[900, 20_000]));
     let leaves = [Stats { levels: vec![leaf.clone()] }, Stats { levels: vec![leaf] }];
-    let place = LevelStats::of_place(root, Gets::default(), Held::default(), fences(&[]));
+    let place = LevelStats::of_member(root, GetCounts::default(), CachePeaks::default(), fences(&[]));
     let stats = Stats::of(place, &leaves);
     Statistics { policy: CachePolicy::HcmabLru { entries: 16 }, ranks: 64, agents: 2, fanout: 32, stats }
 }
@@ -65,7 +71,7 @@ fn lines_of_the_table_fit_whatever_the_numbers() {
     let most = u64::from(u32::MAX) << 20;
     let mut statistics = statistics();
     for level in &mut statistics.stats.levels {
-        level.held_max = Held {
+        level.cache_max = CachePeaks {
             entries: most,
             bytes: most,
             own_entries: most,
@@ -73,8 +79,8 @@ fn lines_of_the_table_fit_whatever_the_numbers() {
             index_entries: most,
             evictions: most,
         };
-        level.held_sum = level.held_max;
-        level.gets = Gets { own: most, others: most, asked: most, joined: most };
+        level.cache_sum = level.cache_max;
+        level.gets = GetCounts { own: most, others: most, asked: most, joined: most };
         level.counted.link_bytes = most;
         level.counted.stream_bytes = most;
         for traffic in [&mut level.counted.up, &mut level.counted.down] {

@@ -9,7 +9,7 @@ use crate::core::timing::Timing;
 
 impl Agent {
     pub(super) fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
-        self.marks.on_end(now);
+        self.times.on_end(now);
         let kill_at = (signal != SIGKILL).then(|| now + grace);
         match self.phase {
             Phase::Serving => {
@@ -39,14 +39,14 @@ impl Agent {
         let Some(below) = self.here.toward(from) else { return };
         let Some(child) = self.children.get_mut(&from) else { return };
         if child.gone {
-            // It was given up before.
+            // It was content up before.
             return;
         }
         if child.ended || !timing.is_of(below) {
             return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
         }
         (child.ended, child.leftovers) = (true, leftovers);
-        self.marks.on_told(timing);
+        self.times.on_told(timing);
     }
 
     pub(super) fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {

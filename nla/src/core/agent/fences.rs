@@ -7,7 +7,7 @@ use crate::core::cause::{Cause, Failure};
 use crate::core::fence::{FenceError, Part};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::message::{Contribution, Down, ReleaseContent, Up, Update};
-use crate::core::ring::Seat;
+use crate::core::ring::RingPosition;
 
 impl Agent {
     /// An own rank has arrived.
@@ -16,20 +16,20 @@ impl Agent {
         now: Time,
         namespace: NamespaceId,
         rank: Rank,
-        brought: Contribution,
+        contribution: Contribution,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let entered = if ns.own().contains(rank) {
-            ns.fence.enter(now, rank, brought)
+            ns.fence.enter(now, rank, contribution)
         } else {
-            Err(FenceError::NotYours(std::iter::once(rank).collect()))
+            Err(FenceError::ForeignRanks(std::iter::once(rank).collect()))
         };
         match entered {
             Ok(()) => {
                 ns.on_entered(rank);
                 if namespace == NamespaceId::FIRST {
-                    self.marks.on_arrived(now);
+                    self.times.on_arrived(now);
                 }
                 actions.extend(ns.gathered(now).map(Action::ToParent));
             }
@@ -91,11 +91,11 @@ impl Agent {
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        brought: Contribution,
+        contribution: Contribution,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        match ns.arrive(now, from, number, &ranks, brought) {
+        match ns.arrive(now, from, number, &ranks, contribution) {
             Ok(()) => actions.extend(ns.gathered(now).map(Action::ToParent)),
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };
@@ -113,10 +113,10 @@ impl Agent {
         now: Time,
         namespace: NamespaceId,
         number: u32,
-        given: ReleaseContent,
+        content: ReleaseContent,
         actions: &mut Vec<Action>,
     ) {
-        let released = match given {
+        let released = match content {
             ReleaseContent::Update(news) => self.release_fence(now, (namespace, number), news, actions),
             ReleaseContent::Ring(seat) => self.release_ring(now, (namespace, number), &seat, actions),
         };
@@ -140,12 +140,12 @@ impl Agent {
         // Out of turn it lets nobody go and changes nothing.
         let Some(released) = ns.release(now, number) else { return Ok(()) };
         if namespace == NamespaceId::FIRST {
-            self.marks.on_released(now, number);
+            self.times.on_released(now, number);
         }
         // The children first: the farther away, the longer the way.
         for child in ns.children.keys() {
-            let given = ReleaseContent::Update(news.clone());
-            actions.push(Action::ToChild(*child, Down::Release { namespace, number, given }));
+            let content = ReleaseContent::Update(news.clone());
+            actions.push(Action::ToChild(*child, Down::Release { namespace, number, content }));
         }
         actions.extend(ns.cache.release(news).map(|epoch| Action::Publish(namespace, epoch)));
         if !released.is_empty() {
@@ -158,7 +158,7 @@ impl Agent {
         &mut self,
         now: Time,
         (namespace, number): (NamespaceId, u32),
-        whole: &Seat,
+        whole: &RingPosition,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
@@ -166,17 +166,17 @@ impl Agent {
         let seats = seats.map_err(|error| format!("it got the release of a ring that makes no sense: {error}"))?;
         let released = ns.release(now, number).unwrap_or_default();
         if namespace == NamespaceId::FIRST {
-            self.marks.on_released(now, number);
+            self.times.on_released(now, number);
         }
         let mut own = Vec::new();
         for (part, seat) in seats {
             match part {
                 Part::Child(child) => {
-                    let given = ReleaseContent::Ring(seat);
-                    actions.push(Action::ToChild(child, Down::Release { namespace, number, given }));
+                    let content = ReleaseContent::Ring(seat);
+                    actions.push(Action::ToChild(child, Down::Release { namespace, number, content }));
                 }
                 Part::Own(rank) => {
-                    let Seat { position, from_left, from_right } = seat;
+                    let RingPosition { position, from_left, from_right } = seat;
                     own.push((rank, Answer::Ring { position, from_left, from_right }));
                 }
             }

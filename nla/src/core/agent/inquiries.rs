@@ -8,29 +8,35 @@ use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::lookup::Waiter;
-use crate::core::message::{Asker, Down, Inquiry, Matter, Reply, Up};
+use crate::core::lookup::ReplyTo;
+use crate::core::message::{Down, Inquiry, InquiryKind, Reply, Requester, Up};
 
 impl Agent {
     /// An own rank asks the agent that owns its node's attributes.
-    pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, matter: Matter, actions: &mut Vec<Action>) {
-        let asker = Asker { agent: self.id(), namespace, rank };
+    pub(super) fn ask_owner(
+        &mut self,
+        namespace: NamespaceId,
+        rank: Rank,
+        kind: InquiryKind,
+        actions: &mut Vec<Action>,
+    ) {
+        let requester = Requester { agent: self.id(), namespace, rank };
         let here = self.id();
         let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own().contains(rank)) else { return };
         let to = ns.owner_of(here);
-        if !matter.is_bounded() {
-            return self.refuse(asker, &matter, actions);
+        if !kind.is_bounded() {
+            return self.refuse(requester, &kind, actions);
         }
         if to != here {
-            ns.on_inquiry(rank, &matter);
+            ns.on_inquiry(rank, &kind);
         }
-        self.pass(Inquiry { to, asker, matter }, actions);
+        self.pass(Inquiry { to, requester, kind }, actions);
     }
 
     /// An own rank has ended: whoever has its question parked forgets it.
     pub(super) fn forget(&mut self, namespace: NamespaceId, rank: Rank, actions: &mut Vec<Action>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.take_inquiring(rank)) {
-            self.ask_owner(namespace, rank, Matter::NodeForget, actions);
+            self.ask_owner(namespace, rank, InquiryKind::NodeForget, actions);
         }
     }
 
@@ -41,17 +47,17 @@ impl Agent {
         inquiry: Inquiry,
         actions: &mut Vec<Action>,
     ) {
-        let Inquiry { to, asker, matter } = &inquiry;
+        let Inquiry { to, requester, kind } = &inquiry;
         let child_of = |agent: AgentId| self.here.toward(agent).map(|child| child.head());
-        let namespace = self.namespaces.get(&asker.namespace);
-        let allowed = child_of(asker.agent) == Some(from)
+        let namespace = self.namespaces.get(&requester.namespace);
+        let allowed = child_of(requester.agent) == Some(from)
             && child_of(*to) != Some(from)
-            && matter.is_bounded()
+            && kind.is_bounded()
             && namespace.is_some_and(|ns| ns.may_inquire(from, &inquiry));
         if allowed {
             self.pass(inquiry, actions);
         } else {
-            let why = format!("it asks agent {to} for rank {}, which it may not", asker.rank);
+            let why = format!("it asks agent {to} for rank {}, which it may not", requester.rank);
             self.cut_off(now, from, why, actions);
         }
     }
@@ -66,21 +72,21 @@ impl Agent {
         &mut self,
         now: Time,
         from: AgentId,
-        asker: Asker,
+        requester: Requester,
         reply: Reply,
         actions: &mut Vec<Action>,
     ) {
-        let back = self.here.toward(asker.agent).is_some_and(|child| child.head() == from);
+        let back = self.here.toward(requester.agent).is_some_and(|child| child.head() == from);
         if !back && reply.is_of_agent() {
-            self.reply(asker, reply, actions);
+            self.reply(requester, reply, actions);
         } else {
-            self.cut_off(now, from, format!("it answers rank {}, which it may not", asker.rank), actions);
+            self.cut_off(now, from, format!("it answers rank {}, which it may not", requester.rank), actions);
         }
     }
 
-    pub(super) fn on_reply_from_above(&mut self, asker: Asker, reply: Reply, actions: &mut Vec<Action>) {
-        if self.here.contains(asker.agent) {
-            self.reply(asker, reply, actions);
+    pub(super) fn on_reply_from_above(&mut self, requester: Requester, reply: Reply, actions: &mut Vec<Action>) {
+        if self.here.contains(requester.agent) {
+            self.reply(requester, reply, actions);
         }
     }
 
@@ -88,19 +94,19 @@ impl Agent {
         &mut self,
         namespace: NamespaceId,
         key: &[u8],
-        asker: Asker,
+        requester: Requester,
         value: Option<Vec<u8>>,
         actions: &mut Vec<Action>,
     ) {
         let preput = || self.namespaces.get(&namespace)?.preput(key).cloned();
         let value = value.or_else(preput).map(ByteBuf::from);
-        self.reply(asker, Reply::Elsewhere(value), actions);
+        self.reply(requester, Reply::GotFromJob(value), actions);
     }
 
     /// Sends an inquiry on its way, or answers it.
     fn pass(&mut self, inquiry: Inquiry, actions: &mut Vec<Action>) {
         if inquiry.to == self.id() {
-            self.on_inquiry(inquiry.asker, inquiry.matter, actions);
+            self.on_inquiry(inquiry.requester, inquiry.kind, actions);
         } else if let Some(child) = self.here.toward(inquiry.to) {
             actions.push(Action::ToChild(child.head(), Down::Inquire(inquiry)));
         } else {
@@ -109,57 +115,57 @@ impl Agent {
     }
 
     /// Sends an answer on its way, or gives it to the own rank that it is for.
-    pub(super) fn reply(&mut self, asker: Asker, reply: Reply, actions: &mut Vec<Action>) {
-        if asker.agent == self.id() {
-            if let Some(ns) = self.namespaces.get_mut(&asker.namespace) {
-                ns.take_inquiring(asker.rank);
+    pub(super) fn reply(&mut self, requester: Requester, reply: Reply, actions: &mut Vec<Action>) {
+        if requester.agent == self.id() {
+            if let Some(ns) = self.namespaces.get_mut(&requester.namespace) {
+                ns.take_inquiring(requester.rank);
             }
-            actions.push(Action::Answer(asker.namespace, asker.rank, answer(reply)));
-        } else if let Some(child) = self.here.toward(asker.agent) {
-            actions.push(Action::ToChild(child.head(), Down::Reply { asker, reply }));
+            actions.push(Action::Answer(requester.namespace, requester.rank, answer(reply)));
+        } else if let Some(child) = self.here.toward(requester.agent) {
+            actions.push(Action::ToChild(child.head(), Down::Reply { requester, reply }));
         } else {
-            actions.push(Action::ToParent(Up::Reply { asker, reply }));
+            actions.push(Action::ToParent(Up::Reply { requester, reply }));
         }
     }
 
-    fn refuse(&mut self, asker: Asker, matter: &Matter, actions: &mut Vec<Action>) {
-        if let Some(reply) = matter.refusal() {
-            self.reply(asker, reply, actions);
+    fn refuse(&mut self, requester: Requester, kind: &InquiryKind, actions: &mut Vec<Action>) {
+        if let Some(reply) = kind.refusal() {
+            self.reply(requester, reply, actions);
         }
     }
 
     /// An inquiry has come to where it was sent.
-    fn on_inquiry(&mut self, asker: Asker, matter: Matter, actions: &mut Vec<Action>) {
-        let rank = asker.rank;
-        let about = match &matter {
-            Matter::LookUp { namespace, .. } => *namespace,
-            Matter::NodePut { .. } | Matter::NodeGet { .. } | Matter::NodeForget => asker.namespace,
+    fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, actions: &mut Vec<Action>) {
+        let rank = requester.rank;
+        let about = match &kind {
+            InquiryKind::LookUp { namespace, .. } => *namespace,
+            InquiryKind::NodePut { .. } | InquiryKind::NodeGet { .. } | InquiryKind::NodeForget => requester.namespace,
         };
-        let ns = self.namespaces.get_mut(&about).filter(|_| matter.is_bounded());
-        match (matter, ns) {
-            (Matter::LookUp { namespace, key }, Some(ns)) if ns.cache.is_whole() => {
-                actions.push(Action::LookUp { namespace, key, asker });
+        let ns = self.namespaces.get_mut(&about).filter(|_| kind.is_bounded());
+        match (kind, ns) {
+            (InquiryKind::LookUp { namespace, key }, Some(ns)) if ns.cache.is_whole() => {
+                actions.push(Action::LookUp { namespace, key, requester });
             }
-            (Matter::LookUp { namespace, key }, Some(_)) => {
-                self.on_get(namespace, Waiter::Elsewhere(asker), &key.into(), actions);
+            (InquiryKind::LookUp { namespace, key }, Some(_)) => {
+                self.on_get(namespace, ReplyTo::OtherNamespace(requester), &key.into(), actions);
             }
-            (Matter::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
+            (InquiryKind::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());
-                self.reply(asker, Reply::NodePut(put.is_some()), actions);
+                self.reply(requester, Reply::NodePut(put.is_some()), actions);
                 for (rank, agent) in put.unwrap_or_default() {
-                    let waiting = Asker { agent, rank, ..asker };
+                    let waiting = Requester { agent, rank, ..requester };
                     self.reply(waiting, Reply::NodeGot(Some(ByteBuf::from(value.clone()))), actions);
                 }
             }
-            (Matter::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
-                None if wait => ns.node.park(rank, asker.agent, key),
+            (InquiryKind::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
+                None if wait => ns.node.park(rank, requester.agent, key),
                 value => {
                     let value = value.cloned().map(ByteBuf::from);
-                    self.reply(asker, Reply::NodeGot(value), actions);
+                    self.reply(requester, Reply::NodeGot(value), actions);
                 }
             },
-            (Matter::NodeForget, Some(ns)) => ns.node.forget(rank),
-            (matter, _) => self.refuse(asker, &matter, actions),
+            (InquiryKind::NodeForget, Some(ns)) => ns.node.forget(rank),
+            (kind, _) => self.refuse(requester, &kind, actions),
         }
     }
 }
@@ -173,7 +179,7 @@ fn answer(reply: Reply) -> Answer {
             Answer::Spawned(result.map(|(job, count)| SpawnedJob { job, codes: vec![0; count as usize] }))
         }
         Reply::Connected(is_there) => Answer::Connected(is_there),
-        Reply::Elsewhere(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
+        Reply::GotFromJob(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
         Reply::NodePut(taken) => Answer::NodePut(taken),
         Reply::NodeGot(value) => Answer::NodeGot(value.map(ByteBuf::into_vec)),
     }

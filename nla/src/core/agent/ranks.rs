@@ -6,15 +6,15 @@ use super::{Action, Agent, Phase, SIGKILL, SIGSTOP};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::FAILURES_SINGLE_MAX;
-use crate::core::lookup::Waiter;
-use crate::core::message::{Asker, Contribution, Matter, Question, Up};
-use crate::core::ring::Stretch;
+use crate::core::lookup::ReplyTo;
+use crate::core::message::{Contribution, InquiryKind, Question, Requester, Up};
+use crate::core::ring::RingSegment;
 
 impl Agent {
     pub(super) fn on_started(&mut self, now: Time, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
-            self.marks.on_started(now);
+            self.times.on_started(now);
         }
         let complete = ns.on_started(ranks);
         if ns.undone || !matches!(self.phase, Phase::Serving) {
@@ -58,7 +58,7 @@ impl Agent {
             Request::Joined => {
                 ns.set_active(rank, true);
                 if namespace == NamespaceId::FIRST {
-                    self.marks.on_contact(now);
+                    self.times.on_contact(now);
                 }
                 if ns.on_contact() {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
@@ -70,16 +70,16 @@ impl Agent {
                 return self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
             }
             Request::Put { puts } => return self.on_put(now, namespace, rank, puts, actions),
-            Request::Get { key } => return self.on_get(namespace, Waiter::Own(rank), &key, actions),
+            Request::Get { key } => return self.on_get(namespace, ReplyTo::Rank(rank), &key, actions),
             Request::Ring { to_left, to_right } => {
-                let part = Stretch::of_rank(to_left, to_right);
+                let part = RingSegment::of_rank(to_left, to_right);
                 return self.on_arrived(now, namespace, rank, Contribution::Ring(part), actions);
             }
             Request::NodePut { key, value } => {
-                return self.ask_owner(namespace, rank, Matter::NodePut { key, value }, actions);
+                return self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, actions);
             }
             Request::NodeGet { key, wait } => {
-                return self.ask_owner(namespace, rank, Matter::NodeGet { key, wait }, actions);
+                return self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, actions);
             }
             Request::Abort { code, message } => {
                 let cause = Cause::Abort { code, message: bounded(message) };
@@ -89,17 +89,17 @@ impl Agent {
                 actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
                 return self.fail_rank(now, namespace, rank, Cause::Broken { why: bounded(why) }, actions);
             }
-            // Answered by the driver, which holds the descriptor.
+            // AnswerEffect by the driver, which holds the descriptor.
             Request::Segment => return,
             Request::Publish { service, port } => Question::Publish { service, port },
             Request::Lookup { service } => Question::Lookup { service },
             Request::Unpublish { service } => Question::Unpublish { service },
             Request::Spawn(order) => Question::Spawn(order),
             Request::Connect { job } => Question::Connect { job },
-            Request::GetFromJob { job, key } => Question::Elsewhere { job, key },
+            Request::GetFromJob { job, key } => Question::GetFromJob { job, key },
         };
-        let asker = Asker { agent: self.id(), namespace, rank };
-        actions.push(Action::ToParent(Up::Ask { asker, question }));
+        let requester = Requester { agent: self.id(), namespace, rank };
+        actions.push(Action::ToParent(Up::Ask { requester, question }));
     }
 
     pub(super) fn on_rank_ended(
@@ -113,7 +113,7 @@ impl Agent {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some((fences, unfinished)) = ns.end(rank) else { return };
         if namespace == NamespaceId::FIRST {
-            self.marks.on_rank_ended(now);
+            self.times.on_rank_ended(now);
         }
         let undone = ns.undone;
         self.forget(namespace, rank, actions);

@@ -1,12 +1,12 @@
 //! What was counted here and below, told to the parent once and last of all.
 
 use super::{Action, Agent, Phase};
-use crate::core::cache::Held;
+use crate::core::cache::CachePeaks;
 use crate::core::ids::{AgentId, Time};
-use crate::core::lookup::Gets;
+use crate::core::lookup::GetCounts;
 use crate::core::message::Up;
 use crate::core::namespace::Namespace;
-use crate::core::stats::{LevelStats, Stats, Times};
+use crate::core::stats::{DurationHistogram, LevelStats, Stats};
 
 impl Agent {
     /// What a child's subtree has counted.
@@ -27,25 +27,25 @@ impl Agent {
             return;
         }
         if let Some(counted) = self.counted.take() {
-            let place = LevelStats::of_place(*counted, self.gets(), self.held(), self.fences());
+            let place = LevelStats::of_member(*counted, self.gets(), self.cache_peaks(), self.fences());
             let below = self.children.values().filter_map(|child| child.stats.as_deref());
             actions.push(Action::ToParent(Up::Stats(Box::new(Stats::of(place, below)))));
         }
     }
 
     /// How much the caches here have held, all namespaces together.
-    pub fn held(&self) -> Held {
-        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
+    pub fn cache_peaks(&self) -> CachePeaks {
+        self.namespaces.values().map(|ns| ns.cache.peaks()).fold(CachePeaks::default(), CachePeaks::plus)
     }
 
     /// How gets were answered here, beside those that the boards themselves have answered.
-    pub fn gets(&self) -> Gets {
-        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
+    pub fn gets(&self) -> GetCounts {
+        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(GetCounts::default(), GetCounts::plus)
     }
 
     /// How long fences took from when the subtree had arrived to their release.
-    pub fn fences(&self) -> Times {
-        let mut times = Times::default();
+    pub fn fences(&self) -> DurationHistogram {
+        let mut times = DurationHistogram::default();
         self.namespaces.values().for_each(|ns: &Namespace| times.merge(&ns.fences));
         times
     }

@@ -89,13 +89,13 @@ fn owned(owners: &[(u32, u32)]) -> Vec<(AgentId, AgentId)> {
     owners.iter().map(|(agent, owner)| (AgentId(*agent), AgentId(*owner))).collect()
 }
 
-fn asker(agent: u32, rank: u32) -> Asker {
-    Asker { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+fn requester(agent: u32, rank: u32) -> Requester {
+    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
 }
 
 fn gathered(actions: &[Action]) -> Option<(&Ranks, usize)> {
     actions.iter().find_map(|action| match action {
-        Action::ToParent(Up::Gathered { ranks, brought: Contribution::Puts(puts), .. }) => {
+        Action::ToParent(Up::Gathered { ranks, contribution: Contribution::Puts(puts), .. }) => {
             Some((ranks, puts.validate().unwrap()))
         }
         _ => None,
@@ -166,13 +166,13 @@ fn a_fence_goes_up_as_one_message_and_down_children_first() {
     assert_eq!(gathered(&world.fence(T, 0, "a")), None);
     let mut puts = Puts::new();
     puts.push(Rank(2), b"c", b"v");
-    let child = Up::Gathered { namespace: NS, number: 0, ranks: ranks("2"), brought: Contribution::Puts(puts) };
+    let child = Up::Gathered { namespace: NS, number: 0, ranks: ranks("2"), contribution: Contribution::Puts(puts) };
     assert_eq!(gathered(&world.after(T, Input::FromChild(AgentId(2), child))), None);
     assert_eq!(gathered(&world.fence(T, 1, "b")), Some((&ranks("0-2"), 3)));
 
     let epoch = Epoch::from_entries([(&b"a"[..], &b"v"[..])]);
     let release =
-        Down::Release { namespace: NS, number: 0, given: ReleaseContent::Update(Update::Epoch(epoch.clone())) };
+        Down::Release { namespace: NS, number: 0, content: ReleaseContent::Update(Update::Epoch(epoch.clone())) };
     let actions = world.after(T, Input::FromParent(release.clone()));
     assert_eq!(
         actions,
@@ -186,7 +186,7 @@ fn a_release_out_of_turn_lets_nobody_go() {
     world.fence(T, 0, "a");
     for number in [0, 1, 7] {
         let release =
-            Down::Release { namespace: NS, number, given: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
+            Down::Release { namespace: NS, number, content: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
         assert_eq!(world.after(T, Input::FromParent(release)), [], "fence {number}");
     }
 }
@@ -195,7 +195,8 @@ fn a_release_out_of_turn_lets_nobody_go() {
 fn a_child_that_speaks_for_others_is_cut_off() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
-    let lie = Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), brought: Contribution::Puts(Puts::new()) };
+    let lie =
+        Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), contribution: Contribution::Puts(Puts::new()) };
     let actions = world.after(T, Input::FromChild(AgentId(2), lie));
     assert!(
         matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.contains("not the sender's")),
@@ -380,8 +381,8 @@ fn questions_go_up_and_answers_find_their_rank() {
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Lookup { service: b"s".to_vec() }));
     let question = Question::Lookup { service: b"s".to_vec() };
-    assert_eq!(actions, [Action::ToParent(Up::Ask { asker: asker(1, 0), question })]);
-    let reply = |agent, rank| Down::Reply { asker: asker(agent, rank), reply: Reply::Found(Ok(b"p".to_vec())) };
+    assert_eq!(actions, [Action::ToParent(Up::Ask { requester: requester(1, 0), question })]);
+    let reply = |agent, rank| Down::Reply { requester: requester(agent, rank), reply: Reply::Found(Ok(b"p".to_vec())) };
     assert_eq!(
         world.after(T, Input::FromParent(reply(1, 0))),
         [Action::Answer(NS, Rank(0), Answer::Found(Ok(b"p".to_vec())))]

@@ -13,7 +13,7 @@ use std::collections::{HashMap, hash_map};
 use pmi::board::{KeyBuildHasher, LruEntries, key_hash};
 use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank};
 
-use super::{Cache, Held, Place, Whereabouts};
+use super::{Cache, CachePeaks, Place, Source};
 use crate::core::fence::FenceError;
 use crate::core::ids::AgentId;
 use crate::core::message::Update;
@@ -29,7 +29,7 @@ pub(super) struct Bounded {
     index: Index,
     /// The subtree's winners of the open fence, by their keys.
     gathered: HashMap<Box<[u8]>, Gathered, KeyBuildHasher>,
-    held: Held,
+    peaks: CachePeaks,
 }
 
 /// A put of the open fence that is the subtree's best for its key.
@@ -47,7 +47,7 @@ impl Bounded {
             own: NodeCache::default(),
             index: Index::default(),
             gathered: HashMap::default(),
-            held: Held::default(),
+            peaks: CachePeaks::default(),
         }
     }
 
@@ -64,19 +64,19 @@ impl Bounded {
     }
 
     fn keep(&mut self, entry: Entry) {
-        self.held.evictions += u64::from(self.cached.insert(entry).is_some());
+        self.peaks.evictions += u64::from(self.cached.insert(entry).is_some());
     }
 }
 
 impl Cache for Bounded {
-    /// Gets touch the order of use, so all come here.
+    /// GetCounts touch the order of use, so all come here.
     fn board(&self) -> Board {
         Board::partial(None)
     }
 
     /// As for HCMAB: nobody sends any.
     fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
-        Err(FenceError::Ahead)
+        Err(FenceError::EarlyPut)
     }
 
     fn gather(&mut self, puts: &Puts) {
@@ -114,44 +114,44 @@ impl Cache for Bounded {
             if place >= passing {
                 self.keep(Entry::new(key, value));
             } else {
-                self.held.evictions += 1;
+                self.peaks.evictions += 1;
             }
         }
-        self.held.note(self.cached.len(), self.cached.bytes());
-        self.held.own_entries = self.held.own_entries.max(self.own.len() as u64);
-        self.held.own_bytes = self.held.own_bytes.max(self.own.bytes() as u64);
-        self.held.index_entries = self.held.index_entries.max(self.index.len() as u64);
+        self.peaks.note(self.cached.len(), self.cached.bytes());
+        self.peaks.own_entries = self.peaks.own_entries.max(self.own.len() as u64);
+        self.peaks.own_bytes = self.peaks.own_bytes.max(self.own.bytes() as u64);
+        self.peaks.index_entries = self.peaks.index_entries.max(self.index.len() as u64);
         None
     }
 
-    fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts {
+    fn look_up(&mut self, key: &[u8], tried: usize) -> Source {
         match self.own.get(key) {
-            CacheLookUp::Entry(entry) => return Whereabouts::Here(entry),
-            CacheLookUp::Absent => return Whereabouts::Nowhere,
+            CacheLookUp::Entry(entry) => return Source::Stored(entry),
+            CacheLookUp::Absent => return Source::Absent,
             CacheLookUp::Unknown => {}
         }
         if let Some(entry) = self.cached.get(key) {
-            return Whereabouts::Here(entry.clone());
+            return Source::Stored(entry.clone());
         }
         match self.index.child(key, tried) {
-            Some(child) => Whereabouts::Below(child),
-            None if self.place.is_root => Whereabouts::Nowhere,
-            None => Whereabouts::Above,
+            Some(child) => Source::Child(child),
+            None if self.place.is_root => Source::Absent,
+            None => Source::Parent,
         }
     }
 
-    fn learn(&mut self, finding: &LookUpResult) {
-        match finding {
+    fn learn(&mut self, result: &LookUpResult) {
+        match result {
             LookUpResult::Entry(entry) => {
                 self.keep(entry.clone());
-                self.held.note(self.cached.len(), self.cached.bytes());
+                self.peaks.note(self.cached.len(), self.cached.bytes());
             }
             LookUpResult::Absent(key) => self.own.insert_absent(key),
         }
     }
 
-    fn held(&self) -> Held {
-        self.held
+    fn peaks(&self) -> CachePeaks {
+        self.peaks
     }
 }
 

@@ -2,7 +2,7 @@
 
 use pmi::{Board, Epoch, LookUpResult, Puts};
 
-use super::{Cache, Held, Whereabouts};
+use super::{Cache, CachePeaks, Source};
 use crate::core::fence::FenceError;
 use crate::core::message::Update;
 
@@ -20,7 +20,7 @@ impl Cache for Broadcast {
 
     /// Nobody sends any; they would be lost, so they are refused.
     fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
-        Err(FenceError::Ahead)
+        Err(FenceError::EarlyPut)
     }
 
     fn gather(&mut self, _: &Puts) {}
@@ -40,15 +40,15 @@ impl Cache for Broadcast {
     }
 
     /// The board knows; who asks here asks for what is not on it.
-    fn look_up(&mut self, _: &[u8], _: usize) -> Whereabouts {
-        Whereabouts::Nowhere
+    fn look_up(&mut self, _: &[u8], _: usize) -> Source {
+        Source::Absent
     }
 
     fn learn(&mut self, _: &LookUpResult) {}
 
-    fn held(&self) -> Held {
-        let mut held = Held::default();
-        held.note(self.entries, self.bytes);
-        held
+    fn peaks(&self) -> CachePeaks {
+        let mut peaks = CachePeaks::default();
+        peaks.note(self.entries, self.bytes);
+        peaks
     }
 }

@@ -136,20 +136,20 @@ impl Place {
 
 /// Where a key's value is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Whereabouts {
+pub(super) enum Source {
     /// Here: this is it.
-    Here(Entry),
+    Stored(Entry),
     /// Nobody has put it.
-    Nowhere,
+    Absent,
     /// This child may have it below.
-    Below(AgentId),
+    Child(AgentId),
     /// The parent knows.
-    Above,
+    Parent,
 }
 
 /// How much a cache has ever held at a time, and what it let go.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Held {
+pub struct CachePeaks {
     /// Most entries that were held at a time, without those of `own` and `index`.
     pub entries: u64,
     /// Bytes of keys and values of these.
@@ -164,7 +164,7 @@ pub struct Held {
     pub evictions: u64,
 }
 
-impl Held {
+impl CachePeaks {
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
@@ -211,10 +211,10 @@ pub(super) trait Cache: fmt::Debug + Send {
     /// A put comes by on its way up, ahead of its fence.
     fn pass(&mut self, puts: &Puts) -> Result<(), FenceError>;
 
-    /// The whole subtree has arrived and brought these puts. Not called at the root.
+    /// The whole subtree has arrived and contribution these puts. Not called at the root.
     fn gather(&mut self, puts: &Puts);
 
-    /// At the root all have arrived and brought these puts: what everybody is told, and how many
+    /// At the root all have arrived and contribution these puts: what everybody is told, and how many
     /// entries were put.
     fn close(&mut self, puts: Puts) -> (Update, usize);
 
@@ -223,14 +223,14 @@ pub(super) trait Cache: fmt::Debug + Send {
     fn release(&mut self, news: Update) -> Option<Epoch>;
 
     /// Where the value of a key is. After asking in vain below, `tried` says of how many children.
-    fn look_up(&mut self, key: &[u8], tried: usize) -> Whereabouts;
+    fn look_up(&mut self, key: &[u8], tried: usize) -> Source;
 
     /// What was asked for is here, or is nowhere. An entry may be kept as it is: its memory is not a
     /// part of something larger that it would keep alive.
-    fn learn(&mut self, finding: &LookUpResult);
+    fn learn(&mut self, result: &LookUpResult);
 
     /// The peaks so far.
-    fn held(&self) -> Held;
+    fn peaks(&self) -> CachePeaks;
 }
 
 #[cfg(test)]

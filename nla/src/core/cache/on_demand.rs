@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use pmi::{Board, CacheLookUp, Epoch, Keys, LookUpResult, NodeCache, Puts, Rank};
 
-use super::{Cache, Held, Whereabouts};
+use super::{Cache, CachePeaks, Source};
 use crate::core::fence::FenceError;
 use crate::core::limits::FENCE_BYTES_MAX;
 use crate::core::message::Update;
@@ -23,12 +23,12 @@ pub(super) struct OnDemand {
     known: Arc<NodeCache>,
     /// The puts that have passed since the last release.
     passed: Puts,
-    held: Held,
+    peaks: CachePeaks,
 }
 
 impl OnDemand {
     pub(super) fn new(is_root: bool) -> Self {
-        Self { is_root, known: Arc::default(), passed: Puts::new(), held: Held::default() }
+        Self { is_root, known: Arc::default(), passed: Puts::new(), peaks: CachePeaks::default() }
     }
 }
 
@@ -70,7 +70,7 @@ impl Cache for OnDemand {
             Update::Overwritten(keys) => keys,
             Update::Epoch(_) => Keys::default(),
         };
-        self.held.note(self.known.len(), self.known.bytes());
+        self.peaks.note(self.known.len(), self.known.bytes());
         self.known.clear_absent();
         let passed = std::mem::take(&mut self.passed);
         if self.is_root {
@@ -84,30 +84,30 @@ impl Cache for OnDemand {
             let passed = passed.into_entries().map(|(_, entry)| entry);
             passed.filter(|entry| !overwritten.contains(entry.key())).for_each(|entry| self.known.insert(entry));
         }
-        self.held.note(self.known.len(), self.known.bytes());
+        self.peaks.note(self.known.len(), self.known.bytes());
         None
     }
 
-    fn look_up(&mut self, key: &[u8], _: usize) -> Whereabouts {
+    fn look_up(&mut self, key: &[u8], _: usize) -> Source {
         match self.known.get(key) {
-            CacheLookUp::Entry(entry) => Whereabouts::Here(entry),
-            CacheLookUp::Absent => Whereabouts::Nowhere,
-            CacheLookUp::Unknown if self.is_root => Whereabouts::Nowhere,
-            CacheLookUp::Unknown => Whereabouts::Above,
+            CacheLookUp::Entry(entry) => Source::Stored(entry),
+            CacheLookUp::Absent => Source::Absent,
+            CacheLookUp::Unknown if self.is_root => Source::Absent,
+            CacheLookUp::Unknown => Source::Parent,
         }
     }
 
-    fn learn(&mut self, finding: &LookUpResult) {
-        match finding {
+    fn learn(&mut self, result: &LookUpResult) {
+        match result {
             LookUpResult::Entry(entry) => self.known.insert(entry.clone()),
             LookUpResult::Absent(key) => self.known.insert_absent(key),
         }
     }
 
-    fn held(&self) -> Held {
+    fn peaks(&self) -> CachePeaks {
         // It only grows from one release to the next.
-        let mut held = self.held;
-        held.note(self.known.len(), self.known.bytes());
-        held
+        let mut peaks = self.peaks;
+        peaks.note(self.known.len(), self.known.bytes());
+        peaks
     }
 }

@@ -29,14 +29,14 @@ fn puts(list: &[(u32, &str, &str)]) -> Puts {
 }
 
 /// One fence at the root.
-fn fence(cache: &mut dyn Cache, brought: &[(u32, &str, &str)]) -> Update {
-    let (news, _) = cache.close(puts(brought));
+fn fence(cache: &mut dyn Cache, contribution: &[(u32, &str, &str)]) -> Update {
+    let (news, _) = cache.close(puts(contribution));
     cache.release(news.clone());
     news
 }
 
-fn here(key: &str, value: &str) -> Whereabouts {
-    Whereabouts::Here(Entry::new(key.as_bytes(), value.as_bytes()))
+fn here(key: &str, value: &str) -> Source {
+    Source::Stored(Entry::new(key.as_bytes(), value.as_bytes()))
 }
 
 fn overwritten(news: Update) -> Vec<String> {
@@ -54,7 +54,7 @@ fn a_release_names_what_caches_may_have_wrong() {
         assert_eq!(root.look_up(b"a", 0), here("a", "2"));
         assert_eq!(overwritten(fence(root.as_mut(), &[(1, "c", "2"), (1, "d", "1")])), ["c"]);
         assert_eq!(root.look_up(b"c", 0), here("c", "2"));
-        assert_eq!(root.look_up(b"e", 0), Whereabouts::Nowhere);
+        assert_eq!(root.look_up(b"e", 0), Source::Absent);
     }
 }
 
@@ -62,14 +62,14 @@ fn a_release_names_what_caches_may_have_wrong() {
 fn what_passed_is_seen_after_the_release_and_not_before() {
     let mut cache = CachePolicy::Hcs.at(Place::new(false, []));
     cache.pass(&puts(&[(0, "a", "1"), (0, "b", "1")])).unwrap();
-    assert_eq!(cache.look_up(b"a", 0), Whereabouts::Above);
+    assert_eq!(cache.look_up(b"a", 0), Source::Parent);
     cache.gather(&puts(&[]));
     cache.learn(&LookUpResult::Absent("none".into()));
-    assert_eq!(cache.look_up(b"none", 0), Whereabouts::Nowhere);
+    assert_eq!(cache.look_up(b"none", 0), Source::Absent);
     cache.release(Update::Overwritten([b"b"].into_iter().collect()));
     assert_eq!(cache.look_up(b"a", 0), here("a", "1"));
-    assert_eq!(cache.look_up(b"b", 0), Whereabouts::Above);
-    assert_eq!(cache.look_up(b"none", 0), Whereabouts::Above, "it may have been put since");
+    assert_eq!(cache.look_up(b"b", 0), Source::Parent);
+    assert_eq!(cache.look_up(b"none", 0), Source::Parent, "it may have been put since");
 }
 
 #[test]
@@ -79,15 +79,15 @@ fn the_bounded_one_knows_below_which_child_to_look() {
     let place = || Place::new(true, shares.iter().map(|(child, ranks)| (child, ranks)));
     let mut root = CachePolicy::HcmabLru { entries: 1 }.at(place());
     fence(root.as_mut(), &[(0, "a", "1"), (2, "b", "1"), (3, "c", "1")]);
-    assert_eq!(root.look_up(b"a", 0), Whereabouts::Below(AgentId(1)));
-    assert_eq!(root.look_up(b"b", 0), Whereabouts::Below(AgentId(4)));
+    assert_eq!(root.look_up(b"a", 0), Source::Child(AgentId(1)));
+    assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(4)));
     assert_eq!(root.look_up(b"c", 0), here("c", "1"));
-    assert_eq!(root.look_up(b"d", 0), Whereabouts::Nowhere);
+    assert_eq!(root.look_up(b"d", 0), Source::Absent);
     // It moves to the other child; the one that had it is asked last.
     fence(root.as_mut(), &[(1, "b", "2"), (3, "e", "1")]);
-    assert_eq!(root.look_up(b"b", 0), Whereabouts::Below(AgentId(1)));
-    assert_eq!(root.look_up(b"b", 1), Whereabouts::Below(AgentId(4)));
-    assert_eq!(root.look_up(b"b", 2), Whereabouts::Nowhere);
-    let held = root.held();
-    assert_eq!((held.entries, held.index_entries, held.own_entries), (1, 4, 0));
+    assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(1)));
+    assert_eq!(root.look_up(b"b", 1), Source::Child(AgentId(4)));
+    assert_eq!(root.look_up(b"b", 2), Source::Absent);
+    let peaks = root.peaks();
+    assert_eq!((peaks.entries, peaks.index_entries, peaks.own_entries), (1, 4, 0));
 }

@@ -20,13 +20,13 @@ impl Root {
             // A spawn that fails concerns only who asked for it.
             if !std::mem::replace(&mut ns.undone, true) {
                 let why = why.clone();
-                let asker = ns.asker.take();
+                let requester = ns.requester.take();
                 let namespace = failure.namespace;
                 for child in ns.children.keys() {
                     actions.push(RootAction::ToChild(*child, Down::Undo { namespace }));
                 }
-                if let Some(asker) = asker {
-                    self.reply(asker, Reply::Spawned(Err(why)), actions);
+                if let Some(requester) = requester {
+                    self.reply(requester, Reply::Spawned(Err(why)), actions);
                 }
             }
             return;
@@ -73,7 +73,7 @@ impl Root {
         let Some(below) = self.tree.toward(from) else { return };
         let Some(child) = self.children.get_mut(&from) else { return };
         if child.gone {
-            // It was given up before.
+            // It was content up before.
             return;
         }
         if child.ended || !timing.is_of(below) {
@@ -91,7 +91,7 @@ impl Root {
             return;
         }
         if let Phase::Ending { until, interrupted, .. } = &mut self.phase {
-            // Asked twice, or asked while the end is under way already: no more patience.
+            // LookUpStep twice, or asked while the end is under way already: no more patience.
             if *interrupted {
                 *until = now + END_MARGIN;
                 self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);

@@ -16,13 +16,13 @@ impl Root {
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        brought: Contribution,
+        contribution: Contribution,
         actions: &mut Vec<RootAction>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let nobody = Ranks::new();
         let share = ns.children.get(&from).unwrap_or(&nobody);
-        match ns.fence.arrive(now, from, number, &ranks, share, brought) {
+        match ns.fence.arrive(now, from, number, &ranks, share, contribution) {
             Ok(()) => release(now, ns, actions),
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };
@@ -62,7 +62,8 @@ fn release(now: Time, ns: &mut Namespace, actions: &mut Vec<RootAction>) {
     }
     let (namespace, number) = (ns.plan.id, ns.fence.number());
     let took = ns.fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
-    let mut to = |child, given| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, given }));
+    let mut to =
+        |child, content| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
     let (entries, bytes) = match ns.fence.take() {
         Contribution::Puts(puts) => {
             let (news, entries) = ns.cache.close(puts);

@@ -11,11 +11,11 @@ use crate::core::cause::{Cause, Failure};
 use crate::core::fence::Fence;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::LookUps;
-use crate::core::message::{Asker, Down, Reply};
+use crate::core::message::{Down, Reply, Requester};
 use crate::core::plan::NamespacePlan;
 
 impl Root {
-    pub(super) fn launch(&mut self, plan: NamespacePlan, asker: Option<Asker>, actions: &mut Vec<RootAction>) {
+    pub(super) fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, actions: &mut Vec<RootAction>) {
         let mut children = BTreeMap::new();
         for child in self.tree.children() {
             if let Some(share) = plan.share_of(child) {
@@ -36,7 +36,7 @@ impl Root {
             unfinished: Ranks::new(),
             unfinished_since: None,
             waiting: None,
-            asker,
+            requester,
             undone: false,
             plan,
         };
@@ -52,10 +52,10 @@ impl Root {
             return;
         }
         actions.push(RootAction::Notice(Notice::Started(namespace, ns.plan.size)));
-        if let Some(asker) = ns.asker.take() {
+        if let Some(requester) = ns.requester.take() {
             let size = ns.plan.size;
             let job = ns.plan.kvsname.clone();
-            self.reply(asker, Reply::Spawned(Ok((job, size))), actions);
+            self.reply(requester, Reply::Spawned(Ok((job, size))), actions);
         }
     }
 

@@ -7,9 +7,9 @@ use pmi::Ranks;
 use crate::core::cache::Cache;
 use crate::core::fence::Fence;
 use crate::core::ids::{AgentId, Time};
-use crate::core::limits::LEFT_TIME;
+use crate::core::limits::UNFINALIZED_TIME;
 use crate::core::lookup::LookUps;
-use crate::core::message::{Asker, Inquiry};
+use crate::core::message::{Inquiry, Requester};
 use crate::core::plan::NamespacePlan;
 
 /// See the module.
@@ -19,7 +19,7 @@ pub(super) struct Namespace {
     pub(super) fence: Fence,
     /// What is kept here of the board.
     pub(super) cache: Box<dyn Cache>,
-    /// Gets that wait for an answer from below.
+    /// GetCounts that wait for an answer from below.
     pub(super) look_ups: LookUps,
     /// Child subtrees that have ranks of it; the shares that these may speak for.
     pub(super) children: BTreeMap<AgentId, Ranks>,
@@ -36,7 +36,7 @@ pub(super) struct Namespace {
     /// A fence in which somebody waits although it is not complete below.
     pub(super) waiting: Option<u32>,
     /// The rank that spawned it and has not been answered yet.
-    pub(super) asker: Option<Asker>,
+    pub(super) requester: Option<Requester>,
     pub(super) undone: bool,
 }
 
@@ -55,23 +55,23 @@ impl Namespace {
         if !missed.is_empty() {
             return Some((missed, true));
         }
-        let late = self.unfinished_since.is_some_and(|since| now >= since + LEFT_TIME);
+        let late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
         late.then(|| (self.unfinished.clone(), false))
     }
 
     /// Whether `child` may pass this on: it comes from a rank of its own, to who owns its node.
     pub(super) fn may_inquire(&self, child: AgentId, inquiry: &Inquiry) -> bool {
-        let asker = inquiry.asker;
-        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(asker.rank));
-        theirs && self.plan.owner_of(asker.agent) == inquiry.to && inquiry.matter.is_of_rank()
+        let requester = inquiry.requester;
+        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(requester.rank));
+        theirs && self.plan.owner_of(requester.agent) == inquiry.to && inquiry.kind.is_of_rank()
     }
 
-    /// An agent that has ranks of it and so its board: the asker's own, or, so that not all ask the
-    /// same, one picked by the asker's number.
-    pub(super) fn agent_for(&self, asker: AgentId) -> Option<AgentId> {
+    /// An agent that has ranks of it and so its board: the requester's own, or, so that not all ask the
+    /// same, one picked by the requester's number.
+    pub(super) fn agent_for(&self, requester: AgentId) -> Option<AgentId> {
         let placement = &self.plan.placement;
-        let at = placement.binary_search_by_key(&asker, |(agent, _)| *agent);
-        let at = at.unwrap_or(asker.0 as usize % placement.len().max(1));
+        let at = placement.binary_search_by_key(&requester, |(agent, _)| *agent);
+        let at = at.unwrap_or(requester.0 as usize % placement.len().max(1));
         placement.get(at).map(|(agent, _)| *agent)
     }
 

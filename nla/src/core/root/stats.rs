@@ -1,10 +1,10 @@
 //! What was counted in the whole tree.
 
 use super::{Root, RootAction};
-use crate::core::cache::Held;
+use crate::core::cache::CachePeaks;
 use crate::core::ids::{AgentId, Time};
-use crate::core::lookup::Gets;
-use crate::core::stats::{Counted, LevelStats, Stats, Times};
+use crate::core::lookup::GetCounts;
+use crate::core::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
 
 impl Root {
     /// What a child's subtree has counted.
@@ -25,18 +25,18 @@ impl Root {
 
     /// What was counted in the tree, as far as agents have told. `counted` and `fences` are the
     /// launcher's own.
-    pub fn stats(&self, counted: Counted, fences: Times) -> Stats {
-        let place = LevelStats::of_place(counted, self.gets(), self.held(), fences);
+    pub fn stats(&self, counted: DriverCounts, fences: DurationHistogram) -> Stats {
+        let place = LevelStats::of_member(counted, self.gets(), self.cache_peaks(), fences);
         Stats::of(place, self.children.values().filter_map(|child| child.stats.as_deref()))
     }
 
     /// How much the caches here have held, all namespaces together.
-    pub fn held(&self) -> Held {
-        self.namespaces.values().map(|ns| ns.cache.held()).fold(Held::default(), Held::plus)
+    pub fn cache_peaks(&self) -> CachePeaks {
+        self.namespaces.values().map(|ns| ns.cache.peaks()).fold(CachePeaks::default(), CachePeaks::plus)
     }
 
     /// How gets were answered here.
-    pub fn gets(&self) -> Gets {
-        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(Gets::default(), Gets::plus)
+    pub fn gets(&self) -> GetCounts {
+        self.namespaces.values().map(|ns| ns.look_ups.gets()).fold(GetCounts::default(), GetCounts::plus)
     }
 }

@@ -4,9 +4,9 @@ mod stats;
 
 use super::*;
 use crate::core::cache::CachePolicy;
-use crate::core::message::{Asker, Contribution, Inquiry, Matter, Question, ReleaseContent, Reply, Update};
+use crate::core::message::{Contribution, Inquiry, InquiryKind, Question, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
-use crate::core::ring::{Seat, Stretch};
+use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
 use pmi::{NameError, Puts, SpawnCommand, SpawnRequest};
@@ -70,7 +70,11 @@ impl World {
         for (rank, key, value) in entries {
             puts.push(Rank(*rank), key.as_bytes(), value.as_bytes());
         }
-        self.up(T, child, Up::Gathered { namespace: NS, number, ranks: ranks(set), brought: Contribution::Puts(puts) })
+        self.up(
+            T,
+            child,
+            Up::Gathered { namespace: NS, number, ranks: ranks(set), contribution: Contribution::Puts(puts) },
+        )
     }
 
     fn exited(&mut self, child: u32, fences: u32, set: &str) -> Vec<RootAction> {
@@ -82,8 +86,8 @@ impl World {
     }
 }
 
-fn asker(agent: u32, rank: u32) -> Asker {
-    Asker { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+fn requester(agent: u32, rank: u32) -> Requester {
+    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
 }
 
 fn outcome(actions: &[RootAction]) -> Option<&Outcome> {
@@ -113,7 +117,8 @@ fn a_fence_is_released_with_one_winner_per_key() {
     let mut world = World::running();
     assert_eq!(world.gather(1, 0, "0-1", &[(1, "k", "low"), (0, "a", "x")]), []);
     let actions = world.gather(2, 0, "2-3", &[(2, "k", "high")]);
-    let [Down::Release { number: 0, given: ReleaseContent::Update(Update::Epoch(epoch)), .. }] = sent(&actions, 1)[..]
+    let [Down::Release { number: 0, content: ReleaseContent::Update(Update::Epoch(epoch)), .. }] =
+        sent(&actions, 1)[..]
     else {
         panic!("{actions:?}")
     };
@@ -122,7 +127,7 @@ fn a_fence_is_released_with_one_winner_per_key() {
     world.gather(1, 1, "0-1", &[]);
     let actions = world.gather(2, 1, "2-3", &[]);
     assert!(
-        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, given: ReleaseContent::Update(Update::Epoch(epoch)), .. }] if epoch.is_empty())
+        matches!(sent(&actions, 1)[..], [Down::Release { number: 1, content: ReleaseContent::Update(Update::Epoch(epoch)), .. }] if epoch.is_empty())
     );
 }
 
@@ -203,7 +208,7 @@ fn a_rank_that_left_while_others_wait_is_named_whichever_news_comes_first() {
         let failure = notice.unwrap_or_else(|| panic!("{actions:?}"));
         assert_eq!(
             (&failure.ranks, &failure.cause, failure.agent),
-            (&ranks("0"), &Cause::Left { in_fence: true }, AgentId(1))
+            (&ranks("0"), &Cause::ExitedEarly { in_fence: true }, AgentId(1))
         );
     }
 }
@@ -224,7 +229,7 @@ fn a_rank_that_never_finalized_is_missed_if_others_go_on() {
     assert_eq!(actions, [RootAction::WakeAt(at(2050))], "it may be that all do so");
     let actions = world.after(at(2050), RootInput::Timeout);
     let RootAction::Notice(Notice::Failure(failure)) = &actions[0] else { panic!("{actions:?}") };
-    assert_eq!((&failure.ranks, &failure.cause), (&ranks("1"), &Cause::Left { in_fence: false }));
+    assert_eq!((&failure.ranks, &failure.cause), (&ranks("1"), &Cause::ExitedEarly { in_fence: false }));
 }
 
 #[test]
@@ -316,7 +321,7 @@ fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
         info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
     };
     let order = SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
-    world.up(T, 2, Up::Ask { asker: asker(2, 3), question: Question::Spawn(order) })
+    world.up(T, 2, Up::Ask { requester: requester(2, 3), question: Question::Spawn(order) })
 }
 
 #[test]
@@ -332,7 +337,7 @@ fn a_spawn_is_answered_when_all_its_ranks_run() {
     assert!(
         matches!(
             sent(&actions, 2)[..],
-            [Down::Reply { asker: Asker { rank: Rank(3), .. }, reply: Reply::Spawned(Ok((_, 5))) }]
+            [Down::Reply { requester: Requester { rank: Rank(3), .. }, reply: Reply::Spawned(Ok((_, 5))) }]
         ),
         "{actions:?}"
     );
@@ -356,7 +361,7 @@ fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
     };
     let actions = world.up(T, 1, Up::Failed(failure.clone()));
     assert!(sent(&actions, 1).contains(&&Down::Undo { namespace: NamespaceId(1) }), "{actions:?}");
-    let reply = Down::Reply { asker: asker(2, 3), reply: Reply::Spawned(Err("not found".into())) };
+    let reply = Down::Reply { requester: requester(2, 3), reply: Reply::Spawned(Err("not found".into())) };
     assert!(sent(&actions, 2).contains(&&reply), "{actions:?}");
     assert_eq!(world.up(T, 2, Up::Failed(failure)), [], "answered once");
 }
@@ -365,7 +370,7 @@ fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
 fn names_belong_to_the_session() {
     let mut world = World::running();
     let mut ask = |question| {
-        let actions = world.up(T, 1, Up::Ask { asker: asker(1, 0), question });
+        let actions = world.up(T, 1, Up::Ask { requester: requester(1, 0), question });
         match sent(&actions, 1)[..] {
             [Down::Reply { reply, .. }] => reply.clone(),
             _ => panic!("{actions:?}"),
@@ -384,16 +389,16 @@ fn names_belong_to_the_session() {
 }
 
 fn part(count: u32, to_left: &str, to_right: &str) -> Contribution {
-    Contribution::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+    Contribution::Ring(RingSegment { count, to_left: to_left.into(), to_right: to_right.into() })
 }
 
 impl World {
     fn ring(&mut self, child: u32, set: &str, part: Contribution) -> Vec<RootAction> {
-        self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought: part })
+        self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), contribution: part })
     }
 
     fn asks(&mut self, question: Question) -> Vec<RootAction> {
-        self.up(T, 1, Up::Ask { asker: asker(1, 0), question })
+        self.up(T, 1, Up::Ask { requester: requester(1, 0), question })
     }
 
     /// Three agents with two ranks each, the first two on one node.
@@ -415,7 +420,11 @@ fn the_root_closes_a_ring() {
     let seated = |position, from_left: &str, from_right: &str| Down::Release {
         namespace: NS,
         number: 0,
-        given: ReleaseContent::Ring(Seat { position, from_left: from_left.into(), from_right: from_right.into() }),
+        content: ReleaseContent::Ring(RingPosition {
+            position,
+            from_left: from_left.into(),
+            from_right: from_right.into(),
+        }),
     };
     assert_eq!(
         world.ring(1, "0-1", part(2, "a<", ">b")),
@@ -437,7 +446,7 @@ fn a_ring_that_somebody_left_is_found_out_as_a_fence_is() {
     let [RootAction::Notice(Notice::Failure(failure)), RootAction::WakeAt(_)] = &actions[..] else {
         panic!("{actions:?}")
     };
-    assert_eq!((&failure.ranks, &failure.cause), (&ranks("0"), &Cause::Left { in_fence: true }));
+    assert_eq!((&failure.ranks, &failure.cause), (&ranks("0"), &Cause::ExitedEarly { in_fence: true }));
 }
 
 #[test]
@@ -467,27 +476,28 @@ fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
 #[test]
 fn what_one_agent_asks_of_another_passes_through() {
     let mut world = World::on_one_node();
-    let inquiry = Inquiry { to: AgentId(1), asker: asker(2, 3), matter: Matter::NodeForget };
+    let inquiry = Inquiry { to: AgentId(1), requester: requester(2, 3), kind: InquiryKind::NodeForget };
     assert_eq!(world.up(T, 2, Up::Inquire(inquiry.clone())), [RootAction::ToChild(AgentId(1), Down::Inquire(inquiry))]);
     let reply = || Reply::NodeGot(Some(ByteBuf::from("v")));
     assert_eq!(
-        world.up(T, 1, Up::Reply { asker: asker(2, 3), reply: reply() }),
-        [RootAction::ToChild(AgentId(2), Down::Reply { asker: asker(2, 3), reply: reply() })]
+        world.up(T, 1, Up::Reply { requester: requester(2, 3), reply: reply() }),
+        [RootAction::ToChild(AgentId(2), Down::Reply { requester: requester(2, 3), reply: reply() })]
     );
 }
 
 #[test]
 fn a_child_that_asks_or_answers_for_others_is_cut_off() {
-    let inquiry = |to, agent, rank, matter| Up::Inquire(Inquiry { to: AgentId(to), asker: asker(agent, rank), matter });
-    let answers = |agent, reply| Up::Reply { asker: asker(agent, 3), reply };
-    let look_up = Matter::LookUp { namespace: NS, key: b"k".to_vec() };
-    let too_long = Matter::NodeGet { key: vec![b'k'; pmi::limits::KEY_BYTES_MAX + 1], wait: true };
+    let inquiry =
+        |to, agent, rank, kind| Up::Inquire(Inquiry { to: AgentId(to), requester: requester(agent, rank), kind });
+    let answers = |agent, reply| Up::Reply { requester: requester(agent, 3), reply };
+    let look_up = InquiryKind::LookUp { namespace: NS, key: b"k".to_vec() };
+    let too_long = InquiryKind::NodeGet { key: vec![b'k'; pmi::limits::KEY_BYTES_MAX + 1], wait: true };
     for (message, why) in [
-        (inquiry(1, 2, 1, Matter::NodeForget), "the rank is not the child's"),
-        (inquiry(1, 1, 3, Matter::NodeForget), "the agent is not below the child"),
-        (inquiry(2, 2, 3, Matter::NodeForget), "it is the child's own to answer"),
-        (inquiry(3, 2, 3, Matter::NodeForget), "the owner is another one"),
-        (inquiry(0, 2, 3, Matter::NodeForget), "the launcher owns nothing"),
+        (inquiry(1, 2, 1, InquiryKind::NodeForget), "the rank is not the child's"),
+        (inquiry(1, 1, 3, InquiryKind::NodeForget), "the agent is not below the child"),
+        (inquiry(2, 2, 3, InquiryKind::NodeForget), "it is the child's own to answer"),
+        (inquiry(3, 2, 3, InquiryKind::NodeForget), "the owner is another one"),
+        (inquiry(0, 2, 3, InquiryKind::NodeForget), "the launcher owns nothing"),
         (inquiry(1, 2, 3, look_up), "only the root asks that"),
         (inquiry(1, 2, 3, too_long), "the key is too long"),
         (answers(2, Reply::NodePut(true)), "the rank is below the child"),
@@ -507,18 +517,18 @@ fn a_child_that_asks_or_answers_for_others_is_cut_off() {
 fn namespaces_are_found_by_their_names_until_they_are_undone() {
     let mut world = World::running();
     let connect = |job: &str| Question::Connect { job: job.into() };
-    let elsewhere = |job: &str, key: &str| Question::Elsewhere { job: job.into(), key: key.into() };
-    let reply = |reply| [RootAction::ToChild(AgentId(1), Down::Reply { asker: asker(1, 0), reply })];
+    let elsewhere = |job: &str, key: &str| Question::GetFromJob { job: job.into(), key: key.into() };
+    let reply = |reply| [RootAction::ToChild(AgentId(1), Down::Reply { requester: requester(1, 0), reply })];
     let ask = |to, namespace| {
-        let matter = Matter::LookUp { namespace, key: b"k".to_vec() };
-        [RootAction::ToChild(AgentId(to), Down::Inquire(Inquiry { to: AgentId(to), asker: asker(1, 0), matter }))]
+        let kind = InquiryKind::LookUp { namespace, key: b"k".to_vec() };
+        [RootAction::ToChild(AgentId(to), Down::Inquire(Inquiry { to: AgentId(to), requester: requester(1, 0), kind }))]
     };
     assert_eq!(world.asks(connect("scela-77_0")), reply(Reply::Connected(true)));
     assert_eq!(world.asks(elsewhere("scela-77_0", "k")), ask(1, NS), "who asks has the board itself");
-    assert_eq!(world.asks(elsewhere("scela-77_0", "")), reply(Reply::Elsewhere(None)), "nobody can have put that");
+    assert_eq!(world.asks(elsewhere("scela-77_0", "")), reply(Reply::GotFromJob(None)), "nobody can have put that");
     for unknown in ["scela-77_1", "scela-77_", "", "\u{fffd}"] {
         assert_eq!(world.asks(connect(unknown)), reply(Reply::Connected(false)));
-        assert_eq!(world.asks(elsewhere(unknown, "k")), reply(Reply::Elsewhere(None)));
+        assert_eq!(world.asks(elsewhere(unknown, "k")), reply(Reply::GotFromJob(None)));
     }
     // One rank: all on agent 2, since blocks are cut from the end.
     spawn(&mut world, 1);
@@ -528,5 +538,5 @@ fn namespaces_are_found_by_their_names_until_they_are_undone() {
     let failure = Failure { at: T, agent: AgentId(2), namespace: NamespaceId(1), ranks: ranks("0"), cause };
     world.up(T, 2, Up::Failed(failure));
     assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(false)));
-    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), reply(Reply::Elsewhere(None)));
+    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), reply(Reply::GotFromJob(None)));
 }

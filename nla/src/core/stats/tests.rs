@@ -8,14 +8,14 @@ use crate::core::ids::AgentId;
 use crate::wire::{decode, encode};
 
 fn place(number: u64) -> LevelStats {
-    let mut counted = Counted { link_bytes: number, segments: 1, ..Counted::default() };
+    let mut counted = DriverCounts { link_bytes: number, segments: 1, ..DriverCounts::default() };
     counted.up.note(true, 100);
     counted.down.note(false, 7);
-    let gets = Gets { asked: number, ..Gets::default() };
-    let held = Held { entries: number, evictions: 1, ..Held::default() };
-    let mut fences = Times::default();
+    let gets = GetCounts { asked: number, ..GetCounts::default() };
+    let held = CachePeaks { entries: number, evictions: 1, ..CachePeaks::default() };
+    let mut fences = DurationHistogram::default();
     fences.note(Duration::from_micros(number));
-    LevelStats::of_place(counted, gets, held, fences)
+    LevelStats::of_member(counted, gets, held, fences)
 }
 
 #[test]
@@ -23,15 +23,15 @@ fn places_of_one_level_become_one() {
     let leaves = [2, 5, 3].map(|number| Stats::of(place(number), []));
     let inner = Stats::of(place(10), &leaves);
     let whole = Stats::of(place(1), [&inner, &leaves[0]]);
-    assert_eq!(whole.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 2, 3]);
-    assert_eq!((whole.places(), whole.segments()), (6, 6));
+    assert_eq!(whole.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!((whole.members(), whole.segments()), (6, 6));
     let level = &whole.levels[1];
     assert_eq!((level.counted.link_bytes, level.gets.asked), (12, 12));
-    assert_eq!(level.counted.up.board, Sent { messages: 2, bytes: 200 });
-    assert_eq!(level.counted.down, Traffic { control: Sent { messages: 2, bytes: 14 }, ..Traffic::default() });
-    assert_eq!((level.held_max.entries, level.held_sum.entries, level.held_sum.evictions), (10, 12, 2));
+    assert_eq!(level.counted.up.board, LaneTraffic { messages: 2, bytes: 200 });
+    assert_eq!(level.counted.down, Traffic { control: LaneTraffic { messages: 2, bytes: 14 }, ..Traffic::default() });
+    assert_eq!((level.cache_max.entries, level.cache_sum.entries, level.cache_sum.evictions), (10, 12, 2));
     let level = &whole.levels[2];
-    assert_eq!((level.held_max.entries, level.held_sum.entries), (5, 10));
+    assert_eq!((level.cache_max.entries, level.cache_sum.entries), (5, 10));
     assert_eq!((level.fences.count(), level.fences.max()), (3, Some(Duration::from_micros(5))));
 }
 
@@ -47,9 +47,9 @@ fn only_what_can_be_of_a_subtree_is_believed() {
     assert!(deep.is_of(Subtree::whole(3, 1)) && !deep.is_of(Subtree::whole(3, 3)), "too deep");
     assert!(!Stats::of(place(1), [&leaf, &leaf]).is_of(below), "too many");
     let changes: [fn(&mut Stats); 4] = [
-        |stats| stats.levels[0].places = 2,
-        |stats| stats.levels[1].places = u64::MAX,
-        |stats| stats.levels[1].places = 0,
+        |stats| stats.levels[0].members = 2,
+        |stats| stats.levels[1].members = u64::MAX,
+        |stats| stats.levels[1].members = 0,
         |stats| stats.levels[1].fences = nonsense(),
     ];
     for (at, change) in changes.into_iter().enumerate() {
@@ -60,19 +60,19 @@ fn only_what_can_be_of_a_subtree_is_believed() {
 }
 
 /// One fence, and none in any bucket, as a peer could send it.
-fn nonsense() -> Times {
+fn nonsense() -> DurationHistogram {
     decode(&encode(&(1u64, 0u64, 0u64, BTreeMap::<u16, u64>::new()))).unwrap()
 }
 
 #[test]
 fn a_peer_cannot_make_sums_overflow() {
-    let most = Held { entries: u64::MAX, evictions: u64::MAX, ..Held::default() };
-    let counted = Counted { link_bytes: u64::MAX, segments: u64::MAX, ..Counted::default() };
-    let gets = Gets { own: u64::MAX, ..Gets::default() };
-    let child = Stats::of(LevelStats::of_place(counted, gets, most, Times::default()), []);
+    let most = CachePeaks { entries: u64::MAX, evictions: u64::MAX, ..CachePeaks::default() };
+    let counted = DriverCounts { link_bytes: u64::MAX, segments: u64::MAX, ..DriverCounts::default() };
+    let gets = GetCounts { own: u64::MAX, ..GetCounts::default() };
+    let child = Stats::of(LevelStats::of_member(counted, gets, most, DurationHistogram::default()), []);
     let whole = Stats::of(place(1), [&child, &child]);
     assert_eq!(whole.levels[1].counted.link_bytes, u64::MAX);
-    assert_eq!(whole.levels[1].held_sum, most);
+    assert_eq!(whole.levels[1].cache_sum, most);
     assert_eq!(whole.segments(), u64::MAX);
 }
 

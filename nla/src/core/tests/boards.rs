@@ -170,8 +170,8 @@ fn a_bound_is_kept_and_nothing_is_lost() {
         world.check_all();
     }
     for agent in 1..=4 {
-        let held = world.tree.held(agent);
-        assert_eq!((held.entries, held.own_entries), (2, 5), "agent {agent}");
-        assert!(held.evictions > 0, "agent {agent}");
+        let peaks = world.tree.cache_peaks(agent);
+        assert_eq!((peaks.entries, peaks.own_entries), (2, 5), "agent {agent}");
+        assert!(peaks.evictions > 0, "agent {agent}");
     }
 }

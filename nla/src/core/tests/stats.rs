@@ -55,7 +55,7 @@ fn levels_add_up_to_what_went_over_the_links() {
                 let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>();
                 let members = placement.len() as u64;
                 let (tree, stats) = session(policy, agents, fanout, placement);
-                assert_eq!(stats.places(), u64::from(agents) + 1);
+                assert_eq!(stats.members(), u64::from(agents) + 1);
                 assert_eq!(stats.levels.len(), whole.depth() as usize + 1);
                 let mut up: BTreeMap<usize, Traffic> = BTreeMap::new();
                 let mut messages = 0;
@@ -72,7 +72,7 @@ fn levels_add_up_to_what_went_over_the_links() {
                 for (at, level) in stats.levels.iter().enumerate() {
                     assert_eq!(level.counted.up.board, up[&at].board, "level {at}, {policy:?}");
                     // The statistics themselves come after they were counted.
-                    let told = if at == 0 { 0 } else { level.places };
+                    let told = if at == 0 { 0 } else { level.members };
                     assert_eq!(level.counted.up.control.messages, up[&at].control.messages - told);
                 }
                 let gets = stats.levels.iter().map(|level| level.gets.own + level.counted.board_gets);

@@ -10,14 +10,14 @@ use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 
 use super::{NS, T};
 use crate::core::agent::{Action, Agent, Input};
-use crate::core::cache::{CachePolicy, Held};
+use crate::core::cache::{CachePeaks, CachePolicy};
 use crate::core::cause::{Exit, Outcome};
 use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
 use crate::core::root::{Root, RootAction, RootInput, RootSettings};
-use crate::core::stats::{Counted, Stats, Times};
+use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::topology::Subtree;
 use crate::wire::{decode, encode};
 
@@ -36,7 +36,7 @@ pub(super) struct Tree {
     /// How many messages went over links.
     pub(super) messages: usize,
     /// What each place sent, as its driver would count it.
-    pub(super) counted: BTreeMap<AgentId, Counted>,
+    pub(super) counted: BTreeMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
     seed: u64,
 }
@@ -135,8 +135,8 @@ impl Tree {
     }
 
     /// How much the caches of an agent have held.
-    pub(super) fn held(&self, agent: u32) -> Held {
-        self.agents[&AgentId(agent)].held()
+    pub(super) fn cache_peaks(&self, agent: u32) -> CachePeaks {
+        self.agents[&AgentId(agent)].cache_peaks()
     }
 
     /// As [`Tree::ask`], for the first namespace, with nothing else on its way.
@@ -170,7 +170,7 @@ impl Tree {
         }
         self.settle();
         assert_eq!(self.outcome, Some(Outcome::Success));
-        self.root.stats(self.counted.get(&AgentId::ROOT).copied().unwrap_or_default(), Times::default())
+        self.root.stats(self.counted.get(&AgentId::ROOT).copied().unwrap_or_default(), DurationHistogram::default())
     }
 
     /// Anything else that happens to a rank.
@@ -257,10 +257,10 @@ impl Tree {
                     }
                 }
                 Action::Answer(namespace, rank, answer) => self.answered(namespace, rank, answer),
-                Action::LookUp { namespace, key, asker } => {
+                Action::LookUp { namespace, key, requester } => {
                     let board = self.boards.get(&(id, namespace));
                     let value = board.and_then(|board| board.get(&key).map(<[u8]>::to_vec));
-                    self.agent(id, Input::LookedUp { namespace, key, asker, value });
+                    self.agent(id, Input::LookedUp { namespace, key, requester, value });
                 }
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}

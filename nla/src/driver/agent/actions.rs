@@ -43,10 +43,10 @@ impl AgentDriver {
             }
             Action::Release(namespace, ranks) => self.release(namespace, &ranks),
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
-            Action::LookUp { namespace, key, asker } => {
+            Action::LookUp { namespace, key, requester } => {
                 let local = self.namespaces.get(&namespace);
                 let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
-                self.handle(Input::LookedUp { namespace, key, asker, value });
+                self.handle(Input::LookedUp { namespace, key, requester, value });
             }
             Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
@@ -69,11 +69,11 @@ impl AgentDriver {
         let pump = OutputPump::start(self.parent.clone(), session.hold_lines, &self.links.tasks);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
-            (true, None) => session.elsewhere(),
+            (true, None) => session.for_other_node(),
             // A job step started this agent, so its environment is that of the step.
             (true, Some(_)) => {
                 let own = |name: &str| std::env::var_os(name).map(OsStringExt::into_vec);
-                session.elsewhere().with_devices(own)
+                session.for_other_node().with_devices(own)
             }
         };
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());

@@ -1,22 +1,22 @@
 //! Rings, and fences and rings that meet.
 
 use super::*;
-use crate::core::ring::{Seat, Stretch};
+use crate::core::ring::{RingPosition, RingSegment};
 
 fn part(count: u32, to_left: &str, to_right: &str) -> Contribution {
-    Contribution::Ring(Stretch { count, to_left: to_left.into(), to_right: to_right.into() })
+    Contribution::Ring(RingSegment { count, to_left: to_left.into(), to_right: to_right.into() })
 }
 
-fn gathers(set: &str, brought: Contribution) -> Up {
-    Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), brought }
+fn gathers(set: &str, contribution: Contribution) -> Up {
+    Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), contribution }
 }
 
-fn seat(position: u32, from_left: &str, from_right: &str) -> Seat {
-    Seat { position, from_left: from_left.into(), from_right: from_right.into() }
+fn seat(position: u32, from_left: &str, from_right: &str) -> RingPosition {
+    RingPosition { position, from_left: from_left.into(), from_right: from_right.into() }
 }
 
-fn seated(number: u32, seat: Seat) -> Down {
-    Down::Release { namespace: NS, number, given: ReleaseContent::Ring(seat) }
+fn seated(number: u32, seat: RingPosition) -> Down {
+    Down::Release { namespace: NS, number, content: ReleaseContent::Ring(seat) }
 }
 
 fn answered(rank: u32, position: u32, from_left: &str, from_right: &str) -> Action {
@@ -107,7 +107,7 @@ fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
 fn a_release_that_contradicts_the_ring_is_the_agents_loss() {
     let long = "x".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
     let epoch =
-        Down::Release { namespace: NS, number: 0, given: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
+        Down::Release { namespace: NS, number: 0, content: ReleaseContent::Update(Update::Epoch(Epoch::default())) };
     for (release, expected) in [
         (seated(0, seat(1, "", "")), "a seat at position 1 is beyond the end of the ring"),
         (seated(0, seat(0, &long, "")), "a seat at position 0"),

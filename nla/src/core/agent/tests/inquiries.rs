@@ -1,7 +1,7 @@
 //! Attributes of nodes, boards of other namespaces.
 
 use super::*;
-use crate::core::message::{Inquiry, Matter};
+use crate::core::message::{Inquiry, InquiryKind};
 use serde_bytes::ByteBuf;
 
 fn get(key: &str, wait: bool) -> Request {
@@ -12,16 +12,16 @@ fn put(key: &str, value: &str) -> Request {
     Request::NodePut { key: key.into(), value: value.into() }
 }
 
-fn matter(request: Request) -> Matter {
+fn kind(request: Request) -> InquiryKind {
     match request {
-        Request::NodePut { key, value } => Matter::NodePut { key, value },
-        Request::NodeGet { key, wait } => Matter::NodeGet { key, wait },
+        Request::NodePut { key, value } => InquiryKind::NodePut { key, value },
+        Request::NodeGet { key, wait } => InquiryKind::NodeGet { key, wait },
         other => panic!("{other:?}"),
     }
 }
 
-fn inquiry(to: u32, asker: Asker, matter: Matter) -> Inquiry {
-    Inquiry { to: AgentId(to), asker, matter }
+fn inquiry(to: u32, requester: Requester, kind: InquiryKind) -> Inquiry {
+    Inquiry { to: AgentId(to), requester, kind }
 }
 
 fn value(text: &str) -> Option<ByteBuf> {
@@ -48,21 +48,21 @@ fn the_owner_of_a_node_answers_its_ranks_itself() {
 fn who_does_not_own_its_node_asks_and_passes_the_answer_on() {
     let mut world = World::lodger();
     let put = put("k", "v");
-    let asked = inquiry(1, asker(2, 3), matter(put.clone()));
+    let asked = inquiry(1, requester(2, 3), kind(put.clone()));
     assert_eq!(world.asks(3, put), [Action::ToParent(Up::Inquire(asked))]);
-    let reply = Down::Reply { asker: asker(2, 3), reply: Reply::NodePut(true) };
+    let reply = Down::Reply { requester: requester(2, 3), reply: Reply::NodePut(true) };
     assert_eq!(world.after(T, Input::FromParent(reply)), [Action::Answer(NS, Rank(3), Answer::NodePut(true))]);
 }
 
 #[test]
 fn a_parked_question_is_forgotten_with_its_rank_and_only_then() {
-    let forget = |rank| Action::ToParent(Up::Inquire(inquiry(1, asker(2, rank), Matter::NodeForget)));
+    let forget = |rank| Action::ToParent(Up::Inquire(inquiry(1, requester(2, rank), InquiryKind::NodeForget)));
     let ended = |rank| Input::RankEnded(NS, Rank(rank), Exit::Code(0));
     let mut world = World::lodger();
     world.asks(2, get("k", true));
     world.asks(3, get("k", true));
     assert_eq!(world.after(T, ended(2)), [forget(2), Action::WakeAt(at(20))]);
-    let reply = Down::Reply { asker: asker(2, 3), reply: Reply::NodeGot(value("v")) };
+    let reply = Down::Reply { requester: requester(2, 3), reply: Reply::NodeGot(value("v")) };
     world.after(T, Input::FromParent(reply));
     let actions = world.after(T, ended(3));
     assert!(!actions.contains(&forget(3)), "it was answered: {actions:?}");
@@ -76,28 +76,29 @@ fn a_parked_question_is_forgotten_with_its_rank_and_only_then() {
 #[test]
 fn an_owner_serves_ranks_of_other_agents() {
     let mut world = World::leaf(4, "0-1");
-    let mut from_above = |asker, matter| world.after(T, Input::FromParent(Down::Inquire(inquiry(1, asker, matter))));
-    let reply = |asker, reply| Action::ToParent(Up::Reply { asker, reply });
-    assert_eq!(from_above(asker(2, 2), matter(get("k", true))), []);
-    assert_eq!(from_above(asker(2, 3), matter(get("k", true))), []);
-    assert_eq!(from_above(asker(2, 3), Matter::NodeForget), []);
+    let mut from_above =
+        |requester, kind| world.after(T, Input::FromParent(Down::Inquire(inquiry(1, requester, kind))));
+    let reply = |requester, reply| Action::ToParent(Up::Reply { requester, reply });
+    assert_eq!(from_above(requester(2, 2), kind(get("k", true))), []);
+    assert_eq!(from_above(requester(2, 3), kind(get("k", true))), []);
+    assert_eq!(from_above(requester(2, 3), InquiryKind::NodeForget), []);
     assert_eq!(
-        from_above(asker(3, 1), matter(put("k", "v"))),
-        [reply(asker(3, 1), Reply::NodePut(true)), reply(asker(2, 2), Reply::NodeGot(value("v")))]
+        from_above(requester(3, 1), kind(put("k", "v"))),
+        [reply(requester(3, 1), Reply::NodePut(true)), reply(requester(2, 2), Reply::NodeGot(value("v")))]
     );
-    let stranger = Asker { namespace: NamespaceId(7), ..asker(2, 2) };
-    for (asker, why) in [(asker(2, 4), "there is no such rank"), (stranger, "there is no such namespace")] {
-        assert_eq!(from_above(asker, matter(get("k", true))), [reply(asker, Reply::NodeGot(None))], "{why}");
-        assert_eq!(from_above(asker, matter(put("k", "v"))), [reply(asker, Reply::NodePut(false))], "{why}");
-        assert_eq!(from_above(asker, Matter::NodeForget), [], "{why}");
+    let stranger = Requester { namespace: NamespaceId(7), ..requester(2, 2) };
+    for (requester, why) in [(requester(2, 4), "there is no such rank"), (stranger, "there is no such namespace")] {
+        assert_eq!(from_above(requester, kind(get("k", true))), [reply(requester, Reply::NodeGot(None))], "{why}");
+        assert_eq!(from_above(requester, kind(put("k", "v"))), [reply(requester, Reply::NodePut(false))], "{why}");
+        assert_eq!(from_above(requester, InquiryKind::NodeForget), [], "{why}");
     }
 }
 
 #[test]
 fn an_agent_that_owns_no_attributes_refuses() {
     let mut world = World::lodger();
-    let asked = Down::Inquire(inquiry(2, asker(1, 0), matter(get("k", true))));
-    let refused = Up::Reply { asker: asker(1, 0), reply: Reply::NodeGot(None) };
+    let asked = Down::Inquire(inquiry(2, requester(1, 0), kind(get("k", true))));
+    let refused = Up::Reply { requester: requester(1, 0), reply: Reply::NodeGot(None) };
     assert_eq!(world.after(T, Input::FromParent(asked)), [Action::ToParent(refused)]);
 }
 
@@ -105,37 +106,37 @@ fn an_agent_that_owns_no_attributes_refuses() {
 fn inquiries_and_answers_turn_where_both_ends_are_below() {
     let mut world = World::inner();
     // 3 is on the node of 1, which is above it: here is the end of the way.
-    let asked = Up::Inquire(inquiry(1, asker(3, 4), matter(put("k", "v"))));
-    let reply = Down::Reply { asker: asker(3, 4), reply: Reply::NodePut(true) };
+    let asked = Up::Inquire(inquiry(1, requester(3, 4), kind(put("k", "v"))));
+    let reply = Down::Reply { requester: requester(3, 4), reply: Reply::NodePut(true) };
     assert_eq!(world.after(T, Input::FromChild(AgentId(2), asked)), [Action::ToChild(AgentId(2), reply)]);
-    let down = Down::Inquire(inquiry(3, asker(9, 1), matter(get("k", true))));
+    let down = Down::Inquire(inquiry(3, requester(9, 1), kind(get("k", true))));
     assert_eq!(world.after(T, Input::FromParent(down.clone())), [Action::ToChild(AgentId(2), down)]);
-    let up = Up::Reply { asker: asker(9, 1), reply: Reply::NodeGot(None) };
+    let up = Up::Reply { requester: requester(9, 1), reply: Reply::NodeGot(None) };
     assert_eq!(world.after(T, Input::FromChild(AgentId(2), up.clone())), [Action::ToParent(up)]);
     // What is for nobody here goes nowhere.
-    let lost = Down::Inquire(inquiry(9, asker(1, 0), Matter::NodeForget));
+    let lost = Down::Inquire(inquiry(9, requester(1, 0), InquiryKind::NodeForget));
     assert_eq!(world.after(T, Input::FromParent(lost)), []);
-    let lost = Down::Reply { asker: asker(9, 0), reply: Reply::NodePut(true) };
+    let lost = Down::Reply { requester: requester(9, 0), reply: Reply::NodePut(true) };
     assert_eq!(world.after(T, Input::FromParent(lost)), []);
 }
 
 #[test]
 fn a_child_that_asks_or_answers_for_others_is_cut_off() {
-    let fine = || matter(put("k", "v"));
-    let reserved = matter(put("PMI_k", "v"));
+    let fine = || kind(put("k", "v"));
+    let reserved = kind(put("PMI_k", "v"));
     let long = "v".repeat(pmi::limits::ATTRIBUTE_BYTES_MAX + 1);
-    let stranger = Asker { namespace: NamespaceId(7), ..asker(3, 4) };
-    let look_up = Matter::LookUp { namespace: NS, key: b"k".to_vec() };
-    let answers = |agent, reply| Up::Reply { asker: asker(agent, 4), reply };
+    let stranger = Requester { namespace: NamespaceId(7), ..requester(3, 4) };
+    let look_up = InquiryKind::LookUp { namespace: NS, key: b"k".to_vec() };
+    let answers = |agent, reply| Up::Reply { requester: requester(agent, 4), reply };
     for (message, why) in [
-        (Up::Inquire(inquiry(1, asker(3, 1), fine())), "the rank is not the child's"),
-        (Up::Inquire(inquiry(1, asker(1, 4), fine())), "the agent is not below the child"),
+        (Up::Inquire(inquiry(1, requester(3, 1), fine())), "the rank is not the child's"),
+        (Up::Inquire(inquiry(1, requester(1, 4), fine())), "the agent is not below the child"),
         (Up::Inquire(inquiry(1, stranger, fine())), "there is no such namespace"),
-        (Up::Inquire(inquiry(2, asker(2, 2), fine())), "it is the child's own to answer"),
-        (Up::Inquire(inquiry(9, asker(3, 4), fine())), "the owner is another one"),
-        (Up::Inquire(inquiry(1, asker(3, 4), reserved)), "the key cannot be put"),
-        (Up::Inquire(inquiry(1, asker(3, 4), matter(put("k", &long)))), "the value is too long"),
-        (Up::Inquire(inquiry(1, asker(3, 4), look_up)), "only the root asks that"),
+        (Up::Inquire(inquiry(2, requester(2, 2), fine())), "it is the child's own to answer"),
+        (Up::Inquire(inquiry(9, requester(3, 4), fine())), "the owner is another one"),
+        (Up::Inquire(inquiry(1, requester(3, 4), reserved)), "the key cannot be put"),
+        (Up::Inquire(inquiry(1, requester(3, 4), kind(put("k", &long)))), "the value is too long"),
+        (Up::Inquire(inquiry(1, requester(3, 4), look_up)), "only the root asks that"),
         (answers(3, Reply::NodePut(true)), "the rank is below the child"),
         (answers(9, Reply::NodeGot(value(&long))), "the value is too long"),
         (answers(9, Reply::Connected(true)), "only the root answers that"),
@@ -155,21 +156,21 @@ fn a_board_is_looked_up_for_a_rank_elsewhere() {
     let mut world = World::joined(1, 1, 2);
     let preputs = vec![(b"preput".to_vec(), b"p".to_vec())];
     world.after(T, Input::FromParent(Down::Launch(Box::new(NamespacePlan { preputs, ..plan(2, &[(1, "0-1")]) }))));
-    let asker = Asker { agent: AgentId(5), namespace: NamespaceId(3), rank: Rank(8) };
+    let requester = Requester { agent: AgentId(5), namespace: NamespaceId(3), rank: Rank(8) };
     let look_up = |namespace, key: &str| {
-        Input::FromParent(Down::Inquire(inquiry(1, asker, Matter::LookUp { namespace, key: key.into() })))
+        Input::FromParent(Down::Inquire(inquiry(1, requester, InquiryKind::LookUp { namespace, key: key.into() })))
     };
-    let found = |value| Action::ToParent(Up::Reply { asker, reply: Reply::Elsewhere(value) });
+    let found = |value| Action::ToParent(Up::Reply { requester, reply: Reply::GotFromJob(value) });
     for (key, on_board, expected) in [
         ("k", Some("v"), value("v")),
         ("k", None, None),
         ("preput", None, value("p")),
         ("preput", Some("v"), value("v")),
     ] {
-        let action = Action::LookUp { namespace: NS, key: key.into(), asker };
+        let action = Action::LookUp { namespace: NS, key: key.into(), requester };
         assert_eq!(world.after(T, look_up(NS, key)), [action]);
         let value = on_board.map(Into::into);
-        let looked_up = Input::LookedUp { namespace: NS, key: key.into(), asker, value };
+        let looked_up = Input::LookedUp { namespace: NS, key: key.into(), requester, value };
         assert_eq!(world.after(T, looked_up), [found(expected)]);
     }
     assert_eq!(world.after(T, look_up(NamespaceId(9), "k")), [found(None)], "its launch may be on its way");
@@ -179,12 +180,12 @@ fn a_board_is_looked_up_for_a_rank_elsewhere() {
 fn questions_about_other_namespaces_go_to_the_root() {
     let mut world = World::leaf(1, "0");
     let job = || b"scela-77_1".to_vec();
-    let ask = |question| [Action::ToParent(Up::Ask { asker: asker(1, 0), question })];
+    let ask = |question| [Action::ToParent(Up::Ask { requester: requester(1, 0), question })];
     assert_eq!(world.asks(0, Request::Connect { job: job() }), ask(Question::Connect { job: job() }));
     let key = || b"k".to_vec();
     assert_eq!(
         world.asks(0, Request::GetFromJob { job: job(), key: key() }),
-        ask(Question::Elsewhere { job: job(), key: key() })
+        ask(Question::GetFromJob { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers that");
 }

@@ -5,7 +5,7 @@ use pmi::Request;
 
 use super::*;
 use crate::core::message::Update;
-use crate::core::stats::{Counted, LevelStats, Stats};
+use crate::core::stats::{DriverCounts, LevelStats, Stats};
 
 fn plan_of_session(stats: bool) -> SessionPlan {
     SessionPlan {
@@ -20,12 +20,12 @@ fn plan_of_session(stats: bool) -> SessionPlan {
     }
 }
 
-fn counted(link_bytes: u64) -> Box<Counted> {
-    Box::new(Counted { link_bytes, ..Counted::default() })
+fn counted(link_bytes: u64) -> Box<DriverCounts> {
+    Box::new(DriverCounts { link_bytes, ..DriverCounts::default() })
 }
 
 fn of_leaf() -> Box<Stats> {
-    let place = LevelStats { places: 1, ..LevelStats::default() };
+    let place = LevelStats { members: 1, ..LevelStats::default() };
     Box::new(Stats { levels: vec![place] })
 }
 
@@ -53,7 +53,7 @@ fn statistics_come_after_the_last_word_of_each_child() {
     assert_eq!(leftovers(&actions), 0);
     let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
     let stats = told(&actions);
-    assert_eq!(stats.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(stats.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(stats.levels[0].counted, *counted(7));
     assert_eq!(world.after(T, Input::Timeout), [], "once");
     assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
@@ -74,7 +74,7 @@ fn a_child_that_is_gone_is_not_waited_for() {
     let mut world = ended(true);
     world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     let actions = world.after(T, Input::ChildLost(CHILD, "closed".into()));
-    assert_eq!(told(&actions).places(), 1);
+    assert_eq!(told(&actions).members(), 1);
 }
 
 #[test]
@@ -115,10 +115,10 @@ fn a_fence_takes_from_the_last_arrival_to_the_release() {
     let fence = || Request::Fence { puts: Puts::new(), in_segment: false };
     world.after(at(1), Input::FromRank(NS, Rank(0), fence()));
     world.after(at(20), Input::FromRank(NS, Rank(1), fence()));
-    let given = || ReleaseContent::Update(Update::Epoch(Epoch::default()));
-    let out_of_turn = Down::Release { namespace: NS, number: 9, given: given() };
+    let content = || ReleaseContent::Update(Update::Epoch(Epoch::default()));
+    let out_of_turn = Down::Release { namespace: NS, number: 9, content: content() };
     world.after(at(25), Input::FromParent(out_of_turn));
-    world.after(at(50), Input::FromParent(Down::Release { namespace: NS, number: 0, given: given() }));
+    world.after(at(50), Input::FromParent(Down::Release { namespace: NS, number: 0, content: content() }));
     let times = world.agent.fences();
     assert_eq!((times.count(), times.min(), times.max()), (1, Some(at(30)), Some(at(30))));
 }

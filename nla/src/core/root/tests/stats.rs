@@ -1,10 +1,10 @@
 //! The root waits for what agents have counted, where it asked for it.
 
 use super::*;
-use crate::core::stats::{Counted, LevelStats, Stats, Times};
+use crate::core::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
 
 fn of_leaf() -> Box<Stats> {
-    Box::new(Stats { levels: vec![LevelStats { places: 1, ..LevelStats::default() }] })
+    Box::new(Stats { levels: vec![LevelStats { members: 1, ..LevelStats::default() }] })
 }
 
 /// All ranks have ended, and all output was written.
@@ -25,9 +25,9 @@ fn the_session_is_over_when_all_have_told() {
     assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), None);
     assert_eq!(world.up(T, 2, Up::Stats(of_leaf())), []);
     assert_eq!(outcome(&world.up(T, 1, Up::Stats(of_leaf()))), Some(&Outcome::Success));
-    let own = Counted { link_bytes: 5, ..Counted::default() };
-    let stats = world.root.stats(own, Times::default());
-    assert_eq!(stats.levels.iter().map(|level| level.places).collect::<Vec<_>>(), [1, 2]);
+    let own = DriverCounts { link_bytes: 5, ..DriverCounts::default() };
+    let stats = world.root.stats(own, DurationHistogram::default());
+    assert_eq!(stats.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(stats.levels[0].counted, own);
 }
 
@@ -44,7 +44,7 @@ fn who_is_gone_is_missing_and_not_waited_for() {
     world.up(T, 1, Up::Stats(of_leaf()));
     let actions = world.after(T, RootInput::ChildLost(AgentId(2), "closed".into()));
     assert_eq!(outcome(&actions), Some(&Outcome::Success), "its ranks had ended before");
-    assert_eq!(world.root.stats(Counted::default(), Times::default()).places(), 2);
+    assert_eq!(world.root.stats(DriverCounts::default(), DurationHistogram::default()).members(), 2);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn statistics_that_make_no_sense_end_the_link() {
         let stats = if unasked { of_leaf() } else { Box::default() };
         let actions = world.up(T, 1, Up::Stats(stats));
         assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
-        assert_eq!(world.root.stats(Counted::default(), Times::default()).places(), 1);
+        assert_eq!(world.root.stats(DriverCounts::default(), DurationHistogram::default()).members(), 1);
     }
 }
 
@@ -79,7 +79,7 @@ fn last_words_that_make_no_sense_end_the_link() {
     }
     let mut world = World::running();
     world.after(T, RootInput::ChildLost(AgentId(1), "cut".into()));
-    assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: not_of_it() }), [], "it was given up before");
+    assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: not_of_it() }), [], "it was content up before");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn the_root_knows_what_agents_have_told_of_themselves() {
     let timing = Timing { agents: 1, ..Timing::default() };
     world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::new(timing.clone()) });
     assert_eq!(*world.root.timing(), timing);
-    assert_eq!(world.root.come(), (4, 0));
+    assert_eq!(world.root.progress(), RankProgress { started: 4, arrived: 0 });
     world.gather(1, 0, "0-1", &[]);
-    assert_eq!(world.root.come(), (4, 2));
+    assert_eq!(world.root.progress(), RankProgress { started: 4, arrived: 2 });
 }

@@ -13,7 +13,7 @@ const BUCKETS: u16 = ((64 - CUT_BITS + 1) << CUT_BITS) as u16;
 /// How often which length of time was seen. The least and the greatest are exact, what is between is
 /// known to a thirty-second part of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Times {
+pub struct DurationHistogram {
     count: u64,
     min_ns: u64,
     max_ns: u64,
@@ -21,7 +21,7 @@ pub struct Times {
     buckets: BTreeMap<u16, u64>,
 }
 
-impl Times {
+impl DurationHistogram {
     /// One more.
     pub fn note(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -108,8 +108,8 @@ fn middle_of(bucket: u16) -> u64 {
 mod tests {
     use super::*;
 
-    fn of(all_ns: &[u64]) -> Times {
-        let mut times = Times::default();
+    fn of(all_ns: &[u64]) -> DurationHistogram {
+        let mut times = DurationHistogram::default();
         all_ns.iter().for_each(|ns| times.note(Duration::from_nanos(*ns)));
         times
     }
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(ns(of(&[one]).median()), one);
         }
         assert_eq!(ns(of(&[1, 2, 3, 4]).median()), 2);
-        let nothing = Times::default();
+        let nothing = DurationHistogram::default();
         assert_eq!((nothing.min(), nothing.median(), nothing.max()), (None, None, None));
     }
 
@@ -151,9 +151,9 @@ mod tests {
         let mut merged = of(&left);
         merged.merge(&of(&right));
         assert_eq!(merged, of(&[left, right].concat()));
-        merged.merge(&Times::default());
+        merged.merge(&DurationHistogram::default());
         assert_eq!(merged.count(), 6);
-        let mut nothing = Times::default();
+        let mut nothing = DurationHistogram::default();
         nothing.merge(&merged);
         assert_eq!(nothing, merged);
     }
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_seen() {
         let good = of(&[5, 900, 70_000]);
-        assert!(good.is_consistent() && Times::default().is_consistent());
-        let changes: [fn(&mut Times); 7] = [
+        assert!(good.is_consistent() && DurationHistogram::default().is_consistent());
+        let changes: [fn(&mut DurationHistogram); 7] = [
             |times| times.count = 2,
             |times| times.min_ns = 0,
             |times| times.max_ns = 1,
@@ -176,13 +176,14 @@ mod tests {
             change(&mut bad);
             assert!(!bad.is_consistent(), "change {at}");
         }
-        let empty = Times { max_ns: 1, ..Times::default() };
+        let empty = DurationHistogram { max_ns: 1, ..DurationHistogram::default() };
         assert!(!empty.is_consistent());
     }
 
     #[test]
     fn nothing_overflows() {
-        let mut many = Times { count: u64::MAX, buckets: [(0, u64::MAX)].into(), ..Times::default() };
+        let mut many =
+            DurationHistogram { count: u64::MAX, buckets: [(0, u64::MAX)].into(), ..DurationHistogram::default() };
         assert!(many.is_consistent());
         many.merge(&many.clone());
         many.note(Duration::MAX);
