@@ -55,9 +55,18 @@ fn a_panic_in_the_input_of_a_rank_ends_its_agent() {
     agent_is_lost_after_panic_in("rank input");
 }
 
+/// A child of that agent may be the first to report: it cannot reach its parent.
 #[test]
 fn a_panic_in_the_listener_ends_its_agent() {
-    agent_is_lost_after_panic_in("listener");
+    let outcome = session_with_panic_in("agent/listener");
+    let error = outcome.err();
+    let panicked = format!(" on {} was lost: its task 'listener' panicked at ", host());
+    let is_reported = match outcome.code {
+        Some(252) => error.contains(&panicked),
+        Some(251) => error.contains("could not be started: its parent cannot be reached"),
+        _ => false,
+    };
+    outcome.check(is_reported, "it should have reported the panic, or the agent that cannot reach its parent");
 }
 
 /// The agent has no link left that could name the panic.

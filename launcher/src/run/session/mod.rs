@@ -38,7 +38,7 @@ use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::timing::Phases;
 
-/// Descriptors for which there is room from the beginning.
+/// The size of the descriptor table from the beginning.
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
 
 /// Random numbers of a session.

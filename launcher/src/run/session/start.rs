@@ -13,7 +13,7 @@ use nla::link::{Clock, Reach};
 use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ending::Reports;
@@ -25,7 +25,7 @@ use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
 use crate::run::input::Reader;
-use crate::run::output::{Stream, Style, Writer};
+use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
@@ -102,11 +102,7 @@ pub(super) async fn start(
         Err(ended) => return Ok(Start::Ended(Box::new(ended))),
     };
     let locations = Arc::new(locations);
-    // Bounded: each of the two threads reports at most one closed stream, its end, and each file once.
-    let (output_events, output) = unbounded_channel();
-    let style = |stream| style(stream, &options, &locations, &plan.label);
-    let out = Writer::start(Stream::Out, style(Stream::Out), output_events.clone(), &tasks)?;
-    let err = Writer::start(Stream::Err, style(Stream::Err), output_events, &tasks)?;
+    let (out, err, output) = start_writers(&options, &locations, &plan.label, &tasks)?;
     let Plan { settings, input, demo, .. } = plan;
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
     let output_sink = output_sink(&out, &err, &progress);
@@ -173,6 +169,21 @@ fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, sess
         locations: Arc::clone(locations),
         session: session.to_owned(),
     }
+}
+
+/// Starts the threads that write standard output and standard error, and returns the queue of their events.
+fn start_writers(
+    options: &Options,
+    locations: &Arc<RankLocations>,
+    session: &str,
+    tasks: &Tasks,
+) -> io::Result<(Writer, Writer, UnboundedReceiver<OutputEvent>)> {
+    // Bounded by two closed streams, two ends and the number of files: each is reported once.
+    let (events, incoming) = unbounded_channel();
+    let style = |stream| style(stream, options, locations, session);
+    let out = Writer::start(Stream::Out, style(Stream::Out), events.clone(), tasks)?;
+    let err = Writer::start(Stream::Err, style(Stream::Err), events, tasks)?;
+    Ok((out, err, incoming))
 }
 
 /// Sends output to the threads that write it, and ends the progress line at the first output.
