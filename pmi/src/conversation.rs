@@ -35,6 +35,7 @@
 
 use std::sync::Arc;
 
+use crate::engine::{self, Violation};
 use crate::limits::{BACKLOG_BYTES_MAX, LINE_BYTES_MAX};
 use crate::rank_state::{JobAttributes, Phase, RankState, Version};
 use crate::wire::{LineBuffer, frame};
@@ -54,8 +55,8 @@ use crate::{Answer, Board, Rank, Request, v1, v2};
 pub struct Conversation {
     received: LineBuffer,
     state: RankState,
-    lines: v1::Engine,
-    frames: v2::Engine,
+    lines: v1::Lines,
+    frames: v2::Frames,
     /// The host let more than [`BACKLOG_BYTES_MAX`] pile up.
     is_flooded: bool,
 }
@@ -68,15 +69,15 @@ impl Conversation {
         Self {
             received: LineBuffer::new(LINE_BYTES_MAX),
             state: RankState::new(attributes, rank, appnum),
-            lines: v1::Engine::default(),
-            frames: v2::Engine::default(),
+            lines: v1::Lines::default(),
+            frames: v2::Frames::default(),
             is_flooded: false,
         }
     }
 
     /// Appends what was read: any part of a line, or several.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if self.state.phase == Phase::Broken || self.is_flooded {
+        if self.state.phase() == Phase::Broken || self.is_flooded {
             return;
         }
         let room = BACKLOG_BYTES_MAX + self.state.puts_bytes.unwrap_or(0);
@@ -94,64 +95,37 @@ impl Conversation {
     /// After [`Request::Broken`] nothing is ever handled again.
     pub fn advance(&mut self, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
         loop {
-            if self.is_waiting() || self.state.phase == Phase::Broken {
+            if self.is_waiting() || self.state.phase() == Phase::Broken {
                 return None;
             }
             if self.is_flooded {
-                let why = format!("sent more than {BACKLOG_BYTES_MAX} bytes without waiting for replies");
-                return Some(self.break_off(why));
+                return Some(self.break_off(Violation::Flood));
             }
-            let step = match (self.state.puts_bytes, self.state.version) {
-                (Some(bytes), _) => self.take_puts(bytes),
-                // A library that is initialised again begins with a line, whatever it spoke before.
-                (None, Version::Two) if !frame::is_line(self.received.peek()) => self.take_frame(board, out),
-                (None, _) => self.take_line(board, out),
-            };
-            match step {
-                Step::Incomplete => return None,
-                Step::Handled(None) => {}
-                Step::Handled(Some(request)) => {
-                    if matches!(request, Request::Broken { .. }) {
-                        self.received.clear();
-                    }
-                    return Some(request);
-                }
-                Step::Wrong(why) => return Some(self.break_off(why)),
+            match self.step(board, out) {
+                Ok(Step::Incomplete) => return None,
+                Ok(Step::Handled(None)) => {}
+                Ok(Step::Handled(Some(request))) => return Some(request),
+                Err(violation) => return Some(self.break_off(violation)),
             }
         }
     }
 
-    fn take_line(&mut self, board: &Board, out: &mut Vec<u8>) -> Step {
-        match self.received.next_line() {
-            Ok(None) => Step::Incomplete,
-            Ok(Some(line)) => Step::Handled(self.lines.handle(line, &mut self.state, board, out)),
-            Err(too_long) => Step::Wrong(too_long.to_string()),
+    /// Handles one line, frame or batch of puts, if a whole one was received.
+    fn step(&mut self, board: &Board, out: &mut Vec<u8>) -> Result<Step, Violation> {
+        let Self { received, state, lines, frames, .. } = self;
+        if let Some(puts_bytes) = state.puts_bytes {
+            let Some(bytes) = received.take(puts_bytes) else { return Ok(Step::Incomplete) };
+            state.puts_bytes = None;
+            return Ok(Step::Handled(Some(state.fence_in_segment(bytes)?)));
         }
-    }
-
-    fn take_frame(&mut self, board: &Board, out: &mut Vec<u8>) -> Step {
-        let length = match frame::length(self.received.peek()) {
-            Ok(None) => return Step::Incomplete,
-            Ok(Some(length)) => length,
-            Err(error) => return Step::Wrong(error.to_string()),
-        };
-        match self.received.take(frame::HEADER_BYTES + length) {
-            None => Step::Incomplete,
-            Some(bytes) => {
-                let payload = &bytes[frame::HEADER_BYTES..];
-                Step::Handled(self.frames.handle(payload, &mut self.state, board, out))
-            }
+        // A library that is initialised again begins with a line, whatever it spoke before.
+        if state.version == Version::One || frame::is_line(received.peek()) {
+            let Some(line) = received.next_line()? else { return Ok(Step::Incomplete) };
+            return Ok(Step::Handled(lines.handle(line, state, board, out)?));
         }
-    }
-
-    fn take_puts(&mut self, bytes: usize) -> Step {
-        match self.received.take(bytes) {
-            None => Step::Incomplete,
-            Some(bytes) => {
-                self.state.puts_bytes = None;
-                Step::Handled(Some(self.state.fence_in_segment(bytes)))
-            }
-        }
+        let Some(length) = frame::length(received.peek())? else { return Ok(Step::Incomplete) };
+        let Some(bytes) = received.take(frame::HEADER_BYTES + length) else { return Ok(Step::Incomplete) };
+        Ok(Step::Handled(frames.handle(&bytes[frame::HEADER_BYTES..], state, board, out)?))
     }
 
     /// Answers the request that is waited for; the reply is appended to `out`.
@@ -159,16 +133,17 @@ impl Conversation {
     /// An answer to anything else comes too late (for an earlier program of this rank, say) and is
     /// dropped.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
-        if self.lines.is_waiting() {
-            self.lines.answer(answer, out);
-        } else {
-            self.frames.answer(answer, out);
-        }
+        let Some((version, awaited)) = self.state.awaited.take() else { return };
+        let awaited = match version {
+            Version::One => engine::answer(&self.lines, awaited, answer, out),
+            Version::Two => engine::answer(&self.frames, awaited, answer, out),
+        };
+        self.state.awaited = awaited.map(|awaited| (version, awaited));
     }
 
-    /// Whether an answer is owed.
+    /// Whether the rank waits for an answer.
     pub fn is_waiting(&self) -> bool {
-        self.lines.is_waiting() || self.frames.is_waiting()
+        self.state.awaited.is_some()
     }
 
     /// Whether the rank has joined and neither finalised since nor broken the protocol.
@@ -181,20 +156,19 @@ impl Conversation {
         self.state.rank
     }
 
-    fn break_off(&mut self, why: String) -> Request {
+    fn break_off(&mut self, violation: Violation) -> Request {
         self.received.clear();
-        self.state.break_off(why)
+        self.lines = v1::Lines::default();
+        self.state.break_off(violation)
     }
 }
 
-/// What came of looking at what was received.
+/// The outcome of looking for something to handle.
 enum Step {
-    /// There is nothing whole yet.
+    /// Nothing whole was received yet.
     Incomplete,
-    /// Something was handled.
+    /// One line, frame or batch of puts was handled.
     Handled(Option<Request>),
-    /// It is nothing that can be handled.
-    Wrong(String),
 }
 
 #[cfg(test)]

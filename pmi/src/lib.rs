@@ -19,6 +19,7 @@
 pub mod board;
 pub mod client;
 pub mod conversation;
+mod engine;
 pub mod limits;
 pub mod mapping;
 pub mod rank;
@@ -26,6 +27,7 @@ mod rank_state;
 pub mod ranks;
 pub mod request;
 pub mod segment;
+mod spawn_fields;
 pub mod v1;
 pub mod v2;
 pub mod wire;

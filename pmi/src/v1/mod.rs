@@ -15,4 +15,4 @@ pub mod reply;
 pub mod spawn;
 
 pub use client::{Client, ClientError};
-pub(crate) use engine::Engine;
+pub(crate) use engine::Lines;

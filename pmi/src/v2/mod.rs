@@ -16,4 +16,4 @@ pub mod spawn;
 
 pub use crate::client::ClientError;
 pub use client::{Client, InitError};
-pub(crate) use engine::Engine;
+pub(crate) use engine::Frames;
