@@ -130,6 +130,16 @@ pub enum Problem {
     /// The only command has no program.
     #[error("there is no program to run")]
     MissingProgram,
+    /// The only command has no program, and its last option took two words.
+    #[error("there is no program to run: '{option}' took '{value}' as the value of '{name}'")]
+    ProgramTakenAsValue {
+        /// As typed.
+        option: String,
+        /// The variable's name.
+        name: String,
+        /// The word after it.
+        value: String,
+    },
     /// One of several commands has no program.
     #[error("command {command} of {commands} has no program")]
     MissingProgramOf {
@@ -275,6 +285,9 @@ impl Problem {
             Self::Value { option, problem } => problem.hint(option, called),
             Self::MissingProgram => {
                 format!("name one behind the options, '{called} -np 4 ./a.out', or try '{called} --demo'")
+            }
+            Self::ProgramTakenAsValue { option, name, value } => {
+                format!("name a program after it, or write '{option} {name}=VALUE {value}'")
             }
             Self::MissingProgramOf { .. } => {
                 format!("each ':' begins another command: '{called} -np 1 ./a.out : -np 3 ./b.out'")

@@ -82,7 +82,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let called = called_name(argv0);
     let scanned = scan::command_line(args).and_then(|scanned| match scanned {
-        Scanned::Help => Ok(Typed::Help(help::text(&called))),
+        Scanned::Help(length) => Ok(Typed::Help(help::text(&called, length))),
         Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
         Scanned::Segments(segments) => assemble::assemble(segments, read_file),
     });

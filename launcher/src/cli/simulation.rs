@@ -8,9 +8,10 @@ use nla::core::limits::RANKS_MAX;
 use sim::Pattern;
 
 use super::error::shown;
-use super::options::{FANOUT_MAX, FANOUT_MIN, nearest_of};
+use super::options::{FANOUT_MAX, FANOUT_MIN};
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, number};
+use crate::suggest;
 
 /// The most fan-outs that one command compares.
 pub const FANOUTS_MAX: usize = 64;
@@ -72,7 +73,9 @@ pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
     let named = |name: &str| PATTERNS.iter().find(|(known, _)| *known == name);
     named(&name).map(|(_, pattern)| *pattern).ok_or_else(|| ValueProblem::PatternUnknown {
         value: shown(value),
-        near: nearest_of(&name, PATTERNS.iter().map(|(name, _)| *name)).and_then(named).map(|(_, pattern)| *pattern),
+        near: suggest::nearest(&name, PATTERNS.iter().map(|(name, _)| *name))
+            .and_then(named)
+            .map(|(_, pattern)| *pattern),
     })
 }
 

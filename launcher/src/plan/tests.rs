@@ -22,6 +22,7 @@ fn machine() -> Machine {
         shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
         stdout_is_terminal: false,
         stdin_in_background: false,
+        process_limits: Vec::new(),
         session: 0x1234_5678_9abc_def0,
     }
 }
