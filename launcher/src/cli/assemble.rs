@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
-use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::conflicts;
-use super::error::{Fault, Problem, shown, shown_path};
+use super::error::{Fault, Problem};
 use super::host_values;
-use super::options::{
-    AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local,
-    Mode,
+use super::limits::{
+    AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
 };
+use super::options::{Global, Group, Id, Local, Mode};
 use super::scan::{self, Item, Segment};
 use super::simulation;
+use super::text::{shown, shown_path};
 use super::value_problem::ValueProblem;
 use super::values;
 use super::{ReadFile, Typed};

@@ -1,12 +1,11 @@
 //! What is wrong with a command line, where, and what to try.
 
 use std::error::Error;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::path::Path;
 
-use super::configfile::CONFIGFILE_BYTES_MAX;
+use super::limits::CONFIGFILE_BYTES_MAX;
+use super::text::shown;
 use super::value_problem::ValueProblem;
 use crate::plan::request::TypedAt;
 
@@ -337,37 +336,4 @@ impl Fault {
     pub(super) fn into_usage_error(self, called: &str) -> UsageError {
         UsageError { place: self.place, problem: self.problem, called: called.to_owned() }
     }
-}
-
-/// Text from outside, fit for a message: control characters escaped, long ends cut.
-pub(super) fn shown(text: &OsStr) -> String {
-    const CHARS_MAX: usize = 80;
-    let text = text.to_string_lossy();
-    let mut fit = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == CHARS_MAX {
-            fit.push('…');
-            break;
-        }
-        if c.is_control() { fit.extend(c.escape_default()) } else { fit.push(c) }
-    }
-    fit
-}
-
-/// The same for a path.
-pub(super) fn shown_path(path: &Path) -> String {
-    shown(path.as_os_str())
-}
-
-/// A number with commas between its thousands.
-pub(super) fn thousands(number: u32) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

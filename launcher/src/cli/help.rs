@@ -133,7 +133,8 @@ pub(super) fn text(called: &str, length: Length) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{self, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::limits::{BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::options;
     use super::text as text_of;
     use super::*;
     use crate::plan::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};

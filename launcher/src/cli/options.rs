@@ -3,24 +3,6 @@
 
 use crate::suggest;
 
-/// The least `--fanout`. With 1 the tree would be a chain, each agent one link further away.
-pub const FANOUT_MIN: u32 = 2;
-
-/// The greatest `--fanout`.
-pub const FANOUT_MAX: u32 = 1024;
-
-/// The most `--cache-entries`; nobody has so many.
-pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
-
-/// The most `--cores`.
-pub(super) const CORES_MAX: u32 = 1 << 20;
-
-/// The most `--batch`: as many as an agent can have children in a tree.
-pub const BATCH_MAX: u32 = FANOUT_MAX;
-
-/// The most agents that can be asked for on one node.
-pub const AGENTS_PER_NODE_MAX: u32 = 4096;
-
 /// Which option, by what it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Id {

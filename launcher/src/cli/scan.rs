@@ -6,10 +6,11 @@ use std::path::Path;
 use std::vec;
 
 use super::configfile::{self, Word};
-use super::error::{Fault, Problem, shown};
+use super::error::{Fault, Problem};
 use super::foreign;
 use super::help::Length;
 use super::options::{self, Id, Mode, Spec};
+use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
 

@@ -4,12 +4,9 @@ use std::time::Duration;
 
 use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
-use sim::Pattern;
 
-use super::error::thousands;
-use super::host_values::EXEC_CHOICE;
-use super::simulation::{FANOUTS_MAX, pattern_name};
-use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
+use super::limits::{ENV_NAMES_MAX, EXEC_CHOICE, FANOUTS_MAX, LABEL_BYTES_MAX};
+use super::text::thousands;
 use crate::plan::pattern::PLACEHOLDERS;
 use crate::plan::request::Mpi;
 
@@ -142,7 +139,7 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
         /// The one that it looks like.
-        near: Option<Pattern>,
+        near: Option<&'static str>,
     },
     /// A list that is too long.
     #[error("the list has more than {FANOUTS_MAX} fan-outs")]
@@ -242,7 +239,7 @@ impl ValueProblem {
             Self::NotASize { .. } => format!("write it as in '{option} 1024x64'"),
             Self::NotALatency { .. } => format!("write a number with ns, us, ms or s, as in '{option} 25us'"),
             Self::NotABandwidth { .. } => format!("write a number with k, M, G or T, as in '{option} 12.5G'"),
-            Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{}'?", pattern_name(*near)),
+            Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
             Self::PatternUnknown { near: None, .. } | Self::FanoutsTooMany => {
                 format!("'{called} --help' tells what '{option}' takes")
             }

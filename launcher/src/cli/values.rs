@@ -7,23 +7,12 @@ use std::time::Duration;
 use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
 
-use super::error::shown;
+use super::limits::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
+use super::text::shown;
 use super::value_problem::ValueProblem;
 use crate::plan::pattern;
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
 use crate::suggest;
-
-/// The longest `--timeout`, a year.
-pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The longest `--kill-grace`, a day.
-pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// The longest `--label`, in bytes. It goes into process titles, which are short.
-pub const LABEL_BYTES_MAX: usize = 64;
-
-/// The most names in one `-envlist` or `-genvlist`.
-pub const ENV_NAMES_MAX: usize = 4096;
 
 pub(super) type Parsed<T> = Result<T, ValueProblem>;
 

@@ -6,9 +6,11 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use nla::core::{Cause, CommandPlan, Outcome, SessionPlan};
 use nla::sys;
 use thiserror::Error;
 
+use crate::plan::elf;
 use crate::plan::pattern;
 use crate::plan::request::{Options, StdinTo};
 
@@ -106,12 +108,37 @@ fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)
 }
 
 /// Returns the name of a program in `search`, a value of PATH, that is similar to `program`.
-pub fn similar_program(program: &str, search: &OsStr) -> Option<String> {
+fn similar_program(program: &str, search: &OsStr) -> Option<String> {
     let folders = std::env::split_paths(search);
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let names: std::collections::BTreeSet<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     crate::suggest::nearest(program, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// Returns a hint for a program that was not found in PATH: a similar name on this machine, and PATH itself if
+/// `shows_path`.
+pub(crate) fn missing_program_hint(
+    outcome: &Outcome,
+    session: &SessionPlan,
+    commands: &[CommandPlan],
+    shows_path: bool,
+) -> Option<String> {
+    let Outcome::Failed { first, .. } = outcome else { return None };
+    let Cause::NotStarted { why } = &first.cause else { return None };
+    let why = why.to_string();
+    let is_missing = |command: &&CommandPlan| {
+        why.contains(&format!("program '{}' was not found in PATH", String::from_utf8_lossy(&command.program)))
+    };
+    let command = commands.iter().find(is_missing)?;
+    let search = elf::variable(session, command, "PATH")?;
+    let similar = similar_program(&String::from_utf8_lossy(&command.program), search);
+    let similar = similar.map(|similar| format!("did you mean '{similar}'?"));
+    let path = shows_path.then(|| format!("PATH is {}", search.to_string_lossy()));
+    match (similar, path) {
+        (Some(similar), Some(path)) => Some(format!("{similar} {path}")),
+        (similar, path) => similar.or(path),
+    }
 }
 
 #[cfg(test)]
