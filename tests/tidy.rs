@@ -310,7 +310,7 @@ fn dependencies_point_one_way() {
 }
 
 /// The chapters of the launcher, in the order of launcher/src/lib.rs: each depends only on those before it.
-const LAUNCHER_CHAPTERS: &[&str] = &["exit", "cluster", "plan", "run", "forecast", "cli"];
+const LAUNCHER_CHAPTERS: &[&str] = &["exit", "suggest", "cluster", "plan", "run", "forecast", "cli"];
 
 /// The chapters of the launcher that a line of its code names, in a path from the root of the crate or in one that
 /// climbs there by `super`.
@@ -450,7 +450,6 @@ fn dependencies_are_the_allowed_ones() {
         "serde_json",
         "sha2",
         "snow",
-        "strsim",
         "tempfile",
         "thiserror",
         "tokio",

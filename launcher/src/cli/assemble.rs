@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
-use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::conflicts;
-use super::error::{Fault, Problem, shown, shown_path};
+use super::error::{Fault, Problem};
 use super::host_values;
-use super::options::{
-    AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local,
-    Mode,
+use super::limits::{
+    AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
 };
+use super::options::{Global, Group, Id, Local, Mode};
 use super::scan::{self, Item, Segment};
 use super::simulation;
+use super::text::{shown, shown_path};
 use super::value_problem::ValueProblem;
 use super::values;
 use super::{ReadFile, Typed};
@@ -185,11 +185,19 @@ fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, Fault> {
                 return Err(Fault::new(place, problem));
             }
             (Some(program), false) => Program::Named(program),
-            (None, _) => return Err(missing_program(index, total)),
+            (None, _) => return Err(taken_as_value(&items, total).unwrap_or_else(|| missing_program(index, total))),
         };
         commands.push(own.command(program, args, place));
     }
     Ok(commands)
+}
+
+/// The fault of a command line such as `-genv FOO ./a.out`, whose last option took the program as its value.
+fn taken_as_value(items: &[Item], commands: usize) -> Option<Fault> {
+    let item = items.last().filter(|_| commands == 1)?;
+    let [name, value] = item.values.as_slice() else { return None };
+    let (option, name, value) = (item.typed.clone(), shown(name), shown(value));
+    Some(Fault::new(item.place.clone(), Problem::ProgramTakenAsValue { option, name, value }))
 }
 
 fn missing_program(index: usize, commands: usize) -> Fault {
@@ -285,8 +293,8 @@ impl TypedOptions {
             Global::Mpi => options.mpi = values::mpi(value)?,
             Global::Stdin => options.stdin = Some(values::stdin(value)?),
             Global::PrependRank => options.prepend_rank = true,
-            Global::OutfilePattern => options.outfile_pattern = Some(values::non_empty(value)?),
-            Global::ErrfilePattern => options.errfile_pattern = Some(values::non_empty(value)?),
+            Global::OutfilePattern => options.outfile_pattern = Some(values::file_pattern(value)?),
+            Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
             Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
             Global::AgentsPerNode => {

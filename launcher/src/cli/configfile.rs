@@ -11,9 +11,6 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::error::Problem;
 
-/// The largest configfile, in bytes.
-pub const CONFIGFILE_BYTES_MAX: usize = 16 << 20;
-
 /// A position in a file: line and character, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot {

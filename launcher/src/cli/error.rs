@@ -1,12 +1,11 @@
 //! What is wrong with a command line, where, and what to try.
 
 use std::error::Error;
-use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::path::Path;
 
-use super::configfile::CONFIGFILE_BYTES_MAX;
+use super::limits::CONFIGFILE_BYTES_MAX;
+use super::text::shown;
 use super::value_problem::ValueProblem;
 use crate::plan::request::TypedAt;
 
@@ -130,6 +129,16 @@ pub enum Problem {
     /// The only command has no program.
     #[error("there is no program to run")]
     MissingProgram,
+    /// The only command has no program, and its last option took two words.
+    #[error("there is no program to run: '{option}' took '{value}' as the value of '{name}'")]
+    ProgramTakenAsValue {
+        /// As typed.
+        option: String,
+        /// The variable's name.
+        name: String,
+        /// The word after it.
+        value: String,
+    },
     /// One of several commands has no program.
     #[error("command {command} of {commands} has no program")]
     MissingProgramOf {
@@ -276,6 +285,9 @@ impl Problem {
             Self::MissingProgram => {
                 format!("name one behind the options, '{called} -np 4 ./a.out', or try '{called} --demo'")
             }
+            Self::ProgramTakenAsValue { option, name, value } => {
+                format!("name a program after it, or write '{option} {name}=VALUE {value}'")
+            }
             Self::MissingProgramOf { .. } => {
                 format!("each ':' begins another command: '{called} -np 1 ./a.out : -np 3 ./b.out'")
             }
@@ -324,37 +336,4 @@ impl Fault {
     pub(super) fn into_usage_error(self, called: &str) -> UsageError {
         UsageError { place: self.place, problem: self.problem, called: called.to_owned() }
     }
-}
-
-/// Text from outside, fit for a message: control characters escaped, long ends cut.
-pub(super) fn shown(text: &OsStr) -> String {
-    const CHARS_MAX: usize = 80;
-    let text = text.to_string_lossy();
-    let mut fit = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == CHARS_MAX {
-            fit.push('…');
-            break;
-        }
-        if c.is_control() { fit.extend(c.escape_default()) } else { fit.push(c) }
-    }
-    fit
-}
-
-/// The same for a path.
-pub(super) fn shown_path(path: &Path) -> String {
-    shown(path.as_os_str())
-}
-
-/// A number with commas between its thousands.
-pub(super) fn thousands(number: u32) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }

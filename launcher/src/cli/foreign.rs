@@ -49,7 +49,7 @@ const FOREIGN: &[Foreign] = &[
         "says how many ranks a node may hold"),
     foreign(&["gpus-per-proc", "gpus-per-task", "gpus", "gres"], "gives ranks a share of GPUs"),
     ours(&["perhost", "ntasks-per-node"], "limits the ranks on a node", "-ppn"),
-    ours(&["ntasks"], "gives the number of ranks", "-np"),
+    ours(&["ntasks", "num-ranks", "num-procs", "nranks", "nprocs", "numprocs", "ranks"], "gives the number of ranks", "-np"),
     foreign(&["nodes", "partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
 
     // Programs and their system.

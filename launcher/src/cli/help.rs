@@ -6,8 +6,8 @@ use clap::{Arg, ArgAction};
 use super::options::{OPTIONS, Spec};
 use crate::exit::EXIT_CODES;
 
-/// Name and version.
-pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), "\n");
+/// Name, version and, if git knew it, the commit.
+pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), env!("SCELA_COMMIT"), "\n");
 
 /// The environment variables that scela-run reads, and what they do.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
@@ -42,10 +42,10 @@ const TEMPLATE: &str = "{about}\n\nUsage:\n{usage}\n\n{all-args}{after-help}\n";
 /// and completions. [`parse`](super::parse) does not parse with it, since clap knows no long options
 /// with one dash, no two values behind one `-env`, no `:` between commands and no lines of files.
 pub fn command() -> clap::Command {
-    build("scela-run")
+    build("scela-run", Length::Full)
 }
 
-fn build(called: &str) -> clap::Command {
+fn build(called: &str, length: Length) -> clap::Command {
     let usage = format!(
         "  {called} [OPTIONS] PROGRAM [ARGS] [: [OPTIONS] PROGRAM [ARGS]]...\n  \
          {called} [OPTIONS] -configfile FILE\n  \
@@ -58,19 +58,28 @@ fn build(called: &str) -> clap::Command {
         .about(ABOUT)
         .override_usage(usage)
         .help_template(TEMPLATE)
-        .after_help(after_help(called))
+        .after_help(match length {
+            Length::Full => after_help(called),
+            Length::Screen => format!("'{called} --help' lists all options, examples, exit codes and variables."),
+        })
         .disable_help_flag(true)
         .disable_version_flag(true)
-        .args(OPTIONS.iter().map(arg))
+        .args(OPTIONS.iter().filter(|spec| length == Length::Full || spec.is_common).map(|spec| arg(spec, length)))
 }
 
-fn arg(spec: &'static Spec) -> Arg {
+fn arg(spec: &'static Spec, length: Length) -> Arg {
     let (letters, words): (Vec<&str>, Vec<&str>) = spec.names.iter().partition(|name| name.len() == 1);
     let mut letters = letters.into_iter().filter_map(|name| name.chars().next());
     let mut words = words.into_iter();
     let mut arg = Arg::new(Str::from(spec.names[0]))
-        .help(spec.help)
-        .help_heading(spec.group.heading())
+        .help(match length {
+            Length::Full => spec.help.to_owned(),
+            Length::Screen => first_line(spec.help),
+        })
+        .help_heading(match length {
+            Length::Full => spec.group.heading(),
+            Length::Screen => "Options",
+        })
         .action(if spec.values.is_empty() && spec.optional.is_none() { ArgAction::SetTrue } else { ArgAction::Set });
     if let Some(letter) = letters.next() {
         arg = arg.short(letter);
@@ -85,6 +94,11 @@ fn arg(spec: &'static Spec) -> Arg {
         arg = arg.num_args(0..=1).value_name(optional.name);
     }
     arg.visible_short_aliases(letters).visible_aliases(words)
+}
+
+/// Returns the first line of a help text, without the comma or semicolon that may end it.
+fn first_line(help: &str) -> String {
+    help.lines().next().unwrap_or_default().trim_end_matches([',', ';', ':']).to_owned()
 }
 
 fn after_help(called: &str) -> String {
@@ -103,16 +117,41 @@ fn after_help(called: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// The help text, for the name that scela-run was called by.
-pub(super) fn text(called: &str) -> String {
-    build(called).render_help().to_string()
+/// How much the help text says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    /// `-h`: the most common options, on one screen.
+    Screen,
+    /// `--help`: everything.
+    Full,
+}
+
+/// Returns the help text, for the name that scela-run was called by.
+pub(super) fn text(called: &str, length: Length) -> String {
+    build(called, length).render_help().to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{self, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::limits::{BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::options;
+    use super::text as text_of;
     use super::*;
     use crate::plan::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
+
+    fn text(called: &str) -> String {
+        text_of(called, Length::Full)
+    }
+
+    #[test]
+    fn the_short_help_fits_a_screen() {
+        let text = text_of("scela-run", Length::Screen);
+        assert!(text.lines().count() <= 40, "{} lines:\n{text}", text.lines().count());
+        for word in ["-np", "--hosts", "--demo", "--genv", "--timeout", "--explain", "'scela-run --help' lists all"] {
+            assert!(text.contains(word.trim_start_matches("-n")), "{word} is not in:\n{text}");
+        }
+        assert!(!text.contains("--fanout"));
+    }
 
     #[test]
     fn clap_finds_nothing_wrong() {

@@ -8,22 +8,14 @@ use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
 
-use super::error::shown;
+use super::limits::{EXEC_CHOICE, IFACE_BYTES_MAX, START_TIMEOUT_MAX};
+use super::text::shown;
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, choice, decimal, number, some_time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, LaunchShape};
-
-/// The longest `--start-timeout`, a day.
-pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// The longest name of a network interface, in bytes: Linux's IFNAMSIZ without the NUL at its end.
-pub const IFACE_BYTES_MAX: usize = 15;
-
-/// How errors write the choice of `--bootstrap` that is no single word.
-pub(super) const EXEC_CHOICE: &str = "exec:COMMAND";
 
 /// How errors write the choice of `--map-by` that is no single word.
 const PER_NODE_CHOICE: &str = "ppr:N:node";

@@ -31,9 +31,12 @@ mod error;
 mod foreign;
 mod help;
 mod host_values;
+mod limits;
+mod log_filter;
 mod options;
 mod scan;
 mod simulation;
+mod text;
 mod value_problem;
 mod values;
 
@@ -41,14 +44,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-pub use self::configfile::CONFIGFILE_BYTES_MAX;
 pub use self::error::{Problem, UsageError};
 pub use self::help::{ENVIRONMENT, EXAMPLES, command};
-pub use self::host_values::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
-pub use self::options::{AGENTS_PER_NODE_MAX, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
-pub use self::simulation::FANOUTS_MAX;
+pub use self::limits::{
+    AGENTS_PER_NODE_MAX, BATCH_MAX, CONFIGFILE_BYTES_MAX, ENV_NAMES_MAX, FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX,
+    IFACE_BYTES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, START_TIMEOUT_MAX, TIMEOUT_MAX,
+};
+pub use self::log_filter::{LogFilterError, check_log_filter};
 pub use self::value_problem::ValueProblem;
-pub use self::values::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
 
 use self::scan::Scanned;
 use crate::forecast::simulate::Simulation;
@@ -82,7 +85,7 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let called = called_name(argv0);
     let scanned = scan::command_line(args).and_then(|scanned| match scanned {
-        Scanned::Help => Ok(Typed::Help(help::text(&called))),
+        Scanned::Help(length) => Ok(Typed::Help(help::text(&called, length))),
         Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
         Scanned::Segments(segments) => assemble::assemble(segments, read_file),
     });
@@ -92,7 +95,7 @@ pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Res
 /// The last part of `argv0`, fit for printing.
 fn called_name(argv0: &OsStr) -> String {
     match Path::new(argv0).file_name() {
-        Some(name) => error::shown(name),
+        Some(name) => text::shown(name),
         None => "scela-run".to_owned(),
     }
 }

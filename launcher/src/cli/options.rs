@@ -1,25 +1,7 @@
 //! The table of options: the one place that knows their names. Parser, help and suggestions read
 //! it.
 
-use strsim::damerau_levenshtein;
-
-/// The least `--fanout`. With 1 the tree would be a chain, each agent one link further away.
-pub const FANOUT_MIN: u32 = 2;
-
-/// The greatest `--fanout`.
-pub const FANOUT_MAX: u32 = 1024;
-
-/// The most `--cache-entries`; nobody has so many.
-pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
-
-/// The most `--cores`.
-pub(super) const CORES_MAX: u32 = 1 << 20;
-
-/// The most `--batch`: as many as an agent can have children in a tree.
-pub const BATCH_MAX: u32 = FANOUT_MAX;
-
-/// The most agents that can be asked for on one node.
-pub const AGENTS_PER_NODE_MAX: u32 = 4096;
+use crate::suggest;
 
 /// Which option, by what it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +133,8 @@ pub(super) struct Spec {
     pub(super) values: &'static [&'static str],
     /// A value that it may have and need not.
     pub(super) optional: Option<Optional>,
+    /// Whether `-h` shows it.
+    pub(super) is_common: bool,
     /// Where help shows it.
     pub(super) group: Group,
     /// What help says, in lines that fit.
@@ -174,6 +158,12 @@ impl Spec {
         self
     }
 
+    /// This option, shown by `-h` too.
+    const fn common(mut self) -> Self {
+        self.is_common = true;
+        self
+    }
+
     /// Whether a configfile has no use for it.
     pub(super) fn is_of_the_command_line(&self) -> bool {
         matches!(self.id, Id::Mode(_)) || self.group == Group::Simulation
@@ -194,7 +184,7 @@ const fn spec(
     group: Group,
     help: &'static str,
 ) -> Spec {
-    Spec { id, names, values, optional: None, group, help }
+    Spec { id, names, values, optional: None, is_common: false, group, help }
 }
 
 /// All options, in the order of the help text.
@@ -202,9 +192,9 @@ const fn spec(
 pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Local(Local::Np), &["np", "n", "c", "sz"], &[N], Group::Program,
         "start N ranks of it; without this, as many as the\n\
-         allocation or the machine has room for"),
+         allocation or the machine has room for").common(),
     spec(Id::Local(Local::Wdir), &["wdir", "wd"], &["DIR"], Group::Program,
-        "start it in DIR"),
+        "start it in DIR").common(),
     spec(Id::Local(Local::Env), &["env"], &["NAME", "VALUE"], Group::Program,
         "set a variable (NAME=VALUE does as well)"),
     spec(Id::Local(Local::EnvList), &["envlist"], &["A,B"], Group::Program,
@@ -215,20 +205,20 @@ pub(super) const OPTIONS: &[Spec] = &[
         "pass all of your environment (default)"),
 
     spec(Id::Global(Global::Ppn), &["ppn", "N", "npernode"], &[N], Group::Programs,
-        "put at most N ranks on a node"),
+        "put at most N ranks on a node").common(),
     spec(Id::Mode(Mode::ConfigFile), &["configfile"], &["FILE"], Group::Programs,
         "read the programs from FILE, a line of options,\n\
          program and arguments for each; # begins a comment,\n\
          quotes and backslashes work as in a shell"),
     spec(Id::Mode(Mode::Demo), &["demo"], &[], Group::Programs,
-        "run a built-in PMI hello; no MPI is needed"),
+        "run a built-in PMI hello; no MPI is needed").common(),
 
     spec(Id::Global(Global::HostFile), &["f", "hostfile", "machinefile"], &["FILE"], Group::Hosts,
         "use the hosts in FILE, - for standard\n\
-         input"),
+         input").common(),
     spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], Group::Hosts,
         "use these: node[001-032],gpu[1-4]:8,ada@login;\n\
-         lists and files add up"),
+         lists and files add up").common(),
     spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], Group::Hosts,
         "leave these out"),
     spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
@@ -276,9 +266,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          start-up times needs, and keep it"),
 
     spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], Group::Environment,
-        "set a variable (NAME=VALUE does as well)"),
+        "set a variable (NAME=VALUE does as well)").common(),
     spec(Id::Global(Global::X), &["x"], &["NAME[=VALUE]"], Group::Environment,
-        "set a variable, or pass it on from your environment"),
+        "set a variable, or pass it on from your environment").common(),
     spec(Id::Global(Global::GenvList), &["genvlist"], &["A,B"], Group::Environment,
         "pass only these variables of your environment"),
     spec(Id::Global(Global::GenvNone), &["genvnone"], &[], Group::Environment,
@@ -293,17 +283,18 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], Group::Streams,
         "who reads standard input: none, all, ranks (0,3-5),\n\
          or the name of a file for all ranks to read instead\n\
-         (./0 for a file called 0); rank 0 by default"),
+         (./0 for a file called 0); rank 0 by default").common(),
     spec(Id::Global(Global::PrependRank), &["prepend-rank", "l", "tag-output"], &[], Group::Streams,
-        "begin each line with its rank"),
+        "begin each line with its rank").common(),
     spec(Id::Global(Global::OutfilePattern), &["outfile-pattern"], &["FILE"], Group::Streams,
         "write stdout to FILE; %r stands for the rank, %h for\n\
-         the host, %j for the session"),
+         the host, %n for the namespace, %j for the session;\n\
+         without %r, ranks share the file, line by line").common(),
     spec(Id::Global(Global::ErrfilePattern), &["errfile-pattern"], &["FILE"], Group::Streams,
         "the same for stderr"),
 
     spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], Group::Ending,
-        "end the session after TIME: seconds, or 1.5h, 30m"),
+        "end the session after TIME: seconds, or 1.5h, 30m").common(),
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], Group::Ending,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
@@ -347,20 +338,20 @@ pub(super) const OPTIONS: &[Spec] = &[
         "call the session TEXT in messages and in ps"),
     spec(Id::Global(Global::Explain), &["explain"], &[], Group::Talking,
         "print hosts, ranks, tree, commands and predicted\n\
-         times; start nothing"),
+         times; start nothing").common(),
     spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
-        "tell how long each phase took"),
+        "tell how long each phase took").common(),
     spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,
         "tell what each level of the tree sent, answered and\n\
          held; with a file, write it there as JSON").with("FILE.json", ".json"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], Group::Talking,
-        "say more; -vv still more"),
+        "say more; -vv still more").common(),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], Group::Talking,
-        "say nothing but errors"),
+        "say nothing but errors").common(),
     spec(Id::Mode(Mode::Help), &["help", "h"], &[], Group::Talking,
-        "print this text"),
+        "print this text; -h prints the most common options").common(),
     spec(Id::Mode(Mode::Version), &["version", "V"], &[], Group::Talking,
-        "print the version"),
+        "print the version").common(),
 ];
 
 /// The option of this name, given without dashes.
@@ -376,31 +367,9 @@ pub(super) fn find_with_number(word: &str) -> Option<(&'static Spec, &str)> {
     find(name).filter(|spec| spec.takes_number() && all_digits).map(|spec| (spec, number))
 }
 
-/// The name nearest to `name`, if one is near enough to be what was meant.
+/// Returns the option's name that is most similar to `name`, if one is similar enough.
 pub(super) fn nearest(name: &str) -> Option<&'static str> {
-    nearest_of(name, OPTIONS.iter().flat_map(|spec| spec.names.iter().copied()))
-}
-
-/// The candidate nearest to `word`: one that it is the beginning of, or that differs in at most a
-/// third of its letters. A single letter is near to nothing.
-pub(super) fn nearest_of<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    const WORD_BYTES_MAX: usize = 64;
-    if word.len() < 2 || word.len() > WORD_BYTES_MAX {
-        return None;
-    }
-    let far = (word.chars().count() / 3).max(1);
-    candidates
-        .filter_map(|candidate| {
-            let begun = word.len() >= 3 && candidate.starts_with(word);
-            let distance = if begun { 1 } else { damerau_levenshtein(word, candidate) };
-            // A one-letter name is one step away from every word of two letters.
-            let near = distance <= far && candidate.len() > 1;
-            let same_length = candidate.len() == word.len();
-            let same_first = candidate.chars().next() == word.chars().next();
-            near.then_some((distance, !same_length, !same_first, candidate))
-        })
-        .min_by_key(|&(distance, longer, other, _)| (distance, longer, other))
-        .map(|(.., candidate)| candidate)
+    suggest::nearest(name.trim_start_matches('-'), OPTIONS.iter().flat_map(|spec| spec.names.iter().copied()))
 }
 
 #[cfg(test)]

@@ -6,16 +6,18 @@ use std::path::Path;
 use std::vec;
 
 use super::configfile::{self, Word};
-use super::error::{Fault, Problem, shown};
+use super::error::{Fault, Problem};
 use super::foreign;
+use super::help::Length;
 use super::options::{self, Id, Mode, Spec};
+use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
 
 /// What the words of a command line say.
 #[derive(Debug)]
 pub(super) enum Scanned {
-    Help,
+    Help(Length),
     Version,
     /// The commands, at least one.
     Segments(Vec<Segment>),
@@ -52,7 +54,7 @@ impl Item {
 
 /// Why a scan stopped early.
 enum Stop {
-    Help,
+    Help(Length),
     Version,
     Fault(Fault),
 }
@@ -70,7 +72,7 @@ pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
     let mut segments = Vec::new();
     match scanner.segments(&mut segments) {
         Ok(()) => Ok(Scanned::Segments(segments)),
-        Err(Stop::Help) => Ok(Scanned::Help),
+        Err(Stop::Help(length)) => Ok(Scanned::Help(length)),
         Err(Stop::Version) => Ok(Scanned::Version),
         Err(Stop::Fault(fault)) => Err(fault),
     }
@@ -88,7 +90,7 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
         match scanner.segments(&mut segments) {
             Err(Stop::Fault(fault)) => return Err(fault),
             // No option of a file is one of those two.
-            Ok(()) | Err(Stop::Help | Stop::Version) => {}
+            Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
         }
     }
     Ok(segments)
@@ -173,7 +175,8 @@ impl Scanner<'_> {
                 _ if self.path.is_some() && spec.is_of_the_command_line() => {
                     return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
                 }
-                Id::Mode(Mode::Help) => return Err(Stop::Help),
+                Id::Mode(Mode::Help) if name == "h" => return Err(Stop::Help(Length::Screen)),
+                Id::Mode(Mode::Help) => return Err(Stop::Help(Length::Full)),
                 Id::Mode(Mode::Version) => return Err(Stop::Version),
                 Id::Mode(Mode::ConfigFile | Mode::Demo | Mode::Calibrate) | Id::Local(_) | Id::Global(_) => {}
             }

@@ -7,13 +7,11 @@ use std::time::Duration;
 use nla::core::limits::RANKS_MAX;
 use sim::Pattern;
 
-use super::error::shown;
-use super::options::{FANOUT_MAX, FANOUT_MIN, nearest_of};
+use super::limits::{FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX};
+use super::text::shown;
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, number};
-
-/// The most fan-outs that one command compares.
-pub const FANOUTS_MAX: usize = 64;
+use crate::suggest;
 
 /// `1024x64`: nodes, and ranks on each.
 pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
@@ -72,13 +70,8 @@ pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
     let named = |name: &str| PATTERNS.iter().find(|(known, _)| *known == name);
     named(&name).map(|(_, pattern)| *pattern).ok_or_else(|| ValueProblem::PatternUnknown {
         value: shown(value),
-        near: nearest_of(&name, PATTERNS.iter().map(|(name, _)| *name)).and_then(named).map(|(_, pattern)| *pattern),
+        near: suggest::nearest(&name, PATTERNS.iter().map(|(name, _)| *name)),
     })
-}
-
-/// As it is typed.
-pub(super) fn pattern_name(pattern: Pattern) -> &'static str {
-    PATTERNS.iter().find(|(_, known)| *known == pattern).map_or("", |(name, _)| name)
 }
 
 /// Any number, also hexadecimal.

@@ -287,10 +287,14 @@ fn help_and_version() {
             other => panic!("{line}: {other:?}"),
         }
     }
-    let version = Typed::Version(format!("scela-run {}\n", env!("CARGO_PKG_VERSION")));
+    let short = typed("scela-run", "-h");
+    assert!(matches!(short, Typed::Help(text) if text.contains("'scela-run --help' lists all options")));
+    let version = format!("scela-run {}{}\n", env!("CARGO_PKG_VERSION"), env!("SCELA_COMMIT"));
     for line in ["-V", "-version", "--version", "-np 2 -V ./a"] {
-        assert_eq!(typed("mpirun", line), version, "{line}");
+        assert_eq!(typed("mpirun", line), Typed::Version(version.clone()), "{line}");
     }
+    let commit = env!("SCELA_COMMIT").trim_start_matches(" (").trim_end_matches(')');
+    assert!(commit.is_empty() || commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
 }
 
 #[test]

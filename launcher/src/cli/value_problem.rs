@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
-use sim::Pattern;
 
-use super::error::thousands;
-use super::host_values::EXEC_CHOICE;
-use super::simulation::{FANOUTS_MAX, pattern_name};
-use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
+use super::limits::{ENV_NAMES_MAX, EXEC_CHOICE, FANOUTS_MAX, LABEL_BYTES_MAX};
+use super::text::thousands;
+use crate::plan::pattern::PLACEHOLDERS;
 use crate::plan::request::Mpi;
 
 /// What is wrong with an option's value.
@@ -34,6 +32,14 @@ pub enum ValueProblem {
         min: u32,
         /// The greatest that is allowed.
         max: u32,
+    },
+    /// A file pattern with a placeholder that does not exist.
+    #[error("'{placeholder}' in '{value}' is unknown; the placeholders are {PLACEHOLDERS}")]
+    UnknownPlaceholder {
+        /// As typed.
+        value: String,
+        /// The placeholder, as typed.
+        placeholder: String,
     },
     /// Neither seconds nor a number with a unit.
     #[error("'{value}' is not a length of time")]
@@ -133,7 +139,7 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
         /// The one that it looks like.
-        near: Option<Pattern>,
+        near: Option<&'static str>,
     },
     /// A list that is too long.
     #[error("the list has more than {FANOUTS_MAX} fan-outs")]
@@ -208,7 +214,16 @@ impl ValueProblem {
     /// The next step to try.
     pub(super) fn hint(&self, option: &str, called: &str) -> String {
         match self {
-            Self::NotANumber { .. } => format!("write a number, as in '{option} 4'"),
+            Self::NotANumber { value } => match plain_digits(value) {
+                Some(digits) => format!("write all digits: '{option} {digits}'"),
+                None => format!("write a number, as in '{option} 4'"),
+            },
+            Self::UnknownPlaceholder { .. } => format!("write '{option} out.%r' for a file for each rank"),
+            Self::OutOfRange { value, min, max } => {
+                let nearest =
+                    if value.starts_with('-') || value.trim_start_matches('0').is_empty() { min } else { max };
+                format!("write '{option} {nearest}', or leave '{option}' out")
+            }
             Self::NotATime { .. } => {
                 format!("write seconds, or a number with s, m or h, as in '{option} 1.5h'")
             }
@@ -224,7 +239,7 @@ impl ValueProblem {
             Self::NotASize { .. } => format!("write it as in '{option} 1024x64'"),
             Self::NotALatency { .. } => format!("write a number with ns, us, ms or s, as in '{option} 25us'"),
             Self::NotABandwidth { .. } => format!("write a number with k, M, G or T, as in '{option} 12.5G'"),
-            Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{}'?", pattern_name(*near)),
+            Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
             Self::PatternUnknown { near: None, .. } | Self::FanoutsTooMany => {
                 format!("'{called} --help' tells what '{option}' takes")
             }
@@ -256,9 +271,21 @@ impl ValueProblem {
                 "a variable on the command line may be unset; '{called} --help' tells what \
                  '{option}' takes"
             ),
-            Self::OutOfRange { .. } | Self::TimeTooLong { .. } | Self::EnvNameEmpty | Self::EnvListTooLong => {
+            Self::TimeTooLong { .. } | Self::EnvNameEmpty | Self::EnvListTooLong => {
                 format!("'{called} --help' tells what '{option}' takes")
             }
         }
     }
+}
+
+/// Returns the digits that a number such as `1e6`, `1,000` or `1_000` stands for.
+fn plain_digits(value: &str) -> Option<String> {
+    if let Some((digits, zeros)) = value.split_once(['e', 'E']) {
+        let zeros = zeros.parse().ok().filter(|zeros| *zeros < 10)?;
+        let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        return is_plain.then(|| format!("{digits}{}", "0".repeat(zeros)));
+    }
+    let digits = value.replace([',', '_', '\''], "");
+    let is_plain = digits != value && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then_some(digits)
 }

@@ -7,28 +7,27 @@ use std::time::Duration;
 use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
 
-use super::error::shown;
-use super::options::nearest_of;
+use super::limits::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
+use super::text::shown;
 use super::value_problem::ValueProblem;
+use crate::plan::pattern;
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
-
-/// The longest `--timeout`, a year.
-pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The longest `--kill-grace`, a day.
-pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
-
-/// The longest `--label`, in bytes. It goes into process titles, which are short.
-pub const LABEL_BYTES_MAX: usize = 64;
-
-/// The most names in one `-envlist` or `-genvlist`.
-pub const ENV_NAMES_MAX: usize = 4096;
+use crate::suggest;
 
 pub(super) type Parsed<T> = Result<T, ValueProblem>;
 
 /// Something that must not be empty, and may be anything else.
 pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
     if value.is_empty() { Err(ValueProblem::Empty) } else { Ok(value.to_owned()) }
+}
+
+/// Parses a pattern for files: not empty, with known placeholders only.
+pub(super) fn file_pattern(value: &OsStr) -> Parsed<OsString> {
+    let pattern = non_empty(value)?;
+    match pattern::unknown_placeholder(&pattern) {
+        Some(placeholder) => Err(ValueProblem::UnknownPlaceholder { value: shown(value), placeholder }),
+        None => Ok(pattern),
+    }
 }
 
 /// A whole number within bounds.
@@ -214,7 +213,8 @@ pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     }
     name.parse().map_err(|_| ValueProblem::CacheUnknown {
         value: shown(value),
-        near: nearest_of(&name, CachePolicy::ALL.into_iter().map(CachePolicy::name)).and_then(|name| name.parse().ok()),
+        near: suggest::nearest(&name, CachePolicy::ALL.into_iter().map(CachePolicy::name))
+            .and_then(|name| name.parse().ok()),
     })
 }
 
@@ -227,7 +227,7 @@ pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     let named = |name: &str| Mpi::ALL.into_iter().find(|mpi| mpi.name() == name);
     named(&name).ok_or_else(|| ValueProblem::MpiUnknown {
         value: shown(value),
-        near: nearest_of(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
+        near: suggest::nearest(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
     })
 }
 
@@ -246,7 +246,7 @@ pub(super) fn choice<T: Clone>(
     let found = choices.iter().chain(aliases).find(|(name, _)| *name == word);
     found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
         let choices: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        let near = nearest_of(&word, choices.iter().copied());
+        let near = suggest::nearest(&word, choices.iter().copied());
         ValueProblem::ChoiceUnknown { what, value: shown(value), choices, near }
     })
 }

@@ -47,6 +47,18 @@ impl Node {
         self.user.is_none() && matches!(self.name.as_str(), "localhost" | "127.0.0.1" | "::1")
     }
 
+    /// Returns whether this is the machine whose host name is `own`, with no other user. A name without a domain
+    /// matches with any domain.
+    pub(crate) fn is_called(&self, own: &str) -> bool {
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        let has_domain = |name: &str| name.contains('.') && name.parse::<std::net::IpAddr>().is_err();
+        let same = match (has_domain(&self.name), has_domain(own)) {
+            (true, true) | (false, false) => self.name.eq_ignore_ascii_case(own),
+            (true, false) | (false, true) => short(&self.name) == short(own),
+        };
+        self.user.is_none() && same
+    }
+
     /// Takes in what a further mention of it says.
     fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), TwoUsers> {
         match (&self.user, entry.user) {

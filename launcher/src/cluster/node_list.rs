@@ -140,6 +140,21 @@ impl NodeList {
     /// This machine, of which nobody said how much it has room for.
     pub const HERE: Self = Self::Local { slots: None, max_slots: None };
 
+    /// Returns this machine's node list if the only node is this machine by its own name `own`, or by one of the
+    /// names of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they are.
+    ///
+    /// So a user who names the machine that he sits at needs no ssh server, as with Hydra.
+    pub fn or_local(self, own: &str) -> Self {
+        match self {
+            Self::Named { nodes, allocation: None }
+                if nodes.iter().all(|node| node.is_here() || node.is_called(own)) =>
+            {
+                here(&nodes)
+            }
+            other => other,
+        }
+    }
+
     /// Its nodes, where they have names.
     pub fn nodes(&self) -> &[Node] {
         match self {

@@ -22,6 +22,7 @@ fn machine() -> Machine {
         shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
         stdout_is_terminal: false,
         stdin_in_background: false,
+        process_limits: Vec::new(),
         session: 0x1234_5678_9abc_def0,
     }
 }
@@ -137,7 +138,7 @@ fn too_many_ranks_and_too_many_per_node_are_told() {
     assert_eq!(error.to_string(), "16777217 ranks are more than a job can have (16777216)");
     assert_eq!(
         plan_of("-np 4 -ppn 2 ./a").remarks,
-        ["4 ranks are more than -ppn 2 on 1 node(s) makes; they are started all the same"]
+        ["4 ranks are more than -ppn 2 on 1 node makes; they are started all the same"]
     );
     assert!(plan_of("-np 2 -ppn 2 ./a").remarks.is_empty());
 }

@@ -146,6 +146,11 @@ impl Bootstrap {
         self.assembly.progress()
     }
 
+    /// Returns the targets whose agents have neither reported nor failed.
+    pub fn unsettled(&self) -> Vec<u32> {
+        self.assembly.unsettled()
+    }
+
     /// Returns the targets that have no agent, and why.
     pub fn failures(&self) -> &BTreeMap<u32, StartFailure> {
         self.assembly.failures()

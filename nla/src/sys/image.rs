@@ -50,6 +50,12 @@ pub enum ImageError {
         /// As the user wrote it.
         program: String,
     },
+    /// It is a script whose first line ends with CR LF.
+    #[error("program '{program}' is a script whose line 1 ends with CR; try dos2unix")]
+    CarriageReturn {
+        /// As the user wrote it.
+        program: String,
+    },
     /// It is a directory.
     #[error("program '{program}' is a directory; name the file in it")]
     IsDirectory {
@@ -122,7 +128,13 @@ impl Image {
         let search = env.iter().find(|(name, _)| name == b"PATH");
         let search = search.map_or(PATH_DEFAULT, |(_, value)| value);
         let path = find(&at, program, search, &wdir)?;
-        let script = reads_like_text(&at, &path);
+        let start = start_of(&at, &path);
+        if start.as_deref().is_some_and(ends_interpreter_with_cr) {
+            return Err(ImageError::CarriageReturn { program: shown(program) });
+        }
+        // execvp gives whatever the kernel does not know to /bin/sh; a binary of another machine would then complain
+        // about its "syntax". A program that may be run but not read is no script either.
+        let script = start.is_some_and(|start| !start.contains(&0));
         let mut argv: Vec<CString> =
             argv.iter().map(|argument| text(argument, "command line")).collect::<Result<_, _>>()?;
         if argv.is_empty() {
@@ -189,7 +201,7 @@ fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CStr
     }
     match worst {
         Some(obstacle) => Err(obstacle.blame(name())),
-        None => Err(ImageError::NotFound { program: name(), place: format!("in PATH ({})", shown(search)) }),
+        None => Err(ImageError::NotFound { program: name(), place: "in PATH".to_owned() }),
     }
 }
 
@@ -227,16 +239,18 @@ fn look(at: &OwnedFd, path: &CStr) -> Result<(), Obstacle> {
     faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_err(obstacle)
 }
 
-/// execvp gives whatever the kernel does not know to /bin/sh; a binary of another machine would
-/// then complain about its "syntax". One that may be run but not read is no script either.
-fn reads_like_text(at: &OwnedFd, path: &CStr) -> bool {
+/// Reads the first bytes of a file; `None` if it cannot be read.
+fn start_of(at: &OwnedFd, path: &CStr) -> Option<Vec<u8>> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let Ok(file) = openat(at, path, flags, Mode::empty()) else {
-        return false;
-    };
+    let file = openat(at, path, flags, Mode::empty()).ok()?;
     let mut start = Vec::new();
-    match std::fs::File::from(file).take(SNIFF_BYTES).read_to_end(&mut start) {
-        Ok(_) => !start.contains(&0),
-        Err(_) => false,
-    }
+    std::fs::File::from(file).take(SNIFF_BYTES).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+/// Returns whether a script's first line names its interpreter and ends with CR LF: the kernel would take the CR for
+/// a part of the interpreter's name.
+fn ends_interpreter_with_cr(start: &[u8]) -> bool {
+    let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.starts_with(b"#!") && line.ends_with(b"\r")
 }

@@ -42,6 +42,7 @@ fn unknown_options() {
         ("--timout 3 ./a", "there is no option '--timout'", &near("--timeout")),
         ("./a : -wdri /tmp ./b", "there is no option '-wdri'", &near("-wdir")),
         ("---np 4 ./a", "there is no option '---np'", &near("--np")),
+        ("--nump 4 ./a", "there is no option '--nump'", &near("--np")),
         ("-z ./a", "there is no option '-z'", &far),
         ("-n4x ./a", "there is no option '-n4x'", &far),
         ("--n4 ./a", "there is no option '--n4'", &near("--np")),
@@ -77,6 +78,11 @@ fn options_of_other_launchers() {
             "-perhost 2 ./a",
             "scela-run has no option '-perhost', which elsewhere limits the ranks on a node",
             &format!("use '-ppn'; {LISTS}"),
+        ),
+        (
+            "--num-ranks 4 ./a",
+            "scela-run has no option '--num-ranks', which elsewhere gives the number of ranks",
+            &format!("use '-np'; {LISTS}"),
         ),
         (
             "--ntasks=4 ./a",
@@ -115,21 +121,41 @@ fn values() {
         ("--demo=yes", "option '--demo' takes no value, and was given 'yes'", "write '--demo' alone"),
         ("-l= ./a", "option '-l' takes no value, and was given ''", "write '-l' alone"),
         ("-np four ./a", "option '-np': 'four' is not a whole number", "write a number, as in '-np 4'"),
-        ("-np 0", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), &tells("-np")),
+        ("-np 0", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), "write '-np 1', or leave '-np' out"),
+        ("-np 1e6 ./a", "option '-np': '1e6' is not a whole number", "write all digits: '-np 1000000'"),
+        ("-np 1,024 ./a", "option '-np': '1,024' is not a whole number", "write all digits: '-np 1024'"),
+        (
+            "-outfile-pattern out.%z ./a",
+            "option '-outfile-pattern': '%z' in 'out.%z' is unknown; the placeholders are %r (rank), %n (namespace), \
+             %h (host), %j (session) and %% (a percent sign)",
+            "write '-outfile-pattern out.%r' for a file for each rank",
+        ),
         ("-np ./a", "option '-np': './a' is not a whole number", "write a number, as in '-np 4'"),
-        ("-np 0 ./a", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), &tells("-np")),
-        ("-n -4 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "-4")), &tells("-n")),
-        ("-n0 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "0")), &tells("-n")),
-        ("--ppn=0 ./a", &format!("{} 1 to 16,777,216", bad_range("--ppn", "0")), &tells("--ppn")),
+        ("-np 0 ./a", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), "write '-np 1', or leave '-np' out"),
+        ("-n -4 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "-4")), "write '-n 1', or leave '-n' out"),
+        ("-n0 ./a", &format!("{} 1 to 16,777,216", bad_range("-n", "0")), "write '-n 1', or leave '-n' out"),
+        (
+            "--ppn=0 ./a",
+            &format!("{} 1 to 16,777,216", bad_range("--ppn", "0")),
+            "write '--ppn 1', or leave '--ppn' out",
+        ),
         ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
         ("--stats= ./a", "option '--stats': the value is empty", &empty("--stats")),
         ("-wdir= ./a", "option '-wdir': the value is empty", &empty("-wdir")),
-        ("-fanout 1 ./a", &format!("{} 2 to 1,024", bad_range("-fanout", "1")), &tells("-fanout")),
-        ("--fanout 1025 ./a", &format!("{} 2 to 1,024", bad_range("--fanout", "1025")), &tells("--fanout")),
+        (
+            "-fanout 1 ./a",
+            &format!("{} 2 to 1,024", bad_range("-fanout", "1")),
+            "write '-fanout 2', or leave '-fanout' out",
+        ),
+        (
+            "--fanout 1025 ./a",
+            &format!("{} 2 to 1,024", bad_range("--fanout", "1025")),
+            "write '--fanout 1024', or leave '--fanout' out",
+        ),
         (
             "--agents-per-node 0 ./a",
             &format!("{} 1 to 4,096", bad_range("--agents-per-node", "0")),
-            &tells("--agents-per-node"),
+            "write '--agents-per-node 1', or leave '--agents-per-node' out",
         ),
         ("-env =V ./a", "option '-env': the variable's name is empty", &tells("-env")),
         ("-x =V ./a", "option '-x': the variable's name is empty", &tells("-x")),
@@ -174,7 +200,7 @@ fn values() {
         (
             "--simulate 4x4 --pattern 1:q",
             "option '--pattern': there is no pattern '1:q', only 1:2, 1:p, fence and none",
-            "did you mean '1:2'?",
+            "did you mean '1:p'?",
         ),
         (
             "--cache hcs --cache-entries 7 ./a",
@@ -184,7 +210,7 @@ fn values() {
         (
             "--cache-entries 0 --cache hcmab-lru ./a",
             "option '--cache-entries': 0 is out of range, it must be 1 to 268,435,456",
-            &tells("--cache-entries"),
+            "write '--cache-entries 1', or leave '--cache-entries' out",
         ),
         (
             "--mpi openpmi ./a",
@@ -213,6 +239,11 @@ fn programs_that_are_not_there() {
         ("", "there is no program to run", one),
         ("-np 4", "there is no program to run", one),
         ("-np 4 --", "there is no program to run", one),
+        (
+            "-genv FOO true",
+            "there is no program to run: '-genv' took 'true' as the value of 'FOO'",
+            "name a program after it, or write '-genv FOO=VALUE true'",
+        ),
         (":", "command 1 of 2 has no program", many),
         ("-np 4 : ./b", "command 1 of 2 has no program", many),
         ("./a : -- : ./b", "command 2 of 3 has no program", many),
@@ -291,7 +322,7 @@ fn files_that_cannot_be_read() {
 
 #[test]
 fn inside_a_configfile() {
-    let tells = "'scela-run --help' tells what '-n' takes";
+    let tells = "write '-n 1', or leave '-n' out";
     check_file(&[
         ("", "the configfile 'f' names no program", "write a line for each program, for example: -np 4 ./a.out"),
         (

@@ -157,7 +157,10 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Placem
     let remark = crowded.map(|slots| match per_node {
         Some(ppn) => {
             let nodes = nodes.len();
-            format!("{size} ranks are more than -ppn {ppn} on {nodes} node(s) makes; they are started all the same")
+            format!(
+                "{size} ranks are more than -ppn {ppn} on {nodes} {} makes; they are started all the same",
+                if nodes == 1 { "node" } else { "nodes" }
+            )
         }
         None => format!("{size} ranks on {slots} slots: nodes are oversubscribed"),
     });

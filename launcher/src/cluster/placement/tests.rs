@@ -92,7 +92,7 @@ fn so_many_for_each_node_counts_in_place_of_slots() {
         "a:8 b",
         &two,
         "a=0-3 b=4-7",
-        "8 ranks are more than -ppn 2 on 2 node(s) makes; they are started all the same",
+        "8 ranks are more than -ppn 2 on 2 nodes makes; they are started all the same",
     );
     check(4, "a/1 b c", &two, "a=0 b=1-2 c=3");
     check(5, "a b c", &Rule::Cyclic { per_node: Some(2) }, "a=0,3 b=1,4 c=2");

@@ -6,8 +6,9 @@ use nla::core::{Failure, Outcome};
 
 use super::{Ended, Session, host_name};
 use crate::exit;
+use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
-use crate::run::report::{demo_text, epilogue};
+use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::Names;
 
@@ -35,7 +36,11 @@ impl Session {
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        if let Some(text) = epilogue(&outcome, self.first.size, host) {
+        if let Some(mut text) = epilogue(&outcome, self.first.size, host) {
+            let shows_path = self.reporter.verbosity == Verbosity::Verbose;
+            if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
+                text.push_str(&format!("\n  hint: {hint}"));
+            }
             self.reporter.error(&text);
         }
         let is_silent = self.warn_of_silence();
@@ -43,8 +48,8 @@ impl Session {
         let code = exit::code(&outcome);
         let silent = if is_silent { "; no rank spoke PMI" } else { "" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
-        self.write_phases(&outcome, code);
-        if let Some(table) = stats_table {
+        self.write_phases(code);
+        if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
         }
         Ended { code, phases: self.phases, timing: self.root.timing().clone() }
@@ -80,15 +85,15 @@ impl Session {
         }
     }
 
-    /// Writes the demo's summary, or the table of the phases if it was asked for or an agent failed.
-    fn write_phases(&self, outcome: &Outcome, code: u8) {
+    /// Writes the demo's summary, or the table of the phases if it was asked for.
+    fn write_phases(&self, code: u8) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = Names { target: &target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if self.reports.demo && code == exit::SUCCESS {
             // A closed standard output is no failure: no user reads the summary.
             let _ = writeln!(io::stdout(), "{}", demo_text(self.first.size, self.tree, &phases()));
-        } else if self.reports.timing || exit::is_of_agents(outcome) {
+        } else if self.reports.timing {
             self.reporter.note(&format!("phases:\n{}", phases()));
         }
     }

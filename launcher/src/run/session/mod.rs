@@ -32,7 +32,7 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Writer};
-use crate::run::progress::{Come, Progress};
+use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
@@ -213,7 +213,8 @@ impl Session {
                 let (agents, agents_all) = self.root.agents_progress();
                 let RankProgress { started, arrived } = self.root.ranks_progress();
                 let ranks_all = u64::from(self.first.size);
-                self.progress.show(self.clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
+                let counts = Counts { agents, agents_all, started, arrived, ranks_all, ..Counts::default() };
+                self.progress.show(self.clock.now(), &counts);
             }
             Event::Root(RootEvent::Notice(at, notice)) => self.on_notice(at, &notice),
             Event::Root(RootEvent::OutputEnded) => {

@@ -18,7 +18,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ending::Reports;
 use super::{Ended, Secrets, Session};
-use crate::exit;
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -26,7 +25,7 @@ use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
-use crate::run::progress::{Come, PAUSE, Progress};
+use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
@@ -230,10 +229,17 @@ impl Starting<'_> {
             bootstrap.take_links(port.joining());
             bootstrap
         };
-        let ranks_all = u64::from(plan.size());
+        // The targets of one tree change when it begins again.
+        let targets = if launch.choice.is_one_tree { 0 } else { launch.choice.targets.len() as u32 };
+        let names: Vec<String> = (1..=targets).map(|target| launch.name(target).to_owned()).collect();
+        let (timeout, began) = (launch.timeout, clock.now());
         let on_progress = |bootstrap: &Bootstrap| {
             let (agents, agents_all) = bootstrap.progress();
-            progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
+            let missing = bootstrap.unsettled().into_iter();
+            let waiting_for = missing.filter_map(|target| names.get(target as usize - 1).cloned()).collect();
+            let assembly = Some((clock.now().saturating_sub(began), timeout));
+            let counts = Counts { agents, agents_all, assembly, waiting_for, ..Counts::default() };
+            progress.show(clock.now(), &counts);
         };
         let (mut bootstrap, code) = match assemble(launch, start, plan, signals, reporter, on_progress).await {
             (bootstrap, Ok(locations)) => return Ok(Ok((bootstrap, locations))),
@@ -243,7 +249,7 @@ impl Starting<'_> {
         bootstrap.wait(LEAVE_TIME).await;
         let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
         let timing = nla::core::Timing::default();
-        if options.timing || code == exit::NOT_LAUNCHED {
+        if options.timing {
             let target = |target: u32| launch.name(target).to_owned();
             let table = phases.table(&timing, 0, &Names { target: &target, agents: None });
             reporter.note(&format!("phases of the launch:\n{table}"));

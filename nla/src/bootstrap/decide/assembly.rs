@@ -177,6 +177,12 @@ impl Assembly {
         (self.addresses.len() as u32 - 1, self.settings.starters.size() - 1)
     }
 
+    /// Returns the targets whose agents have neither reported nor failed.
+    pub(in crate::bootstrap) fn unsettled(&self) -> Vec<u32> {
+        let is_settled = |target: &u32| self.addresses.contains_key(target) || self.failures.contains_key(target);
+        (1..self.settings.starters.size()).filter(|target| !is_settled(target)).collect()
+    }
+
     /// Returns the targets that have no agent, and why.
     pub(in crate::bootstrap) fn failures(&self) -> &BTreeMap<u32, StartFailure> {
         &self.failures
