@@ -62,7 +62,7 @@ fn low_byte(code: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nla::core::{AgentId, Failure, NamespaceId};
+    use nla::core::{AgentId, Failure, LossReason, NamespaceId, NotStartedReason};
     use std::time::Duration;
 
     fn failed(cause: Cause) -> u8 {
@@ -84,9 +84,9 @@ mod tests {
             is_of_agents(&Outcome::Failed { first, others: 0 })
         };
         let (nobody, one) = (pmi::Ranks::new, || pmi::Ranks::range(0..1));
-        assert!(of(nobody(), Cause::NotStarted { why: String::new() }));
-        assert!(of(nobody(), Cause::Lost { why: String::new() }));
-        assert!(!of(one(), Cause::NotStarted { why: String::new() }), "a program that is not there");
+        assert!(of(nobody(), Cause::NotStarted { why: NotStartedReason::Cancelled }));
+        assert!(of(nobody(), Cause::Lost { why: LossReason::Closed }));
+        assert!(!of(one(), Cause::NotStarted { why: NotStartedReason::Cancelled }), "a program that is not there");
         assert!(!of(one(), Cause::Code(3)) && !is_of_agents(&Outcome::Success));
     }
 
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
         assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
-        assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
-        assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);
+        assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);
+        assert_eq!(failed(Cause::NotStarted { why: NotStartedReason::Cancelled }), 251);
     }
 }

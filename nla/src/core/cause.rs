@@ -2,24 +2,25 @@
 
 use std::time::Duration;
 
-use pmi::Ranks;
+use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::TEXT_BYTES_MAX;
+use super::reason::{LossReason, NotStartedReason};
 
 /// What went wrong with ranks or an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// Ranks could not be started.
     NotStarted {
-        /// What the agent's machine said, and what to try.
-        why: String,
+        /// The reason, and what to try.
+        why: NotStartedReason,
     },
     /// An agent is gone, with all its ranks.
     Lost {
-        /// How that was noticed.
-        why: String,
+        /// How the loss was noticed.
+        why: LossReason,
     },
     /// A rank was ended by a signal that the session did not send.
     Signal {
@@ -100,6 +101,18 @@ pub struct Failure {
     pub ranks: Ranks,
     /// What happened.
     pub cause: Cause,
+}
+
+impl Failure {
+    /// The failure of an agent.
+    pub(super) fn of_agent(at: Time, agent: AgentId, cause: Cause) -> Self {
+        Self { at, agent, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause }
+    }
+
+    /// The failure of one rank.
+    pub(super) fn of_rank(at: Time, agent: AgentId, namespace: NamespaceId, rank: Rank, cause: Cause) -> Self {
+        Self { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }
+    }
 }
 
 /// How a session ended.

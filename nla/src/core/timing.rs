@@ -139,7 +139,7 @@ pub(super) struct AgentTimes {
 }
 
 impl AgentTimes {
-    pub(super) fn of(agent: AgentId) -> Self {
+    pub(super) fn new(agent: AgentId) -> Self {
         Self { agent, timing: Timing { agents: 1, ..Timing::default() }, ..Self::default() }
     }
 
@@ -189,12 +189,12 @@ impl AgentTimes {
     }
 
     /// What a child's subtree has noted.
-    pub(super) fn on_told(&mut self, below: &Timing) {
+    pub(super) fn on_report(&mut self, below: &Timing) {
         self.timing.merge(below);
     }
 
     /// All of it, as it is told.
-    pub(super) fn told(&self) -> Timing {
+    pub(super) fn report(&self) -> Timing {
         let mut timing = self.timing.clone();
         let (first, last) = self.contacts.unzip();
         let spans = [
@@ -223,8 +223,8 @@ mod tests {
     }
 
     /// What an agent notes that is `late` behind the others.
-    fn told(agent: u32, late: u64) -> Timing {
-        let mut times = AgentTimes::of(AgentId(agent));
+    fn reported(agent: u32, late: u64) -> Timing {
+        let mut times = AgentTimes::new(AgentId(agent));
         let at = |time| ms(time + late);
         times.on_described(at(10), ms(9));
         [12, 14].into_iter().for_each(|time| times.on_started(at(time)));
@@ -239,12 +239,12 @@ mod tests {
         times.on_end(at(31));
         times.on_end(at(32));
         times.on_swept(at(35));
-        times.told()
+        times.report()
     }
 
     #[test]
     fn phases_are_from_one_event_to_another() {
-        let timing = told(3, 0);
+        let timing = reported(3, 0);
         let of = |phase| {
             let times: &PhaseTimes = &timing.phases[&phase];
             assert_eq!(times.last[0].0, AgentId(3));
@@ -263,10 +263,10 @@ mod tests {
 
     #[test]
     fn what_has_not_happened_is_not_told() {
-        assert_eq!(AgentTimes::of(AgentId(1)).told(), Timing { agents: 1, ..Timing::default() });
-        let mut times = AgentTimes::of(AgentId(1));
+        assert_eq!(AgentTimes::new(AgentId(1)).report(), Timing { agents: 1, ..Timing::default() });
+        let mut times = AgentTimes::new(AgentId(1));
         times.on_described(ms(10), ms(11));
-        let timing = times.told();
+        let timing = times.report();
         assert_eq!(timing.phases.keys().collect::<Vec<_>>(), [&TimedPhase::Description]);
         let times = &timing.phases[&TimedPhase::Description];
         assert_eq!(times.took.max(), Some(Duration::ZERO), "clocks agree to within the latency of a link only");
@@ -276,9 +276,9 @@ mod tests {
     fn the_last_ones_are_named_in_whatever_order_they_tell() {
         let late = [(1, 5), (2, 40), (3, 7), (4, 40), (5, 9), (6, 0)];
         let mut forward = Timing::default();
-        late.iter().for_each(|(agent, late)| forward.merge(&told(*agent, *late)));
+        late.iter().for_each(|(agent, late)| forward.merge(&reported(*agent, *late)));
         let mut backward = Timing::default();
-        late.iter().rev().for_each(|(agent, late)| backward.merge(&told(*agent, *late)));
+        late.iter().rev().for_each(|(agent, late)| backward.merge(&reported(*agent, *late)));
         assert_eq!(forward, backward);
         assert_eq!(forward.agents, 6);
         let spawn = &forward.phases[&TimedPhase::Spawn];
@@ -293,14 +293,14 @@ mod tests {
     fn only_what_can_be_of_a_subtree_is_believed() {
         let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
         let below = tree.of(AgentId(1)).unwrap();
-        let mut good = told(1, 0);
-        good.merge(&told(2, 3));
+        let mut good = reported(1, 0);
+        good.merge(&reported(2, 3));
         assert!(good.is_of(below) && Timing::default().is_of(below));
         let changes: [fn(&mut Timing); 8] = [
             |timing| timing.agents = 3,
             |timing| timing.agents = 1,
-            |timing| timing.merge(&told(3, 0)),
-            |timing| drop(timing.phases.insert(TimedPhase::Run, told(3, 0).phases[&TimedPhase::Run].clone())),
+            |timing| timing.merge(&reported(3, 0)),
+            |timing| drop(timing.phases.insert(TimedPhase::Run, reported(3, 0).phases[&TimedPhase::Run].clone())),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.clear(),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.reverse(),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.extend([(AgentId(1), ms(0)); 2]),

@@ -199,7 +199,7 @@ fn a_child_that_speaks_for_others_is_cut_off() {
         Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), contribution: Contribution::Puts(Puts::new()) };
     let actions = world.after(T, Input::FromChild(AgentId(2), lie));
     assert!(
-        matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.contains("not the sender's")),
+        matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.to_string().contains("not the sender's")),
         "{actions:?}"
     );
     assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]));
@@ -303,14 +303,14 @@ fn ranks_that_start_after_the_end_was_ordered_are_killed() {
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
     let actions = world.after(T, Input::Started(NS, ranks("0")));
     assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), "{actions:?}");
-    assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), "cancelled".into())), []);
+    assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), NotStartedReason::Cancelled)), []);
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), [Action::Sweep]);
 }
 
 #[test]
 fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
     let mut world = World::leaf(1, "0");
-    let actions = world.after(T, Input::ParentLost { why: "cut".into() });
+    let actions = world.after(T, Input::ParentLost { why: LossReason::Closed });
     assert_eq!(actions, [Action::CancelStarts, Action::Signal(NS, ranks("0"), SIGKILL)]);
     let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), [Action::Sweep]);
@@ -323,16 +323,16 @@ fn a_parent_lost_after_the_last_word_is_not_waited_for() {
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
     assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0);
-    assert_eq!(world.after(T, Input::ParentLost { why: "cut".into() }), [Action::Leave(252)]);
+    assert_eq!(world.after(T, Input::ParentLost { why: LossReason::Closed }), [Action::Leave(252)]);
 }
 
 #[test]
 fn a_lost_child_is_reported_once_and_not_waited_for() {
     let mut world = World::joined(1, 2, 1);
-    let actions = world.after(at(9), Input::ChildLost(AgentId(2), "cut".into()));
+    let actions = world.after(at(9), Input::ChildLost(AgentId(2), LossReason::Closed));
     let [Action::ToParent(Up::Failed(failure))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((failure.agent, failure.at), (AgentId(2), at(9)));
-    assert_eq!(world.after(at(9), Input::ChildLost(AgentId(2), "again".into())), []);
+    assert_eq!(world.after(at(9), Input::ChildLost(AgentId(2), LossReason::Truncated)), []);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     let actions = world.after(T, Input::Swept { leftovers: 0 });
     assert_eq!(leftovers(&actions), 0);
@@ -343,11 +343,11 @@ fn a_child_that_does_not_join_is_reported_as_not_started() {
     let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap();
     let mut world = World { agent: Agent::new(here), actions: Vec::new() };
     assert_eq!(world.after(T, Input::Timeout), []);
-    let cause = Cause::NotStarted { why: "late".into() };
+    let cause = Cause::NotStarted { why: NotStartedReason::Reported("late".into()) };
     let failure = Failure { at: at(9), agent: AgentId(2), namespace: NS, ranks: Ranks::new(), cause };
     let told = [Action::ToParent(Up::Failed(failure))];
-    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "late".into())), told);
-    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "again".into())), []);
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), NotStartedReason::Reported("late".into()))), told);
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), NotStartedReason::Cancelled)), []);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0, "nobody waits for it");
 }

@@ -82,7 +82,7 @@ impl World {
     }
 
     fn fails(&mut self, now: Time, child: u32, rank: u32, cause: Cause) -> Vec<RootAction> {
-        self.up(now, child, Up::failed(now, AgentId(child), NS, Rank(rank), cause))
+        self.up(now, child, Up::Failed(Failure::of_rank(now, AgentId(child), NS, Rank(rank), cause)))
     }
 }
 
@@ -256,12 +256,12 @@ fn ranks_may_leave_after_the_last_fence_in_any_order() {
 #[test]
 fn a_lost_child_is_a_lost_agent() {
     let mut world = World::running();
-    world.after(at(5), RootInput::ChildLost(AgentId(2), "cut".into()));
+    world.after(at(5), RootInput::ChildLost(AgentId(2), LossReason::Closed));
     world.after(at(105), RootInput::Timeout);
     world.up(at(106), 1, Up::Ended { leftovers: 0, timing: Box::default() });
     let actions = world.after(at(107), RootInput::OutputDone);
     let Some(Outcome::Failed { first, .. }) = outcome(&actions) else { panic!("{actions:?}") };
-    assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: "cut".into() }));
+    assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: LossReason::Closed }));
 }
 
 #[test]
@@ -285,11 +285,12 @@ fn an_interrupt_before_the_launch_ends_at_once() {
 
 #[test]
 fn an_agent_that_cannot_be_started_is_a_launch_that_failed() {
+    let no_memory = || NotStartedReason::Reported("no memory".into());
     let mut world = World::new(4, 2, 2);
-    world.after(at(1), RootInput::AgentFailed(AgentId(2), "no memory".into()));
+    world.after(at(1), RootInput::AgentFailed(AgentId(2), no_memory()));
     let actions = world.after(at(101), RootInput::Timeout);
     let Some(Outcome::Failed { first, others: 0 }) = outcome(&actions) else { panic!("{actions:?}") };
-    assert_eq!(first.cause, Cause::NotStarted { why: "no memory".into() });
+    assert_eq!(first.cause, Cause::NotStarted { why: no_memory() });
 }
 
 #[test]
@@ -311,6 +312,10 @@ fn an_agent_that_does_not_end_its_ranks_is_given_up() {
         actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(f)) if f.agent == AgentId(2)))
     );
     assert!(outcome(&world.after(T, RootInput::OutputDone)).is_some());
+}
+
+fn not_found() -> NotStartedReason {
+    NotStartedReason::Reported("not found".into())
 }
 
 fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
@@ -357,7 +362,7 @@ fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
         agent: AgentId(1),
         namespace: NamespaceId(1),
         ranks: ranks("0"),
-        cause: Cause::NotStarted { why: "not found".into() },
+        cause: Cause::NotStarted { why: not_found() },
     };
     let actions = world.up(T, 1, Up::Failed(failure.clone()));
     assert!(sent(&actions, 1).contains(&&Down::Undo { namespace: NamespaceId(1) }), "{actions:?}");
@@ -467,7 +472,7 @@ fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
     let actions = world.ring(1, "0-1", part(3, "", ""));
     let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
     assert_eq!(
-        why,
+        why.to_string(),
         "it broke the protocol: fence 0 of namespace 0: its part of the ring has 3 ranks, those that arrived are 0-1, \
          the sender's are 0-1"
     );
@@ -507,8 +512,8 @@ fn a_child_that_asks_or_answers_for_others_is_cut_off() {
     ] {
         let mut world = World::on_one_node();
         let actions = world.up(T, 2, message);
-        let RootAction::CloseChild(AgentId(2), told) = &actions[0] else { panic!("{why}: {actions:?}") };
-        assert!(told.contains("which it may not"), "{why}: {told}");
+        let RootAction::CloseChild(AgentId(2), reason) = &actions[0] else { panic!("{why}: {actions:?}") };
+        assert!(reason.to_string().contains("which it may not"), "{why}: {reason}");
         assert!(sent(&actions, 1).is_empty(), "{why}: {actions:?}");
     }
 }
@@ -534,7 +539,7 @@ fn namespaces_are_found_by_their_names_until_they_are_undone() {
     spawn(&mut world, 1);
     assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(true)));
     assert_eq!(world.asks(elsewhere("scela-77_1", "k")), ask(2, NamespaceId(1)));
-    let cause = Cause::NotStarted { why: "not found".into() };
+    let cause = Cause::NotStarted { why: not_found() };
     let failure = Failure { at: T, agent: AgentId(2), namespace: NamespaceId(1), ranks: ranks("0"), cause };
     world.up(T, 2, Up::Failed(failure));
     assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(false)));

@@ -144,7 +144,7 @@ fn a_child_that_asks_or_answers_for_others_is_cut_off() {
         let mut world = World::inner();
         let actions = world.after(T, Input::FromChild(AgentId(2), message));
         assert!(
-            matches!(&actions[0], Action::CloseChild(AgentId(2), told) if told.contains("which it may not")),
+            matches!(&actions[0], Action::CloseChild(AgentId(2), told) if told.to_string().contains("which it may not")),
             "{why}: {actions:?}"
         );
         assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]) && actions.len() == 2, "{why}: {actions:?}");

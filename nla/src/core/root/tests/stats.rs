@@ -42,7 +42,7 @@ fn who_is_gone_is_missing_and_not_waited_for() {
     let mut world = flushed(true);
     world.after(T, RootInput::OutputDone);
     world.up(T, 1, Up::Stats(of_leaf()));
-    let actions = world.after(T, RootInput::ChildLost(AgentId(2), "closed".into()));
+    let actions = world.after(T, RootInput::ChildLost(AgentId(2), LossReason::Closed));
     assert_eq!(outcome(&actions), Some(&Outcome::Success), "its ranks had ended before");
     assert_eq!(world.root.stats(DriverCounts::default(), DurationHistogram::default()).members(), 2);
 }
@@ -78,7 +78,7 @@ fn last_words_that_make_no_sense_end_the_link() {
         assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
     }
     let mut world = World::running();
-    world.after(T, RootInput::ChildLost(AgentId(1), "cut".into()));
+    world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
     assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: not_of_it() }), [], "it was content up before");
 }
 
