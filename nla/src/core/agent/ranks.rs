@@ -13,6 +13,7 @@ use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
 
 impl Agent {
+    /// The driver has started own ranks.
     pub(super) fn on_started(&mut self, now: Time, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
@@ -30,6 +31,7 @@ impl Agent {
         }
     }
 
+    /// The driver has not started own ranks.
     pub(super) fn on_not_started(
         &mut self,
         now: Time,
@@ -47,6 +49,7 @@ impl Agent {
         }
     }
 
+    /// An own rank sent a request.
     pub(super) fn on_request(
         &mut self,
         now: Time,
@@ -93,7 +96,7 @@ impl Agent {
             Request::Publish { service, port } => Question::Publish { service, port },
             Request::Lookup { service } => Question::Lookup { service },
             Request::Unpublish { service } => Question::Unpublish { service },
-            Request::Spawn(order) => Question::Spawn(order),
+            Request::Spawn(request) => Question::Spawn(request),
             Request::Connect { job } => Question::Connect { job },
             Request::GetFromJob { job, key } => Question::GetFromJob { job, key },
         };
@@ -101,6 +104,7 @@ impl Agent {
         actions.push(Action::ToParent(Up::Ask { requester, question }));
     }
 
+    /// An own rank's process has ended.
     pub(super) fn on_rank_ended(
         &mut self,
         now: Time,
