@@ -88,7 +88,7 @@ pub enum Input {
     /// All output of the subtree has been written to the parent's link, up to its end. Nothing but the last reports
     /// follows on any link.
     Drained {
-        /// What the driver has counted up to here.
+        /// The driver's counts up to here.
         counted: Box<DriverCounts>,
     },
     /// The time of the last [`Action::WakeAt`] is reached. A stale one is harmless.
@@ -156,7 +156,7 @@ fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Er
     board.is_whole().serialize(serializer)
 }
 
-/// Says how far an agent is in its life.
+/// The phase of an agent's life.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Agents join, ranks are started and served.
@@ -193,7 +193,7 @@ pub struct Agent {
     cache: CachePolicy,
     /// The session's plan asks for statistics.
     reports_stats: bool,
-    /// What the driver has counted, until it is reported.
+    /// The driver's counts, until they are reported.
     counted: Option<Box<DriverCounts>>,
     /// When the launcher sent the session's plan.
     plan_sent: Time,
@@ -415,7 +415,7 @@ impl Agent {
         }
     }
 
-    /// Does what the state calls for, whichever input led to it.
+    /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, actions: &mut Vec<Action>) {
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;

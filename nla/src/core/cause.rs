@@ -9,7 +9,7 @@ use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::TEXT_BYTES_MAX;
 use super::reason::{LossReason, NotStartedReason};
 
-/// What happened to the ranks, or to the agent, that failed.
+/// The cause of a failure of ranks or of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// Ranks could not be started.
@@ -88,7 +88,7 @@ pub enum Exit {
     },
 }
 
-/// A failure: what happened, where and when.
+/// A failure of ranks or of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// When, in session time.
@@ -99,7 +99,7 @@ pub struct Failure {
     pub namespace: NamespaceId,
     /// The ranks that failed; none if it is the agent that failed.
     pub ranks: Ranks,
-    /// What happened.
+    /// The cause.
     pub cause: Cause,
 }
 

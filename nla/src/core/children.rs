@@ -6,7 +6,7 @@ use super::ids::AgentId;
 use super::stats::Stats;
 use super::topology::Subtree;
 
-/// Says how far a child is in its life, as its parent knows.
+/// The stage of a child's life, as its parent knows it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum ChildStage {
     /// The child has not joined yet.
@@ -27,7 +27,7 @@ struct Child {
     stats: Option<Box<Stats>>,
 }
 
-/// Says what the report of a subtree's end means to the parent.
+/// The parent's verdict on the report of a subtree's end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum EndReport {
     /// The subtree has ended.
@@ -48,7 +48,8 @@ impl Children {
         Self::at_stage(parent, ChildStage::Expected)
     }
 
-    /// The children of the root. It is not told when they join: its messages to the others are dropped by the driver.
+    /// The children of the root, which gets no input when they join. The driver drops messages to a child that has not
+    /// joined.
     pub(super) fn joined(root: Subtree) -> Self {
         Self::at_stage(root, ChildStage::Joined)
     }

@@ -20,7 +20,7 @@ use super::limits::FENCE_BYTES_MAX;
 use super::message::Contribution;
 use super::ring::{self, RingPosition, RingSegment};
 
-/// Says why a contribution, or a release, was refused.
+/// The reason why a contribution, or a release, was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FenceError {
     /// It is for another fence than the open one.

@@ -1,7 +1,7 @@
 //! Look-ups in one namespace that wait at one member of the tree for an answer from another.
 //!
 //! Many requests may wait for one key; one look-up is sent. Answers from the parent travel in the same lane as
-//! releases, behind those that they reflect, so they hold for the fence that is open here now. An answer from a child
+//! releases, behind those that they reflect, so they are valid for the fence that is open here now. An answer from a child
 //! may have crossed a release on its way up: then the key is looked up again.
 
 use std::collections::{HashMap, hash_map};
@@ -16,7 +16,7 @@ use super::ids::AgentId;
 use super::limits::FOREIGN_LOOK_UPS_MAX;
 use super::message::Requester;
 
-/// Says where the answer to a get goes.
+/// The destination of the answer to a get.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum ReplyTo {
     /// To one of the agent's own ranks.
@@ -38,7 +38,7 @@ pub(super) enum Peer {
     Child(AgentId),
 }
 
-/// Says what to do with a get.
+/// The next step of a get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum LookUpStep {
     /// Answer it with this.
@@ -49,7 +49,7 @@ pub(super) enum LookUpStep {
     Wait,
 }
 
-/// Says what to do with an answer. Nothing, if no look-up is open for its key.
+/// The effect of a peer's answer. It has none if no look-up is open for its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct AnswerEffect {
     /// The gets that are answered with `result`.
@@ -232,8 +232,8 @@ impl LookUps {
     }
 }
 
-/// Returns the peer to ask after `tried` children, or, as the error, what the cache knows: the entry, or that there is
-/// none.
+/// Returns the peer to ask after `tried` children. The error is the cache's own answer: the entry, or `None` for an
+/// absent key.
 fn next_peer(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Option<Entry>> {
     match cache.look_up(key, tried) {
         Source::Stored(entry) => Err(Some(entry)),

@@ -42,7 +42,7 @@ pub enum Up {
         number: u32,
         /// The ranks.
         ranks: Ranks,
-        /// What they contribute.
+        /// Their contribution.
         contribution: Contribution,
     },
     /// A rank of the subtree has put something, ahead of the fence that makes it visible.
@@ -100,7 +100,7 @@ pub enum Up {
     Ask {
         /// The rank.
         requester: Requester,
-        /// What it asks.
+        /// The question.
         question: Question,
     },
     /// A rank of the subtree asks an agent outside the subtree.
@@ -135,7 +135,7 @@ pub struct Requester {
     pub rank: Rank,
 }
 
-/// What ranks contribute to a fence or a ring. All ranks must contribute the same kind.
+/// The contribution of ranks to a fence or a ring. All ranks must contribute the same kind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Contribution {
     /// To a fence: their puts since the last one.
@@ -144,7 +144,7 @@ pub enum Contribution {
     Ring(RingSegment),
 }
 
-/// What the release of a fence or a ring hands down to a subtree.
+/// The content of the release of a fence or a ring, for one subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ReleaseContent {
     /// Of a fence: the update of all boards.
@@ -153,7 +153,7 @@ pub enum ReleaseContent {
     Ring(RingPosition),
 }
 
-/// What every agent learns about the entries of a fence; the same for all.
+/// The update of all boards and caches after a fence; the same for every agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Update {
     /// All entries that were put; none if there were no puts.
@@ -170,11 +170,11 @@ pub struct Inquiry {
     pub to: AgentId,
     /// The rank.
     pub requester: Requester,
-    /// What the rank asks.
+    /// The request.
     pub kind: InquiryKind,
 }
 
-/// What an agent can be asked.
+/// A request that an agent can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InquiryKind {
     /// Put an attribute of the node that the agent owns.
@@ -238,7 +238,7 @@ impl InquiryKind {
     }
 }
 
-/// What only the root can answer.
+/// A request that only the root can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Question {
     /// MPI_Publish_name.
@@ -334,7 +334,7 @@ pub enum Down {
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
-        /// What the release hands down.
+        /// The content for the subtree.
         content: ReleaseContent,
     },
     /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] answers.

@@ -1,7 +1,7 @@
 //! How a parent treats its children: the part of the root's and of each agent's decisions that is the same.
 //!
-//! Messages from children are checked here before anything is done: a child speaks only for its own subtree. What a
-//! child may not send ends its link, and with that the child is lost.
+//! Messages from children are checked here before anything is done: a child speaks only for its own subtree. A child
+//! that breaks the protocol is cut off: its link is closed, and with that it is lost.
 
 use bytes::Bytes;
 use pmi::{LookUpResult, Puts, Ranks};
@@ -20,7 +20,7 @@ use super::topology::Subtree;
 
 /// The root or an agent, as the parent of its children.
 ///
-/// The required methods are what the two do differently; the provided ones are what they do alike.
+/// The two differ in the required methods and share the provided ones.
 pub(super) trait Parent {
     /// A command to the driver.
     type Action;
@@ -65,7 +65,7 @@ pub(super) trait Parent {
     /// Ranks below ended with code 0.
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited);
 
-    /// A rank below asks what only the root can answer.
+    /// A rank below sent a request that only the root can answer.
     fn on_question(&mut self, requester: Requester, question: Question, actions: &mut Vec<Self::Action>);
 
     /// Answers a get that no child has made.

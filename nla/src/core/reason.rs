@@ -1,7 +1,7 @@
 //! Reasons why a peer was lost, or why ranks and agents were not started.
 //!
-//! Each reason has one [`Display`](std::fmt::Display), which is what the user reads behind "was lost:" or "could not
-//! be started:". In messages and recordings a reason travels as that text, cut to
+//! Each reason has one [`Display`](std::fmt::Display): the text that the user reads behind "was lost:" or "could not be
+//! started:". In messages and recordings a reason travels as that text, cut to
 //! [`TEXT_BYTES_MAX`](super::limits::TEXT_BYTES_MAX), so that the receiver needs no list of the sender's reasons: it
 //! reads the text back as `Reported`.
 
@@ -15,7 +15,7 @@ use super::cause::bounded;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId};
 
-/// Says why an agent, or the link to it, was lost.
+/// The reason why an agent, or the link to it, was lost.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LossReason {
     /// The peer closed the connection.
@@ -59,10 +59,10 @@ pub enum LossReason {
     Reported(String),
 }
 
-/// Says how a peer broke the protocol.
+/// A way in which a peer broke the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Violation {
-    /// The peer contributed to a fence, or to a ring, what it may not.
+    /// The peer's contribution to a fence or a ring was refused.
     #[error("fence {number} of namespace {namespace}: {error}")]
     Fence {
         /// The fence's namespace.
@@ -72,7 +72,7 @@ pub enum Violation {
         /// Why the contribution was refused.
         error: FenceError,
     },
-    /// The peer sent a put ahead of its fence that it may not send.
+    /// The peer's put ahead of its fence was refused.
     #[error("a put for fence {number} of namespace {namespace}: {error}")]
     Put {
         /// The fence's namespace.
@@ -102,7 +102,7 @@ pub enum Violation {
     /// The peer's report of its end contradicts what is known of its subtree, or is its second one.
     #[error("its last word makes no sense")]
     Ended,
-    /// The peer's statistics contradict what is known of its subtree, were not asked for, or came twice.
+    /// The peer's statistics contradict what is known of its subtree, were not asked for, or arrived twice.
     #[error("its statistics make no sense")]
     Stats,
     /// The peer sent more bytes of a lane than it was granted.
@@ -113,13 +113,13 @@ pub enum Violation {
     Framing(String),
 }
 
-/// Says why ranks, or an agent, were not started.
+/// The reason why ranks, or an agent, were not started.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NotStartedReason {
     /// The plan that the parent sent is inconsistent.
     #[error("its plan contradicts itself; that is a bug of ScELA")]
     InvalidPlan,
-    /// The agent cannot start any rank: the system refused what it needs for that.
+    /// The agent cannot start ranks: the system refused a resource that it needs for that.
     #[error("its agent could not set itself up; see SCELA_LOG=debug")]
     SetupFailed,
     /// The session, or the namespace, ended before the ranks were started.

@@ -117,7 +117,7 @@ pub enum Notice {
     Leftovers(u64),
 }
 
-/// What the root needs to know from the beginning.
+/// The plan and the tree of a session.
 #[derive(Clone, Debug)]
 pub struct RootSettings {
     /// The whole tree.
@@ -130,7 +130,7 @@ pub struct RootSettings {
     pub nodes: BTreeMap<AgentId, u32>,
 }
 
-/// Says how far the session is.
+/// The phase of the session.
 #[derive(Debug)]
 enum Phase {
     /// Agents are joining. The time limit starts with the first input.
@@ -299,7 +299,7 @@ impl Root {
         }
     }
 
-    /// Does what the state calls for, whichever input led to it.
+    /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, now: Time, actions: &mut Vec<RootAction>) {
         if matches!(self.phase, Phase::Joining { .. })
             && self.children.all_ready()

@@ -17,7 +17,7 @@ use crate::core::ring::RingPosition;
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
 
-/// Says how far one of the agent's own ranks is in its life.
+/// The stage of an own rank's life.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// The driver was told to start it.
@@ -36,7 +36,7 @@ struct LocalRank {
     fences: u32,
     /// It waits in the open fence for an answer.
     waiting: bool,
-    /// Its failure was reported, so the way in which its process ends is not another one.
+    /// Its failure was reported, so the end of its process is not reported as another one.
     failed: bool,
     /// It has spoken PMI and not finalized it.
     active: bool,
@@ -52,7 +52,7 @@ impl LocalRank {
     }
 }
 
-/// Says in which state a rank was when it ended.
+/// The state of a rank when it ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndState {
     /// The number of fences at which it had arrived.
@@ -305,7 +305,7 @@ impl Namespace {
 
     // ---- reports to the parent ----
 
-    /// Notes ranks that ended with code 0. The parent is told of several together.
+    /// Notes ranks that ended with code 0, to report several together.
     pub(super) fn note_exited(&mut self, now: Time, exited: &Exited) {
         self.exits.entry((exited.fences, exited.unfinished)).or_default().union_with(&exited.ranks);
         self.exits_since.get_or_insert(now);

@@ -28,7 +28,7 @@ use super::ids::AgentId;
 use super::limits::CACHE_ENTRIES_DEFAULT;
 use super::message::Update;
 
-/// Says which entries of bulletin boards agents store.
+/// The rule by which agents store entries of bulletin boards.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CachePolicy {
     /// HCS, hierarchical caching, simple: each put travels by itself.
@@ -135,7 +135,7 @@ impl CacheLocation {
     }
 }
 
-/// Says where the value of a key can be had.
+/// The source of the value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Source {
     /// This cache stores the entry.
@@ -196,7 +196,7 @@ impl CachePeaks {
     }
 }
 
-/// What one member of the tree stores of one namespace's board.
+/// The part of one namespace's board that one member of the tree stores.
 ///
 /// The calls of a fence are [`Cache::pass`] for each put ahead of it, then [`Cache::gather`] when all ranks of the
 /// subtree have arrived (at the root [`Cache::close`] instead), then [`Cache::release`].
@@ -222,7 +222,7 @@ pub(super) trait Cache: fmt::Debug + Send {
     /// released.
     fn release(&mut self, update: Update) -> Option<Epoch>;
 
-    /// Says where the value of a key can be had, after `tried` children were asked and did not have it.
+    /// Returns the source of a key's value, after `tried` children were asked and did not have it.
     fn look_up(&mut self, key: &[u8], tried: usize) -> Source;
 
     /// Stores the answer of a peer. The entry owns its memory: storing it keeps no larger buffer alive.

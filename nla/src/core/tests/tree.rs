@@ -35,7 +35,7 @@ pub(super) struct Tree {
     answers: BTreeMap<(NamespaceId, Rank), Answer>,
     /// The number of messages sent.
     pub(super) messages: usize,
-    /// What each member of the tree sent, as its driver would count it.
+    /// The traffic of each member of the tree, as its driver would count it.
     pub(super) counted: BTreeMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
     seed: u64,
