@@ -1,4 +1,4 @@
-//! `cargo bench -p benches --bench caches`: what the four cache policies cost over trees of many agents.
+//! `cargo bench -p benches --bench caches`: the cost of each cache policy over trees of many agents.
 
 use std::process::ExitCode;
 

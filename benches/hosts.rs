@@ -1,11 +1,12 @@
-//! `cargo bench -p benches --bench hosts`: how long a job of empty programs takes over ssh, on hosts that are
-//! namespaces of this machine, beside Hydra on the same hosts. Needs root, sshd and mpiexec.hydra.
+//! `cargo bench -p benches --bench hosts`: the time of a job of empty programs over ssh, with scela-run
+//! and with Hydra. The hosts are network namespaces of this machine. Needs root, sshd and
+//! mpiexec.hydra.
 //!
-//! All hosts share this machine's cores, and nearly all of the time is ssh's own cryptography: what is
-//! compared is what each launcher adds to it. The processor time is that of the whole machine until the last daemon
-//! of the run has ended, also after its launcher.
+//! All hosts share this machine's cores, and nearly all of the time is ssh's cryptography: the
+//! comparison is of what each launcher adds to it. The processor time is that of the whole machine
+//! until the last daemon of the run has ended, which may be after its launcher.
 //!
-//! With `--slurm`, the hosts are as many slurmd of this machine, in one allocation, and the rival is
+//! With `--slurm`, the hosts are slurmd processes of this machine in one allocation, and the rival is
 //! `srun --mpi=pmi2`. Needs root and slurm-wlm.
 
 use std::path::{Path, PathBuf};
@@ -20,19 +21,19 @@ use clap::{Arg, ArgMatches, value_parser};
 use nix::unistd::getpid;
 use tests::{Cluster, Slurm};
 
-/// Names of rivals, and their words.
+/// Names and command lines of the launchers to compare.
 type Rivals = Vec<(&'static str, Vec<String>)>;
 
 fn main() -> ExitCode {
     let arguments = arguments();
     if let Err(error) = isolate() {
-        eprintln!("some daemons will not be waited for: {error}");
+        eprintln!("cannot become a subreaper, so the times exclude daemons that outlive their launcher: {error}");
     }
     let result = if arguments.get_flag("slurm") { in_slurm(&arguments) } else { over_ssh(&arguments) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("there can be no hosts here: {why}");
+            eprintln!("cannot set up hosts on this machine: {why}");
             ExitCode::FAILURE
         }
     }
@@ -88,14 +89,14 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let ours = |options: &[&str]| words_of(&scela, options);
     let ppn = ppn.to_string();
     let hydra = ["mpiexec.hydra", "-f", &file, "-np", &np, "-ppn", &ppn, &program].map(str::to_owned).to_vec();
-    // What the secure shell takes by itself, and with as many processes as there are ranks.
+    // The time of ssh itself, and of ssh with as many processes as there are ranks.
     let sessions = |what: &str| {
         let each = format!("ssh -T -x -o BatchMode=yes $host '{what}' </dev/null & done; wait");
         ["sh", "-c", &format!("exec <{file}; while read host; do {each}")].map(str::to_owned).to_vec()
     };
     let ranks = format!("for rank in $(seq {ppn}); do {program} & done; wait");
     let mut rivals = Vec::new();
-    // Sessions that are refused would look quick.
+    // sshd refuses connections beyond the limit, which would look fast.
     if number("limit") == 0 {
         rivals.push(("ssh HOST true, all at once", sessions("true")));
         rivals.push(("ssh HOST, PPN times the program", sessions(&ranks)));
@@ -124,20 +125,21 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     Ok(())
 }
 
-/// The program that is measured.
+/// Returns the path of the measured scela-run.
 fn scela() -> String {
     let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
     scela.display().to_string()
 }
 
-/// Of a run: until its launcher has ended, and what processors did until all that it has begun had. In seconds.
+/// The times of a run in seconds: `wall` until its launcher has ended, `processors` until all its
+/// processes have.
 struct Took {
     wall: f64,
     processors: f64,
 }
 
-/// Runs all in rounds, and prints how long they took. None begins before the processes of the one before have ended:
-/// a daemon of a session ends after the session.
+/// Runs all launchers in rounds and prints their times. Each run starts after all processes of the one
+/// before have ended, since a daemon may outlive its launcher.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
     let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
     let (hosts, ppn, runs) = (number("hosts"), number("ppn"), number("rounds"));
@@ -146,15 +148,15 @@ fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) 
         parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
     };
     let turns: Vec<_> = rivals.iter().filter(|(name, _)| wanted(name)).collect();
-    println!("{hosts} hosts, {ppn} ranks on each, {runs} rounds; medians, ratios to the last within rounds");
-    println!("{:36} {:>7} {:>7} {:>7} {:>7}   {:>10} {:>7}", "", "s", "least", "most", "ratio", "processors", "ratio");
+    println!("{hosts} hosts, {ppn} ranks on each, {runs} rounds; medians; ratios to the last launcher within rounds");
+    println!("{:36} {:>7} {:>7} {:>7} {:>7}   {:>10} {:>7}", "", "s", "min", "max", "ratio", "processors", "ratio");
     let before = descendants(getpid()).len();
     let all = rounds(&turns, runs, |_, (name, words)| {
         let busy = processors_busy();
         let wall = run(command(words));
         let left = || descendants(getpid()).len().saturating_sub(before);
         if tests::eventually(|| (left() == 0).then_some(())).is_none() {
-            eprintln!("{name}: {} processes more than at first", left());
+            eprintln!("{name}: {} processes are left after the run", left());
         }
         Ok(Took { wall: wall?, processors: processors_busy() - busy })
     });
@@ -171,18 +173,19 @@ fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) 
         let [wall, least, most, ratio, processors, their_ratio] = cells.map(|cell| cell.unwrap_or(f64::NAN));
         println!("{name:36} {wall:7.3} {least:7.3} {most:7.3} {ratio:7.2}   {processors:10.2} {their_ratio:7.2}");
         if let Some((count, why)) = series.voids() {
-            println!("  {count} of {runs} do not count: {why}");
+            println!("  {count} of {runs} runs excluded: {why}");
         }
     }
 }
 
-/// How long this machine's processors have been at work since it began, all together, in seconds.
+/// Returns the time that this machine's processors have been busy since boot, in seconds.
 fn processors_busy() -> f64 {
     const TICKS_PER_SECOND: f64 = 100.0;
     let all = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks =
         all.lines().next().unwrap_or_default().split_whitespace().skip(1).map(|word| word.parse().unwrap_or(0.0));
-    // user, nice, system, idle, iowait, irq, softirq; what follows is others' or counted already.
+    // user, nice, system, idle, iowait, irq, softirq. The fields after them are steal time, or counted
+    // already.
     let ticks: Vec<f64> = ticks.take(7).collect();
     (ticks.iter().sum::<f64>() - ticks.iter().skip(3).take(2).sum::<f64>()) / TICKS_PER_SECOND
 }
@@ -192,25 +195,30 @@ fn arguments() -> ArgMatches {
         Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
     };
     clap::Command::new("hosts")
-        .arg(number("hosts", "32", "how many hosts"))
-        .arg(number("ppn", "16", "ranks on each"))
-        .arg(number("rounds", "5", "how often each launcher is run"))
+        .arg(number("hosts", "32", "number of hosts"))
+        .arg(number("ppn", "16", "ranks per host"))
+        .arg(number("rounds", "5", "number of runs of each launcher"))
         .arg(number("delay", "0", "milliseconds by which each login is delayed"))
-        .arg(number("limit", "0", "connections to sshd that may be open at a time; 0: any number"))
-        .arg(Arg::new("only").long("only").value_delimiter(',').help("parts of the names of those that are run"))
-        .arg(Arg::new("also").long("also").value_name("PROGRAM").help("another build of scela-run, beside this one"))
-        .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("in an allocation of Slurm"))
-        .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("leave rivals out"))
-        // Cargo's own word to benchmarks.
+        .arg(number("limit", "0", "maximum number of open connections to an sshd; 0: no limit"))
+        .arg(
+            Arg::new("only")
+                .long("only")
+                .value_delimiter(',')
+                .help("run only launchers whose names contain one of these"),
+        )
+        .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))
+        .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("run in a Slurm allocation"))
+        .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("do not run Hydra"))
+        // Cargo passes this option to benchmarks.
         .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
         .get_matches()
 }
 
 fn compile_empty(directory: &Path, to: &Path) {
     let source = directory.join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").expect("a source can be written");
+    std::fs::write(&source, "int main(void) { return 0; }\n").expect("failed to write the source");
     let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(to).arg(&source).status();
-    assert!(status.is_ok_and(|status| status.success()), "cc compiles an empty program");
+    assert!(status.is_ok_and(|status| status.success()), "cc cannot compile an empty program");
 }
 
 fn run(mut command: Command) -> Result<f64, Void> {

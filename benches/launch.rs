@@ -1,4 +1,4 @@
-//! `cargo bench -p benches --bench launch`: scela-run beside the kernel's floor and the launchers installed here.
+//! `cargo bench -p benches --bench launch`: scela-run, the kernel's floor and the launchers installed here.
 
 use std::process::ExitCode;
 

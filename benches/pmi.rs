@@ -1,4 +1,4 @@
-//! `cargo bench -p benches --bench pmi`: what ranks pay for PMI, over the wire and through libpmi.so.
+//! `cargo bench -p benches --bench pmi`: the cost of PMI for ranks, over the wire and through libpmi.so.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,11 @@
-//! Gives the shared library the name under which programs were linked with Slurm's, and has it stay
-//! once it is loaded: a program that opens and closes it again finds its tie to the launcher again.
+//! Links libpmi.so and libpmi2.so (both packages use this script) with the soname under which programs
+//! were linked with Slurm's libraries. `nodelete` keeps the library loaded after dlclose, so that a
+//! program that opens it again finds its connection to the launcher.
 
 fn main() {
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libpmi.so.0");
+    let package = std::env::var("CARGO_PKG_NAME").expect("Cargo sets CARGO_PKG_NAME");
+    let library = package.strip_suffix("-c").expect("the package is named after its library");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{library}.so.0");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=Cargo.toml");
 }

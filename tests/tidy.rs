@@ -34,7 +34,7 @@ fn files() -> Vec<PathBuf> {
             let name = entry.file_name();
             if path.is_dir() && name != "target" && name != ".git" {
                 below(&path, found);
-            } else if path.is_file() {
+            } else if path.is_file() && name != ".git" {
                 found.push(path);
             }
         }
@@ -230,7 +230,7 @@ fn cores_do_nothing_but_decide() {
     ];
     nobody_mentions(
         |source| source.product_lines(),
-        &sources_in(&["pmi/src/", "nla/src/core/"]),
+        &sources_in(&["pmi/src/", "nla/src/core/", "nla/src/bootstrap/decide/"]),
         &words,
         "cores have no clock, sockets, threads, processes, files or randomness: what they need is an argument",
     );
@@ -244,8 +244,10 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "benches",
         "bytes",
         "clap",
+        "dashmap",
         "launcher",
         "libc",
+        "lru",
         "nix",
         "nla",
         "pmi",
@@ -253,6 +255,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "serde",
         "serde_bytes",
         "serde_json",
+        "sha2",
         "sim",
         "snow",
         "strsim",
@@ -284,7 +287,8 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
 fn dependencies_point_one_way() {
     // tracing is a facade: without a subscriber it does nothing, and with one the subscriber does the I/O.
     only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes", "tracing"]);
-    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes"]);
+    only_uses(&["nla/src/bootstrap/decide/"], &["serde"]);
+    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
         nobody_mentions(|source| source.product_lines(), &sources_in(places), words, &rule);
@@ -299,6 +303,112 @@ fn dependencies_point_one_way() {
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
     // The crate at the top is called pmi itself.
     only_uses(&["libpmi-c/src/", "libpmi-c/pmi2/src/"], &["attachment", "libc"]);
+}
+
+/// The chapters of the launcher, in the order of launcher/src/lib.rs: each depends only on those before it.
+const LAUNCHER_CHAPTERS: &[&str] = &["exit", "cluster", "plan", "run", "forecast", "cli"];
+
+/// The chapters of the launcher that a line of its code names, in a path from the root of the crate or in one that
+/// climbs there by `super`.
+fn chapters_named(code: &str) -> Vec<&'static str> {
+    let is_named =
+        |chapter: &&&str| ["crate", "super"].iter().any(|from| mentions(code, &format!("{from}::{chapter}")));
+    LAUNCHER_CHAPTERS.iter().filter(is_named).copied().collect()
+}
+
+#[test]
+fn launcher_chapters_depend_one_way() {
+    let mut offences = Offences::default();
+    for source in sources_in(&["launcher/src/"]) {
+        let place = source.path.trim_start_matches("launcher/src/");
+        let chapter = place.split('/').next().unwrap_or_default().trim_end_matches(".rs");
+        if ["lib", "main"].contains(&chapter) {
+            continue;
+        }
+        let Some(own) = LAUNCHER_CHAPTERS.iter().position(|known| *known == chapter) else {
+            offences.add(&source.path, 1, "a chapter without a place in the order of LAUNCHER_CHAPTERS");
+            continue;
+        };
+        for line in source.product_lines() {
+            if mentions(&line.code, "crate::{") {
+                offences.add(&source.path, line.number, "name each chapter in a path of its own, not in crate::{...}");
+            }
+            for other in chapters_named(&line.code) {
+                if LAUNCHER_CHAPTERS.iter().position(|known| *known == other) > Some(own) {
+                    offences.add(&source.path, line.number, format!("{chapter} depends on {other}"));
+                }
+            }
+        }
+    }
+    offences.none(&format!("each chapter of the launcher depends only on those before it: {LAUNCHER_CHAPTERS:?}"));
+}
+
+#[test]
+fn paths_to_chapters_are_found() {
+    assert_eq!(chapters_named("use crate::cli::Typed;"), ["cli"]);
+    assert_eq!(
+        chapters_named("crate::run::session::run(super::super::forecast::model::COUNT_MAX)"),
+        ["run", "forecast"]
+    );
+    assert!(chapters_named("use crate::runner; let planned = planes::plan(); ncrate::cli::x").is_empty());
+}
+
+/// Bootstrap's decisions use messages, the core's values, and no code that has effects.
+#[test]
+fn decisions_of_bootstrap_know_no_effects() {
+    let allowed = ["crate::bootstrap::protocol::", "crate::core::", "crate::link::Reach", "crate::wire::TreePosition"];
+    let mut offences = Offences::default();
+    for source in sources_in(&["nla/src/bootstrap/decide/"]) {
+        for line in source.product_lines() {
+            let paths = line.code.match_indices("crate::").map(|(at, _)| &line.code[at..]);
+            // `pub(in crate::bootstrap)` is no use.
+            let used = paths.filter(|path| !path.starts_with("crate::bootstrap)"));
+            for path in used.filter(|path| !allowed.iter().any(|allowed| path.starts_with(allowed))) {
+                offences.add(&source.path, line.number, path);
+            }
+            if mentions(&line.code, "super::super") {
+                offences.add(&source.path, line.number, "super::super");
+            }
+        }
+    }
+    offences.none("nla/src/bootstrap/decide uses nothing of this crate but values");
+}
+
+/// The contents of the strings in a line, or an empty text for a comment.
+fn strings(line: &Line<'_>) -> String {
+    if line.text.trim_start().starts_with("//") {
+        return String::new();
+    }
+    let is_blank = |(at, _): &(usize, char)| line.code.as_bytes().get(*at).is_none_or(|byte| *byte == b' ');
+    line.text.char_indices().filter(is_blank).map(|(_, letter)| letter).collect()
+}
+
+/// What commands that start agents say, and which options the user may try, is known to bootstrap and to the launcher.
+#[test]
+fn phrases_and_options_stay_out_of_the_core() {
+    const PHRASES: [&str; 8] = [
+        "Permission denied",
+        "publickey",
+        "Connection refused",
+        "Could not resolve",
+        "Host key",
+        "kex_exchange",
+        "command not found",
+        "srun",
+    ];
+    let mut offences = Offences::default();
+    for source in sources_in(&["nla/src/core/", "nla/src/wire/", "nla/src/link/"]) {
+        for line in source.product_lines() {
+            let text = strings(&line);
+            let has_option = text
+                .match_indices("--")
+                .any(|(at, _)| text[at + 2..].starts_with(|letter: char| letter.is_ascii_lowercase()));
+            if has_option || PHRASES.iter().any(|phrase| text.contains(phrase)) {
+                offences.add(&source.path, line.number, line.text.trim());
+            }
+        }
+    }
+    offences.none("no phrase of OpenSSH, a shell or srun, and no command-line option, stands in the core");
 }
 
 /// The names under `[section]` of a manifest.
@@ -324,7 +434,9 @@ fn dependencies_are_the_allowed_ones() {
         "sim",
         "bytes",
         "clap",
+        "dashmap",
         "libc",
+        "lru",
         "nix",
         "object",
         "proptest",
@@ -332,6 +444,7 @@ fn dependencies_are_the_allowed_ones() {
         "serde",
         "serde_bytes",
         "serde_json",
+        "sha2",
         "snow",
         "strsim",
         "tempfile",
@@ -506,11 +619,11 @@ fn modules(path: &str, is_root: bool) -> Vec<String> {
     found
 }
 
-/// The pairs of strings in the table `EXIT_CODES` of the command line.
+/// The pairs of strings in the launcher's table `EXIT_CODES`.
 fn exit_codes() -> Vec<(String, String)> {
-    let text = read(&root().join("launcher/src/cli/help.rs"));
+    let text = read(&root().join("launcher/src/exit.rs"));
     let table = text.split("pub const EXIT_CODES").nth(1).and_then(|rest| rest.split("];").next());
-    let rows = table.expect("help.rs has the table").lines().filter_map(|line| {
+    let rows = table.expect("exit.rs has the table").lines().filter_map(|line| {
         let row = line.trim().strip_prefix("(\"")?.strip_suffix("\"),")?;
         row.split_once("\", \"").map(|(code, meaning)| (code.to_owned(), meaning.to_owned()))
     });

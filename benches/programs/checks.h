@@ -1,7 +1,7 @@
-/* The checks: was this rank started with what a rank is promised (design.md, section 4)?
+/* Checks that a rank was started in the environment that it is promised (design.md, section 4).
  *
- * They cost a handful of system calls, so that the time is the launcher's and not theirs: one poll() asks about all
- * descriptors at once, where a walk through /proc/self/fd would cost as much as the start itself. */
+ * They cost a handful of system calls, so that the measured time is the launcher's: one poll() checks all
+ * descriptors, where reading /proc/self/fd would take as long as the start itself. */
 #ifndef CHECKS_H
 #define CHECKS_H
 
@@ -13,7 +13,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-enum { DESCRIPTORS_MAX = 256 };   /* looked at: 3 up to this; a leak starts low */
+enum { DESCRIPTORS_MAX = 256 };   /* checked: 3 up to this; leaked descriptors have low numbers */
 
 static inline int env_number(const char *name)
 {
@@ -21,7 +21,7 @@ static inline int env_number(const char *name)
     return text && *text ? atoi(text) : -1;
 }
 
-/* The rank, by whatever name this launcher gives it. */
+/* Returns the rank, from the variable that this launcher sets. */
 static inline int rank_of_environment(void)
 {
     static const char *const names[] = { "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID" };
@@ -51,7 +51,7 @@ static inline int is_stream_socket(int fd)
         && getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0;
 }
 
-/* Descriptor slots: 3 and up, and last PMI_FD, which may lie beyond. */
+/* Slots of poll(): descriptors from 3, and last PMI_FD, which may be larger. */
 static inline unsigned char check_descriptors(int pmi_fd)
 {
     struct pollfd slots[DESCRIPTORS_MAX - 3 + 1];
@@ -71,7 +71,7 @@ static inline unsigned char check_descriptors(int pmi_fd)
     return wrong;
 }
 
-/* `with_pmi`: 0 where nobody serves PMI, as under the floor. */
+/* `with_pmi` is 0 if the launcher does not serve PMI, like the floor. */
 static inline unsigned char check_start(const struct page *page, int with_pmi)
 {
     int pmi_fd = with_pmi ? env_number("PMI_FD") : -1;

@@ -1,6 +1,6 @@
-/* What the PMI programs ask of a client. One of two is compiled in: wire.h, or, where PMI_LIBRARY is the path of a
- * libpmi.so, library.h. Both have these functions, which count in `wrong` what goes wrong (PROTOCOL) instead of ending
- * the program, except where the server is gone: then `client_lost` is called, which marks and leaves. */
+/* The client functions of the PMI programs, with two implementations: wire.h, or library.h if PMI_LIBRARY is the path
+ * of a libpmi.so. They record failures in `wrong` (PROTOCOL) and continue, except if the server has disconnected:
+ * then they call `client_lost`, which writes the mark and exits. */
 #ifndef CLIENT_H
 #define CLIENT_H
 
@@ -14,10 +14,10 @@ static void client_lost(void) __attribute__((noreturn));
 
 static void client_init(void);
 static void client_put(const char *key, const char *value);
-static void client_commit(void);       /* what was put is for the next fence */
-static int client_get(const char *key, char *into, size_t size);   /* 1: it is there */
-static void client_enter_fence(void);  /* says that this rank is there, where a client can without waiting */
-static void client_leave_fence(void);  /* waits for the others */
+static void client_commit(void);       /* the next fence publishes all puts */
+static int client_get(const char *key, char *into, size_t size);   /* 1 if the key exists */
+static void client_enter_fence(void);  /* arrives at the fence, if the client can do so without waiting */
+static void client_leave_fence(void);  /* waits for the other ranks */
 static void client_finalize(void);
 
 static inline void client_fence(void)

@@ -1,5 +1,5 @@
-/* The empty program: `empty PAGE pmi|bare`. It looks at what it was given, marks its rank and leaves; `bare` is for
- * launchers that serve no PMI, the floor above all. */
+/* The empty program: `empty PAGE pmi|bare`. It checks its environment, marks its rank and exits; `bare` is for
+ * launchers that do not serve PMI, such as the floor. */
 #include "checks.h"
 
 int main(int argc, char **argv)

@@ -1,9 +1,9 @@
 /* The kernel's floor: `floor PAGE PROGRAM WORKERS`.
  *
- * As many processes as there are cores each posix_spawn their share of the ranks, one after another, and reap them.
- * Nothing is served, read or forwarded: no launcher can be faster than this. A small static program does it, not the
- * bench, so that nobody's page tables or descriptors weigh on it. The time, from before the first worker is forked to
- * after the last is reaped, is left in the page. */
+ * One worker process per core starts its share of the ranks with posix_spawn, one after another, and reaps them.
+ * Nothing is served, read or forwarded: no launcher can be faster. This is a small static program rather than the
+ * bench itself, so that no large page tables or extra descriptors slow it down. It writes its time to the page, from
+ * before the first worker is forked until the last one is reaped. */
 #define _GNU_SOURCE
 #include "page.h"
 
@@ -17,7 +17,7 @@ extern char **environ;
 
 enum { EXIT_SPAWN = 92, EXIT_CHILD = 93 };
 
-/* Reaps until there are no children; false when one of them failed. */
+/* Reaps all children; returns 0 if one of them failed. */
 static int reap_all(void)
 {
     int status, good = 1;

@@ -1,7 +1,7 @@
-/* A client that calls libpmi.so (client.h says which functions there are).
+/* The client functions (client.h) by calls of libpmi.so.
  *
- * The library is loaded by its path, and only when the program says so: no other libpmi can slip in, and a program can
- * look at its memory before there is a library. */
+ * The library is loaded by its path, and only in client_init: no other libpmi can take its place, and a program can
+ * read its memory use before the library is loaded. */
 #ifndef LIBRARY_H
 #define LIBRARY_H
 
@@ -66,7 +66,7 @@ static inline int client_get(const char *key, char *into, size_t size)
     return client.get(client.name, key, into, (int)size) == PMI_SUCCESS;
 }
 
-/* The C interface has no halves of a fence: leaving is all of it. */
+/* The C interface does not separate arrival and wait: client_leave_fence does both. */
 static inline void client_enter_fence(void) {}
 
 static inline void client_leave_fence(void)

@@ -1,9 +1,9 @@
-/* The page: what the bench shares with every program that it starts.
+/* The page: memory that the bench shares with every program that it starts.
  *
- * The bench makes the file in /dev/shm, fills in the header and passes its path as the first argument. Ranks find
- * there what they were promised, mark that they were here, and leave their times. benches/src/page.rs is the other
- * side of this layout: 64-bit words in native order, then one mark per rank, then the samples, whose meaning is the
- * program's and its section's. */
+ * The bench creates the file in /dev/shm, fills in the header and passes its path as the first argument. Ranks read
+ * there what they should find, write their marks, and store their times. benches/src/page.rs is the other side of
+ * this layout: 64-bit words in native order, then one mark per rank, then the samples, whose meaning depends on the
+ * program. */
 #ifndef PAGE_H
 #define PAGE_H
 
@@ -20,38 +20,38 @@
 #include <unistd.h>
 
 struct page {
-    uint64_t np;                  /* how many ranks there should be */
-    uint64_t nofile;              /* the bench's soft RLIMIT_NOFILE, which is what a rank should have */
-    uint64_t fences;              /* how many fences to measure */
-    uint64_t seconds;             /* a rank that runs for longer than this ends itself */
-    uint64_t samples;             /* offset of the samples */
-    _Atomic uint64_t go;          /* set by the bench: sleepers may leave */
+    uint64_t np;                  /* the number of ranks */
+    uint64_t nofile;              /* the bench's soft RLIMIT_NOFILE, which ranks should have */
+    uint64_t fences;              /* the number of fences to measure */
+    uint64_t seconds;             /* the time after which a rank exits by itself */
+    uint64_t samples;             /* the offset of the samples */
+    _Atomic uint64_t go;          /* set by the bench: waiting ranks may continue */
     _Atomic uint64_t start_ns;    /* the earliest start, CLOCK_MONOTONIC */
     _Atomic uint64_t end_ns;      /* the latest end */
-    _Atomic uint64_t bytes;       /* what the flooders wrote */
-    uint64_t value_min;           /* the shortest value, in bytes */
-    uint64_t value_max;           /* the longest */
-    uint64_t keys;                /* how many entries each rank puts */
-    uint64_t gets;                /* how many times of each kind to take of a get */
-    _Atomic uint32_t arrived;     /* how many ranks came to meet */
-    _Atomic uint32_t met;         /* a futex: 1 when all have */
+    _Atomic uint64_t bytes;       /* the number of bytes written to stdout in flood mode */
+    uint64_t value_min;           /* the smallest size of a value in bytes */
+    uint64_t value_max;           /* the largest */
+    uint64_t keys;                /* the number of entries that each rank puts */
+    uint64_t gets;                /* the number of gets to measure of each kind */
+    _Atomic uint32_t arrived;     /* the number of ranks that have arrived in page_meet */
+    _Atomic uint32_t met;         /* a futex: 1 once all have arrived */
     uint64_t reserved[2];
-    unsigned char mark[];         /* by rank: 0 is missing */
+    unsigned char mark[];         /* by rank: 0 until it is written */
 };
 
-/* A mark: HERE, and what was wrong. */
+/* A mark: HERE and the faults. */
 enum {
     HERE = 0x80,
     NO_SOCKET = 0x01,             /* PMI_FD is not a live stream socket */
-    OPEN_DESCRIPTOR = 0x02,       /* something besides 0, 1, 2 and PMI_FD is open */
+    OPEN_DESCRIPTOR = 0x02,       /* a descriptor other than 0, 1, 2 and PMI_FD is open */
     NO_GROUP = 0x04,              /* not the leader of its own process group */
     OTHER_LIMIT = 0x08,           /* RLIMIT_NOFILE is not the shell's */
-    WRONG_VALUE = 0x10,           /* a get answered something else than was put */
-    PROTOCOL = 0x20,              /* the server broke off, or said something else than PMI */
-    WRONG_SIZE = 0x40,            /* PMI_SIZE is not the number of ranks asked for */
+    WRONG_VALUE = 0x10,           /* a get returned a value other than the one put */
+    PROTOCOL = 0x20,              /* the PMI connection broke, or a reply was out of order */
+    WRONG_SIZE = 0x40,            /* PMI_SIZE is not the requested number of ranks */
 };
 
-/* Exit statuses of a program that cannot even leave a mark. */
+/* Exit codes of a program that cannot write its mark. */
 enum { EXIT_NO_PAGE = 90, EXIT_NO_RANK = 91, EXIT_NO_LIBRARY = 94 };
 
 static inline struct page *page_open(const char *path)
@@ -69,7 +69,7 @@ static inline struct page *page_open(const char *path)
 
 static inline uint64_t *page_samples(struct page *page) { return (uint64_t *)((char *)page + page->samples); }
 
-/* Waits until all ranks are here, without a word to the launcher. */
+/* Waits until all ranks have arrived, without PMI. */
 static inline void page_meet(struct page *page)
 {
     if (atomic_fetch_add(&page->arrived, 1) + 1 == page->np) {

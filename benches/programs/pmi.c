@@ -1,19 +1,20 @@
-/* The PMI programs, one per mode: `pmi PAGE MODE`. They are compiled twice: with a client of the wire, and with one that
- * calls libpmi.so (client.h).
+/* The PMI programs, one per mode: `pmi PAGE MODE`. They are compiled twice: with a client of the wire protocol, and
+ * with one that calls libpmi.so (client.h).
  *
- *   hello   init, put, fence, get 2, fence, finalize: what the shortest MPI program asks of PMI
- *   1:2     the same, timed inside: from the first fence, when all are ready, to the last rank's last get
+ *   hello   init, put, fence, get 2, fence, finalize: the PMI calls of the shortest MPI program
+ *   1:2     the same, with the time measured inside: from the first fence, when all are ready, to the last rank's
+ *           last get
  *   1:p     likewise, but each rank gets all entries, in an order of its own
- *   fence   one fence after another, each timed
- *   flood   as fence, while a second thread of the upper half's ranks writes lines to stdout as fast as it can;
- *           their first threads go on fencing, so that a full pipe never keeps a rank from its fence
- *   sleep   all ranks but rank 0 wait in a fence until the bench has looked at the launcher's memory
- *   get     rank 0 times single gets and batches of them, while all others wait in a fence
- *   memory  1:p, with a look at this process's own memory before its client is there and after it has done all; then
- *           as sleep
- *   rounds  1:2 in as many rounds as each rank has entries, one new entry in each; then as sleep
+ *   fence   fences in a loop, each measured
+ *   flood   as fence, while a second thread in each rank of the upper half writes lines to stdout as fast as it
+ *           can; their first threads continue with fences, so that a full pipe never delays a rank's arrival
+ *   sleep   all ranks but rank 0 wait in a fence until the bench has measured the memory of the launcher
+ *   get     rank 0 measures single gets and batches of them, while all others wait in a fence
+ *   memory  1:p, with this process's private memory before PMI is initialised and after all gets; then as sleep
+ *   rounds  1:2 in as many rounds as each rank has entries, with a new entry in each; then as sleep
  *
- * The mark is left last: a rank that marked has finalized (sleep, memory, rounds: has entered its fence). */
+ * The mark is written last: a rank that has written it has finalised (sleep, memory, rounds: has entered its
+ * fence). */
 #define _GNU_SOURCE
 #include "values.h"
 
@@ -63,7 +64,7 @@ static void hello(void)
     get_entry(page, neighbour(1));
 }
 
-/* All entries, shuffled with a seed that is this rank's and the same in every run. */
+/* Returns the numbers of all entries, shuffled with a seed that depends on the rank only. */
 static uint32_t *shuffled(uint64_t count)
 {
     uint64_t seed = 0x9e3779b97f4a7c15u * (uint64_t)(rank + 1);
@@ -96,7 +97,7 @@ static void exchange_all(void)
     note_end(page, now_ns());
 }
 
-/* The first tenth, in which pipes fill and caches warm, is not kept. */
+/* Does not store the first tenth, in which pipes fill up and caches warm up. */
 static void fences(void)
 {
     uint64_t warm = page->fences / 10, *times = allocated(page->fences, 2 * sizeof *times);
@@ -165,7 +166,7 @@ static void sleep_in_fence(void)
     client_leave_fence();
 }
 
-/* `count` keys of the board, or as many that are not there, in random order. */
+/* Returns `count` random keys: with prefix "card-" keys of the board, with another prefix absent ones. */
 static char (*random_keys(uint64_t count, const char *prefix))[KEY_BYTES]
 {
     uint64_t entries = page->np * page->keys, seed = 0x2545f4914f6cdd1du;
@@ -175,25 +176,25 @@ static char (*random_keys(uint64_t count, const char *prefix))[KEY_BYTES]
     return keys;
 }
 
-static inline void check_get(const char *key, int is_there)
+static inline void check_get(const char *key, int exists)
 {
-    if (client_get(key, entry.value, sizeof entry.value) != is_there)
+    if (client_get(key, entry.value, sizeof entry.value) != exists)
         wrong |= WRONG_VALUE;
 }
 
-/* Leaves `page->gets` times of one get each, then as many of a batch each. */
-static uint64_t *time_gets(const char *prefix, int is_there, uint64_t *into)
+/* Stores `page->gets` times of one get each, then as many of a batch each. */
+static uint64_t *time_gets(const char *prefix, int exists, uint64_t *into)
 {
     char (*keys)[KEY_BYTES] = random_keys(page->gets * BATCH_GETS, prefix);
     for (uint64_t i = 0; i < page->gets; i++) {
         uint64_t before = now_ns();
-        check_get(keys[i], is_there);
+        check_get(keys[i], exists);
         *into++ = now_ns() - before;
     }
     for (uint64_t i = 0; i < page->gets; i++) {
         uint64_t before = now_ns();
         for (uint64_t k = 0; k < BATCH_GETS; k++)
-            check_get(keys[i * BATCH_GETS + k], is_there);
+            check_get(keys[i * BATCH_GETS + k], exists);
         *into++ = now_ns() - before;
     }
     free(keys);
@@ -202,7 +203,7 @@ static uint64_t *time_gets(const char *prefix, int is_there, uint64_t *into)
 
 static void times_of_gets(void)
 {
-    /* Those that have said so still need a moment to get into their fence. */
+    /* Ranks that have counted themselves still need a moment to enter their fence. */
     const struct timespec moment = { .tv_nsec = 50000000 };
     put_own();
     client_fence();
@@ -226,7 +227,7 @@ static void times_of_gets(void)
     time_gets("none-", 0, samples);
 }
 
-/* The private memory of this process in KiB. It is read without a page of memory that is new. */
+/* Returns the private memory of this process in KiB, without touching a new page of memory. */
 static uint64_t private_kib(void)
 {
     static char text[4096];
@@ -248,15 +249,16 @@ static uint64_t private_kib(void)
     return sum;
 }
 
-/* Makes the pages of a buffer this process's own. */
+/* Writes to all pages of a buffer, so that they are private pages of this process. */
 static void touch(volatile void *buffer, size_t size)
 {
     for (size_t i = 0; i < size; i++)
         ((volatile char *)buffer)[i] = 0;
 }
 
-/* All that this program itself needs is there before the first look; and both looks are taken when all ranks are at the
- * same place, because a page that only one process has mapped by then counts as private, even one of a library. */
+/* All memory of this program itself is allocated before the first reading. Both readings are taken while all ranks
+ * are at the same point, because a page that only one process has mapped by then counts as private, even one of a
+ * library. */
 static void memory(void)
 {
     uint32_t *order = shuffled(page->np);
@@ -280,7 +282,7 @@ static void memory(void)
     sleep_in_fence();
 }
 
-/* Timed as a whole, from when all are ready to the last get of the last round. */
+/* Measured as a whole, from when all are ready to the last get of the last round. */
 static void rounds(void)
 {
     uint64_t before = neighbour((int)page->np - 1), after = neighbour(1);
@@ -311,7 +313,7 @@ int main(int argc, char **argv)
     alarm((unsigned)page->seconds);
     wrong = check_start(page, 1);
     values_init();
-    /* Asked for the first time, the clock's code and data are mapped; that is no part of any exchange. */
+    /* The first call maps the code and data of the clock, which must not count as part of an exchange. */
     (void)now_ns();
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (strcmp(argv[2], modes[i].name) == 0) {

@@ -1,5 +1,5 @@
-/* What ranks put: a key and a value for each entry, known to everybody, so that every get can be checked to the last
- * byte. A value is a piece of one long random text, so that knowing it costs next to nothing while time is taken. */
+/* The entries: their keys and values are known to all ranks, so that every byte of a get can be checked. A value is a
+ * part of one long random text, so that computing it costs next to nothing during a measurement. */
 #ifndef VALUES_H
 #define VALUES_H
 
@@ -21,7 +21,7 @@ static inline uint64_t next_random(uint64_t *seed)
     return *seed;
 }
 
-/* To be called first. */
+/* Must be called first. */
 static inline void values_init(void)
 {
     uint64_t seed = 0x2545f4914f6cdd1du;
@@ -30,7 +30,7 @@ static inline void values_init(void)
     memset(entry.value, 0, sizeof entry.value);
 }
 
-/* The key of entry `id`: rank r's entries are from r * page->keys on. */
+/* Writes the key of entry `id`: the entries of rank r begin at r * page->keys. */
 static inline const char *key_of(uint64_t id, const char *prefix, char *into)
 {
     char digits[20];

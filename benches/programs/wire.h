@@ -1,5 +1,5 @@
-/* A PMI-1 wire client, as small as one can be: one request, one reply, one socket (client.h says which functions there
- * are). */
+/* The client functions (client.h) over the PMI-1 wire protocol, as small as possible: one request, one reply, one
+ * socket. */
 #ifndef WIRE_H
 #define WIRE_H
 
@@ -10,7 +10,7 @@ enum { REQUEST_BYTES_MAX = 2048 };
 
 static struct {
     int fd;
-    size_t start, end;            /* what is buffered and not yet read */
+    size_t start, end;            /* the unread part of the buffer */
     char buffer[8192];
     char name[256];               /* of the key-value space */
 } client;
@@ -28,7 +28,7 @@ static inline void wire_send(const char *text, size_t length)
     }
 }
 
-/* The next line, without its newline; valid until the next call. */
+/* Returns the next line without its newline; valid until the next call. */
 static inline char *wire_line(void)
 {
     for (;;) {
@@ -68,7 +68,7 @@ static inline char *wire_call(const char *request, const char *expected)
     return wire_reply(expected);
 }
 
-/* Copies the value of ` name=` in a line, up to the next blank; 0 when it is not there. */
+/* Copies the value of ` name=` in a line, up to the next blank; returns 0 if it is absent. */
 static inline int wire_field(const char *line, const char *name, char *into, size_t size)
 {
     const char *at = strstr(line, name);
@@ -102,7 +102,7 @@ static inline void client_put(const char *key, const char *value)
         wrong |= PROTOCOL;
 }
 
-/* On the wire what is put goes into the next fence by itself. */
+/* On the wire, the next fence publishes puts without a commit. */
 static inline void client_commit(void) {}
 
 static inline int client_get(const char *key, char *into, size_t size)

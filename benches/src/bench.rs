@@ -1,4 +1,4 @@
-//! All that a section needs: what was typed, the machine, the launchers, the programs, and where results go.
+//! The environment of all sections: options, machine, launchers, programs, and the destination of results.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -18,61 +18,61 @@ use crate::results::ResultsError;
 use crate::scratch::Scratch;
 use crate::suite::Suite;
 
-/// The bench once it stands.
+/// A bench that is ready to run.
 #[derive(Debug)]
 pub struct Bench {
-    /// What was typed.
+    /// The parsed command line.
     pub options: Options,
-    /// Where it runs.
+    /// The machine that it runs on.
     pub machine: Machine,
     /// The target directory.
     pub target: PathBuf,
     /// The compiled programs.
     pub programs: Programs,
-    /// The floor, scela-run, then the rivals: the order of the turns.
+    /// The floor, scela-run and then the rivals, in the order of their turns.
     pub launchers: Vec<Launcher>,
-    /// Where results go.
+    /// The destination of results.
     pub report: Report,
-    /// Removed with the bench.
+    /// Temporary directories, removed on drop.
     pub scratch: Scratch,
 }
 
-/// Why nothing can be measured.
+/// Why the bench cannot run.
 #[derive(Debug, Error)]
 pub enum BenchError {
     /// The programs cannot be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// There is no scela-run, or no library.
+    /// scela-run or the library cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The kernel refuses what the bench arranges before it starts.
+    /// A system call that prepares this process failed.
     #[error("cannot prepare this process: {0}")]
     Kernel(#[from] nix::Error),
-    /// The scratch directories cannot be made.
-    #[error("cannot make scratch directories in the target directory and /dev/shm")]
+    /// The scratch directories cannot be created.
+    #[error("cannot create scratch directories in the target directory and /dev/shm")]
     Scratch(#[source] io::Error),
-    /// The file of the single runs cannot be made.
+    /// The CSV file cannot be created.
     #[error("cannot write {}", path.display())]
     Csv {
-        /// What was typed.
+        /// The path from the command line.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Results cannot be kept.
+    /// Results cannot be written.
     #[error(transparent)]
     Results(#[from] ResultsError),
-    /// What was measured cannot be printed.
+    /// Results cannot be printed.
     #[error("cannot print the results")]
     Print(#[from] io::Error),
 }
 
 impl Bench {
-    /// Finds and builds everything, and prints what the tables are about.
+    /// Finds and builds everything, and prints the machine and the launchers.
     ///
     /// # Errors
-    /// Where something that every section needs is missing.
+    /// If something that every section needs is missing.
     pub fn set_up(options: Options) -> Result<Self, BenchError> {
         let target = cargo::target_directory()?;
         let scratch = Scratch::create(&target).map_err(BenchError::Scratch)?;
@@ -84,11 +84,11 @@ impl Bench {
         let (rivals, absent) = Launcher::rivals(&target, options.suite);
         let mut launchers: Vec<Launcher> = own.into_iter().chain(rivals).filter(is_wanted).collect();
         if options.suite == Suite::Launch {
-            // Whatever is left out: every ratio stands on it.
+            // `--without` does not apply: every ratio is relative to the floor.
             launchers.insert(0, Launcher::floor(programs.floor.clone()));
         }
 
-        // Asking a launcher for its version may have left something, too.
+        // Launchers that were asked for their version may have left processes.
         let _ended = family::settle();
 
         let machine = Machine::ask()?;
@@ -97,7 +97,7 @@ impl Bench {
         Ok(Self { options, machine, target, programs, launchers, report, scratch })
     }
 
-    /// The program by which a launcher's ranks speak PMI.
+    /// Returns the program with which a launcher's ranks speak PMI.
     #[must_use]
     pub fn pmi_program(&self, launcher: &Launcher) -> &Path {
         match (&launcher.client, &self.programs.library) {
@@ -106,21 +106,21 @@ impl Bench {
         }
     }
 
-    /// How many bytes the values of entries have.
+    /// Returns the sizes of values that ranks put.
     #[must_use]
     pub fn value_bytes(&self, launcher: &Launcher) -> RangeInclusive<u32> {
         let (least, most) = self.options.suite.value_bytes().into_inner();
         least..=launcher.value_bytes_max().map_or(most, |max| max.min(most))
     }
 
-    /// The numbers of ranks: those typed, else the section's own.
+    /// Returns the numbers of ranks: those of the command line, or else the section's own.
     #[must_use]
     pub fn sizes(&self, own: &[u32]) -> Vec<u32> {
         self.options.np.clone().unwrap_or_else(|| own.to_vec())
     }
 }
 
-/// scela-run, once for each client or policy, as far as wanted: nothing is built that is not.
+/// Returns scela-run once for each client or policy that is wanted; builds nothing else.
 fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launcher>, BuildError> {
     let is_unwanted = |is_called: &dyn Fn(&str) -> bool| options.without.iter().any(|name| is_called(name));
     if is_unwanted(&|name| Kind::Scela.is_called(name)) {
@@ -136,14 +136,15 @@ fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launch
     };
     if options.suite != Suite::Launch && !is_unwanted(&|name| name.eq_ignore_ascii_case(LIBRARY)) {
         let client = Client::Library(cargo::LIBPMI.find(target)?);
-        // Under the other policies the library asks its agent as any other client does.
+        // Under the other policies there is no segment, and the library asks its agent like any other
+        // client.
         let caching = (options.suite == Suite::Caches).then(|| caching(Policy::Hcmab));
         own.push(Launcher::scela(path, client, caching));
     }
     Ok(own)
 }
 
-/// What each section picks from: a bound that lets nothing go, one that does, and one for each rank.
+/// The policies. The bounds of HCMAB-LRU: one without evictions, one with, and one value per rank.
 const POLICIES: [Policy; 6] = [
     Policy::Hcs,
     Policy::Hcma,
@@ -152,5 +153,5 @@ const POLICIES: [Policy; 6] = [
     Policy::HcmabLru(Bound::RanksBy(8)),
     Policy::HcmabLru(Bound::Ranks),
 ];
-/// As scela-run takes it where it is not asked for another.
+/// The default of scela-run.
 const FANOUT: u32 = 32;

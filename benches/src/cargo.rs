@@ -1,4 +1,4 @@
-//! What cargo knows: where its output is, and how scela-run and libpmi.so are built.
+//! Cargo's target directory, and builds of scela-run and libpmi.so.
 
 use std::env;
 use std::ffi::OsString;
@@ -10,45 +10,45 @@ use thiserror::Error;
 
 use crate::launcher::LIBRARY;
 
-/// Why there is nothing of ours to time.
+/// Why scela-run or libpmi.so is not available.
 #[derive(Debug, Error)]
 pub enum BuildError {
-    /// The bench was not started from where cargo puts benches.
-    #[error("cannot tell the target directory from where the bench lies: {0}")]
+    /// The bench's program is not in a target directory.
+    #[error("cannot find the target directory from the path of the bench: {0}")]
     Lost(PathBuf),
-    /// The bench does not know where it lies.
-    #[error("cannot tell where the bench lies")]
+    /// The path of the bench's program is unknown.
+    #[error("cannot find the path of the bench")]
     Nowhere(#[source] io::Error),
     /// Cargo could not be started.
-    #[error("cannot start cargo to build {} (or name one that is built: {}=PATH)", .0.name, .0.variable)]
+    #[error("cannot start cargo to build {} (or use an existing one: {}=PATH)", .0.name, .0.variable)]
     NoCargo(Product, #[source] io::Error),
-    /// Cargo could not build it.
+    /// The build failed.
     #[error(
-        "cannot build {}: cargo ended with {status} (to name one that is built: {}=PATH; to time the others alone: \
-         --without {})", .product.name, .product.variable, .product.name
+            "cannot build {}: cargo ended with {status} (to use an existing one: {}=PATH; to leave it out: --without {})",
+            .product.name, .product.variable, .product.name
     )]
     Failed {
-        /// What was to be built.
+        /// The product.
         product: Product,
-        /// How cargo ended.
+        /// Cargo's exit status.
         status: ExitStatus,
     },
-    /// The environment names one that is not there.
-    #[error("{} names {}, which is not there", .product.variable, .path.display())]
+    /// The environment variable names a file that does not exist.
+    #[error("{} names {}, which does not exist", .product.variable, .path.display())]
     Missing {
-        /// What was named.
+        /// The product.
         product: Product,
-        /// Where it should be.
+        /// The path in the variable.
         path: PathBuf,
     },
 }
 
-/// Something of this repository that is timed.
+/// A program or library of this repository that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Product {
-    /// What `--without` calls it.
+    /// The name for `--without`.
     name: &'static str,
-    /// The variable that names one that is built.
+    /// The environment variable that names an existing build.
     variable: &'static str,
     package: &'static str,
     file: &'static str,
@@ -58,14 +58,14 @@ pub struct Product {
 pub const SCELA_RUN: Product =
     Product { name: "scela-run", variable: "SCELA_RUN", package: "scela-run", file: "scela-run" };
 
-/// The library by which ranks ask it.
+/// The PMI-1 client library.
 pub const LIBPMI: Product =
     Product { name: LIBRARY, variable: "SCELA_PMI_LIBRARY", package: "libpmi-c", file: "libpmi.so" };
 
-/// The target directory: benches lie in `target/release/deps`.
+/// Returns the target directory; benches are in `target/release/deps`.
 ///
 /// # Errors
-/// Where the bench lies elsewhere.
+/// If the bench's program is elsewhere.
 pub fn target_directory() -> Result<PathBuf, BuildError> {
     let bench = env::current_exe().map_err(BuildError::Nowhere)?;
     match bench.ancestors().nth(3) {
@@ -75,10 +75,10 @@ pub fn target_directory() -> Result<PathBuf, BuildError> {
 }
 
 impl Product {
-    /// The one to time: that which its variable names, else one built now.
+    /// Returns the file to measure: the one that its variable names, or else a new build.
     ///
     /// # Errors
-    /// Where it cannot be built, or is not where the variable says.
+    /// If the build fails, or the variable names a missing file.
     pub fn find(self, target: &Path) -> Result<PathBuf, BuildError> {
         if let Some(path) = env::var_os(self.variable).map(PathBuf::from) {
             return path.canonicalize().map_err(|_| BuildError::Missing { product: self, path });
@@ -98,14 +98,14 @@ impl Product {
     }
 }
 
-/// Whether a variable of the environment is cargo's or an outer launcher's, and not the user's: launchers should
-/// start as they do from a shell.
+/// Returns whether cargo or an outer launcher, not the user, has set an environment variable. Launchers
+/// run without such variables, as from a shell.
 #[must_use]
 pub fn is_foreign(variable: &str) -> bool {
     ["CARGO", "RUST", "PMI_", "PMIX_", "HYDI_"].iter().any(|prefix| variable.starts_with(prefix))
 }
 
-/// The user's own part of a library path to which cargo has added its directories.
+/// Removes the directories that cargo has added to a library path.
 #[must_use]
 pub fn own_library_path(path: &str, target: &Path) -> String {
     let is_own = |directory: &&str| !Path::new(directory).starts_with(target) && !directory.contains("rustlib");
@@ -118,13 +118,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_s_directories_leave_the_library_path() {
+    fn directories_of_cargo_are_removed_from_the_library_path() {
         let path = "/t/release/deps:/home/u/.rustup/toolchains/x/lib:/opt/mpi/lib";
         assert_eq!(own_library_path(path, Path::new("/t")), "/opt/mpi/lib");
     }
 
     #[test]
-    fn the_user_s_variables_stay() {
+    fn variables_of_the_user_are_kept() {
         assert!(is_foreign("CARGO_PKG_NAME") && is_foreign("PMI_RANK"));
         assert!(!is_foreign("PATH") && !is_foreign("OMP_NUM_THREADS"));
     }

@@ -1,7 +1,8 @@
-//! The processes that descend from the bench, found by who started whom.
+//! The descendants of the bench, found by their parents' process ids.
 //!
-//! The bench is a child subreaper (see [`crate::machine::isolate`]), so that a process whose parents are gone still
-//! descends from it, and nothing that a launcher starts gets lost. Only descendants are ever signalled.
+//! The bench is a child subreaper (see [`crate::machine::isolate`]), so a process whose parents have
+//! exited is still a descendant, and no process that a launcher starts is missed. Only descendants are
+//! ever signalled.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
-/// All processes below `ancestor` that have not ended, parents before children.
+/// Returns all running descendants of `ancestor`, parents before children.
 #[must_use]
 pub fn descendants(ancestor: Pid) -> Vec<Pid> {
     let mut children: BTreeMap<i32, Vec<Stat>> = BTreeMap::new();
@@ -33,19 +34,20 @@ pub fn descendants(ancestor: Pid) -> Vec<Pid> {
     found
 }
 
-/// Waits until nothing is left of a run whose launcher has ended, and ends what stays; how many had to be ended.
+/// Waits until no process of a run whose launcher has exited is left. Kills those that remain after a
+/// timeout, and returns their number.
 ///
 /// The bench must have no other child.
 #[must_use]
 pub fn settle() -> usize {
-    let patience = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         reap();
         let left = descendants(getpid());
         if left.is_empty() {
             return 0;
         }
-        if Instant::now() > patience {
+        if Instant::now() > deadline {
             end_all();
             return left.len();
         }
@@ -53,7 +55,7 @@ pub fn settle() -> usize {
     }
 }
 
-/// Kills every descendant of the bench until there is none, within a bound.
+/// Kills all descendants of the bench, again and again until none is left, within a bound.
 pub fn end_all() {
     for _ in 0..ROUNDS_MAX {
         let left = descendants(getpid());
@@ -61,7 +63,7 @@ pub fn end_all() {
             return;
         }
         for pid in left {
-            // Gone already is as good.
+            // ESRCH is expected: it may have exited already.
             let _ = kill(pid, Signal::SIGKILL);
         }
         reap();
@@ -69,7 +71,7 @@ pub fn end_all() {
     }
 }
 
-/// The words of a process's command line.
+/// Returns the command line of a process.
 #[must_use]
 pub fn command_line(pid: Pid) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -77,13 +79,13 @@ pub fn command_line(pid: Pid) -> Vec<String> {
     text.trim_end_matches('\0').split('\0').map(str::to_owned).collect()
 }
 
-/// What a process calls itself, or its program is called: the first 15 bytes.
+/// Returns the name of a process: the first 15 bytes of its own or its program's name.
 #[must_use]
 pub fn name(pid: Pid) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
 }
 
-/// Reaps what has ended, adopted orphans too.
+/// Reaps all exited children, including adopted orphans.
 fn reap() {
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -110,7 +112,7 @@ fn all_stats() -> Vec<Stat> {
         .collect()
 }
 
-/// `pid (name) state ppid ...`, where the name may hold anything, parentheses too.
+/// Parses `pid (name) state ppid ...`, where the name may contain any characters, even parentheses.
 fn parse_stat(line: &str) -> Option<Stat> {
     let (before, after) = line.rsplit_once(')')?;
     let pid = before.split_once(' ')?.0.parse().ok()?;
@@ -119,8 +121,8 @@ fn parse_stat(line: &str) -> Option<Stat> {
     Some(Stat { pid, parent: fields.next()?.parse().ok()?, is_zombie: matches!(state, "Z" | "X") })
 }
 
-/// How long a launcher's helpers may outlive it.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long processes of a launcher may outlive it.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 const TICK: Duration = Duration::from_millis(5);
 const ROUNDS_MAX: u32 = 2000;
 
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_parentheses_are_read_past() {
+    fn names_may_contain_parentheses() {
         let stat = parse_stat("77 (a) (b) Z 12 77 77 0").unwrap();
         assert_eq!(stat, Stat { pid: 77, parent: 12, is_zombie: true });
         assert_eq!(parse_stat("no process"), None);

@@ -1,4 +1,4 @@
-//! Who starts the ranks: scela-run, the floor and the rivals, and how each is asked.
+//! The launchers: scela-run, the floor and the rivals, and the command line of each.
 
 use std::env;
 use std::fmt;
@@ -9,36 +9,36 @@ use std::process::Command;
 use crate::policy::Caching;
 use crate::suite::Suite;
 
-/// One launcher as it stands on this machine.
+/// A launcher installed on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
-    /// What kind it is.
+    /// The kind of launcher.
     pub kind: Kind,
-    /// What it calls its version; empty for the floor and scela-run.
+    /// Its version; empty for the floor and scela-run.
     pub version: String,
-    /// Its program.
+    /// The path of its program.
     pub path: PathBuf,
-    /// By what its ranks speak PMI.
+    /// How its ranks speak PMI.
     pub client: Client,
-    /// How it is asked to cache, where it is asked.
+    /// The cache policy, if the bench sets one.
     pub caching: Option<Caching>,
 }
 
 /// How a rank speaks PMI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Client {
-    /// Itself, in lines over its socket.
+    /// In lines over its socket, without a library.
     Wire,
-    /// By the functions of this libpmi.so.
+    /// Through the functions of this libpmi.so.
     Library(PathBuf),
 }
 
-/// The kinds of launchers, which differ in how they are asked and in what they can do.
+/// The kinds of launchers, which differ in their options and features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// posix_spawn from as many processes as there are cores: no launcher, but what every launcher pays.
+    /// posix_spawn from one process per core: no launcher, but the minimum that every launcher needs.
     Floor,
-    /// The one that this repository is about.
+    /// scela-run.
     Scela,
     /// MPICH's mpiexec.hydra.
     Hydra,
@@ -49,19 +49,19 @@ pub enum Kind {
 }
 
 impl Launcher {
-    /// The floor, whose program is one of ours.
+    /// Returns the floor, which is a program of this crate.
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
         Self { kind: Kind::Floor, version: String::new(), path, client: Client::Wire, caching: None }
     }
 
-    /// scela-run itself.
+    /// Returns scela-run.
     #[must_use]
     pub fn scela(path: PathBuf, client: Client, caching: Option<Caching>) -> Self {
         Self { kind: Kind::Scela, version: String::new(), path, client, caching }
     }
 
-    /// The same over a tree of another fan-out, where it is asked for a tree.
+    /// Sets the fan-out of the tree, if the bench sets a cache policy.
     #[must_use]
     pub fn with_fanout(mut self, fanout: u32) -> Self {
         if let Some(caching) = &mut self.caching {
@@ -70,7 +70,7 @@ impl Launcher {
         self
     }
 
-    /// The other launchers that are installed and can take part in a suite; and in words, those that are not.
+    /// Returns the installed launchers that can take part in a suite, and why others cannot.
     #[must_use]
     pub fn rivals(target: &Path, suite: Suite) -> (Vec<Self>, Vec<String>) {
         let mut present = Vec::new();
@@ -96,7 +96,7 @@ impl Launcher {
         (present, absent)
     }
 
-    /// Whether `--without` means this one: by kind, by its full name, or by what is special about it.
+    /// Returns whether `--without` means this launcher: by kind, by full name, or by client.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         let by_client = match self.client {
@@ -106,12 +106,12 @@ impl Launcher {
         by_client || self.kind.is_called(name) || self.label().eq_ignore_ascii_case(name)
     }
 
-    /// What it is called beside others of the same tree: its name and version, or its policy; and its client.
+    /// Returns the name among launchers with the same tree: name and version, or policy; and client.
     #[must_use]
     pub fn label(&self) -> String {
         let mut label = match (&self.caching, self.kind) {
             (Some(caching), _) => caching.policy.to_string(),
-            // There is one of each, and its version is the repository's.
+            // There is one of each, with the version of the repository.
             (None, Kind::Floor | Kind::Scela) => self.kind.name().to_owned(),
             (None, Kind::Hydra | Kind::Srun | Kind::OpenMpi) => format!("{} {}", self.kind.name(), self.version),
         };
@@ -122,7 +122,7 @@ impl Launcher {
         label
     }
 
-    /// The libpmi.so by which its ranks ask it.
+    /// Returns the libpmi.so that its ranks use.
     #[must_use]
     pub fn library(&self) -> Option<&Path> {
         match &self.client {
@@ -131,30 +131,31 @@ impl Launcher {
         }
     }
 
-    /// Whether it serves the PMI wire.
+    /// Returns whether it serves the PMI wire protocol.
     #[must_use]
     pub fn serves_pmi(&self) -> bool {
         matches!(self.kind, Kind::Scela | Kind::Hydra | Kind::Srun)
     }
 
-    /// The longest value that it takes, in bytes, where that is not the 1,023 of its `get_maxes`.
+    /// Returns the maximal size of a value in bytes if it is not the 1,023 of its `get_maxes`.
     ///
-    /// Slurm's mpi/pmi2 plugin reads lines of PMI-1 of up to 1,024 bytes, command, names and key included; a longer one
-    /// it takes for two, and the rank waits for ever.
+    /// Slurm's mpi/pmi2 plugin reads PMI-1 lines of up to 1,024 bytes including command, names and key.
+    /// It reads a longer line as two, and the rank waits for ever.
     #[must_use]
     pub fn value_bytes_max(&self) -> Option<u32> {
         (self.kind == Kind::Srun).then_some(960)
     }
 
-    /// Whether the processes that serve its ranks descend from it, and not from a daemon.
+    /// Returns whether the processes that serve its ranks are its descendants rather than those of a
+    /// daemon.
     #[must_use]
     pub fn owns_agents(&self) -> bool {
         matches!(self.kind, Kind::Scela | Kind::Hydra)
     }
 
-    /// The command that starts `np` times `program` with `args`.
+    /// Returns the command that starts `program` with `args` as `np` ranks.
     ///
-    /// The floor is asked another way: see [`crate::run`].
+    /// The floor has other arguments: see [`crate::run`].
     #[must_use]
     pub fn command(&self, np: u32, program: &Path) -> Command {
         let mut command = Command::new(&self.path);
@@ -187,7 +188,7 @@ impl fmt::Display for Launcher {
 }
 
 impl Kind {
-    /// Whether `--without` means all of this kind.
+    /// Returns whether `--without` means all launchers of this kind.
     #[must_use]
     pub fn is_called(self, name: &str) -> bool {
         self.name().eq_ignore_ascii_case(name) || (self == Self::Scela && name.eq_ignore_ascii_case("scela"))
@@ -204,7 +205,8 @@ impl Kind {
     }
 }
 
-/// The one in PATH, the one that the environment names, and those of virtual environments in the target directory.
+/// Returns the mpiexec.hydra in PATH, the one in SCELA_BENCH_HYDRA, and those of virtual environments
+/// in the target directory.
 fn hydras(target: &Path) -> Vec<PathBuf> {
     let in_venvs = fs::read_dir(target).into_iter().flatten().flatten();
     let in_venvs = in_venvs.map(|entry| entry.path().join("bin").join(HYDRA));
@@ -230,18 +232,18 @@ fn hydra(path: PathBuf) -> Result<Launcher, String> {
     let version = output.lines().find_map(|line| line.trim().strip_prefix("Version:"));
     match version {
         Some(version) => Ok(rival(Kind::Hydra, version, path)),
-        None => Err(format!("hydra: {} does not tell its version", path.display())),
+        None => Err(format!("hydra: {} prints no version", path.display())),
     }
 }
 
 fn srun() -> Result<Launcher, String> {
     let path = in_path("srun").ok_or("srun: not installed")?;
-    // Asks each controller once; `UP` is what an answering one is called.
+    // scontrol asks each controller once and prints `UP` for one that replies.
     if !output_of(Path::new("timeout"), &["10", "scontrol", "ping"]).contains(" is UP") {
-        return Err("srun: no controller answers".to_owned());
+        return Err("srun: no controller replies".to_owned());
     }
     let version = output_of(&path, &["--version"]);
-    // `slurm 23.11.4`, or as a distribution calls it: `slurm-wlm 22.05.8`.
+    // `slurm 23.11.4`, or the name of a distribution's package: `slurm-wlm 22.05.8`.
     Ok(rival(Kind::Srun, version.split_whitespace().last().unwrap_or_default(), path))
 }
 
@@ -250,7 +252,7 @@ fn open_mpi() -> Result<Launcher, String> {
     let output = output_of(&path, &["--version"]);
     match output.lines().next().and_then(|line| line.strip_prefix("mpirun (Open MPI) ")) {
         Some(version) => Ok(rival(Kind::OpenMpi, version, path)),
-        None => Err("open mpi: mpirun is another one's".to_owned()),
+        None => Err("open mpi: mpirun belongs to another MPI".to_owned()),
     }
 }
 
@@ -265,9 +267,9 @@ fn output_of(program: &Path, args: &[&str]) -> String {
 }
 
 const HYDRA: &str = "mpiexec.hydra";
-/// Who has it, is called with it.
+/// Part of the name of launchers whose ranks use the library.
 pub const LIBRARY: &str = "libpmi";
-/// Leaves out scela-run's own wire, and nobody else's.
+/// The name by which `--without` leaves out scela-run with ranks that use no library.
 const WIRE: &str = "wire";
 
 #[cfg(test)]
@@ -276,7 +278,7 @@ mod tests {
     use crate::policy::{Bound, Policy};
 
     #[test]
-    fn a_kind_names_all_of_it_and_a_version_only_one() {
+    fn a_kind_matches_all_versions_and_a_version_only_one() {
         let hydra = |version: &str| rival(Kind::Hydra, version, PathBuf::new());
         assert!(hydra("4.0.2").is_called("hydra") && hydra("5.0.2").is_called("Hydra"));
         assert!(Kind::Scela.is_called("scela") && Kind::Scela.is_called("scela-run"));

@@ -1,17 +1,18 @@
-//! The tables: scela-run against the kernel's floor and against every other launcher on this machine, and its PMI over
-//! the wire and through libpmi.so, and under each of its cache policies. Three benches are made of this crate: [`suite`]
-//! says which asks what.
+//! Tables that compare scela-run with the kernel's floor and with every other launcher on this machine,
+//! its PMI over the wire and through libpmi.so, and its cache policies. Three benches use this crate:
+//! see [`suite`].
 //!
-//! One run is one launcher starting one job. Its ranks are small C programs (`programs/`) which check what they
-//! were given, mark themselves in a shared page and leave their times there; a run with a mark missing does not count.
-//! Launchers take turns within a round, and every ratio is the median of the ratios within rounds, because the machine
-//! itself drifts by more than launchers differ. Nothing here asserts a time: it measures and prints.
+//! One run is one launcher starting one job. Its ranks are small C programs (`programs/`) that check
+//! their environment, mark themselves in a shared page and store their times there; a run with a
+//! missing mark does not count. Launchers take turns within a round, and every ratio is the median of
+//! the ratios within rounds, because the machine itself drifts by more than launchers differ. The
+//! benches measure and print, and assert no time.
 //!
-//! From what was typed to the tables:
-//! [`options`] → [`launcher`] (who is here) and [`programs`] (what they start) → [`sections`] (what is asked), each
-//! made of [`rounds`] of single [`run`]s, told through a [`page`] → [`table`] and [`report`].
-//! [`policy`] is how scela-run is asked to cache, [`stats`] what it counted then, and [`results`] what is kept of that.
-//! [`family`] finds and ends the processes that a run left behind.
+//! From the command line to the tables: [`options`] → [`launcher`] (which are installed) and
+//! [`programs`] (what they start) → [`sections`] (what is measured), each made of [`rounds`] of single
+//! [`run`]s, which communicate through a [`page`] → [`table`] and [`report`]. [`policy`] holds
+//! scela-run's cache options, [`stats`] reads the counters of a run, and [`results`] writes files.
+//! [`family`] finds and kills processes that a run left behind.
 
 #![deny(unsafe_code)]
 
@@ -42,7 +43,7 @@ use bench::{Bench, BenchError};
 use options::Options;
 use suite::Suite;
 
-/// Does what the command line asks, and says in one chain why it could not.
+/// Runs the bench; prints an error with its causes if it cannot run.
 #[must_use]
 pub fn main(suite: Suite) -> ExitCode {
     match start(suite) {

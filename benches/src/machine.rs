@@ -1,4 +1,4 @@
-//! The machine: what it is, and what the bench arranges on it before anything is timed.
+//! The machine, and the preparation of this process before measurements.
 
 use std::fmt;
 use std::fs;
@@ -13,25 +13,25 @@ use nix::sys::utsname::uname;
 
 use crate::family;
 
-/// Held while a launcher is being started, so that none slips past the cleaning up.
+/// Locked while a launcher is started, so that the clean-up on a signal misses none.
 pub static STARTING: Mutex<()> = Mutex::new(());
 
-/// What the tables were made on.
+/// A description of the machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// How many cores this process may use.
+    /// The number of cores that this process may use.
     pub cores: usize,
-    /// The soft limit of open files, which every rank should find too.
+    /// The soft limit of open files, which ranks should inherit.
     pub nofile: u64,
     kernel: String,
     memory_gib: u64,
 }
 
 impl Machine {
-    /// Asks the machine.
+    /// Reads the properties of this machine.
     ///
     /// # Errors
-    /// Where the kernel does not tell its name or the limit.
+    /// If uname or getrlimit fails.
     pub fn ask() -> nix::Result<Self> {
         let system = uname()?;
         let (nofile, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -51,29 +51,30 @@ impl fmt::Display for Machine {
     }
 }
 
-/// Makes this process one from which a launcher starts as from a fresh shell, and from which nothing gets lost:
-/// descriptors that the bench inherited are not handed on, orphans come to the bench.
+/// Prepares this process so that launchers start as from a fresh shell and no process of theirs is
+/// missed: inherited descriptors are closed on exec, and orphans are reparented to the bench.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If a system call fails.
 pub fn isolate() -> nix::Result<()> {
     prctl::set_child_subreaper(true)?;
-    keep_descriptors()
+    close_descriptors_on_exec()
 }
 
-/// From now on INT, TERM and HUP end the descendants, remove `leftovers` and end the bench.
+/// Installs a handler for SIGINT, SIGTERM and SIGHUP that kills all descendants, removes `leftovers`
+/// and exits.
 ///
-/// To be called before any other thread is started. std's Command gives children an empty signal mask, so that
-/// launchers do not inherit this one.
+/// Must be called before any other thread is started. std's Command gives children an empty signal
+/// mask, so launchers do not inherit the blocked signals.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If a system call fails.
 pub fn clean_up_on_signals(leftovers: [PathBuf; 2]) -> nix::Result<()> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     signals.thread_block()?;
     thread::spawn(move || {
         let signal = signals.wait().map_or(0, |signal| signal as i32);
-        let _nothing_starts_now = STARTING.lock();
+        let _no_launcher_starts_now = STARTING.lock();
         family::end_all();
         for directory in leftovers {
             let _ = fs::remove_dir_all(directory);
@@ -83,10 +84,11 @@ pub fn clean_up_on_signals(leftovers: [PathBuf; 2]) -> nix::Result<()> {
     Ok(())
 }
 
-/// Marks every descriptor from 3 on as closed on exec.
+/// Sets close-on-exec on every descriptor from 3 on.
 #[expect(unsafe_code, reason = "nix has no close_range")]
-fn keep_descriptors() -> nix::Result<()> {
-    // SAFETY: closes nothing now and touches no memory; it only sets a flag, which std's own descriptors have anyway.
+fn close_descriptors_on_exec() -> nix::Result<()> {
+    // SAFETY: closes no descriptor and touches no memory; it sets a flag that std's own descriptors
+    // have anyway.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     nix::errno::Errno::result(result).map(drop)
 }

@@ -1,4 +1,4 @@
-//! What was typed.
+//! The command line of the benches.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,31 +9,31 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use crate::sections::Section;
 use crate::suite::Suite;
 
-/// What the command line asks for. Each section knows the sizes that it takes where none were typed.
+/// The parsed command line. Sections have default sizes of their own.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Which bench this is.
+    /// The bench.
     pub suite: Suite,
-    /// The numbers of ranks, where typed.
+    /// The numbers of ranks, if given.
     pub np: Option<Vec<u32>>,
-    /// How many rounds a median is taken from.
+    /// The number of rounds over which medians are taken.
     pub runs: u32,
-    /// The sections, in the order in which they are printed.
+    /// The sections, in the order of the output.
     pub only: Vec<Section>,
-    /// Launchers to leave out: `hydra` is all of them, `hydra 4.0.2` only that one.
+    /// Launchers to leave out: `hydra` means all versions, `hydra 4.0.2` one of them.
     pub without: Vec<String>,
-    /// How many fences of one run are measured; none where the suite measures no fences.
+    /// The number of fences measured in one run; 0 if the suite measures none.
     pub fences: u32,
-    /// A run that has not ended after this long is ended.
+    /// The time after which a run is killed.
     pub deadline: Duration,
-    /// Where each single run is written, as comma-separated values.
+    /// The CSV file for single runs.
     pub csv: Option<PathBuf>,
-    /// The directory in which results are kept; nothing where they are only printed.
+    /// The directory for result files; `None` prints results only.
     pub write: Option<PathBuf>,
 }
 
 impl Options {
-    /// Parses the command line; ends the program where it is wrong or asks for help.
+    /// Parses the command line; exits on an error or after printing the help.
     #[must_use]
     pub fn from_command_line(suite: Suite) -> Self {
         Self::from_matches(suite, &command(suite).get_matches())
@@ -76,13 +76,13 @@ fn command(suite: Suite) -> Command {
             list("np", "N,...", value_parser!(u32).range(1..=RANKS_MAX).into())
                 .help(format!("Numbers of ranks, for every section [default: {}]", words.sizes)),
         )
-        .arg(count("runs", "5", 1000).help("Rounds; the table shows their medians"))
+        .arg(count("runs", "5", 1000).help("Number of rounds; tables show medians over them"))
         .arg(
             list("only", "SECTION,...", ValueParser::new(move |name: &str| suite.parse_section(name)))
                 .help(format!("Sections: {} [default: all]", suite.section_names())),
         )
         .arg(list("without", "LAUNCHER,...", value_parser!(String)).help(words.without))
-        .arg(count("deadline", words.deadline, 86_400).value_name("SECONDS").help("A run that takes longer is ended"))
+        .arg(count("deadline", words.deadline, 86_400).value_name("SECONDS").help("Kill runs that take longer"))
         .arg(
             Arg::new("csv")
                 .long("csv")
@@ -104,12 +104,12 @@ fn command(suite: Suite) -> Command {
                 .require_equals(true)
                 .default_missing_value(RESULTS)
                 .value_parser(value_parser!(PathBuf))
-                .help("Also keep tables, numbers and plots in DIR [default: docs/results]"),
+                .help("Also write tables, numbers and plots to DIR [default: docs/results]"),
         ),
     }
 }
 
-/// What the help of one suite says, and its own defaults.
+/// The help texts and defaults of one suite.
 struct Words {
     about: &'static str,
     after_help: &'static str,
@@ -121,26 +121,26 @@ struct Words {
 fn words(suite: Suite) -> Words {
     match suite {
         Suite::Launch => Words {
-            about: "Times scela-run, the kernel's floor and every launcher installed here, in turns",
-            after_help: "SCELA_RUN=PATH times that scela-run instead of building one.\n\
-                 SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; one in a venv in target/ is found by itself.",
+            about: "Measures scela-run, the kernel's floor and every launcher installed here, in turns",
+            after_help: "SCELA_RUN=PATH measures that scela-run instead of building one.\n\
+                                  SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.",
             sizes: "64,256,1024,4096 to launch; 64,128,256,512 to exchange; 64 for fences; 1024 for memory",
             without: "Launchers to leave out: hydra, srun, ...",
             deadline: "60",
         },
         Suite::Pmi => Words {
-            about: "Times PMI over scela-run's wire, through libpmi.so, and over the wires of Hydra and srun, in turns",
-            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH time those instead of building them.\n\
-                 SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; one in a venv in target/ is found by itself.\n\
-                 srun takes part where its controller answers (SLURM_CONF).",
-            sizes: "64,256,1024,4096 to exchange, not all of them for everybody; 64 for get; 4096 for memory",
-            without: "Launchers to leave out: hydra, srun, libpmi (scela-run with it), wire (scela-run without), ...",
+            about: "Measures PMI over scela-run's wire, through libpmi.so, and over the wires of Hydra and srun, in turns",
+            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH measure those instead of building them.\n\
+                                  SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.\n\
+                                  srun takes part if its controller replies (SLURM_CONF).",
+            sizes: "64,256,1024,4096 to exchange (fewer for slow launchers); 64 for get; 4096 for memory",
+            without: "Launchers to leave out: hydra, srun, libpmi (scela-run with it), wire (scela-run without it), ...",
             deadline: "300",
         },
         Suite::Caches => Words {
-            about: "Times exchanges under each cache policy of scela-run over trees of many agents, in turns, and looks \
-                    at the memory of the board",
-            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH time those instead of building them.",
+            about: "Measures exchanges and the memory of the board under each cache policy of scela-run, over trees of \
+                                many agents, in turns",
+            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH measure those instead of building them.",
             sizes: "64,128,256,512 to exchange; 256 for memory",
             without: "Policies to leave out: hcs, hcma, \"hcmab-lru p/8\", libpmi (hcmab with it), ...",
             deadline: "120",
@@ -148,9 +148,9 @@ fn words(suite: Suite) -> Words {
     }
 }
 
-/// Where results are kept if nothing else is said.
+/// The default directory for results.
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results");
-/// More ranks than any one machine is asked for; what is beyond is a slip of the finger.
+/// More ranks than one machine can run; larger numbers are taken for typing errors.
 const RANKS_MAX: i64 = 65_536;
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_s_own_flag_is_ignored() {
+    fn cargo_s_option_for_benchmarks_is_ignored() {
         let options = parsed("launch --bench");
         assert_eq!((options.np, options.runs), (None, 5));
         assert_eq!(options.only, Suite::Launch.sections());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_kept_where_it_is_said_or_in_the_repository() {
+    fn results_are_written_to_the_given_directory_or_the_repository() {
         assert_eq!(parsed("caches --bench").write, None);
         assert!(parsed("caches --write --runs 1").write.unwrap().ends_with("docs/results"));
         assert_eq!(parsed("caches --write=elsewhere").write, Some(PathBuf::from("elsewhere")));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn no_ranks_and_unknown_sections_are_refused() {
+    fn zero_counts_and_unknown_sections_are_refused() {
         for line in ["launch --np 0", "launch --only latency", "launch --runs 0"] {
             assert!(command(Suite::Launch).try_get_matches_from(line.split(' ')).is_err(), "{line}");
         }

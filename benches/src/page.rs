@@ -1,4 +1,4 @@
-//! The bench's side of the page that it shares with the ranks; `programs/page.h` is theirs.
+//! The page that the bench shares with the ranks; `programs/page.h` is the ranks' side.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::mark::Mark;
 
-/// A page for one run: made before it, read after it, removed with the value.
+/// The page of one run: created before it, read after it, removed on drop.
 #[derive(Debug)]
 pub struct Page {
     path: PathBuf,
@@ -18,45 +18,45 @@ pub struct Page {
     samples: usize,
 }
 
-/// What a run is told in its page.
+/// The parameters that ranks read from the page.
 #[derive(Clone, Debug)]
 pub struct Header {
-    /// How many ranks there should be.
+    /// The number of ranks.
     pub np: u32,
-    /// The soft limit of open files that each should have.
+    /// The soft limit of open files that each rank should have.
     pub nofile: u64,
-    /// How many fences to measure: 0 where no fence is timed.
+    /// The number of fences to measure; 0 for none.
     pub fences: u32,
-    /// How many bytes the values of entries have.
+    /// The sizes of values in bytes.
     pub value_bytes: RangeInclusive<u32>,
-    /// How many entries each rank puts.
+    /// The number of entries that each rank puts.
     pub keys: u32,
-    /// How many times of each kind to take of a get.
+    /// The number of gets to measure of each kind.
     pub gets: u32,
-    /// How many words the samples take.
+    /// The number of words for samples.
     pub samples: usize,
-    /// After how long a rank ends itself.
+    /// The time after which a rank exits by itself.
     pub deadline: Duration,
 }
 
-/// What the ranks left.
+/// What the ranks have written.
 #[derive(Debug)]
 pub struct Reading {
-    /// From the earliest start to the latest end, where the program takes times.
+    /// The time from the earliest start to the latest end, if the program measures it.
     pub inside: Option<Duration>,
-    /// What was written during a flood.
+    /// The number of bytes written to stdout in flood mode.
     pub bytes: u64,
-    /// One mark per rank.
+    /// The mark of each rank.
     pub marks: Vec<Mark>,
-    /// What else the program took down; each section knows what its program's words mean.
+    /// Further measurements, whose meaning depends on the program.
     pub samples: Vec<u64>,
 }
 
 impl Page {
-    /// Makes the page as a file that nobody else can read.
+    /// Creates the page as a file that only this user can read.
     ///
     /// # Errors
-    /// Where the file cannot be made, for example because the shared memory is full.
+    /// If the file cannot be created, for example because shared memory is full.
     pub fn create(path: PathBuf, header: Header) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         let page = Self { path, file, np: header.np as usize, samples: header.samples };
@@ -77,32 +77,32 @@ impl Page {
         Ok(page)
     }
 
-    /// Where the ranks find it.
+    /// Returns the path for the ranks.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets the sleepers leave.
+    /// Tells sleeping ranks to continue.
     ///
     /// # Errors
-    /// Where the file cannot be written.
-    pub fn let_go(&self) -> io::Result<()> {
+    /// If the file cannot be written.
+    pub fn release_ranks(&self) -> io::Result<()> {
         self.file.write_all_at(&1_u64.to_ne_bytes(), (GO * WORD_BYTES) as u64)
     }
 
-    /// How many ranks have marked themselves by now.
+    /// Returns how many ranks have written their marks so far.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn marked(&self) -> io::Result<usize> {
         Ok(self.marks()?.iter().filter(|mark| mark.is_here()).count())
     }
 
-    /// Reads everything that the ranks left.
+    /// Reads everything that the ranks have written.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn read(&self) -> io::Result<Reading> {
         let words = words_of(&self.bytes(0, WORDS * WORD_BYTES)?);
         Ok(Reading {
@@ -130,13 +130,13 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // The scratch directory goes as a whole in the end; this one only keeps shared memory small until then.
+        // The scratch directory is removed at the end; this limits the use of shared memory until then.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
 fn words_of(bytes: &[u8]) -> Vec<u64> {
-    bytes.chunks_exact(WORD_BYTES).map(|word| u64::from_ne_bytes(word.try_into().expect("a chunk is a word"))).collect()
+    bytes.chunks_exact(WORD_BYTES).map(|word| u64::from_ne_bytes(word.try_into().expect("chunks are words"))).collect()
 }
 
 const WORD_BYTES: usize = 8;
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_page_holds_no_marks_and_no_time() {
+    fn a_new_page_has_no_marks_and_no_time() {
         let scratch = tempfile::tempdir().unwrap();
         let page = Page::create(scratch.path().join("page"), header(5, 30)).unwrap();
         let reading = page.read().unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_goes_with_the_value() {
+    fn dropping_the_page_removes_the_file() {
         let scratch = tempfile::tempdir().unwrap();
         let page = Page::create(scratch.path().join("page"), header(1, 0)).unwrap();
         let path = page.path().to_owned();

@@ -1,46 +1,46 @@
-//! The cache policies of scela-run, and how it is asked for one of them over a tree of agents that count as nodes.
+//! The cache policies of scela-run, and its options for a policy over a tree of agents that count as nodes.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 
-/// What agents keep of the bulletin board.
+/// How agents cache the bulletin board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// Hierarchical caching, simple.
     Hcs,
-    /// With message aggregation.
+    /// Hierarchical caching with message aggregation.
     Hcma,
-    /// With message aggregation and broadcast.
+    /// Hierarchical caching with message aggregation and broadcast.
     Hcmab,
-    /// The same, with a bound on the values that an agent keeps.
+    /// The same, with a bound on the number of values in an agent's cache.
     HcmabLru(Bound),
 }
 
-/// How many values of others an agent keeps under HCMAB-LRU.
+/// The bound on values of other ranks in an agent's cache under HCMAB-LRU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// What scela-run takes by itself.
+    /// The default of scela-run.
     Own,
-    /// One for each rank of the job.
+    /// One value for each rank of the job.
     Ranks,
-    /// One for each so many ranks of the job.
+    /// One value for each group of this many ranks.
     RanksBy(u32),
 }
 
-/// How scela-run is asked: a policy, over a tree of one agent for each [`RANKS_PER_AGENT`] ranks.
+/// The cache options of scela-run: a policy, over a tree with one agent for each [`RANKS_PER_AGENT`] ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caching {
-    /// What agents keep.
+    /// The cache policy.
     pub policy: Policy,
     /// The most children of an agent.
     pub fanout: u32,
-    /// Where scela-run writes what it counted.
+    /// The file for scela-run's statistics.
     pub stats: PathBuf,
 }
 
 impl Policy {
-    /// What scela-run calls it.
+    /// Returns the name in scela-run's options.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Policy {
         }
     }
 
-    /// The bound that is asked for in a job of `np` ranks, where one is.
+    /// Returns the bound for a job of `np` ranks, if it is set explicitly.
     #[must_use]
     pub fn entries(self, np: u32) -> Option<u32> {
         match self {
@@ -74,7 +74,7 @@ impl fmt::Display for Policy {
 }
 
 impl Caching {
-    /// The options for a job of `np` ranks.
+    /// Returns scela-run's options for a job of `np` ranks.
     #[must_use]
     pub fn options(&self, np: u32) -> Vec<OsString> {
         let mut options = vec![
@@ -96,13 +96,13 @@ impl Caching {
     }
 }
 
-/// How many agents serve `np` ranks.
+/// Returns the number of agents for `np` ranks.
 #[must_use]
 pub fn agents(np: u32) -> u32 {
     np.div_ceil(RANKS_PER_AGENT)
 }
 
-/// So few that 512 ranks make a tree of 64 agents.
+/// Small, so that 512 ranks have a tree of 64 agents.
 pub const RANKS_PER_AGENT: u32 = 8;
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_follows_the_number_of_ranks() {
+    fn a_bound_depends_on_the_number_of_ranks() {
         let entries = |bound| Policy::HcmabLru(bound).entries(256);
         assert_eq!([Bound::Own, Bound::Ranks, Bound::RanksBy(8)].map(entries), [None, Some(256), Some(32)]);
         assert_eq!(Policy::HcmabLru(Bound::RanksBy(8)).entries(4), Some(1));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn scela_run_is_asked_for_agents_policy_and_counts() {
+    fn the_options_set_agents_policy_and_statistics() {
         let policy = Policy::HcmabLru(Bound::RanksBy(8));
         let caching = Caching { policy, fanout: 4, stats: PathBuf::from("/s/stats") };
         let words = "--agents-as-nodes --agents-per-node 16 --fanout 4 --cache hcmab-lru --cache-entries 16 \

@@ -1,4 +1,4 @@
-//! The timed programs: C sources, compiled when the bench starts.
+//! The measured programs: C sources, compiled when the bench starts.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,40 +10,40 @@ use thiserror::Error;
 /// The compiled programs.
 #[derive(Clone, Debug)]
 pub struct Programs {
-    /// Marks its rank and leaves.
+    /// Marks its rank and exits.
     pub empty: PathBuf,
     /// Speaks PMI, in one of several modes.
     pub pmi: PathBuf,
-    /// The same through libpmi.so, where there is one.
+    /// The same through libpmi.so, if the bench measures it.
     pub library: Option<PathBuf>,
     /// Starts `empty` as fast as the kernel can.
     pub floor: PathBuf,
 }
 
-/// Why there are no programs to time.
+/// Why the programs cannot be compiled.
 #[derive(Debug, Error)]
 pub enum CompileError {
-    /// There is no compiler.
+    /// cc cannot be started.
     #[error("no C compiler: install one with its static C library (Debian: gcc libc6-dev, Fedora: gcc glibc-static)")]
     NoCompiler(#[source] io::Error),
-    /// The compiler did not like the source, or lacks the static library.
+    /// The compilation failed, perhaps for lack of the static C library.
     #[error(
         "cc cannot compile {program}.c (is the static C library there? Debian: libc6-dev, Fedora: glibc-static):\n\
          {output}"
     )]
     Refused {
-        /// Which program.
+        /// The name of the program.
         program: &'static str,
-        /// What the compiler said.
+        /// The compiler's output.
         output: String,
     },
 }
 
 impl Programs {
-    /// Compiles all programs into `directory`; `library` is the libpmi.so of one of them.
+    /// Compiles all programs into `directory`, one of them with `library`, a libpmi.so.
     ///
     /// # Errors
-    /// Where there is no C compiler, or no static library.
+    /// If there is no C compiler, or no static C library.
     pub fn compile(directory: &Path, library: Option<&Path>) -> Result<Self, CompileError> {
         Ok(Self {
             empty: compile("empty", directory.join("empty"), &STATIC)?,
@@ -54,13 +54,14 @@ impl Programs {
     }
 }
 
-/// The program that loads `library` when it begins to speak PMI.
+/// Compiles the program that loads `library` when it initialises PMI.
 fn compile_for(library: &Path, binary: PathBuf) -> Result<PathBuf, CompileError> {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libpmi-c/include");
-    // Its own references are resolved when it starts, so that none is while it looks at its memory.
+    // Resolve its symbols at start, so that lazy binding does not happen between two readings of its
+    // memory.
     let flags = [
         OsString::from("-Wl,-z,now"),
-        // As a string of C.
+        // In the syntax of a C string.
         format!("-DPMI_LIBRARY={library:?}").into(),
         OsString::from("-I"),
         include.into(),
@@ -76,7 +77,7 @@ fn compile(program: &'static str, binary: PathBuf, flags: &[impl AsRef<OsStr>]) 
         .arg("-o")
         .arg(&binary)
         .arg(source)
-        // Where dlopen is not in the C library itself.
+        // For C libraries with a separate libdl.
         .arg("-ldl")
         .output()
         .map_err(CompileError::NoCompiler)?;

@@ -1,4 +1,4 @@
-//! Where results go: tables to stdout, single runs to a file, progress to a terminal.
+//! Output: tables to stdout, single runs to a file, progress to a terminal.
 
 use std::error::Error;
 use std::fs::File;
@@ -11,33 +11,33 @@ use crate::machine::Machine;
 use crate::sections::Section;
 use crate::table::Table;
 
-/// The one place that prints.
+/// All output of the benches.
 #[derive(Debug)]
 pub struct Report {
     csv: Option<BufWriter<File>>,
     shows_progress: bool,
 }
 
-/// One single run, for the file.
+/// A single run, for the CSV file.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// What was asked.
+    /// The section.
     pub section: Section,
-    /// How many ranks.
+    /// The number of ranks.
     pub np: u32,
-    /// Who started them.
+    /// The launcher.
     pub launcher: &'a Launcher,
-    /// Which round, from 1.
+    /// The number of the round, from 1.
     pub round: u32,
-    /// Names and values of what was measured, or why it does not count.
+    /// The measured quantities with their names, or why the run does not count.
     pub result: Result<Vec<(&'static str, f64)>, String>,
 }
 
 impl Report {
-    /// Opens the file of the single runs, where one is asked for.
+    /// Opens the CSV file, if one is requested.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be created.
     pub fn open(csv: Option<&Path>) -> Result<Self, BenchError> {
         let csv = csv.map(|path| {
             let file = File::create(path).map_err(|source| BenchError::Csv { path: path.to_owned(), source })?;
@@ -48,10 +48,10 @@ impl Report {
         Ok(Self { csv: csv.transpose()?, shows_progress: io::stderr().is_terminal() })
     }
 
-    /// Prints what all tables have in common.
+    /// Prints the machine, the launchers and the method, which all tables share.
     ///
     /// # Errors
-    /// Where stdout does not take it.
+    /// If stdout cannot be written.
     pub fn introduce(
         &mut self,
         machine: &Machine,
@@ -63,7 +63,7 @@ impl Report {
         writeln!(out, "machine: {machine}")?;
         for launcher in launchers {
             let what = match (launcher.kind, launcher.library()) {
-                (Kind::Floor, _) => format!("posix_spawn from {} processes, nothing served", machine.cores),
+                (Kind::Floor, _) => format!("posix_spawn from {} processes, without PMI", machine.cores),
                 (_, Some(library)) => format!("{} with {}", launcher.path.display(), library.display()),
                 (Kind::Scela | Kind::Hydra | Kind::Srun | Kind::OpenMpi, None) => launcher.path.display().to_string(),
             };
@@ -72,13 +72,16 @@ impl Report {
         for why in absent {
             writeln!(out, "{why}")?;
         }
-        writeln!(out, "medians of {runs}; launchers take turns, a ratio is the median of the ratios within rounds")
+        writeln!(
+            out,
+            "medians of {runs} rounds; launchers take turns; a ratio is the median of the ratios within rounds"
+        )
     }
 
-    /// Prints a section: its title, its table, and what there is to say about single launchers.
+    /// Prints a section: its title, its table, and notes about single launchers.
     ///
     /// # Errors
-    /// Where stdout or the file does not take it.
+    /// If stdout or the file cannot be written.
     pub fn section(&mut self, title: &str, table: &Table, notes: &[String]) -> io::Result<()> {
         self.clear_progress();
         let mut out = io::stdout().lock();
@@ -87,10 +90,10 @@ impl Report {
         self.csv.as_mut().map_or(Ok(()), BufWriter::flush)
     }
 
-    /// Keeps a single run, and shows on a terminal how far things are.
+    /// Writes a single run to the CSV file, and shows progress on a terminal.
     ///
     /// # Errors
-    /// Where the file does not take it.
+    /// If the file cannot be written.
     pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
         let Record { section, np, launcher, round, result } = record;
         self.clear_progress();
@@ -109,20 +112,20 @@ impl Report {
 
     fn clear_progress(&self) {
         if self.shows_progress {
-            // A terminal that is gone needs no clearing.
+            // A closed terminal needs no clearing.
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 }
 
-/// A section in plain text.
+/// Formats a section as plain text.
 #[must_use]
 pub fn section_text(title: &str, table: &Table, notes: &[String]) -> String {
     let notes: String = notes.iter().map(|note| format!("  {note}\n")).collect();
     format!("{title}\n\n{table}\n{notes}")
 }
 
-/// Prints why nothing can be measured, with all reasons behind it.
+/// Prints why the bench cannot run, with all causes.
 pub fn complain(error: &BenchError) {
     let mut chain = error.to_string();
     let mut source = error.source();
@@ -130,6 +133,6 @@ pub fn complain(error: &BenchError) {
         chain += &format!(": {reason}");
         source = reason.source();
     }
-    // Where stderr is gone too, the exit code is all that can be said.
+    // If stderr cannot be written either, the exit code remains.
     let _ = writeln!(io::stderr(), "error: {chain}");
 }

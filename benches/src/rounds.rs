@@ -1,18 +1,19 @@
-//! Rounds: every launcher takes its turn, then all again, each round beginning with the next of them; and the
-//! medians over them.
+//! Rounds, in which every launcher runs once, and medians over them. Each round begins with another
+//! launcher.
 
 use crate::run::Void;
 
-/// One launcher's results, one per round.
+/// The results of one launcher, one per round.
 #[derive(Debug)]
 pub struct Series<T> {
     results: Vec<Result<T, Void>>,
 }
 
-/// Runs `runs` rounds over `launchers` in turn, and gives each one's results. Who begins a round ends the next: what
-/// one leaves to the one behind it (caches, daemons, a hot processor) falls on all alike.
+/// Runs `runs` rounds over `launchers` and returns the results of each. The launcher that begins a
+/// round comes last in the next, so that what a run leaves behind (caches, daemons, a hot processor)
+/// affects all launchers alike.
 ///
-/// A launcher that hangs is not tried again: it would only hang again, a deadline each time.
+/// A launcher that has hung is not run again: it would hang until its deadline each time.
 pub fn rounds<L: Copy, T>(
     launchers: &[L],
     runs: u32,
@@ -31,13 +32,14 @@ pub fn rounds<L: Copy, T>(
 }
 
 impl<T> Series<T> {
-    /// The median of `value` over the runs that count.
+    /// Returns the median of `value` over the runs that count.
     #[must_use]
     pub fn median(&self, value: impl Fn(&T) -> f64) -> Option<f64> {
         median(self.counted().map(value).collect())
     }
 
-    /// The median of the ratios to `other`'s run of the same round, over the rounds in which both count.
+    /// Returns the median of the ratios to `other`'s run of the same round, over the rounds in which
+    /// both count.
     #[must_use]
     pub fn median_ratio(&self, other: &Self, value: impl Fn(&T) -> f64) -> Option<f64> {
         let pairs = self.results.iter().zip(&other.results);
@@ -45,45 +47,45 @@ impl<T> Series<T> {
         median(pairs.map(|(own, other)| value(own) / value(other)).collect())
     }
 
-    /// How many rounds there were.
+    /// Returns the number of rounds.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "there is no series without a round")]
+    #[expect(clippy::len_without_is_empty, reason = "every series has at least one round")]
     pub fn len(&self) -> usize {
         self.results.len()
     }
 
-    /// The runs that count.
+    /// Returns the runs that count.
     pub fn counted(&self) -> impl Iterator<Item = &T> {
         self.results.iter().filter_map(|result| result.as_ref().ok())
     }
 
-    /// The runs that count, each with the number of its round, from 1.
+    /// Returns the runs that count with the numbers of their rounds, from 1.
     pub fn by_round(&self) -> impl Iterator<Item = (usize, &T)> {
         let rounds = self.results.iter().enumerate();
         rounds.filter_map(|(index, result)| Some((index + 1, result.as_ref().ok()?)))
     }
 
-    /// The first reason why a run does not count, and how many do not.
+    /// Returns the number of runs that do not count, and the first reason.
     #[must_use]
     pub fn voids(&self) -> Option<(usize, &Void)> {
         let voids = || self.results.iter().filter_map(|result| result.as_ref().err());
         voids().next().map(|first| (voids().count(), first))
     }
 
-    /// Whether there was to be no run of it at this size.
+    /// Returns whether the launcher was not to run at this size.
     #[must_use]
     pub fn was_left_out(&self) -> bool {
         self.results.iter().all(|result| matches!(result, Err(Void::NotTyped(_))))
     }
 
-    /// Whether a run was ended by its deadline.
+    /// Returns whether a run has exceeded its deadline.
     #[must_use]
     pub fn has_hung(&self) -> bool {
         self.results.iter().any(|result| matches!(result, Err(Void::Hung(_))))
     }
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 #[must_use]
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -91,7 +93,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     if values.len() % 2 == 1 { Some(above) } else { Some(f64::midpoint(values[values.len() / 2 - 1], above)) }
 }
 
-/// The value that a share of all values do not exceed.
+/// Returns the smallest value that at least `percent` percent of the values do not exceed.
 #[must_use]
 pub fn percentile(mut values: Vec<f64>, percent: usize) -> Option<f64> {
     values.sort_by(f64::total_cmp);
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn each_begins_a_round_in_its_turn() {
+    fn the_first_launcher_of_a_round_rotates() {
         let mut order = String::new();
         let all = rounds(&['a', 'b', 'c'], 4, |round, launcher| {
             order.push(launcher);
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_rounds() {
-        // The machine got ten times slower in the second round; the ratio does not care.
+        // The machine is ten times slower in the second round, which does not affect the ratio.
         let times = [[1.0, 2.0], [10.0, 20.0]];
         let all = rounds(&[0, 1], 2, |round, launcher: usize| Ok(times[round as usize][launcher]));
         assert_eq!(all[1].median_ratio(&all[0], |time| *time), Some(2.0));
@@ -147,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn who_was_never_to_run_was_left_out() {
+    fn a_launcher_above_its_size_limit_is_left_out() {
         let all = rounds(&[4096, 64], 2, |_, np| if np > 1024 { Err(Void::NotTyped(1024)) } else { Ok(1.0) });
         assert!(all[0].was_left_out() && !all[1].was_left_out());
         assert_eq!(all[1].median_ratio(&all[0], |time| *time), None);
     }
 
     #[test]
-    fn who_hangs_is_not_tried_again() {
+    fn a_launcher_that_has_hung_is_not_run_again() {
         let mut tried = 0;
         let all = rounds(&[()], 5, |_, ()| -> Result<(), Void> {
             tried += 1;

@@ -1,7 +1,8 @@
-//! One run: one launcher, one job, from its start to the last trace of it.
+//! One run: one launcher and one job, until the last of its processes has ended.
 //!
-//! The time of a launcher goes from just before it is started to when it has ended; the floor takes its own, from
-//! before its workers are forked to after the last rank is reaped, so that its own start does not count.
+//! The time of a launcher is from just before its start until it has exited. The floor measures its own
+//! time, from before it forks its workers until it has reaped the last rank, so that its own start does
+//! not count.
 
 use std::fs::File;
 use std::io;
@@ -27,96 +28,97 @@ use crate::mark::Mark;
 use crate::page::{Header, Page, Reading};
 use crate::stats::StatsError;
 
-/// What is started, whoever starts it.
+/// The job that every launcher starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// How many ranks.
+    /// The number of ranks.
     pub np: u32,
-    /// What they do.
+    /// The program of the ranks.
     pub program: Program,
 }
 
 /// The programs: `empty.c`, and `pmi.c` in each of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// Nothing but the checks.
+    /// Only the checks.
     Empty,
-    /// As little PMI as an MPI program can do.
+    /// The least PMI that an MPI program needs.
     Hello,
-    /// Everyone gets its two neighbours' entries.
+    /// Each rank gets the entries of its two neighbours.
     OneToTwo,
-    /// Everyone gets everyone's entry.
+    /// Each rank gets the entries of all ranks.
     OneToAll,
-    /// One fence after another.
+    /// Fences in a loop.
     Fence,
-    /// The same while half the ranks flood their stdout.
+    /// Fences in a loop, while half of the ranks write to stdout continuously.
     Flood,
-    /// All but one wait in a fence until told to go on.
+    /// All ranks but one wait in a fence until the bench releases them.
     Sleep,
-    /// One takes times of gets, while all others wait in a fence.
+    /// One rank measures gets, while all others wait in a fence.
     Get,
-    /// Everyone gets everyone's entry and looks at its own memory before and after; then as [`Program::Sleep`].
+    /// Each rank gets the entries of all ranks and reads its memory use before and after; then as
+    /// [`Program::Sleep`].
     Memory,
-    /// As [`Program::OneToTwo`], so many times with new entries; then as [`Program::Sleep`].
+    /// [`Program::OneToTwo`] this many times with new entries; then as [`Program::Sleep`].
     Rounds(u32),
 }
 
 /// A run that counts.
 #[derive(Debug)]
 pub struct Finished {
-    /// How long it took as seen from outside.
+    /// The time as measured by the bench.
     pub wall: Duration,
-    /// What the ranks left in the page.
+    /// What the ranks have written to the page.
     pub reading: Reading,
-    /// What the launcher did not give its ranks, though the job was done.
+    /// Faults in the environment of ranks that did not prevent the job.
     pub faults: Mark,
-    /// How many processes outlived the launcher and had to be ended.
+    /// The number of processes that outlived the launcher and were killed.
     pub left_behind: usize,
 }
 
 /// Why a run does not count.
 #[derive(Debug, Error)]
 pub enum Void {
-    /// It did not end in time.
-    #[error("no end within {} s", .0.as_secs())]
+    /// It exceeded the deadline.
+    #[error("killed after {} s", .0.as_secs())]
     Hung(Duration),
-    /// The launcher says itself that it failed.
+    /// The launcher reports a failure.
     #[error("{status}{complaint}")]
     Failed {
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// The end of what it wrote to stderr.
+        /// Its last line on stderr.
         complaint: String,
     },
-    /// Ranks that were to be started were not.
-    #[error("{missing} of {np} marks missing")]
+    /// Some ranks have not run.
+    #[error("{missing} of {np} ranks left no mark")]
     Missing {
-        /// How many did not mark themselves.
+        /// The number of ranks without a mark.
         missing: usize,
-        /// How many there should be.
+        /// The number of ranks of the job.
         np: u32,
     },
-    /// The ranks found something wrong that makes the time worthless.
+    /// The ranks report a fault with which the time means nothing.
     #[error("{0}")]
     Spoiled(Mark),
-    /// scela-run left processes behind, which makes its time worthless.
+    /// scela-run has left processes behind.
     #[error("{0} processes left behind")]
     LeftBehind(usize),
-    /// The machine failed.
+    /// A system call failed.
     #[error("{0}")]
     Machine(#[from] io::Error),
-    /// It would take too long, and was not asked for by name.
-    #[error("more than {0} ranks only where typed (--np)")]
+    /// This size takes too long and must be requested explicitly.
+    #[error("more than {0} ranks only with --np")]
     NotTyped(u32),
-    /// What scela-run counted is not there.
+    /// scela-run's statistics are missing.
     #[error("{0}")]
     Stats(#[from] StatsError),
-    /// An earlier run hung, so this one was not tried.
-    #[error("not tried after a run that hung")]
+    /// An earlier run has hung, so this one was skipped.
+    #[error("skipped after a run that hung")]
     NotTried,
 }
 
-/// A run on its way, for who wants to look at it before it ends.
+/// A run in progress, for sections that inspect it before it ends.
 #[derive(Debug)]
 pub struct Running<'a> {
     launcher: &'a Launcher,
@@ -128,10 +130,10 @@ pub struct Running<'a> {
     job: Job,
 }
 
-/// Runs a job to its end.
+/// Runs a job until it has ended.
 ///
 /// # Errors
-/// Where the run does not count.
+/// If the run does not count.
 pub fn run(bench: &Bench, launcher: &Launcher, job: Job) -> Result<Finished, Void> {
     Running::start(bench, launcher, job)?.finish()
 }
@@ -140,7 +142,7 @@ impl<'a> Running<'a> {
     /// Starts a job.
     ///
     /// # Errors
-    /// Where the launcher cannot be started.
+    /// If the launcher cannot be started.
     pub fn start(bench: &Bench, launcher: &'a Launcher, job: Job) -> Result<Self, Void> {
         let deadline = bench.options.deadline;
         let page = Page::create(
@@ -159,28 +161,29 @@ impl<'a> Running<'a> {
         let complaints = bench.scratch.programs().join("complaints");
         let mut command = command(bench, launcher, job, page.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?).process_group(0);
-        let _no_signal_cleans_up_now = STARTING.lock();
+        let _no_clean_up_now = STARTING.lock();
         let started = Instant::now();
         let child = command.spawn()?;
         Ok(Self { launcher, child, started, deadline, page, complaints, job })
     }
 
-    /// The launcher's process.
+    /// Returns the process id of the launcher.
     #[must_use]
     pub fn launcher_pid(&self) -> Pid {
         pid_of(&self.child)
     }
 
-    /// The page that the ranks write to.
+    /// Returns the page that the ranks write to.
     #[must_use]
     pub fn page(&self) -> &Page {
         &self.page
     }
 
-    /// Waits until all ranks have marked themselves, or it is clear that they will not.
+    /// Waits until all ranks have written their marks, or the launcher has exited, or the deadline has
+    /// passed.
     ///
     /// # Errors
-    /// Where the page cannot be read.
+    /// If the page cannot be read.
     pub fn wait_for_marks(&mut self) -> io::Result<()> {
         while self.is_going() && self.page.marked()? < self.job.np as usize {
             thread::sleep(TICK);
@@ -188,10 +191,10 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
-    /// Waits for the end, judges the run, and leaves nothing of it.
+    /// Waits for the end, checks the run, and removes all it has left behind.
     ///
     /// # Errors
-    /// Where the run does not count.
+    /// If the run does not count.
     pub fn finish(mut self) -> Result<Finished, Void> {
         let in_time = self.wait();
         let wall = self.started.elapsed();
@@ -206,25 +209,27 @@ impl<'a> Running<'a> {
         Ok(Finished { wall, reading, faults, left_behind })
     }
 
-    /// Whether the run is still within its deadline and its launcher alive.
+    /// Returns whether the deadline has not passed and the launcher is running.
     fn is_going(&mut self) -> bool {
         self.started.elapsed() < self.deadline && matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until the launcher has ended, or has been told to because its time is over.
+    /// Waits until the launcher has exited, killing it after the deadline. Returns whether it exited in
+    /// time.
     ///
-    /// The process is not reaped before the watch is off, so that the watch cannot signal another one.
+    /// The process is not reaped before the watcher has ended, so that the watcher cannot signal a new
+    /// process with the same id.
     fn wait(&mut self) -> bool {
         let pid = self.launcher_pid();
         let left = self.deadline.saturating_sub(self.started.elapsed());
         let (off, watch) = mpsc::channel::<()>();
         thread::scope(|scope| {
             let watch = scope.spawn(move || {
-                for (patience, signal) in [(left, Signal::SIGTERM), (GRACE, Signal::SIGKILL)] {
-                    if watch.recv_timeout(patience) != Err(RecvTimeoutError::Timeout) {
+                for (timeout, signal) in [(left, Signal::SIGTERM), (GRACE, Signal::SIGKILL)] {
+                    if watch.recv_timeout(timeout) != Err(RecvTimeoutError::Timeout) {
                         return signal == Signal::SIGTERM;
                     }
-                    // A group that is gone already is as good.
+                    // ESRCH is expected: the group may have ended.
                     let _ = killpg(pid, signal);
                 }
                 false
@@ -237,9 +242,11 @@ impl<'a> Running<'a> {
 }
 
 impl Running<'_> {
-    /// The faults that a rival may have. scela-run and the floor may have none.
+    /// Checks the run and returns its faults, which only rivals may have: scela-run and the floor must
+    /// have none.
     ///
-    /// What ranks found comes before how the launcher ended, which is often only the consequence.
+    /// Faults that ranks report come before the launcher's exit status, which is often only their
+    /// consequence.
     fn judge(&self, status: ExitStatus, reading: &Reading, left_behind: usize) -> Result<Mark, Void> {
         let marks = || reading.marks.iter();
         let faults = marks().fold(Mark::default(), |faults, mark| faults.union(mark.faults()));
@@ -265,7 +272,7 @@ impl Running<'_> {
 }
 
 impl Program {
-    /// The mode of `pmi.c`; none for the empty program.
+    /// Returns the mode of `pmi.c`; `None` for the empty program.
     fn mode(self) -> Option<&'static str> {
         match self {
             Self::Empty => None,
@@ -281,7 +288,7 @@ impl Program {
         }
     }
 
-    /// How many times of each kind to take of a get: of one over a socket, fewer.
+    /// Returns the number of gets to measure of each kind; fewer over a socket.
     fn gets(self, launcher: &Launcher) -> u32 {
         match (self, &launcher.client) {
             (Self::Get, Client::Wire) => 1000,
@@ -292,7 +299,7 @@ impl Program {
 }
 
 impl Job {
-    /// How many entries each rank puts.
+    /// Returns the number of entries that each rank puts.
     #[must_use]
     pub fn keys(self) -> u32 {
         match self.program {
@@ -302,15 +309,16 @@ impl Job {
         }
     }
 
-    /// How many words the program takes down.
+    /// Returns the number of words that the program stores.
     fn samples(self, fences: u32, launcher: &Launcher) -> usize {
         let np = self.np as usize;
         match self.program {
-            // When each rank entered and left each.
+            // The times at which each rank entered and left each fence.
             Program::Fence | Program::Flood => 2 * np * fences as usize,
-            // One clock; and single gets and batches of them, of what is there and of what is not.
+            // The cost of reading the clock; single gets and batches of gets, of present and of absent
+            // keys.
             Program::Get => 5 * self.program.gets(launcher) as usize,
-            // Before and after.
+            // Memory before and after.
             Program::Memory => 2 * np,
             Program::Empty
             | Program::Hello
@@ -325,7 +333,7 @@ impl Job {
 fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command {
     let programs = &bench.programs;
     let mut command = match (launcher.kind, job.program.mode()) {
-        // Whatever the others run, the floor starts the empty program.
+        // The floor always starts the empty program.
         (Kind::Floor, _) => {
             let mut command = Command::new(&launcher.path);
             command.arg(page).arg(&programs.empty).arg(bench.machine.cores.to_string());
@@ -342,7 +350,7 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
             command
         }
     };
-    // What a launcher that had to be ended leaves there goes with the scratch directory.
+    // Files that a killed launcher leaves there are removed with the scratch directory.
     command.env("TMPDIR", bench.scratch.programs());
     for (name, value) in std::env::vars_os() {
         let name = name.to_string_lossy();
@@ -358,7 +366,7 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
     command
 }
 
-/// The last line that a launcher wrote to stderr, as an addition to its status.
+/// Returns the last line that a launcher wrote to stderr, to append to its status.
 fn complaint(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -369,13 +377,13 @@ fn complaint(path: &Path) -> String {
 }
 
 fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).expect("a pid is positive and fits"))
+    Pid::from_raw(i32::try_from(child.id()).expect("a process id fits into an i32"))
 }
 
-/// How many entries the board has of which single ones are got.
+/// The number of entries on the board when single gets are measured.
 const GET_ENTRIES: u32 = 4096;
 const TICK: Duration = Duration::from_millis(10);
-/// Between asking a launcher to end and ending it.
+/// The time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 const COMPLAINT_CHARS_MAX: usize = 200;

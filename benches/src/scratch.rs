@@ -1,4 +1,4 @@
-//! The two directories of one bench: programs beside cargo's other output, pages in shared memory.
+//! The temporary directories of a bench: programs in the target directory, pages in shared memory.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// Both directories are removed with the value.
+/// The two directories, removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
     programs: TempDir,
@@ -14,10 +14,10 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes both directories, the first one in `target`.
+    /// Creates both directories, the first one in `target`.
     ///
     /// # Errors
-    /// Where one cannot be made.
+    /// If one cannot be created.
     pub fn create(target: &Path) -> io::Result<Self> {
         let parent = target.join("tmp");
         fs::create_dir_all(&parent)?;
@@ -27,19 +27,19 @@ impl Scratch {
         })
     }
 
-    /// Where programs and launchers' complaints go.
+    /// Returns the directory for programs and stderr files of launchers.
     #[must_use]
     pub fn programs(&self) -> &Path {
         self.programs.path()
     }
 
-    /// Where pages go.
+    /// Returns the directory for pages.
     #[must_use]
     pub fn pages(&self) -> &Path {
         self.pages.path()
     }
 
-    /// Both paths, for whoever has to remove them without the value.
+    /// Returns both paths, for a clean-up without the value.
     #[must_use]
     pub fn paths(&self) -> [PathBuf; 2] {
         [self.programs().to_owned(), self.pages().to_owned()]

@@ -1,28 +1,29 @@
-//! What the kernel says about the memory of a process: `/proc/PID/smaps` and its sum.
+//! The memory of a process, from `/proc/PID/smaps` and `/proc/PID/smaps_rollup`.
 
 use std::fs;
 
 use nix::unistd::Pid;
 
-/// One mapping of a file, or one file's mappings together.
+/// One mapping of a file, or all mappings of one file together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// The number of the file.
+    /// The inode of the file.
     pub inode: u64,
-    /// How much of it is in the memory of this process.
+    /// The resident part.
     pub rss_kib: u64,
-    /// What no other process has.
+    /// The part that no other process maps.
     pub private_kib: u64,
 }
 
-/// A process's proportional share of memory; nothing where it has ended or may not be looked at.
+/// Returns a process's proportional set size; `None` if it has exited or cannot be read.
 #[must_use]
 pub fn pss_kib(pid: Pid) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     rollup.lines().find_map(|line| kib_of(line, "Pss:"))
 }
 
-/// A process's mappings of files whose name begins so, one for each file; nothing where it may not be looked at.
+/// Returns a process's mappings of files whose names begin with `name`, one entry per file; `None` if
+/// it cannot be read.
 #[must_use]
 pub fn mappings(pid: Pid, name: &str) -> Option<Vec<Mapping>> {
     Some(parse(&fs::read_to_string(format!("/proc/{pid}/smaps")).ok()?, name))
@@ -30,7 +31,7 @@ pub fn mappings(pid: Pid, name: &str) -> Option<Vec<Mapping>> {
 
 fn parse(smaps: &str, name: &str) -> Vec<Mapping> {
     let mut found: Vec<Mapping> = Vec::new();
-    // The one that the lines are about.
+    // The mapping that the current lines describe.
     let mut current = None;
     for line in smaps.lines() {
         if let Some((inode, path)) = head(line) {
@@ -48,7 +49,7 @@ fn parse(smaps: &str, name: &str) -> Vec<Mapping> {
     found
 }
 
-/// `start-end rwxp offset device inode path`, from which inode and path.
+/// Parses inode and path of `start-end rwxp offset device inode path`.
 fn head(line: &str) -> Option<(u64, &str)> {
     let mut rest = line;
     let mut word = || {
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_has_a_share_of_memory() {
+    fn this_process_has_a_proportional_set_size() {
         assert!(pss_kib(nix::unistd::getpid()).unwrap() > 0);
     }
 

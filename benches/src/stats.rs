@@ -1,4 +1,4 @@
-//! What scela-run counted of a session: the file that `--stats` names, which docs/statistics.md describes.
+//! The statistics of a session: the file of `--stats`, which docs/statistics.md describes.
 
 use std::fs;
 use std::io;
@@ -9,43 +9,43 @@ use thiserror::Error;
 
 use crate::policy::Caching;
 
-/// All that was counted.
+/// The statistics of a session.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Stats {
     version: u32,
     policy: String,
-    /// The bound on values of others in a cache, where there is one.
+    /// The bound on values of other ranks in a cache, if the policy has one.
     pub cache_entries: Option<u32>,
-    /// The most children that an agent had.
+    /// The largest number of children of an agent.
     pub fanout: u32,
     agents: u32,
     agents_reported: u32,
-    /// How many ranks read their agent's memory.
+    /// The number of ranks that read their agent's shared segment.
     pub ranks_with_segment: u32,
-    /// From the launcher down, by the number of links to it.
+    /// The levels of the tree, from the launcher down.
     pub levels: Vec<Level>,
 }
 
-/// The places of one level of the tree together.
+/// The agents of one level of the tree together; level 0 is the launcher.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Level {
     /// The number of links to the launcher.
     pub level: u32,
-    /// How many places there are.
+    /// The number of agents.
     pub places: u32,
-    /// What they sent to their parents.
+    /// Messages to their parents.
     pub up: Lanes,
-    /// What they sent to their children.
+    /// Messages to their children.
     pub down: Lanes,
-    /// What they wrote to links in all, sealed.
+    /// All bytes written to links, encryption included.
     pub link_bytes: u64,
-    /// What became of gets.
+    /// How gets were answered.
     pub gets: Gets,
-    /// How much of the board was held.
+    /// How much of the board was stored.
     pub held: Peaks,
 }
 
-/// Messages by what they are about.
+/// Messages by subject.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Lanes {
     /// Puts, fences, look-ups and their answers.
@@ -57,79 +57,79 @@ pub struct Lanes {
 /// Messages and their bytes.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Traffic {
-    /// How many.
+    /// The number of messages.
     pub messages: u64,
-    /// How large together.
+    /// Their total size.
     pub bytes: u64,
 }
 
-/// What became of gets. Those that ranks answer themselves out of their agent's memory, nobody counts.
+/// How gets were answered. Gets that ranks answer themselves from the shared segment are not counted.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Gets {
-    /// Of own ranks, answered by what the agent lets their tasks read.
+    /// Gets of the agent's ranks, answered from the part of the board that the ranks' tasks read directly.
     pub board: u64,
-    /// Of own ranks, answered by the agent's core.
+    /// Gets of the agent's ranks, answered by its core.
     pub own: u64,
-    /// Of other places, answered here.
+    /// Look-ups of other agents, answered here.
     pub others: u64,
-    /// Sent on to another place.
+    /// Look-ups sent to another agent.
     pub asked: u64,
-    /// Waiting for the answer to a question that was on its way already.
+    /// Gets that waited for the answer to a look-up already sent.
     pub joined: u64,
 }
 
-/// Peaks of what the places of a level held.
+/// Peaks of what the agents of a level stored.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Peaks {
-    /// The most of any place, quantity by quantity.
+    /// The maximum over agents, for each quantity.
     pub max: Held,
-    /// All places together.
+    /// The sum over agents.
     pub sum: Held,
 }
 
-/// What was held of a board at most.
+/// The peak size of a stored board.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Held {
-    /// Keys and values, but for those of `own_bytes`.
+    /// The bytes of keys and values except those of `own_bytes`.
     pub bytes: u64,
-    /// Keys and values of own ranks that are kept beside them.
+    /// The bytes of keys and values of the agent's ranks that are stored separately.
     pub own_bytes: u64,
-    /// Keys of which it is known below which child they were put.
+    /// The number of keys for which the child with the value is known.
     pub index_entries: u64,
-    /// Values that had to go.
+    /// The number of evicted values.
     pub evictions: u64,
 }
 
-/// Why there are no counts.
+/// Why statistics cannot be used.
 #[derive(Debug, Error)]
 pub enum StatsError {
-    /// There is no such file.
-    #[error("no counts: {0}")]
+    /// The file cannot be read.
+    #[error("no statistics: {0}")]
     Unread(#[from] io::Error),
-    /// It does not say what it should.
-    #[error("counts that cannot be read: {0}")]
+    /// The file has unexpected contents.
+    #[error("malformed statistics: {0}")]
     Malformed(#[from] serde_json::Error),
-    /// It says it in another way.
-    #[error("counts of version {0}")]
+    /// The format has another version.
+    #[error("statistics of version {0}")]
     Version(u32),
-    /// Another policy or tree was counted than the one that was asked for.
-    #[error("counts of another session: {0}")]
+    /// The statistics are of another policy or tree.
+    #[error("statistics of another session: {0}")]
     Other(String),
-    /// Agents are missing in it.
-    #[error("counts of {reported} of {agents} agents")]
+    /// The statistics lack some agents.
+    #[error("statistics of {reported} of {agents} agents")]
     Missing {
-        /// How many told theirs.
+        /// The number of agents that have reported.
         reported: u32,
-        /// How many there were.
+        /// The number of agents of the session.
         agents: u32,
     },
 }
 
 impl Stats {
-    /// Reads what scela-run wrote of a session that was asked for with `caching` and `np` ranks.
+    /// Reads the statistics of a session that was started with `caching` and `np` ranks.
     ///
     /// # Errors
-    /// Where it did not write, or of another session.
+    /// If the file is missing or describes another session.
     pub fn read(caching: &Caching, np: u32) -> Result<Self, StatsError> {
         Self::parse(&read(&caching.stats)?, caching, np)
     }
@@ -151,38 +151,38 @@ impl Stats {
         Ok(stats)
     }
 
-    /// What the fullest agent held of the board.
+    /// Returns the stored size at the agent that stored most.
     #[must_use]
     pub fn fullest_agent(&self) -> Held {
         let agents = self.levels.iter().filter(|level| level.level > 0);
         agents.map(|level| level.held.max).max_by_key(|held| held.all_bytes()).unwrap_or_default()
     }
 
-    /// What the launcher held of it.
+    /// Returns the bytes stored at the launcher.
     #[must_use]
     pub fn launcher_bytes(&self) -> u64 {
         self.levels.iter().find(|level| level.level == 0).map_or(0, |level| level.held.sum.all_bytes())
     }
 
-    /// What all agents and the launcher held of it.
+    /// Returns the bytes stored at all agents and the launcher.
     #[must_use]
     pub fn all_bytes(&self) -> u64 {
         self.levels.iter().map(|level| level.held.sum.all_bytes()).sum()
     }
 
-    /// How many values the agents let go.
+    /// Returns the number of values that agents have evicted.
     #[must_use]
     pub fn evictions(&self) -> u64 {
         self.levels.iter().map(|level| level.held.sum.evictions).sum()
     }
 
-    /// Messages about the board over all links, both ways.
+    /// Returns the number of board messages over all links in both directions.
     #[must_use]
     pub fn board_messages(&self) -> u64 {
         self.levels.iter().map(|level| level.up.board.messages + level.down.board.messages).sum()
     }
 
-    /// Their bytes.
+    /// Returns the bytes of these messages.
     #[must_use]
     pub fn board_bytes(&self) -> u64 {
         self.levels.iter().map(|level| level.up.board.bytes + level.down.board.bytes).sum()
@@ -190,20 +190,20 @@ impl Stats {
 }
 
 impl Held {
-    /// Values with their keys, and the index.
+    /// Returns the bytes of keys, values and the index.
     #[must_use]
     pub fn all_bytes(self) -> u64 {
         self.bytes + self.own_bytes + self.index_bytes()
     }
 
-    /// The index, as far as it can be told from the number of keys.
+    /// Estimates the size of the index from its number of keys.
     #[must_use]
     pub fn index_bytes(self) -> u64 {
         self.index_entries * INDEX_ENTRY_BYTES
     }
 }
 
-/// The file, which must not be read again for a later session.
+/// Reads and removes the file, so that a later session cannot be confused with this one.
 fn read(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     fs::remove_file(path)?;
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::policy::{Bound, Policy};
 
-    /// A level, of which an agent and all together held so much.
+    /// Returns the JSON of a level with these stored sizes: the maximum and the sum.
     fn level(level: u32, places: u32, held: &str, sum: &str) -> String {
         let lanes = r#"{"board":{"messages":3,"bytes":70},"control":{"messages":1,"bytes":9}}"#;
         format!(
@@ -238,7 +238,7 @@ mod tests {
         )
     }
 
-    fn told(reported: u32) -> String {
+    fn reported(reported: u32) -> String {
         let root = level(0, 1, &held(100, 0, 10, 2), &held(100, 0, 10, 2));
         let agents = level(1, 2, &held(40, 8, 1, 3), &held(70, 16, 1, 5));
         format!(
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn bytes_are_values_and_an_estimate_of_the_index() {
-        let stats = Stats::parse(&told(2), &caching(4), 16).unwrap();
+        let stats = Stats::parse(&reported(2), &caching(4), 16).unwrap();
         assert_eq!(stats.launcher_bytes(), 100 + 10 * INDEX_ENTRY_BYTES);
         assert_eq!(stats.fullest_agent().all_bytes(), 40 + 8 + INDEX_ENTRY_BYTES);
         assert_eq!(stats.all_bytes(), 100 + 70 + 16 + 11 * INDEX_ENTRY_BYTES);
@@ -261,20 +261,20 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_another_session_are_not_taken() {
+    fn statistics_of_another_session_are_refused() {
         let error = |text: &str, fanout, np| Stats::parse(text, &caching(fanout), np).unwrap_err().to_string();
-        let other = "counts of another session: hcmab-lru, entries Some(2), fan-out 4";
-        assert_eq!([error(&told(2), 32, 16), error(&told(2), 4, 64)], [other, other]);
-        assert_eq!(error(&told(1), 4, 16), "counts of 1 of 2 agents");
-        assert_eq!(error(&told(2).replace("\"version\":1", "\"version\":2"), 4, 16), "counts of version 2");
-        assert!(error("{}", 4, 16).starts_with("counts that cannot be read"));
+        let other = "statistics of another session: hcmab-lru, entries Some(2), fan-out 4";
+        assert_eq!([error(&reported(2), 32, 16), error(&reported(2), 4, 64)], [other, other]);
+        assert_eq!(error(&reported(1), 4, 16), "statistics of 1 of 2 agents");
+        assert_eq!(error(&reported(2).replace("\"version\":1", "\"version\":2"), 4, 16), "statistics of version 2");
+        assert!(error("{}", 4, 16).starts_with("malformed statistics"));
     }
 
     #[test]
-    fn counts_are_taken_once() {
+    fn statistics_are_read_once() {
         let scratch = tempfile::tempdir().unwrap();
         let caching = Caching { stats: scratch.path().join("stats.json"), ..caching(4) };
-        fs::write(&caching.stats, told(2)).unwrap();
+        fs::write(&caching.stats, reported(2)).unwrap();
         assert!(Stats::read(&caching, 16).is_ok());
         assert!(matches!(Stats::read(&caching, 16), Err(StatsError::Unread(_))));
     }

@@ -1,22 +1,22 @@
-//! The three benches, and in what they differ.
+//! The three benches and their differences.
 
 use std::ops::RangeInclusive;
 
 use crate::sections::Section;
 
-/// One bench: a program that cargo starts.
+/// A bench: a program that cargo starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {
-    /// Launchers: what it takes to start, serve and end a job.
+    /// Launchers: the time to start, serve and end a job.
     Launch,
-    /// PMI: what exchanging entries takes, over the wire and through libpmi.so.
+    /// PMI: the time to exchange entries, over the wire and through libpmi.so.
     Pmi,
-    /// Cache policies: what exchanging entries takes over trees of many agents, under each of them.
+    /// Cache policies: the time to exchange entries over trees of many agents.
     Caches,
 }
 
 impl Suite {
-    /// Its sections, in the order in which they are printed.
+    /// Returns its sections in the order of the output.
     #[must_use]
     pub fn sections(self) -> &'static [Section] {
         match self {
@@ -30,23 +30,23 @@ impl Suite {
         }
     }
 
-    /// The section of that name.
+    /// Returns the section of this name.
     ///
     /// # Errors
-    /// Where there is none, with the names that there are.
+    /// If there is none; the message lists the names.
     pub fn parse_section(self, name: &str) -> Result<Section, String> {
         let named = |section: &&Section| section.to_string() == name;
         let found = self.sections().iter().find(named);
-        found.copied().ok_or_else(|| format!("there are {}", self.section_names()))
+        found.copied().ok_or_else(|| format!("the sections are {}", self.section_names()))
     }
 
-    /// The names of its sections, in words.
+    /// Returns the names of its sections, separated by commas.
     #[must_use]
     pub fn section_names(self) -> String {
         self.sections().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What it is called.
+    /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,13 +56,13 @@ impl Suite {
         }
     }
 
-    /// How many bytes the values of entries have.
+    /// Returns the sizes of values in bytes.
     #[must_use]
     pub fn value_bytes(self) -> RangeInclusive<u32> {
         match self {
-            // As long as a business card of shared memory and one network address.
+            // The size of an MPI business card with shared memory and one network address.
             Self::Launch | Self::Caches => 64..=64,
-            // All that a PMI-1 line of 1024 bytes has room for.
+            // The largest that fits into a PMI-1 line of 1024 bytes.
             Self::Pmi => 1..=1000,
         }
     }
@@ -73,10 +73,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_means_the_section_of_its_own_suite() {
+    fn section_names_are_those_of_the_suite() {
         assert_eq!(Suite::Launch.parse_section("memory"), Ok(Section::Memory));
         assert_eq!(Suite::Pmi.parse_section("memory"), Ok(Section::PrivateMemory));
         assert_eq!(Suite::Caches.parse_section("memory"), Ok(Section::CachedMemory));
-        assert_eq!(Suite::Pmi.parse_section("flood"), Err("there are 1:2, 1:p, get, memory".to_owned()));
+        assert_eq!(Suite::Pmi.parse_section("flood"), Err("the sections are 1:2, 1:p, get, memory".to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! A table in plain text: numbers to the right, columns in groups with a title above.
+//! Tables in plain text: right-aligned cells, and columns in groups with titles.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The width of each column, in which the last one of a group makes room for the title.
+    /// Returns the width of each column; the last column of a group is widened for the title.
     fn widths(&self) -> Vec<usize> {
         let heads: Vec<&String> = self.groups.iter().flat_map(|group| &group.heads).collect();
         let width = |column: usize| {
@@ -78,7 +78,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// The width of a group.
+/// Returns the width of a group.
 fn span(columns: &[usize]) -> usize {
     columns.iter().sum::<usize>() + COLUMN_GAP.len() * (columns.len() - 1)
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_right_and_titles_left_over_their_group() {
+    fn cells_are_right_aligned_and_titles_left_aligned() {
         let mut table = Table::default();
         table.group("", &["np"]);
         table.group("floor", &["s"]);

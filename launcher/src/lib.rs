@@ -1,13 +1,28 @@
 //! `scela-run`: starts MPI programs over a tree of node-level agents.
 //!
-//! From what was typed to the exit code, a chapter each: [`cli`] (what was typed) → [`field`]
-//! (which nodes there are) → [`plan`] (what it means on them) → [`session`] (bootstraps the agents, drives the
-//! root of the tree, carries input and output) → [`report`] (what the user reads) and [`exit`] (the code).
+//! From the command line to the exit code, a chapter each:
+//!
+//! - [`cli`]: what was typed. It parses words into values of the other chapters.
+//! - [`cluster`]: the nodes that the session may use, and the placement of ranks on them.
+//! - [`plan`]: what the request means here: agents, environment, MPI library, and how to reach the nodes.
+//! - [`run`]: the session at work: agents, streams, signals, timing, reports.
+//! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
+//! - [`exit`]: the exit codes, in one place.
+//!
+//! A chapter depends only on chapters that stand before it in this order; `tests/tidy.rs` holds it:
+//!
+//! ```text
+//! exit, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! ```
+//!
+//! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
+//! the request to `plan`, a simulation to `forecast`), and `cli` only produces them.
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod cluster;
+pub mod exit;
 pub mod forecast;
 pub mod plan;
 pub mod run;

@@ -1,47 +1,29 @@
-//! Beginning and end, sizes and ranks, the barrier.
+//! Initialisation and finalisation, sizes and ranks, the barrier, the abort.
 
 use std::ffi::{c_char, c_int};
-use std::io::Write;
 
-use attachment::{Joined, c, limits};
+use attachment::c::{self, Outcome, run};
+use attachment::{Member, limits};
 
-use crate::{
-    ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_LENGTH, PMI_FAIL, PMI_SUCCESS, failed, join, joined, kvs,
-    spaces,
-};
+use crate::{ATTACHMENT, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_LENGTH, failed, initialize, kvs, member, spaces};
 
-/// Initialises PMI, once.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Init(spawned: *mut c_int) -> c_int {
-    let body = || {
-        if spawned.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
-        let joined = join()?;
-        // SAFETY: not NULL, so the caller's place for an int.
-        unsafe { c::store(spawned, joined.is_spawned().into()) };
-        Ok(())
-    };
-    c::run(body)
+    // SAFETY: NULL or the caller's int.
+    run(|| unsafe { c::output(spawned, PMI_ERR_INVALID_ARG, || Ok(initialize()?.is_spawned().into())) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Initialized(initialized: *mut c_int) -> c_int {
-    c::guarded(PMI_FAIL, || {
-        if initialized.is_null() {
-            return PMI_ERR_INVALID_ARG;
-        }
-        // SAFETY: not NULL, so the caller's place for an int.
-        unsafe { c::store(initialized, joined().is_ok().into()) };
-        PMI_SUCCESS
-    })
+    // SAFETY: NULL or the caller's int.
+    run(|| unsafe { c::output(initialized, PMI_ERR_INVALID_ARG, || Ok(member().is_ok().into())) })
 }
 
-/// Finalises PMI; a success also when it is not initialised.
+/// Finalises PMI; succeeds if it is not initialised.
 #[unsafe(no_mangle)]
 extern "C" fn PMI_Finalize() -> c_int {
-    c::run(|| {
-        if joined().is_ok() {
+    run(|| {
+        if member().is_ok() {
             kvs::forget_iterations();
             spaces::forget();
         }
@@ -51,61 +33,62 @@ extern "C" fn PMI_Finalize() -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_size(size: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
-    unsafe { number(size, |joined| Ok(c::int(joined.size()))) }
+    // SAFETY: NULL or the caller's int.
+    unsafe { number(size, |member| Ok(c::int(member.size()))) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_rank(rank: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
-    unsafe { number(rank, |joined| Ok(c::int(joined.rank()))) }
+    // SAFETY: NULL or the caller's int.
+    unsafe { number(rank, |member| Ok(c::int(member.rank()))) }
 }
 
-/// The real one: Slurm's libpmi says the size. Negative if the server does not know.
+/// Returns the server's universe size, negative if the server does not know it. Slurm's libpmi returns
+/// the size of the job instead.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_universe_size(size: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
+    // SAFETY: NULL or the caller's int.
     unsafe { number(size, |_| ATTACHMENT.universe_size().map_err(failed)) }
 }
 
-/// The real one: Slurm's libpmi says its job's number.
+/// Returns the number of the rank's command. Slurm's libpmi returns the number of its job instead.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_appnum(appnum: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
-    unsafe { number(appnum, |joined| ATTACHMENT.appnum(joined).map_err(failed)) }
+    // SAFETY: NULL or the caller's int.
+    unsafe { number(appnum, |member| ATTACHMENT.appnum(member).map_err(failed)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_id_length_max(length: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
+    // SAFETY: NULL or the caller's int.
     unsafe { kvs::length_max(length, |maxes| maxes.kvsname) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_id(id: *mut c_char, length: c_int) -> c_int {
-    // SAFETY: NULL or the caller's buffer of so many bytes.
-    c::run(|| unsafe { write_id(id, length) })
+    // SAFETY: NULL or the caller's buffer of `length` bytes.
+    run(|| unsafe { write_id(id, length) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_kvs_domain_id(id: *mut c_char, length: c_int) -> c_int {
-    // SAFETY: NULL or the caller's buffer of so many bytes.
-    c::run(|| unsafe { write_id(id, length) })
+    // SAFETY: NULL or the caller's buffer of `length` bytes.
+    run(|| unsafe { write_id(id, length) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_clique_size(size: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
-    unsafe { number(size, |joined| ATTACHMENT.clique(joined).map(|ranks| c::int(ranks.len())).map_err(failed)) }
+    // SAFETY: NULL or the caller's int.
+    unsafe { number(size, |member| Ok(c::int(clique(member)?.len()))) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_clique_ranks(ranks: *mut c_int, length: c_int) -> c_int {
-    let body = || {
+    run(|| {
         if ranks.is_null() {
             return Err(PMI_ERR_INVALID_ARG);
         }
-        let clique = ATTACHMENT.clique(joined()?).map_err(failed)?;
+        let clique = clique(member()?)?;
         if usize::try_from(length).unwrap_or(0) < clique.len() {
             return Err(PMI_ERR_INVALID_LENGTH);
         }
@@ -114,51 +97,41 @@ unsafe extern "C" fn PMI_Get_clique_ranks(ranks: *mut c_int, length: c_int) -> c
             unsafe { ranks.add(at).write(c::int(rank)) };
         }
         Ok(())
-    };
-    c::run(body)
+    })
 }
 
-/// Waits for all ranks of the job, and makes what they put visible.
+/// Waits for all ranks of the job, after which their puts are visible.
 #[unsafe(no_mangle)]
 extern "C" fn PMI_Barrier() -> c_int {
-    c::run(|| joined().and_then(|joined| ATTACHMENT.fence(joined).map_err(failed)))
+    run(|| ATTACHMENT.fence(member()?).map_err(failed))
 }
 
-/// Tells the server to end the job, and exits as Slurm's and MPICH's libraries do: what is buffered
-/// in stdio is written, what is registered for exit is run, and finds PMI finalised.
+/// Tells the server to end the job, and exits through exit(3) as Slurm's and MPICH's libraries do:
+/// stdio buffers are flushed, and exit handlers run and find PMI finalised.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Abort(exit_code: c_int, error_msg: *const c_char) -> c_int {
     c::guarded((), || {
         // SAFETY: NULL or a string.
         let message = unsafe { c::text_cut(error_msg, limits::ABORT_MESSAGE_BYTES_MAX) };
-        if let Some(message) = message {
-            let who = joined().map_or(String::new(), |joined| format!("rank {}: ", joined.rank()));
-            let line = [who.as_bytes(), format!("PMI_Abort({exit_code}, ").as_bytes(), message, b")\n"].concat();
-            // As one line among those of other ranks; who cannot be told is not told.
-            let _ = std::io::stderr().write_all(&line);
-        }
+        ATTACHMENT.print_abort("PMI_Abort", exit_code, message);
         ATTACHMENT.abort(exit_code, message.unwrap_or_default());
     });
     // SAFETY: the contract of this function is that it exits.
     unsafe { libc::exit(if exit_code & 0xff == 0 { 1 } else { exit_code }) }
 }
 
-/// A number where the caller wants it: `PMI_ERR_INVALID_ARG` for NULL, `PMI_FAIL` before `PMI_Init`.
+/// Stores a number in `*out`: `PMI_ERR_INVALID_ARG` for NULL, `PMI_FAIL` before `PMI_Init`.
 ///
 /// # Safety
 ///
 /// `out` is NULL or can be written.
-unsafe fn number(out: *mut c_int, ask: impl FnOnce(&'static Joined) -> Outcome<c_int>) -> c_int {
-    let body = || {
-        if out.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
-        let number = ask(joined()?)?;
-        // SAFETY: the caller vouches for it.
-        unsafe { c::store(out, number) };
-        Ok(())
-    };
-    c::run(body)
+unsafe fn number(out: *mut c_int, ask: impl FnOnce(&'static Member) -> Outcome<c_int>) -> c_int {
+    // SAFETY: the caller guarantees it.
+    run(|| unsafe { c::output(out, PMI_ERR_INVALID_ARG, || ask(member()?)) })
+}
+
+fn clique(member: &'static Member) -> Outcome<Vec<u32>> {
+    ATTACHMENT.clique(member).map_err(failed)
 }
 
 /// # Safety
@@ -169,10 +142,6 @@ unsafe fn write_id(id: *mut c_char, length: c_int) -> Outcome {
     if usize::try_from(length).unwrap_or(0) < maxes.kvsname {
         return Err(PMI_ERR_INVALID_LENGTH);
     }
-    if id.is_null() {
-        return Err(PMI_ERR_INVALID_ARG);
-    }
-    let name = ATTACHMENT.name(joined()?).map_err(failed)?;
-    // SAFETY: the caller vouches for it; our own memory is elsewhere.
-    if unsafe { c::write(name.to_bytes(), id, length) } { Ok(()) } else { Err(PMI_ERR_INVALID_LENGTH) }
+    // SAFETY: the caller guarantees it.
+    unsafe { kvs::write_name(id, length) }
 }

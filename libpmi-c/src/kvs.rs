@@ -5,28 +5,28 @@ use std::ffi::{c_char, c_int};
 use std::iter::Peekable;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use attachment::c::Text;
-use attachment::{Attachment, Entries, Error, Joined, Maxes, c, limits};
+use attachment::c::{self, Outcome, run};
+use attachment::{Attachment, Entries, Error, Maxes, Member, limits};
 
 use crate::spaces::{self, Space};
 use crate::{
-    ATTACHMENT, Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_KEY, PMI_ERR_INVALID_KEY_LENGTH, PMI_ERR_INVALID_KVS,
-    PMI_ERR_INVALID_LENGTH, PMI_ERR_INVALID_VAL, PMI_ERR_INVALID_VAL_LENGTH, PMI_FAIL, PMI_SUCCESS, failed, joined,
+    ATTACHMENT, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_KEY, PMI_ERR_INVALID_KEY_LENGTH, PMI_ERR_INVALID_KVS,
+    PMI_ERR_INVALID_LENGTH, PMI_ERR_INVALID_VAL, PMI_ERR_INVALID_VAL_LENGTH, PMI_FAIL, failed, member, string,
 };
 
-/// What the maxima are as long as no server was asked.
+/// The buffer sizes before PMI is initialised.
 const MAXES: Maxes = Maxes { kvsname: limits::KVSNAME_MAX, key: limits::KEYLEN_MAX, value: limits::VALLEN_MAX };
 
-/// Longest name of a space, and longest key, of any server.
+/// The longest name of a space, and the longest key, that any server accepts.
 const NAME_BYTES_MAX: usize = 1023;
 const ANY_KEY_BYTES_MAX: usize = 1023;
 
-/// Most spaces that are iterated over at once; the one begun first ends.
+/// The most spaces that are iterated over at once; beyond it, the oldest iteration ends.
 const ITERATIONS_MAX: usize = 16;
 
 static ITERATIONS: Mutex<Vec<Iteration>> = Mutex::new(Vec::new());
 
-/// A snapshot of a space, and how far it was handed out.
+/// A snapshot of a space and the position in it.
 struct Iteration {
     space: Space,
     entries: Peekable<Entries>,
@@ -34,105 +34,97 @@ struct Iteration {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Get_my_name(kvsname: *mut c_char, length: c_int) -> c_int {
-    let body = || {
-        if kvsname.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
-        let name = ATTACHMENT.name(joined()?).map_err(failed)?;
-        // SAFETY: not NULL, so the caller's buffer of so many bytes.
-        if unsafe { c::write(name.to_bytes(), kvsname, length) } { Ok(()) } else { Err(PMI_ERR_INVALID_LENGTH) }
-    };
-    c::run(body)
+    run(|| {
+        // SAFETY: NULL or the caller's buffer of `length` bytes.
+        unsafe { write_name(kvsname, length) }
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Get_name_length_max(length: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
+    // SAFETY: NULL or the caller's int.
     unsafe { length_max(length, |maxes| maxes.kvsname) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Get_key_length_max(length: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
+    // SAFETY: NULL or the caller's int.
     unsafe { length_max(length, |maxes| maxes.key) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Get_value_length_max(length: *mut c_int) -> c_int {
-    // SAFETY: NULL or the caller's place for an int.
+    // SAFETY: NULL or the caller's int.
     unsafe { length_max(length, |maxes| maxes.value) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Create(kvsname: *mut c_char, length: c_int) -> c_int {
-    let body = || {
+    run(|| {
         if kvsname.is_null() {
             return Err(PMI_ERR_INVALID_ARG);
         }
-        let joined = joined()?;
-        let own = ATTACHMENT.name(joined).map_err(failed)?;
+        let member = member()?;
+        let own = ATTACHMENT.name(member).map_err(failed)?;
         let most = maxes().map_err(failed)?.kvsname;
-        spaces::create(own, joined.rank(), |name| {
-            // SAFETY: not NULL, so the caller's buffer of so many bytes.
+        spaces::create(own, member.rank(), |name| {
+            // SAFETY: not NULL, so the caller's buffer of `length` bytes.
             name.len() < most && unsafe { c::write(name, kvsname, length) }
         })
-    };
-    c::run(body)
+    })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Destroy(kvsname: *const c_char) -> c_int {
-    let body = || {
+    run(|| {
         // SAFETY: NULL or a string.
-        let name = unsafe { c::text(kvsname, NAME_BYTES_MAX) }.bytes().ok_or(PMI_ERR_INVALID_ARG)?;
-        let joined = joined()?;
-        let own = ATTACHMENT.name(joined).map_err(failed)?;
-        spaces::destroy(own, joined, name).ok_or(PMI_ERR_INVALID_ARG)
-    };
-    c::run(body)
+        let name = unsafe { string(kvsname, NAME_BYTES_MAX, PMI_ERR_INVALID_ARG)? };
+        let member = member()?;
+        let own = ATTACHMENT.name(member).map_err(failed)?;
+        spaces::destroy(own, member, name).ok_or(PMI_ERR_INVALID_ARG)
+    })
 }
 
-/// Puts a pair, which this process sees at once and others after the next barrier.
+/// Puts a pair. This process sees it at once, other ranks after the next barrier.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Put(kvsname: *const c_char, key: *const c_char, value: *const c_char) -> c_int {
-    let body = || {
+    run(|| {
         if kvsname.is_null() {
             return Err(PMI_ERR_INVALID_KVS);
         }
         let maxes = maxes().map_err(failed)?;
         // SAFETY: NULL or strings.
-        let (key, value) = unsafe { (c::text(key, maxes.key - 1), c::text(value, maxes.value - 1)) };
-        let key = key.bytes().ok_or(PMI_ERR_INVALID_KEY)?;
-        let value = value.bytes().ok_or(PMI_ERR_INVALID_VAL)?;
-        let joined = joined()?;
+        let (key, value) = unsafe {
+            let key = string(key, maxes.key - 1, PMI_ERR_INVALID_KEY)?;
+            (key, string(value, maxes.value - 1, PMI_ERR_INVALID_VAL)?)
+        };
+        let member = member()?;
         // SAFETY: not NULL, so a string.
-        let key = unsafe { space(joined, kvsname)? }.key(key);
+        let key = unsafe { space(member, kvsname)? }.key(key);
         if key.len() >= maxes.key {
             return Err(PMI_ERR_INVALID_KEY);
         }
-        ATTACHMENT.put(joined, &key, value).map_err(|error| match error {
-            // A blank in a key, or a newline, can be said to no server but ours.
+        ATTACHMENT.put(member, &key, value).map_err(|error| match error {
+            // Only ScELA's server accepts a blank in a key, or a newline.
             Error::Server(attachment::ClientError::Unsendable("value")) => PMI_ERR_INVALID_VAL,
             Error::Server(attachment::ClientError::Unsendable(_)) => PMI_ERR_INVALID_KEY,
             error => failed(error),
         })
-    };
-    c::run(body)
+    })
 }
 
-/// Nothing is left to be done: the next barrier brings all that was put. As everywhere, the name is
-/// not looked at.
+/// Does nothing: the next barrier publishes all puts. The name is not looked up.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Commit(kvsname: *const c_char) -> c_int {
-    let body = || {
+    run(|| {
         // SAFETY: NULL or a string.
-        unsafe { c::text(kvsname, NAME_BYTES_MAX) }.bytes().ok_or(PMI_ERR_INVALID_ARG)?;
-        joined().map(drop)
-    };
-    c::run(body)
+        unsafe { string(kvsname, NAME_BYTES_MAX, PMI_ERR_INVALID_ARG)? };
+        member().map(drop)
+    })
 }
 
-/// The value of a key, from the segment if there is one: without lock or system call.
+/// Copies the value of a key. While the shared segment is complete, this takes no lock and makes no
+/// system call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Get(
     kvsname: *const c_char,
@@ -140,37 +132,28 @@ unsafe extern "C" fn PMI_KVS_Get(
     value: *mut c_char,
     length: c_int,
 ) -> c_int {
-    // SAFETY: NULL or strings, and a buffer of so many bytes.
-    c::run(|| unsafe { get(kvsname, key, value, length) })
+    // SAFETY: NULL or strings, and NULL or a buffer of `length` bytes.
+    run(|| unsafe { get(kvsname, key, value, length) })
 }
 
 /// # Safety
 ///
-/// As of [`PMI_KVS_Get`].
+/// As [`PMI_KVS_Get`].
 #[inline]
 unsafe fn get(kvsname: *const c_char, key: *const c_char, value: *mut c_char, length: c_int) -> Outcome {
-    if kvsname.is_null() {
-        return Err(PMI_ERR_INVALID_KVS);
-    }
-    if key.is_null() {
-        return Err(PMI_ERR_INVALID_KEY);
-    }
-    if value.is_null() {
-        return Err(PMI_ERR_INVALID_VAL);
-    }
-    let joined = joined()?;
-    let key_max = Attachment::known_maxes(joined).map_or(ANY_KEY_BYTES_MAX, |maxes| maxes.key - 1);
-    // SAFETY: not NULL, so strings. The key is not used after something was written to `value`.
-    let (space, key) = unsafe { (space(joined, kvsname)?, c::text(key, key_max)) };
-    let Text::Bytes(key) = key else { return Err(PMI_ERR_INVALID_KEY) };
+    check_not_null(kvsname, key, value)?;
+    let member = member()?;
+    let key_max = Attachment::known_maxes(member).map_or(ANY_KEY_BYTES_MAX, |maxes| maxes.key - 1);
+    // SAFETY: not NULL, so strings. The key is not read after the value has been written, so they may
+    // overlap.
+    let (space, key) = unsafe { (space(member, kvsname)?, string(key, key_max, PMI_ERR_INVALID_KEY)?) };
     let found = match space {
-        Space::Own => ATTACHMENT.get(joined, key),
-        Space::Made(_) => ATTACHMENT.get(joined, &space.key(key)),
+        Space::Own => ATTACHMENT.get(member, key),
+        Space::Created(_) => ATTACHMENT.get(member, &space.key(key)),
     };
     let found = found.map_err(failed)?.ok_or(PMI_ERR_INVALID_KEY)?;
-    // SAFETY: not NULL, so the caller's buffer of so many bytes; what is found lies in memory of
-    // ours.
-    if unsafe { c::write(&found, value, length) } { Ok(()) } else { Err(PMI_ERR_INVALID_LENGTH) }
+    // SAFETY: not NULL, so the caller's buffer of `length` bytes; the value lies in memory of this library.
+    unsafe { c::copy(&found, value, length, PMI_ERR_INVALID_LENGTH) }
 }
 
 #[unsafe(no_mangle)]
@@ -181,24 +164,23 @@ unsafe extern "C" fn PMI_KVS_Iter_first(
     val: *mut c_char,
     val_len: c_int,
 ) -> c_int {
-    let body = || {
-        check_places(kvsname, key, val)?;
-        let joined = joined()?;
+    run(|| {
+        check_not_null(kvsname, key, val)?;
+        let member = member()?;
         // SAFETY: not NULL, so a string.
-        let space = unsafe { space(joined, kvsname)? };
-        let entries = space.entries(ATTACHMENT.entries(joined).map_err(failed)?).peekable();
+        let space = unsafe { space(member, kvsname)? };
+        let entries = space.entries(ATTACHMENT.entries(member).map_err(failed)?).peekable();
         let mut iterations = iterations();
         iterations.retain(|iteration| iteration.space != space);
         if iterations.len() == ITERATIONS_MAX {
             iterations.remove(0);
         }
         let mut iteration = Iteration { space, entries };
-        // SAFETY: not NULL, so the caller's buffers of so many bytes.
+        // SAFETY: not NULL, so the caller's buffers of these lengths.
         let outcome = unsafe { hand_out(&mut iteration, key, key_len, val, val_len) };
         iterations.push(iteration);
         outcome
-    };
-    c::run(body)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -209,16 +191,15 @@ unsafe extern "C" fn PMI_KVS_Iter_next(
     val: *mut c_char,
     val_len: c_int,
 ) -> c_int {
-    let body = || {
-        check_places(kvsname, key, val)?;
+    run(|| {
+        check_not_null(kvsname, key, val)?;
         // SAFETY: not NULL, so a string.
-        let space = unsafe { space(joined()?, kvsname)? };
+        let space = unsafe { space(member()?, kvsname)? };
         let mut iterations = iterations();
         let iteration = iterations.iter_mut().find(|iteration| iteration.space == space).ok_or(PMI_FAIL)?;
-        // SAFETY: not NULL, so the caller's buffers of so many bytes.
+        // SAFETY: not NULL, so the caller's buffers of these lengths.
         unsafe { hand_out(iteration, key, key_len, val, val_len) }
-    };
-    c::run(body)
+    })
 }
 
 /// Ends all iterations.
@@ -226,60 +207,64 @@ pub(crate) fn forget_iterations() {
     *iterations() = Vec::new();
 }
 
-/// The maxima of the server, or those of ours as long as there is none.
+/// Returns the server's buffer sizes, or ScELA's before PMI is initialised.
 pub(crate) fn maxes() -> Result<Maxes, Error> {
-    match ATTACHMENT.joined() {
-        Ok(joined) => ATTACHMENT.maxes(joined),
+    match ATTACHMENT.member() {
+        Ok(member) => ATTACHMENT.maxes(member),
         Err(_) => Ok(MAXES),
     }
 }
 
-/// One of the maxima, where the caller wants it.
+/// Stores one of the buffer sizes in `*out`: `PMI_ERR_INVALID_ARG` for NULL.
 ///
 /// # Safety
 ///
 /// `out` is NULL or can be written.
 pub(crate) unsafe fn length_max(out: *mut c_int, of: impl FnOnce(Maxes) -> usize) -> c_int {
-    c::guarded(PMI_FAIL, || {
-        if out.is_null() {
-            return PMI_ERR_INVALID_ARG;
-        }
-        match maxes() {
-            Ok(maxes) => {
-                // SAFETY: the caller vouches for it.
-                unsafe { c::store(out, c::int(of(maxes))) };
-                PMI_SUCCESS
-            }
-            Err(error) => failed(error),
-        }
-    })
+    // SAFETY: the caller guarantees it.
+    run(|| unsafe { c::output(out, PMI_ERR_INVALID_ARG, || Ok(c::int(of(maxes().map_err(failed)?)))) })
 }
 
-/// Which space a name means.
+/// Copies the name of the job and of its space: `PMI_ERR_INVALID_ARG` for NULL.
+///
+/// # Safety
+///
+/// `out` is NULL or can be written for `length` bytes.
+pub(crate) unsafe fn write_name(out: *mut c_char, length: c_int) -> Outcome {
+    if out.is_null() {
+        return Err(PMI_ERR_INVALID_ARG);
+    }
+    let name = ATTACHMENT.name(member()?).map_err(failed)?;
+    // SAFETY: the caller guarantees it, and the name lies in memory of this library.
+    unsafe { c::copy(name.to_bytes(), out, length, PMI_ERR_INVALID_LENGTH) }
+}
+
+/// Returns the space of this name.
 ///
 /// # Safety
 ///
 /// `name` is a string.
 #[inline]
-unsafe fn space(joined: &'static Joined, name: *const c_char) -> Outcome<Space> {
-    // SAFETY: the caller vouches for it.
-    let is_own = joined.known_name().is_some_and(|own| unsafe { c::is(name, own) });
-    // SAFETY: the caller vouches for it.
-    if is_own { Ok(Space::Own) } else { unsafe { other_space(joined, name) } }
+unsafe fn space(member: &'static Member, name: *const c_char) -> Outcome<Space> {
+    // SAFETY: the caller guarantees it.
+    let is_own = member.known_name().is_some_and(|own| unsafe { c::equals(name, own) });
+    // SAFETY: the caller guarantees it.
+    if is_own { Ok(Space::Own) } else { unsafe { other_space(member, name) } }
 }
 
 /// # Safety
 ///
 /// `name` is a string.
 #[cold]
-unsafe fn other_space(joined: &'static Joined, name: *const c_char) -> Outcome<Space> {
-    // SAFETY: the caller vouches for it.
-    let name = unsafe { c::text(name, NAME_BYTES_MAX) }.bytes().ok_or(PMI_ERR_INVALID_KVS)?;
-    let own = ATTACHMENT.name(joined).map_err(failed)?;
-    spaces::named(own, joined, name).ok_or(PMI_ERR_INVALID_KVS)
+unsafe fn other_space(member: &'static Member, name: *const c_char) -> Outcome<Space> {
+    // SAFETY: the caller guarantees it.
+    let name = unsafe { string(name, NAME_BYTES_MAX, PMI_ERR_INVALID_KVS)? };
+    let own = ATTACHMENT.name(member).map_err(failed)?;
+    spaces::named(own, member, name).ok_or(PMI_ERR_INVALID_KVS)
 }
 
-fn check_places(kvsname: *const c_char, key: *mut c_char, val: *mut c_char) -> Outcome {
+#[inline]
+fn check_not_null(kvsname: *const c_char, key: *const c_char, val: *const c_char) -> Outcome {
     if kvsname.is_null() {
         return Err(PMI_ERR_INVALID_KVS);
     }
@@ -289,11 +274,11 @@ fn check_places(kvsname: *const c_char, key: *mut c_char, val: *mut c_char) -> O
     if val.is_null() { Err(PMI_ERR_INVALID_VAL) } else { Ok(()) }
 }
 
-/// The next pair; an empty key at the end. Where a buffer is too short, the pair is not lost.
+/// Writes the next pair, with an empty key at the end. A pair whose buffer is too short is not skipped.
 ///
 /// # Safety
 ///
-/// The buffers can be written for so many bytes.
+/// The buffers can be written for `key_len` and `val_len` bytes.
 unsafe fn hand_out(
     iteration: &mut Iteration,
     key: *mut c_char,
@@ -303,20 +288,16 @@ unsafe fn hand_out(
 ) -> Outcome {
     let none = (Cow::Borrowed(&b""[..]), Cow::Borrowed(&b""[..]));
     let (next_key, next_value) = iteration.entries.peek().unwrap_or(&none);
-    // SAFETY: the caller vouches for it; what is handed out lies in memory of ours.
+    // SAFETY: the caller guarantees it; the pair lies in memory of this library.
     unsafe {
-        if !c::write(next_key, key, key_len) {
-            return Err(PMI_ERR_INVALID_KEY_LENGTH);
-        }
-        if !c::write(next_value, val, val_len) {
-            return Err(PMI_ERR_INVALID_VAL_LENGTH);
-        }
+        c::copy(next_key, key, key_len, PMI_ERR_INVALID_KEY_LENGTH)?;
+        c::copy(next_value, val, val_len, PMI_ERR_INVALID_VAL_LENGTH)?;
     }
     iteration.entries.next();
     Ok(())
 }
 
 fn iterations() -> MutexGuard<'static, Vec<Iteration>> {
-    // At worst an iteration has lost its place.
+    // At worst, a panic has left an iteration at the wrong position.
     ITERATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,25 +1,27 @@
 //! libpmi.so.0: the C interface of PMI-1, over [`attachment::Attachment`].
 //!
-//! `include/pmi.h` is the contract, also as to what pointers callers may pass; each `SAFETY:` here
-//! leans on it. The functions are thin: they check arguments, in the order and with the codes of
-//! Slurm's library, and turn results into codes. A panic, which is a bug of ours, becomes `PMI_FAIL`.
+//! `include/pmi.h` is the contract, also for the pointers that callers may pass; each `SAFETY:` comment
+//! relies on it. The functions check their arguments in the order and with the codes of Slurm's library,
+//! and turn results into codes. A panic, which is a bug of ours, becomes `PMI_FAIL`.
 //!
-//! - [`group`]: beginning and end, sizes and ranks, the barrier.
+//! - [`group`]: initialisation and finalisation, sizes and ranks, the barrier, the abort.
 //! - [`kvs`]: put, get and iterate; [`spaces`]: further key-value spaces.
-//! - [`worlds`]: names and spawn.
-//! - [`options`]: the parsing of options, which nobody has used for long.
+//! - [`names`]: the name service; [`spawn`]: `PMI_Spawn_multiple`.
+//! - [`options`]: command-line options, an obsolete part of the interface.
 
 mod group;
 mod kvs;
+mod names;
 mod options;
 mod spaces;
-mod worlds;
+mod spawn;
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 
-use attachment::{Attachment, Environment, Error, Joined, PutRefusal, Version};
+use attachment::c::{self, Outcome};
+use attachment::{Attachment, Environment, Error, Member, PutRefusal, Version};
 
-/// The process's tie to its server.
+/// The connection of this process to its PMI server.
 static ATTACHMENT: Attachment = Attachment::new(Version::One);
 
 const PMI_SUCCESS: c_int = 0;
@@ -38,34 +40,42 @@ const PMI_ERR_INVALID_KEYVALP: c_int = 12;
 const PMI_ERR_INVALID_SIZE: c_int = 13;
 const PMI_ERR_INVALID_KVS: c_int = 14;
 
-/// What a function came to, with the code that it fails with.
-type Outcome<T = ()> = Result<T, c_int>;
-
-/// The code for an error that has none of its own for the function at hand.
+/// Returns the code for an error to which the function at hand gives no other code.
 fn failed(error: Error) -> c_int {
     match error {
         Error::Put(PutRefusal::ValueTooLong) => PMI_ERR_INVALID_VAL,
         Error::Put(PutRefusal::KeyEmpty | PutRefusal::KeyTooLong | PutRefusal::KeyReserved) => PMI_ERR_INVALID_KEY,
         Error::Full => PMI_ERR_NOMEM,
-        Error::NotJoined
+        Error::NotInitialized
         | Error::Environment(_)
         | Error::Connection(_)
         | Error::Server(_)
-        | Error::Gone
+        | Error::Disconnected
         | Error::Busy
         | Error::Unsupported
         | Error::Broken => PMI_FAIL,
     }
 }
 
-/// What is known of this process, if it has initialised PMI.
+/// Returns this process's rank and job; fails unless PMI is initialised.
 #[inline]
-fn joined() -> Outcome<&'static Joined> {
-    ATTACHMENT.joined().map_err(|_| PMI_FAIL)
+fn member() -> Outcome<&'static Member> {
+    ATTACHMENT.member().map_err(|_| PMI_FAIL)
 }
 
-/// Initialises PMI by what the environment says.
-fn join() -> Outcome<&'static Joined> {
+/// Initialises PMI from the environment variables.
+fn initialize() -> Outcome<&'static Member> {
     let environment = Environment::read(std::env::var_os).map_err(|_| PMI_FAIL)?;
-    ATTACHMENT.join(&environment).map_err(failed)
+    ATTACHMENT.initialize(&environment).map_err(failed)
+}
+
+/// Reads a string argument; NULL and a string of more than `bytes_max` bytes fail with the same code.
+///
+/// # Safety
+///
+/// `text` is NULL or a string, which is not changed while the result is used.
+#[inline]
+unsafe fn string<'a>(text: *const c_char, bytes_max: usize, invalid: c_int) -> Outcome<&'a [u8]> {
+    // SAFETY: the caller guarantees it.
+    unsafe { c::argument(text, bytes_max, invalid, invalid) }
 }

@@ -1,14 +1,14 @@
-//! The parsing of options on a command line. Nobody has used it for long.
+//! The parsing of command-line options, an obsolete part of the interface.
 //!
-//! Pairs are handed out as one array from malloc, each of its strings from malloc too.
+//! Pairs are returned as one array from malloc, and each of their strings is from malloc too.
 
 use std::ffi::{c_char, c_int};
 use std::{mem, ptr};
 
-use attachment::c;
+use attachment::c::{self, Outcome, run};
 
 use crate::{
-    Outcome, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_ARGS, PMI_ERR_INVALID_KEYVALP, PMI_ERR_INVALID_NUM_ARGS,
+    PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_ARGS, PMI_ERR_INVALID_KEYVALP, PMI_ERR_INVALID_NUM_ARGS,
     PMI_ERR_INVALID_NUM_PARSED, PMI_ERR_INVALID_SIZE, PMI_ERR_NOMEM, PMI_FAIL, PMI_SUCCESS,
 };
 
@@ -20,15 +20,15 @@ pub(crate) struct Keyval {
     pub(crate) val: *mut c_char,
 }
 
-/// A key and a value, of which one may be missing.
+/// A key and a value, one of which may be missing.
 type Pair<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
 
-/// Longest word that is looked at.
+/// The longest word that is read.
 const WORD_BYTES_MAX: usize = 64 * 1024;
 
-const USAGE: &[u8] = b"PMI_NAME=VALUE   hands a pair to PMI; there are none that this library knows\n";
+const USAGE: &[u8] = b"PMI_NAME=VALUE   passes a pair to PMI; this library defines none\n";
 
-/// Takes the options at the beginning of `args`.
+/// Parses the options at the beginning of `args`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Parse_option(
     num_args: c_int,
@@ -37,7 +37,7 @@ unsafe extern "C" fn PMI_Parse_option(
     keyvalp: *mut *mut Keyval,
     size: *mut c_int,
 ) -> c_int {
-    let body = || {
+    run(|| {
         if num_parsed.is_null() {
             return Err(PMI_ERR_INVALID_NUM_PARSED);
         }
@@ -51,8 +51,7 @@ unsafe extern "C" fn PMI_Parse_option(
         if size.is_null() {
             return Err(PMI_ERR_INVALID_SIZE);
         }
-        // SAFETY: the caller's array has so many elements, strings or NULL, and none of the places is
-        // NULL.
+        // SAFETY: the caller's array has `count` elements, each a string or NULL, and no output is NULL.
         unsafe {
             let options = c::array(args, count).iter().map_while(|&word| option(word));
             let options: Vec<Pair<'_>> = options.map(|(key, val)| (Some(key), Some(val))).collect();
@@ -61,14 +60,14 @@ unsafe extern "C" fn PMI_Parse_option(
             size.write(c::int(options.len()));
         }
         Ok(())
-    };
-    c::run(body)
+    })
 }
 
-/// Takes a command line apart as Slurm's library does, and leaves it as it is: the program's name as
-/// a value without a key, then keys, which begin with `-`, each with the word behind it if that is none.
+/// Parses a command line as Slurm's library does, without changing it: the program's name is a value
+/// without a key; then follow keys, which begin with `-`, each with the next word as its value unless
+/// that word is a key.
 ///
-/// `argvp` is a pointer to an array, so to its first element.
+/// `argvp` points to an array, so also to its first element.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Args_to_keyval(
     argcp: *mut c_int,
@@ -76,23 +75,22 @@ unsafe extern "C" fn PMI_Args_to_keyval(
     keyvalp: *mut *mut Keyval,
     size: *mut c_int,
 ) -> c_int {
-    let body = || {
+    run(|| {
         if argcp.is_null() || argvp.is_null() || keyvalp.is_null() || size.is_null() {
             return Err(PMI_ERR_INVALID_ARG);
         }
-        // SAFETY: none is NULL, so the caller's places; the array has so many elements, strings or
-        // NULL.
+        // SAFETY: no argument is NULL, so these are the caller's outputs, and the array has `count`
+        // elements, each a string or NULL.
         unsafe {
             let count = usize::try_from(argcp.read()).unwrap_or(0);
             let words = c::array(argvp, count).iter().map(|&word| c::text(word, WORD_BYTES_MAX).bytes());
             let words: Vec<&[u8]> = words.collect::<Option<_>>().ok_or(PMI_ERR_INVALID_ARG)?;
-            let options = apart(&words).ok_or(PMI_ERR_INVALID_ARG)?;
+            let options = parse(&words).ok_or(PMI_ERR_INVALID_ARG)?;
             keyvalp.write(pairs(&options)?);
             size.write(c::int(options.len()));
         }
         Ok(())
-    };
-    c::run(body)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -102,7 +100,7 @@ unsafe extern "C" fn PMI_Free_keyvals(keyvalp: *mut Keyval, size: c_int) -> c_in
         if keyvalp.is_null() {
             return if count == 0 { PMI_SUCCESS } else { PMI_ERR_INVALID_ARG };
         }
-        // SAFETY: what one of the functions above has handed out, with its size.
+        // SAFETY: an array that one of the functions above has returned, with its size.
         unsafe {
             for pair in c::array(keyvalp.cast_const(), count) {
                 libc::free(pair.key.cast());
@@ -120,7 +118,7 @@ unsafe extern "C" fn PMI_Get_options(str: *mut c_char, length: *mut c_int) -> c_
         if str.is_null() || length.is_null() {
             return PMI_ERR_INVALID_ARG;
         }
-        // SAFETY: neither is NULL, so the caller's int, and a buffer of so many bytes.
+        // SAFETY: neither is NULL, so the caller's int, and a buffer of that many bytes.
         unsafe {
             let is_whole = c::write_cut(USAGE, str, length.read());
             length.write(c::int(USAGE.len() + usize::from(!is_whole)));
@@ -129,21 +127,21 @@ unsafe extern "C" fn PMI_Get_options(str: *mut c_char, length: *mut c_int) -> c_
     })
 }
 
-/// Key and value, if the word is an option.
+/// Splits a word into key and value if it is an option.
 ///
 /// # Safety
 ///
 /// `word` is NULL or a string, which is not changed while the result is used.
 unsafe fn option<'a>(word: *const c_char) -> Option<(&'a [u8], &'a [u8])> {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     let word = unsafe { c::text(word, WORD_BYTES_MAX) }.bytes()?;
     let end = word.iter().position(|&byte| byte == b'=')?;
     let (key, value) = (&word[..end], &word[end + 1..]);
     (key.starts_with(b"PMI_") && key.len() > 4).then_some((key, value))
 }
 
-/// The pairs of a command line; `None` if there are none, or a word is left over.
-fn apart<'a>(words: &[&'a [u8]]) -> Option<Vec<Pair<'a>>> {
+/// Returns the pairs of a command line; `None` if there are none, or if a word belongs to no key.
+fn parse<'a>(words: &[&'a [u8]]) -> Option<Vec<Pair<'a>>> {
     let is_key = |word: &&&'a [u8]| word.first() == Some(&b'-');
     let mut pairs = Vec::new();
     let mut rest = words.iter().peekable();
@@ -158,7 +156,7 @@ fn apart<'a>(words: &[&'a [u8]]) -> Option<Vec<Pair<'a>>> {
     (!pairs.is_empty()).then_some(pairs)
 }
 
-/// Pairs in memory from malloc; NULL for none.
+/// Copies pairs to memory from malloc; NULL for none.
 fn pairs(options: &[Pair<'_>]) -> Outcome<*mut Keyval> {
     if options.is_empty() {
         return Ok(ptr::null_mut());
@@ -170,8 +168,8 @@ fn pairs(options: &[Pair<'_>]) -> Outcome<*mut Keyval> {
     for (at, (key, val)) in options.iter().enumerate() {
         let pair = Keyval { key: copy(*key), val: copy(*val) };
         let is_whole = pair.key.is_null() == key.is_none() && pair.val.is_null() == val.is_none();
-        // SAFETY: `array` has room for all options; those up to this one are written, and freeing
-        // NULL does nothing.
+        // SAFETY: `array` has room for all options. Those up to this one have been written, and
+        // free(NULL) does nothing.
         unsafe {
             array.add(at).write(pair);
             if !is_whole {
@@ -183,7 +181,7 @@ fn pairs(options: &[Pair<'_>]) -> Outcome<*mut Keyval> {
     Ok(array)
 }
 
-/// A copy with a NUL at its end; NULL if there is no memory, or no text.
+/// Copies a text and a NUL to memory from malloc; NULL without memory, or without a text.
 fn copy(text: Option<&[u8]>) -> *mut c_char {
     let Some(text) = text else { return ptr::null_mut() };
     let copy = allocate::<c_char>(text.len() + 1);
@@ -195,7 +193,7 @@ fn copy(text: Option<&[u8]>) -> *mut c_char {
 }
 
 fn allocate<T>(count: usize) -> *mut T {
-    // SAFETY: malloc may be called with any number, and checks this product no more than that.
+    // SAFETY: calloc accepts any numbers and checks their product for overflow.
     unsafe { libc::calloc(count, mem::size_of::<T>()).cast() }
 }
 
@@ -206,11 +204,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_taken_apart() {
+    fn a_command_line_is_split_into_pairs() {
         let check = |words: &[&CStr], expected: Option<&[(Option<&CStr>, Option<&CStr>)]>| {
             let words: Vec<_> = words.iter().map(|word| word.as_ptr().cast_mut()).collect();
             let (mut argc, mut found, mut size) = (words.len() as c_int, ptr::null_mut(), 0);
-            // SAFETY: as the header wants it.
+            // SAFETY: arguments as the header requires them.
             unsafe {
                 let code = PMI_Args_to_keyval(&mut argc, words.as_ptr(), &mut found, &mut size);
                 let Some(expected) = expected else {
@@ -234,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_options_in_front_are_parsed() {
+    fn only_leading_options_are_parsed() {
         let words = [c"PMI_a=1", c"PMI_b=2", c"x", c"PMI_c=3"].map(|word| word.as_ptr().cast_mut());
         let (mut parsed, mut found, mut size) = (0, ptr::null_mut(), 0);
-        // SAFETY: as the header wants it.
+        // SAFETY: arguments as the header requires them.
         unsafe {
             assert_eq!(PMI_Parse_option(4, words.as_ptr(), &mut parsed, &mut found, &mut size), PMI_SUCCESS);
             assert_eq!((parsed, size), (2, 2));
@@ -253,9 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn the_usage_is_cut_and_its_length_told() {
+    fn a_short_buffer_truncates_the_usage_and_returns_its_length() {
         let (mut text, mut length) = ([1 as c_char; 200], 5);
-        // SAFETY: as the header wants it.
+        // SAFETY: arguments as the header requires them.
         unsafe {
             assert_eq!(PMI_Get_options(text.as_mut_ptr(), &mut length), PMI_ERR_NOMEM);
             assert_eq!((text[4], length as usize), (0, USAGE.len() + 1));

@@ -1,6 +1,6 @@
 /*
- * Walks through PMI-2: each function before PMI2_Init, with arguments of all kinds, as it is meant, and
- * after PMI2_Finalize. See walk.h. All ranks run it, on one node; at least two.
+ * Calls each function of PMI-2 before PMI2_Init, with arguments of all kinds, in a normal sequence,
+ * and after PMI2_Finalize. See walk.h. Runs as all ranks of a job of at least two, on one node.
  */
 #define WALK_CODE_14 "OTHER"
 #include "walk.h"
@@ -8,11 +8,11 @@
 #include <pmi2.h>
 
 static int size, rank, spawned, appnum, found, vallen, n, place, places, outlen;
-static char own[ROOM];               /* the name of our world */
+static char own[ROOM];               /* the name of the job */
 static char text[ROOM], other[ROOM]; /* for outputs */
 static int numbers[64];
 
-/* A child without a launcher begins by itself. */
+/* Initialises PMI in a forked child as a process without a launcher. */
 static int alone(int *s, int *z, int *r, int *a)
 {
     unsetenv("PMI_FD");
@@ -62,7 +62,7 @@ static void init(void)
         line("own_name", "unknown");
     walk_known_text = own;
     walk_known_kind = "<own name>";
-    /* Where there is no launcher that speaks PMI-2, the world is not that of the environment. */
+    /* Under a launcher that does not speak PMI-2, the environment's rank does not apply. */
     if (rank != walk_rank)
         line("rank", "not that of the environment");
 }
@@ -87,7 +87,7 @@ static void world(void)
 
 static void arguments(void)
 {
-    /* Hydra does not survive a get in front of the first fence. */
+    /* Hydra crashes on a get before the first fence. */
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
     CODE("PMI2_KVS_Put.null_key", PMI2_KVS_Put(NULL, "value"));
     CODE("PMI2_KVS_Put.null_value", PMI2_KVS_Put("arguments-null", NULL));
@@ -101,7 +101,7 @@ static void arguments(void)
     CODE("PMI2_KVS_Get.length_0", PMI2_KVS_Get(NULL, PMI2_ID_NULL, "absent", text, 0, &vallen));
 }
 
-/* The code, the value and its length. */
+/* A check of the code, the value and its length. */
 #define GET(check, job, source, key, room)                                            \
     do {                                                                              \
         vallen = UNTOUCHED;                                                           \
@@ -112,7 +112,7 @@ static void arguments(void)
         });                                                                           \
     } while (0)
 
-/* What each rank puts is found by all. */
+/* Each rank's puts are visible to all ranks. */
 static void exchange(void)
 {
     char key[64], value[64];
@@ -149,7 +149,7 @@ static void cuts(void)
     APART("PMI2_KVS_Get.room_0", PMI2_KVS_Get(NULL, PMI2_ID_NULL, "absent", text, 0, &vallen));
 }
 
-/* Rank 0 puts what is at the bounds; the last rank reads it. */
+/* Rank 0 puts keys and values of the maximal length; the last rank reads them. */
 static void bounds(void)
 {
     if (rank == 0) {
@@ -163,88 +163,92 @@ static void bounds(void)
     GET("PMI2_KVS_Get.key_of_max_less_1", NULL, 0, text_of(PMI2_MAX_KEYLEN - 1, 'k'), 64);
 }
 
+/* A check of the code, the value of an attribute, and whether it exists. */
+#define FOUND(check, call, room)                                                   \
+    do {                                                                           \
+        found = UNTOUCHED;                                                         \
+        memset(text, UNTOUCHED_BYTE, ROOM);                                        \
+        CHECK(check, call, {                                                       \
+            note_text(text, room);                                                 \
+            note_number("found", found);                                           \
+        });                                                                        \
+    } while (0)
+#define ATTRIBUTE(check, key, room) FOUND(check, PMI2_Info_GetNodeAttr(key, text, room, &found, 0), room)
+
+/* Rank 0 puts attributes and reads them back. */
+static void own_attributes(void)
+{
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.absent", "attributes-absent", 64);
+    CODE("PMI2_Info_PutNodeAttr", PMI2_Info_PutNodeAttr("attributes-own", "at once"));
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.own", "attributes-own", 64);
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.exact", "attributes-own", 8);
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.short", "attributes-own", 7);
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.length_1", "attributes-own", 1);
+    CODE("PMI2_Info_PutNodeAttr.again", PMI2_Info_PutNodeAttr("attributes-own", "another"));
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.again", "attributes-own", 64);
+    CODE("PMI2_Info_PutNodeAttr.name_of_max", PMI2_Info_PutNodeAttr(text_of(PMI2_MAX_KEYLEN, 'n'), "value"));
+    CODE("PMI2_Info_PutNodeAttr.value_of_max",
+        PMI2_Info_PutNodeAttr("attributes-max", text_of(PMI2_MAX_ATTRVALUE, 'v')));
+    CODE("PMI2_Info_PutNodeAttr.value_of_max_less_1",
+        PMI2_Info_PutNodeAttr("attributes-less", text_of(PMI2_MAX_ATTRVALUE - 1, 'v')));
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.value_of_max_less_1", "attributes-less", PMI2_MAX_ATTRVALUE);
+    CODE("PMI2_Info_PutNodeAttr.empty_value", PMI2_Info_PutNodeAttr("attributes-empty", ""));
+    ATTRIBUTE("PMI2_Info_GetNodeAttr.empty_value", "attributes-empty", 64);
+    CODE("PMI2_Info_PutNodeAttr.numbers", PMI2_Info_PutNodeAttr("attributes-numbers", "3,-1,40"));
+    CODE("PMI2_Info_PutNodeAttr.number", PMI2_Info_PutNodeAttr("attributes-number", "7"));
+    CODE("PMI2_Info_PutNodeAttr.no_numbers", PMI2_Info_PutNodeAttr("attributes-words", "none,of,these"));
+}
+
+/* A check of the code and a list of numbers. */
+#define NUMBERS(check, call)                                                       \
+    do {                                                                           \
+        found = outlen = UNTOUCHED;                                                \
+        for (int i = 0; i < 64; i++)                                               \
+            numbers[i] = UNTOUCHED;                                                \
+        CHECK(check, call, {                                                       \
+            note_number("found", found);                                           \
+            note_number("outlen", outlen);                                         \
+            for (int i = 0; i < 64 && numbers[i] != UNTOUCHED; i++)                \
+                note(" %d", numbers[i]);                                           \
+        });                                                                        \
+    } while (0)
+#define ON_NODE(key, room) PMI2_Info_GetNodeAttrIntArray(key, numbers, room, &outlen, &found)
+
+static void number_attributes(void)
+{
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray", ON_NODE("attributes-numbers", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.exact", ON_NODE("attributes-numbers", 3));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.short", ON_NODE("attributes-numbers", 2));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.one", ON_NODE("attributes-number", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.words", ON_NODE("attributes-words", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.empty", ON_NODE("attributes-empty", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.absent", ON_NODE("attributes-absent", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.localRanksCount", ON_NODE("localRanksCount", 64));
+    NUMBERS("PMI2_Info_GetNodeAttrIntArray.localRanks", ON_NODE("localRanks", 64));
+}
+
 static void attributes(void)
 {
     char name[64], value[64];
-    if (rank == 0) {
-#define ATTRIBUTE(check, key, room)                                                                     \
-        do {                                                                                            \
-            found = UNTOUCHED;                                                                          \
-            memset(text, UNTOUCHED_BYTE, ROOM);                                                         \
-            CHECK(check, PMI2_Info_GetNodeAttr(key, text, room, &found, 0), {                           \
-                note_text(text, room);                                                                  \
-                note_number("found", found);                                                            \
-            });                                                                                         \
-        } while (0)
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.absent", "attributes-absent", 64);
-        CODE("PMI2_Info_PutNodeAttr", PMI2_Info_PutNodeAttr("attributes-own", "at once"));
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.own", "attributes-own", 64);
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.exact", "attributes-own", 8);
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.short", "attributes-own", 7);
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.length_1", "attributes-own", 1);
-        CODE("PMI2_Info_PutNodeAttr.again", PMI2_Info_PutNodeAttr("attributes-own", "another"));
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.again", "attributes-own", 64);
-        CODE("PMI2_Info_PutNodeAttr.name_of_max", PMI2_Info_PutNodeAttr(text_of(PMI2_MAX_KEYLEN, 'n'), "value"));
-        CODE("PMI2_Info_PutNodeAttr.value_of_max",
-            PMI2_Info_PutNodeAttr("attributes-max", text_of(PMI2_MAX_ATTRVALUE, 'v')));
-        CODE("PMI2_Info_PutNodeAttr.value_of_max_less_1",
-            PMI2_Info_PutNodeAttr("attributes-less", text_of(PMI2_MAX_ATTRVALUE - 1, 'v')));
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.value_of_max_less_1", "attributes-less", PMI2_MAX_ATTRVALUE);
-        CODE("PMI2_Info_PutNodeAttr.empty_value", PMI2_Info_PutNodeAttr("attributes-empty", ""));
-        ATTRIBUTE("PMI2_Info_GetNodeAttr.empty_value", "attributes-empty", 64);
-        CODE("PMI2_Info_PutNodeAttr.numbers", PMI2_Info_PutNodeAttr("attributes-numbers", "3,-1,40"));
-        CODE("PMI2_Info_PutNodeAttr.number", PMI2_Info_PutNodeAttr("attributes-number", "7"));
-        CODE("PMI2_Info_PutNodeAttr.no_numbers", PMI2_Info_PutNodeAttr("attributes-words", "none,of,these"));
-    }
+    if (rank == 0)
+        own_attributes();
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
-    if (rank == 0) {
-#define NUMBERS(check, call)                                                       \
-        do {                                                                       \
-            found = outlen = UNTOUCHED;                                            \
-            for (int i = 0; i < 64; i++)                                           \
-                numbers[i] = UNTOUCHED;                                            \
-            CHECK(check, call, {                                                   \
-                note_number("found", found);                                       \
-                note_number("outlen", outlen);                                     \
-                for (int i = 0; i < 64 && numbers[i] != UNTOUCHED; i++)            \
-                    note(" %d", numbers[i]);                                       \
-            });                                                                    \
-        } while (0)
-#define ON_NODE(key, room) PMI2_Info_GetNodeAttrIntArray(key, numbers, room, &outlen, &found)
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray", ON_NODE("attributes-numbers", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.exact", ON_NODE("attributes-numbers", 3));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.short", ON_NODE("attributes-numbers", 2));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.one", ON_NODE("attributes-number", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.words", ON_NODE("attributes-words", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.empty", ON_NODE("attributes-empty", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.absent", ON_NODE("attributes-absent", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.localRanksCount", ON_NODE("localRanksCount", 64));
-        NUMBERS("PMI2_Info_GetNodeAttrIntArray.localRanks", ON_NODE("localRanks", 64));
-    }
-    /* Each waits for what the next puts before it waits itself. */
+    if (rank == 0)
+        number_attributes();
+    /* Each rank waits for the attribute of the next, which that rank puts before it waits itself. */
     snprintf(name, sizeof name, "attributes-of-%d", rank);
     snprintf(value, sizeof value, "node value of %d", rank);
     PMI2_Info_PutNodeAttr(name, value);
     snprintf(name, sizeof name, "attributes-of-%d", (rank + 1) % size);
     walk_everyone = 1;
-    found = UNTOUCHED;
-    memset(text, UNTOUCHED_BYTE, ROOM);
-    CHECK("PMI2_Info_GetNodeAttr.wait", PMI2_Info_GetNodeAttr(name, text, 64, &found, 1), {
-        note_text(text, 64);
-        note_number("found", found);
-    });
+    FOUND("PMI2_Info_GetNodeAttr.wait", PMI2_Info_GetNodeAttr(name, text, 64, &found, 1), 64);
     walk_everyone = 0;
 
-    /* The last waits, most likely before rank 0 puts: it says so just before it waits. */
+    /* The last rank most likely waits before rank 0 puts: it puts an attribute just before it waits. */
     if (rank == size - 1) {
         PMI2_Info_PutNodeAttr("attributes-waiting", "yes");
-        found = UNTOUCHED;
         walk_everyone = 1;
-        memset(text, UNTOUCHED_BYTE, ROOM);
-        CHECK("PMI2_Info_GetNodeAttr.wait_first", PMI2_Info_GetNodeAttr("attributes-late", text, 64, &found, 1), {
-            note_text(text, 64);
-            note_number("found", found);
-        });
+        FOUND("PMI2_Info_GetNodeAttr.wait_first", PMI2_Info_GetNodeAttr("attributes-late", text, 64, &found, 1), 64);
         walk_everyone = 0;
     } else if (rank == 0) {
         CODE("PMI2_Info_GetNodeAttr.wait_for_waiter", PMI2_Info_GetNodeAttr("attributes-waiting", text, 64, &found, 1));
@@ -253,18 +257,11 @@ static void attributes(void)
     CODE("PMI2_KVS_Fence.end", PMI2_KVS_Fence());
 }
 
-/* Names that no launcher knows; those that begin with a small letter are behind all that Slurm knows. */
+/* Attributes of the job. Of the absent ones, "Absent" sorts before and "walk-absent" after all names that
+ * Slurm knows. */
 static void job(void)
 {
-#define OF_JOB(check, key, room)                                                                        \
-    do {                                                                                                \
-        found = UNTOUCHED;                                                                              \
-        memset(text, UNTOUCHED_BYTE, ROOM);                                                             \
-        CHECK(check, PMI2_Info_GetJobAttr(key, text, room, &found), {                                   \
-            note_text(text, room);                                                                      \
-            note_number("found", found);                                                                \
-        });                                                                                             \
-    } while (0)
+#define OF_JOB(check, key, room) FOUND(check, PMI2_Info_GetJobAttr(key, text, room, &found), room)
     found = UNTOUCHED;
     CHECK("PMI2_Info_GetJobAttr.PMI_process_mapping", PMI2_Info_GetJobAttr("PMI_process_mapping", text, 1024, &found), {
         note(strncmp(text, "(vector,(0,1,", 13) == 0 ? " <one node>" : " <text>");
@@ -293,10 +290,10 @@ static void job(void)
     CODE("PMI2_Info_GetJobAttr.key_of_max", PMI2_Info_GetJobAttr(text_of(PMI2_MAX_KEYLEN, 'K'), text, 64, &found));
 }
 
-/* Hydra's fence does not wait; a get behind it of what nobody has put does. */
-static void meet(void)
+/* Hydra's fence does not wait for all ranks, but a get of an absent key after it does. */
+static void wait_for_fence(void)
 {
-    PMI2_KVS_Get(NULL, PMI2_ID_NULL, "nobody-puts-this", text, 64, &vallen);
+    PMI2_KVS_Get(NULL, PMI2_ID_NULL, "absent-after-fence", text, 64, &vallen);
 }
 
 static void services(void)
@@ -309,14 +306,14 @@ static void services(void)
         CODE("PMI2_Nameserv_publish.plain", PMI2_Nameserv_publish("walk-plain", NULL, "walk-port"));
     }
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
-    meet();
+    wait_for_fence();
     walk_everyone = 1;
     TEXT("PMI2_Nameserv_lookup", PMI2_Nameserv_lookup("walk-plain", NULL, text, 64), text, 64);
     walk_everyone = 0;
     TEXT("PMI2_Nameserv_lookup.after_two", PMI2_Nameserv_lookup("walk-service", NULL, text, 64), text, 64);
     TEXT("PMI2_Nameserv_lookup.short", PMI2_Nameserv_lookup("walk-plain", NULL, text, 5), text, 5);
     CODE("PMI2_KVS_Fence.read", PMI2_KVS_Fence());
-    meet();
+    wait_for_fence();
     if (rank == 0) {
         CODE("PMI2_Nameserv_unpublish", PMI2_Nameserv_unpublish("walk-plain", NULL));
         CODE("PMI2_Nameserv_unpublish.other", PMI2_Nameserv_unpublish("walk-service", NULL));
@@ -325,7 +322,7 @@ static void services(void)
     }
 }
 
-/* The order of the ring is the launcher's; that the neighbours fit each other is not. */
+/* The launcher chooses the order of the ring, but the neighbours' strings must match it. */
 static void ring(void)
 {
     char value[64];
@@ -342,7 +339,7 @@ static void ring(void)
         note(" right");
         note_text(other, 64);
     });
-    /* A second time, and with a value that fills its buffer. */
+    /* A second time, with a value that fills its buffer. */
     CHECK("PMIX_Ring.again", PMIX_Ring(text_of(63, (char)('a' + rank)), &place, &places, text, other, 64), {
         note(" left");
         note_text(text, 64);
@@ -369,7 +366,7 @@ static void spawn(void)
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
 }
 
-/* Slurm's launcher does not answer these. */
+/* Slurm's launcher does not answer these requests. */
 static void connections(void)
 {
     PMI2_Connect_comm_t channel;
@@ -384,7 +381,7 @@ static void connections(void)
     }
 }
 
-/* Bytes that mean something to some wire. */
+/* Bytes with a meaning in one of the wire protocols. */
 static const struct {
     const char *name, *key, *value;
 } special[] = {
@@ -423,7 +420,7 @@ static void texts(void)
     }
 }
 
-/* A key that is put twice: undefined, but never an end of everything. */
+/* A key that is put twice: the value is undefined, but the job must survive. */
 static void twice(void)
 {
     if (rank == 0) {
@@ -441,7 +438,7 @@ static void twice(void)
     GET("PMI2_KVS_Get.after_fence", NULL, 0, "twice", 64);
 }
 
-/* Null where an output is to go: Slurm's library does not survive it, or not in order. */
+/* Null output arguments: Slurm's library crashes on them or misbehaves. */
 static void cliffs(void)
 {
     PMI2_KVS_Put("cliffs", "value");
@@ -470,8 +467,8 @@ static void cliffs(void)
     CODE("PMI2_Job_Spawn.all_null", PMI2_Job_Spawn(1, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, NULL, 0, NULL));
 }
 
-/* The last that a rank does. */
-static void abortion(void)
+/* The last section of a run. */
+static void abort_job(void)
 {
     CODE("PMI2_KVS_Fence", PMI2_KVS_Fence());
     if (rank == 0) {
@@ -480,10 +477,7 @@ static void abortion(void)
         line("PMI2_Abort", "came back");
         _exit(9);
     }
-    /* Not for ever: Hydra forgets a rank now and then. */
-    alarm(CALL_SECONDS);
-    for (;;)
-        pause();
+    wait_for_the_kill();
 }
 
 static void finalize(void)
@@ -523,7 +517,7 @@ int main(int argc, char **argv)
         {"connect", connections, USUALLY},
         {"spawn", spawn, USUALLY},
         {"cliffs", cliffs, ON_DEMAND},
-        {"abort", abortion, ON_DEMAND},
+        {"abort", abort_job, ON_DEMAND},
         {"finalize", finalize, ALWAYS},
     };
     return walk(sections, sizeof sections / sizeof *sections, argc, argv);

@@ -1,6 +1,6 @@
 /*
- * Walks through PMI-1: each function before PMI_Init, with arguments of all kinds, as it is meant, and
- * after PMI_Finalize. See walk.h. All ranks run it; at least two.
+ * Calls each function of PMI-1 before PMI_Init, with arguments of all kinds, in a normal sequence,
+ * and after PMI_Finalize. See walk.h. Runs as all ranks of a job of at least two.
  */
 #define WALK_CODE_14 "INVALID_KVS"
 #include "walk.h"
@@ -8,7 +8,7 @@
 #include <pmi.h>
 
 static int size, rank, spawned, initialized, n, length, key_max, value_max, name_max, id_max;
-static char own[ROOM];               /* the name of our space */
+static char own[ROOM];               /* the name of the job's own space */
 static char text[ROOM], other[ROOM]; /* for outputs */
 static int ranks[4096];
 
@@ -176,7 +176,7 @@ static void arguments(void)
     CODE("PMI_KVS_Get.length_negative", PMI_KVS_Get(own, "absent", text, -1));
 }
 
-/* What each rank puts is found by all. */
+/* Each rank's puts are visible to all ranks. */
 static void exchange(void)
 {
     char key[64], value[64];
@@ -201,7 +201,7 @@ static void exchange(void)
     APART("PMI_KVS_Get.length_negative", PMI_KVS_Get(own, key, text, -1));
     walk_everyone = 0;
 
-    /* A second round, without a put of everybody. */
+    /* A second round, in which only one rank puts. */
     if (rank == size - 1) {
         PMI_KVS_Put(own, "exchange-second", "of-the-last");
         PMI_KVS_Commit(own);
@@ -212,7 +212,7 @@ static void exchange(void)
     TEXT("PMI_KVS_Get.still_there", PMI_KVS_Get(own, "exchange-0", text, value_max), text, value_max);
 }
 
-/* Rank 0 puts what is at the bounds; the last rank reads it. */
+/* Rank 0 puts keys and values of the maximal length; the last rank reads them. */
 static void bounds(void)
 {
     const char *key = text_of(key_max - 1, 'k');
@@ -229,7 +229,7 @@ static void bounds(void)
     TEXT("PMI_KVS_Get.key_of_max_less_1", PMI_KVS_Get(own, text_of(key_max - 1, 'k'), text, value_max), text, value_max);
 }
 
-/* Bytes that mean something to some wire. */
+/* Bytes with a meaning in one of the wire protocols. */
 static const struct {
     const char *name, *key, *value;
 } special[] = {
@@ -268,7 +268,7 @@ static void texts(void)
     }
 }
 
-/* A key that is put twice: undefined, but never an end of everything. */
+/* A key that is put twice: the value is undefined, but the job must survive. */
 static void twice(void)
 {
     if (rank == 0) {
@@ -289,9 +289,9 @@ static void twice(void)
     TEXT("PMI_KVS_Get.after_barrier", PMI_KVS_Get(own, "twice", text, value_max), text, value_max);
 }
 
-static int seen, ours, wrong; /* pairs: all, of this section, of these with another value */
+static int seen, ours, wrong; /* pairs: all, of this section, of this section with a wrong value */
 
-/* To the end, which may not come. */
+/* Iterates to the end, or to a bound in a library whose iteration never ends. */
 static int iterate(void)
 {
     int code = PMI_KVS_Iter_first(own, text, key_max, other, value_max);
@@ -371,17 +371,21 @@ static void options(void)
     CODE("PMI_Parse_option.null_words", PMI_Parse_option(2, NULL, &parsed, &pairs, &count));
     CODE("PMI_Parse_option.no_words", PMI_Parse_option(0, words, &parsed, &pairs, &count));
     CODE("PMI_Parse_option.null_word", PMI_Parse_option(1, none, &parsed, &pairs, &count));
-#define PARSED(name, number, list)                                                        \
-    parsed = count = UNTOUCHED;                                                           \
+/* A check of a call that returns pairs, and of a first output number. */
+#define PAIRS(name, call, number_name, number)                                            \
+    count = UNTOUCHED;                                                                    \
     pairs = NULL;                                                                         \
-    CHECK(name, PMI_Parse_option(number, list, &parsed, &pairs, &count), {                \
-        note_number("parsed", parsed);                                                    \
+    CHECK(name, call, {                                                                   \
+        note_number(number_name, number);                                                 \
         note_number("size", count);                                                       \
         for (int i = 0; pairs && i < count; i++)                                          \
             note(" %s:%s", pairs[i].key ? pairs[i].key : "-", pairs[i].val ? pairs[i].val : "-"); \
     });                                                                                   \
     if (pairs && count > 0)                                                               \
         CODE(name ".PMI_Free_keyvals", PMI_Free_keyvals(pairs, count))
+#define PARSED(name, number, list)                                                        \
+    parsed = UNTOUCHED;                                                                   \
+    PAIRS(name, PMI_Parse_option(number, list, &parsed, &pairs, &count), "parsed", parsed)
     PARSED("PMI_Parse_option.pair", 2, words);
     PARSED("PMI_Parse_option.plain", 2, plain);
     PARSED("PMI_Parse_option.dashed", 4, dashed);
@@ -395,16 +399,7 @@ static void options(void)
 #define TAKEN(name, number, list)                                                         \
     argv = (char *(*)[])(list);                                                           \
     argc = (number);                                                                      \
-    count = UNTOUCHED;                                                                    \
-    pairs = NULL;                                                                         \
-    CHECK(name, PMI_Args_to_keyval(&argc, argv, &pairs, &count), {                        \
-        note_number("left", argc);                                                        \
-        note_number("size", count);                                                       \
-        for (int i = 0; pairs && i < count; i++)                                          \
-            note(" %s:%s", pairs[i].key ? pairs[i].key : "-", pairs[i].val ? pairs[i].val : "-"); \
-    });                                                                                   \
-    if (pairs && count > 0)                                                               \
-        CODE(name ".PMI_Free_keyvals", PMI_Free_keyvals(pairs, count))
+    PAIRS(name, PMI_Args_to_keyval(&argc, argv, &pairs, &count), "left", argc)
     TAKEN("PMI_Args_to_keyval.dashed", 4, dashed);
     TAKEN("PMI_Args_to_keyval.plain", 2, plain);
     TAKEN("PMI_Args_to_keyval.program_only", 1, plain);
@@ -442,7 +437,7 @@ static void spawn(void)
         PMI_Spawn_multiple(1, commands, words, zero, zero, hints, 0, NULL, errors));
 }
 
-/* What leaves Slurm's library with a lock that nobody holds any more; so only where that is not walked. */
+/* Calls after which Slurm's library keeps a lock for ever, so this section runs only without that library. */
 static void cliffs(void)
 {
     PMI_KVS_Put(own, "cliffs", "value");
@@ -452,8 +447,8 @@ static void cliffs(void)
     CODE("PMI_KVS_Iter_next.lengths_negative", PMI_KVS_Iter_next(own, text, -1, other, -1));
 }
 
-/* The last that a rank does, with a code that the test looks for. */
-static void abortion(void)
+/* The last section of a run; the test checks the exit code. */
+static void abort_job(void)
 {
     CODE("PMI_Barrier", PMI_Barrier());
     if (rank == 0) {
@@ -462,10 +457,7 @@ static void abortion(void)
         line("PMI_Abort", "came back");
         _exit(9);
     }
-    /* Not for ever: Hydra forgets a rank now and then. */
-    alarm(CALL_SECONDS);
-    for (;;)
-        pause();
+    wait_for_the_kill();
 }
 
 static void finalize(void)
@@ -508,7 +500,7 @@ int main(int argc, char **argv)
         {"texts", texts, USUALLY},
         {"twice", twice, USUALLY},
         {"cliffs", cliffs, ON_DEMAND},
-        {"abort", abortion, ON_DEMAND},
+        {"abort", abort_job, ON_DEMAND},
         {"finalize", finalize, ALWAYS},
     };
     return walk(sections, sizeof sections / sizeof *sections, argc, argv);

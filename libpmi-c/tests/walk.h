@@ -1,12 +1,12 @@
 /*
- * What the walks through the two interfaces share.
+ * Shared code of the walks, which call every function of an interface with arguments of all kinds.
  *
- * A check is one call and one line: `section.function.case = CODE outputs`. A call that ends in a
- * signal, or does not end, says that instead, and the walk goes on. What differs from run to run is
- * shown by its kind (`<jobid>`), so that two runs can be compared line by line.
+ * A check is one call and prints one line: `section.function.case = CODE outputs`. If the call
+ * raises a signal or hangs, the line says so, and the walk continues. A value that differs from run
+ * to run is printed as its kind (`<jobid>`), so that the output of two runs can be compared.
  *
- * Rank 0 writes the lines; where ranks see different things, all do, each with its rank at the end of
- * the name: `exchange.PMI_KVS_Get.of_0@2`.
+ * Rank 0 prints the lines. Where ranks get different results, all of them print, each with its rank
+ * at the end of the name: `exchange.PMI_KVS_Get.of_0@2`.
  */
 #ifndef WALK_H
 #define WALK_H
@@ -24,30 +24,30 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A call that takes longer does not end. */
+/* A call that takes longer counts as hanging. */
 #define CALL_SECONDS 10
-/* After so many calls that did not end, nothing that follows means anything. */
+/* After this many hanging calls the walk gives up: further results would mean nothing. */
 #define HANGS_MAX 2
 
-/* What an output argument holds when nobody has written to it. */
+/* The initial contents of output arguments. */
 #define UNTOUCHED (-7777)
 #define UNTOUCHED_BYTE '~'
-/* Much longer than what any function is told that its buffer is. */
+/* The size of buffers: much larger than the sizes passed to any function. */
 #define ROOM 16384
 
-static int walk_rank = -1;     /* as the launcher's environment says */
-static int walk_everyone = 0;  /* do all ranks write? */
+static int walk_rank = -1;     /* from the launcher's environment variables */
+static int walk_everyone = 0;  /* do all ranks print? */
 static int walk_hangs = 0;
 static const char *walk_section = "";
 static FILE *walk_out;
-static const char *walk_known_text = NULL; /* what is shown by its kind */
+static const char *walk_known_text = NULL; /* a text that is printed as its kind */
 static const char *walk_known_kind = NULL;
 
-static char walk_notes[3 * ROOM]; /* the outputs of the check under way */
+static char walk_notes[3 * ROOM]; /* the outputs of the current check */
 static sigjmp_buf walk_back;
 static volatile sig_atomic_t walk_guarded = 0;
 
-/* The rank, before PMI can be asked. */
+/* Returns the rank without calling PMI. */
 static inline int rank_by_environment(void)
 {
     const char *names[] = {"PMI_RANK", "PMI_ID", "SLURM_PROCID"};
@@ -80,7 +80,7 @@ static inline void line(const char *check, const char *result)
         return;
     if (walk_everyone)
         snprintf(at, sizeof at, "@%d", walk_rank);
-    /* In one write, so that the lines of ranks do not mix. */
+    /* One write, so that the lines of ranks do not mix. */
     int length = snprintf(whole, sizeof whole, "%s.%s%s = %s\n", walk_section, check, at, result);
     fwrite(whole, 1, (size_t)length, walk_out);
     fflush(walk_out);
@@ -100,7 +100,7 @@ static inline const char *code_name(int code)
     return other;
 }
 
-/* A number that was an output. */
+/* Notes an output number. */
 static inline void note_number(const char *name, int number)
 {
     if (number == UNTOUCHED)
@@ -109,7 +109,7 @@ static inline void note_number(const char *name, int number)
         note(" %s %d", name, number);
 }
 
-/* A text that was an output, in a buffer of `length` bytes; what is behind them must be untouched. */
+/* Notes an output text in a buffer of `length` bytes, and whether bytes after the buffer have changed. */
 static inline void note_text(const char *text, int length)
 {
     if (text[0] == UNTOUCHED_BYTE) {
@@ -201,7 +201,7 @@ static inline void ended_by(const char *check, int number)
     }
 }
 
-/* Calls, and writes a line with the code and what the statements NOTES note. */
+/* Makes a call, and prints a line with its code and what the statements NOTES note. */
 #define CHECK(check, call, notes)                                  \
     do {                                                           \
         int signal_ = sigsetjmp(walk_back, 1);                     \
@@ -218,17 +218,17 @@ static inline void ended_by(const char *check, int number)
         line(check, result_);                                      \
     } while (0)
 
-/* The code alone. */
+/* A check of the code. */
 #define CODE(check, call) CHECK(check, call, (void)0)
 
-/* The code and a number. */
+/* A check of the code and an output number. */
 #define NUMBER(check, call, variable)                              \
     do {                                                           \
         (variable) = UNTOUCHED;                                    \
         CHECK(check, call, note_number(#variable, variable));      \
     } while (0)
 
-/* The code and a text in `buffer`, of which the function is told that it has `length` bytes. */
+/* A check of the code and a text in `buffer`; `length` is the size passed to the function. */
 #define TEXT(check, call, buffer, length)                          \
     do {                                                           \
         memset(buffer, UNTOUCHED_BYTE, ROOM);                      \
@@ -237,8 +237,8 @@ static inline void ended_by(const char *check, int number)
     } while (0)
 
 /*
- * The code, from a child: for calls that may leave the library in a state that nothing can be said
- * of. Only where the library is not initialised, since a child after fork is no rank.
+ * A check of the code in a forked child, for calls that may leave the library in an undefined
+ * state. Only while PMI is not initialised: in a forked child of a rank, all calls fail.
  */
 #define APART(check, call)                                                          \
     do {                                                                            \
@@ -268,7 +268,7 @@ static inline void ended_by(const char *check, int number)
         close(pipe_[0]);                                                            \
     } while (0)
 
-/* `length` bytes and the end, in one of several buffers. */
+/* Returns `length` times `byte`, terminated, in one of four buffers. */
 static inline char *text_of(int length, char byte)
 {
     static char buffers[4][ROOM];
@@ -279,7 +279,7 @@ static inline char *text_of(int length, char byte)
     return buffer;
 }
 
-/* The name of a check with a number in it. */
+/* Returns the name of a check with a number in it. */
 static inline const char *numbered(const char *format, int number)
 {
     static char names[4][128];
@@ -289,18 +289,27 @@ static inline const char *numbered(const char *format, int number)
     return name;
 }
 
+/* Waits until the launcher kills this rank because another one has aborted; ends after CALL_SECONDS, since
+ * Hydra sometimes leaves a rank alive. */
+static inline void wait_for_the_kill(void)
+{
+    alarm(CALL_SECONDS);
+    for (;;)
+        pause();
+}
+
 /* ---- Sections ---- */
 
 struct section {
     const char *name;
     void (*walk)(void);
-    /* By itself, or only when it is asked for? */
+    /* Does it run always, unless excluded, or only when it is named? */
     enum { ALWAYS, USUALLY, ON_DEMAND } when;
 };
 
 /*
- * Walks the sections. Arguments: `--only SECTION` and `--without SECTION`, each any number of times;
- * `--into DIRECTORY`: the lines go to DIRECTORY/<rank> instead of standard output.
+ * Runs the sections. Arguments: `--only SECTION` and `--without SECTION`, each any number of times;
+ * `--into DIRECTORY` prints the lines to DIRECTORY/<rank> instead of standard output.
  */
 static inline int walk(const struct section *sections, size_t count, int argc, char **argv)
 {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nla::core::limits::HELLO_TIME;
 use nla::core::{AgentId, Time};
-use nla::link::{Authenticator, Clock, accept, connect, let_in};
+use nla::link::{Authenticator, Clock, accept, accept_children, connect};
 use nla::wire::{
     Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
     encode,
@@ -281,7 +281,7 @@ fn who_is_being_let_in_ends_with_who_lets_in() {
     on_one_thread(async {
         let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, _never) = mpsc::channel(1);
-        let mut door = Box::pin(let_in(listener, authenticator.into_inner(), Clock::start(), joined));
+        let mut door = Box::pin(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
         let mut stream = TcpStream::connect(address).await.unwrap();
         let (_initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
         stream.write_all(&request).await.unwrap();
@@ -301,7 +301,8 @@ fn all_have_come_and_nobody_listens() {
     on_one_thread(async {
         let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, mut children) = mpsc::channel(2);
-        let door = tokio::task::spawn_local(let_in(listener, authenticator.into_inner(), Clock::start(), joined));
+        let door =
+            tokio::task::spawn_local(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
         for agent in [1, 2] {
             child(address, agent, SESSION, key(1)).await.unwrap();
             assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));

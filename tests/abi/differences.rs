@@ -1,8 +1,8 @@
-//! The lists of what differs between our libraries and Slurm's, and what they are compared with.
+//! The lists of differences between ScELA's libraries and Slurm's, and the comparison with them.
 //!
-//! A line of a list: `launchers | check | ours | slurm's | reason`, launchers with commas. A check that
-//! ranks write one by one has its ranks at the end of its name, `@0,2`, unless the line is for all that
-//! wrote it. A result that is missing is `-`. Empty lines and those with `#` in front are for readers.
+//! A line of a list: `launchers | check | ours | slurm's | reason`, launchers separated by commas. If
+//! only some of the ranks that print a check differ, their numbers follow its name, `@0,2`. A missing
+//! result is `-`. Empty lines and lines that begin with `#` are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,23 +14,23 @@ use crate::libraries::{Api, repository};
 
 /// A missing result.
 const NOTHING: &str = "-";
-/// What stands for a reason that somebody has to think of.
+/// The placeholder for a reason that a person has to add.
 const NO_REASON: &str = "?";
 
-/// Something that differs under one launcher.
+/// A difference under one launcher.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Difference {
-    /// The check, with its ranks if it is not for all of them.
+    /// The check, with the ranks that differ unless all do.
     check: String,
     ours: String,
     theirs: String,
     launcher: String,
 }
 
-/// All that differs between two runs under a launcher.
+/// Returns the differences between two runs under a launcher.
 pub(crate) fn between(launcher: &str, ours: &Results, theirs: &Results) -> BTreeSet<Difference> {
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
-    // Of each check: the ranks that wrote it, and those of each pair of results.
+    // For each check: the ranks that printed it, and those of each pair of results.
     let mut written: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut pairs: BTreeMap<(&str, &str, &str), BTreeSet<&str>> = BTreeMap::new();
     for name in names {
@@ -53,7 +53,7 @@ pub(crate) fn between(launcher: &str, ours: &Results, theirs: &Results) -> BTree
     differences.collect()
 }
 
-/// The list of an interface, and where it is.
+/// The list of an interface, and its path.
 struct List {
     path: PathBuf,
     differences: BTreeSet<Difference>,
@@ -71,40 +71,40 @@ impl List {
             let [launchers, check, ours, theirs, reason] = parts[..] else {
                 panic!("{place}: not 'launchers | check | ours | slurm's | reason'");
             };
-            assert!(!reason.is_empty() && reason != NO_REASON, "{place}: why does it differ?");
+            assert!(!reason.is_empty() && reason != NO_REASON, "{place}: the reason is missing");
             for launcher in launchers.split(',') {
                 let [check, ours, theirs, launcher] = [check, ours, theirs, launcher].map(str::to_owned);
                 let new = differences.insert(Difference { check, ours, theirs, launcher });
-                assert!(new, "{place}: it is listed twice");
+                assert!(new, "{place}: listed twice");
             }
         }
         Self { path, differences }
     }
 }
 
-/// What was found under `launchers` is what the list says, no more and no less.
+/// Checks that the differences found under `launchers` are exactly those of the list.
 #[track_caller]
 pub(crate) fn are_listed(api: Api, launchers: &[&str], found: &BTreeSet<Difference>) {
     let list = List::of(api);
     let is_run = |difference: &&Difference| launchers.contains(&difference.launcher.as_str());
     let new: BTreeSet<_> = found.difference(&list.differences).cloned().collect();
-    let gone: BTreeSet<_> = list.differences.difference(found).filter(is_run).cloned().collect();
+    let obsolete: BTreeSet<_> = list.differences.difference(found).filter(is_run).cloned().collect();
     let mut text = String::new();
-    for (what, differences) in [("add, with a reason instead of '?'", new), ("remove", gone)] {
+    for (what, differences) in [("add, with a reason instead of '?'", new), ("remove", obsolete)] {
         if !differences.is_empty() {
             let _ = writeln!(text, "to {what}:\n{}", lines(&differences));
         }
     }
-    assert!(text.is_empty(), "{} is not what was found\n{text}", list.path.display());
+    assert!(text.is_empty(), "{} does not match the differences found\n{text}", list.path.display());
 }
 
-/// There is no difference at all.
+/// Checks that two runs of the same library have no difference.
 #[track_caller]
 pub(crate) fn are_none(found: &BTreeSet<Difference>) {
-    assert!(found.is_empty(), "two runs of the same differ\n{}", lines(found));
+    assert!(found.is_empty(), "two runs of the same library differ\n{}", lines(found));
 }
 
-/// As a list has them: one line for all launchers under which it is the same.
+/// Formats differences as lines of a list: one line for all launchers with the same difference.
 fn lines(differences: &BTreeSet<Difference>) -> String {
     let mut merged: BTreeMap<(&str, &str, &str), Vec<&str>> = BTreeMap::new();
     for Difference { check, ours, theirs, launcher } in differences {

@@ -1,4 +1,4 @@
-//! Names, SONAMEs and headers: all that a program sees before it runs.
+//! Symbols, SONAMEs and headers.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,29 +8,29 @@ use std::process::{Command, Stdio};
 
 use crate::libraries::{Api, Ours, repository, slurms};
 
-/// The names that a library defines.
+/// Returns the symbols that a library defines.
 #[track_caller]
 fn exported(library: &Path) -> BTreeSet<String> {
-    let text = said("nm", &["-D", "--defined-only"], library);
+    let text = output_of("nm", &["-D", "--defined-only"], library);
     text.lines().filter_map(|line| line.split_whitespace().nth(2)).map(str::to_owned).collect()
 }
 
 #[track_caller]
 fn soname(library: &Path) -> String {
-    let text = said("readelf", &["-d"], library);
+    let text = output_of("readelf", &["-d"], library);
     let line = text.lines().find(|line| line.contains("(SONAME)")).unwrap_or_else(|| panic!("no SONAME in\n{text}"));
     line.split(['[', ']']).nth(1).unwrap_or_default().to_owned()
 }
 
 #[track_caller]
-fn said(program: &str, words: &[&str], library: &Path) -> String {
+fn output_of(program: &str, words: &[&str], library: &Path) -> String {
     let output = Command::new(program).args(words).arg(library).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}; ./tests/run installs it with gcc"));
     assert!(output.status.success(), "{program} {}: {}", library.display(), String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The names that an interface has: `exports/*.txt`.
+/// Returns the symbols of an interface: `exports/*.txt`.
 #[track_caller]
 fn listed(api: Api) -> BTreeSet<String> {
     let path = repository().join(format!("tests/abi/exports/{}.txt", api.name()));
@@ -39,17 +39,21 @@ fn listed(api: Api) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_names_are_those_of_the_interface() {
+fn a_library_exports_the_symbols_of_its_interface() {
     for api in Api::ALL {
         let (exported, listed) = (exported(&Ours::of(api).file), listed(api));
         let missing: Vec<_> = listed.difference(&exported).collect();
         let more: Vec<_> = exported.difference(&listed).collect();
-        assert!(missing.is_empty() && more.is_empty(), "lib{}.so lacks {missing:?}, and has {more:?}", api.name());
+        assert!(
+            missing.is_empty() && more.is_empty(),
+            "lib{}.so lacks {missing:?} and exports {more:?} as well",
+            api.name()
+        );
     }
 }
 
 #[test]
-fn no_name_of_slurms_is_missing() {
+fn every_symbol_of_slurms_library_is_exported() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
         let (exported, listed) = (exported(&theirs.file), listed(api));
@@ -59,24 +63,29 @@ fn no_name_of_slurms_is_missing() {
 }
 
 #[test]
-fn programs_linked_with_slurms_find_ours() {
+fn the_sonames_are_slurms() {
     for api in Api::ALL {
         assert_eq!(soname(&Ours::of(api).file), api.soname());
     }
 }
 
-/// Compiles `text` and nothing else; what the compiler complains of is a failure.
+/// Checks that `text` compiles without a warning.
 #[track_caller]
 fn compiles(compiler: &str, standard: &str, text: &str) {
-    // A declaration of PMI-1 is not what C++ was before 2017, to the letter.
+    // One declaration of PMI-1 is not strictly valid C++ before 2017.
     let (language, strict) = if compiler == "g++" { ("c++", "-Wextra") } else { ("c", "-Wpedantic") };
     let include = repository().join("libpmi-c/include");
     let mut command = Command::new(compiler);
     command.args([standard, "-Wall", "-Wextra", strict, "-Werror", "-fsyntax-only", "-x", language, "-I"]);
     command.arg(include).arg("-").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{compiler}: {error}; ./tests/run installs it"));
-    child.stdin.take().expect("a pipe").write_all(text.as_bytes()).expect("the compiler reads its input");
-    let output = child.wait_with_output().expect("the compiler can be waited for");
+    child
+        .stdin
+        .take()
+        .expect("stdin is a pipe")
+        .write_all(text.as_bytes())
+        .expect("the compiler does not read its input");
+    let output = child.wait_with_output().expect("waiting for the compiler failed");
     assert!(output.status.success(), "{compiler} {standard}\n{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -91,19 +100,19 @@ fn headers_compile_alone() {
     }
 }
 
-/// The declarations of functions in our header, each ending with a semicolon.
+/// Returns the function declarations of ScELA's header, each with its semicolon.
 #[track_caller]
 fn declarations(api: Api) -> Vec<String> {
     let header = repository().join("libpmi-c/include").join(api.header());
-    let text = said("gcc", &["-E", "-P"], &header);
-    // Structures end with one as well, within and behind their braces.
+    let text = output_of("gcc", &["-E", "-P"], &header);
+    // Structures contain and end with semicolons as well.
     let declared = text.split(';').filter_map(|part| part.find("int PMI").map(|at| part[at..].trim()));
     declared.filter(|part| part.contains('(')).map(|part| format!("{part};\n")).collect()
 }
 
-/// What is declared twice in C has to be declared the same way.
+/// In C, a second declaration must be compatible with the first.
 #[test]
-fn declarations_are_slurms() {
+fn declarations_are_compatible_with_slurms() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
         let declarations = declarations(api);
@@ -113,22 +122,22 @@ fn declarations_are_slurms() {
     }
 }
 
-/// The value of each constant that a header defines, as the compiler sees it.
+/// Returns the value of each constant that a header defines, as the compiler sees it.
 #[track_caller]
 fn constants(header: &Path) -> BTreeSet<(String, String)> {
-    let defined = said("gcc", &["-E", "-dM", "-x", "c"], header);
+    let defined = output_of("gcc", &["-E", "-dM", "-x", "c"], header);
     let defined = defined.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
     let named = defined.filter(|(name, _)| name.starts_with("PMI") || name.starts_with("HAVE_PMI"));
     named.map(|(name, value)| (name.to_owned(), value.trim_matches(['(', ')']).to_owned())).collect()
 }
 
 #[test]
-fn constants_are_slurms() {
+fn the_header_defines_the_constants_of_slurms() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
         let ours = constants(&repository().join("libpmi-c/include").join(api.header()));
         let theirs = constants(&theirs.headers.join(api.header()));
-        // Of its wire.
+        // Constants of Slurm's wire protocol.
         let is_inner = |(name, _): &&(String, String)| name.starts_with("PMII_");
         let missing: Vec<_> = theirs.difference(&ours).filter(|constant| !is_inner(constant)).collect();
         assert!(missing.is_empty(), "{} lacks {missing:?}", api.header());

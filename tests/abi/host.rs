@@ -1,14 +1,14 @@
-//! The library as a guest: threads of the program use it at once, its children are no ranks, and the
-//! program finds nothing changed.
+//! The library inside a host program: threads use it concurrently, forked children are no ranks, and it
+//! changes no state of the program.
 
 use tests::{Run, scela};
 
 use crate::libraries::{Api, Ours};
 
-/// Eight ranks of a program of `programs/`, for each interface and over several shapes of the tree, say
-/// so: each its rank and `word`.
+/// Runs eight ranks of a program of `programs/` with each interface and over several shapes of the
+/// tree; checks that each rank prints `word`.
 #[track_caller]
-fn all_say(program: &str, word: &str) {
+fn all_print(program: &str, word: &str) {
     for api in Api::ALL {
         let compiled = Ours::of(api).compiled(program).into_os_string();
         let shapes: [fn(Run) -> Run; 2] = [|run| run.agents(1), |run| run.agents(3).fanout(2)];
@@ -20,29 +20,29 @@ fn all_say(program: &str, word: &str) {
 }
 
 #[test]
-fn threads_put_and_get_while_one_fences() {
-    all_say("threads", "all was found");
+fn threads_put_and_get_while_one_is_in_a_fence() {
+    all_print("threads", "all was found");
 }
 
 #[test]
-fn children_are_no_ranks() {
-    all_say("forks", "went on");
+fn calls_in_forked_children_fail_and_do_not_disturb_the_rank() {
+    all_print("forks", "went on");
 }
 
 #[test]
-fn a_host_finds_nothing_changed() {
-    all_say("host", "nothing has changed");
+fn the_library_changes_no_state_of_its_host_program() {
+    all_print("host", "nothing has changed");
 }
 
-/// The same where nobody has started it.
+/// The same programs without a launcher.
 #[test]
-fn alone_it_is_a_world_of_one() {
+fn without_a_launcher_the_process_is_a_job_of_one_rank() {
     for api in Api::ALL {
         for (program, word) in [("forks", "went on"), ("host", "nothing has changed")] {
             let compiled = Ours::of(api).compiled(program);
-            let output = std::process::Command::new(&compiled).output().expect("it was compiled a moment ago");
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert_eq!((output.status.code(), said), (Some(0), format!("0: {word}\n")), "{}", compiled.display());
+            let output = std::process::Command::new(&compiled).output().expect("the program cannot be started");
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert_eq!((output.status.code(), printed), (Some(0), format!("0: {word}\n")), "{}", compiled.display());
         }
     }
 }

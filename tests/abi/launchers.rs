@@ -1,4 +1,4 @@
-//! Who starts the ranks.
+//! The launchers that start the ranks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,38 +14,38 @@ use tests::{Slurm, eventually, scela, skip};
 
 use crate::libraries::Api;
 
-/// How many ranks walk; three, so that the neighbours in a ring differ.
+/// The number of ranks: three, so that the neighbours in a ring differ.
 pub(crate) const RANKS: u32 = 3;
 
-/// What starts ranks, or not.
+/// A launcher, or none.
 #[derive(Clone, Debug)]
 pub(crate) enum Launcher {
     /// scela-run, with one agent.
     Scela,
     /// MPICH's mpiexec.
     Hydra,
-    /// Slurm's srun, with so many nodes.
+    /// Slurm's srun, with this number of nodes.
     Srun(Arc<Slurm>, usize),
-    /// Nobody: the program runs as it is.
-    Nobody,
+    /// No launcher: the program runs by itself.
+    None,
 }
 
-/// What a run wrote: results by the names of checks, and how it ended.
+/// The results of a run by the names of checks, and its exit code as "exit".
 pub(crate) type Results = BTreeMap<String, String>;
 
-/// All launchers that are here. Those that are not are said.
+/// Returns the installed launchers; prints a notice for each that is missing.
 #[track_caller]
 pub(crate) fn all() -> Vec<Launcher> {
-    let mut launchers = vec![Launcher::Scela, Launcher::Nobody];
+    let mut launchers = vec![Launcher::Scela, Launcher::None];
     match Command::new("mpiexec.hydra").arg("-info").output() {
         Ok(_) => launchers.push(Launcher::Hydra),
-        Err(_) => skip("mpiexec.hydra is not here; Debian has it in mpich, ./tests/run installs it"),
+        Err(_) => skip("mpiexec.hydra is not installed; Debian has it in mpich, ./tests/run installs it"),
     }
     launchers.extend(sruns());
     launchers
 }
 
-/// Those that are Slurm's: with one node, and with two.
+/// Returns srun with one node and with two; none if Slurm is not installed.
 #[track_caller]
 pub(crate) fn sruns() -> Vec<Launcher> {
     match Slurm::shared() {
@@ -58,34 +58,35 @@ pub(crate) fn sruns() -> Vec<Launcher> {
 }
 
 impl Launcher {
-    /// As lists of differences call it.
+    /// Returns the name in the lists of differences.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Scela => "scela",
             Self::Hydra => "hydra",
             Self::Srun(_, 1) => "srun",
             Self::Srun(..) => "srun-2-nodes",
-            Self::Nobody => "nobody",
+            Self::None => "none",
         }
     }
 
-    /// Is it one under which Slurm's library does what it is for? Slurm's PMI-1 asks no other launcher than
-    /// srun; under others each rank believes to be alone, and is content.
-    pub(crate) fn is_home(&self, api: Api) -> bool {
-        matches!((self, api), (Self::Srun(..) | Self::Nobody, _) | (_, Api::Pmi2))
+    /// Returns whether Slurm's library of this interface works under this launcher. Slurm's PMI-1
+    /// contacts srun only; under other launchers each rank initialises as a job of one rank, without an
+    /// error.
+    pub(crate) fn is_supported_by_slurms(&self, api: Api) -> bool {
+        matches!((self, api), (Self::Srun(..) | Self::None, _) | (_, Api::Pmi2))
     }
 
-    /// The sections of a walk that it does not survive, does not answer, or of which Slurm's library says
-    /// the same to everything.
+    /// Returns the sections of a walk to leave out: the launcher crashes or hangs in them, or Slurm's
+    /// library answers every call of them alike.
     pub(crate) fn without(&self, api: Api) -> &'static [&'static str] {
         match (self, api) {
-            // It ends the session where it does not know a command.
+            // Hydra ends the job on a command that it does not know.
             (Self::Hydra, Api::Pmi2) => &["ring", "connect", "spawn"],
-            // It does not answer; and waits for attributes of the other node.
+            // Slurm does not answer these; with two nodes, it waits for attributes of the other node.
             (Self::Srun(_, 1), Api::Pmi2) => &["connect"],
             (Self::Srun(..), Api::Pmi2) => &["connect", "attributes"],
-            // Alone, Slurm's library has no space.
-            (Self::Nobody, Api::Pmi2) => &[
+            // Without a launcher, Slurm's library has no space.
+            (Self::None, Api::Pmi2) => &[
                 "arguments",
                 "exchange",
                 "cuts",
@@ -102,11 +103,11 @@ impl Launcher {
         }
     }
 
-    /// Walks with a program that was built for that. Fails if it does not end.
+    /// Runs a walk. Panics if it does not end.
     #[track_caller]
     pub(crate) fn walk(&self, program: &Path, words: &[&str]) -> Results {
-        let directory = TempDir::new().expect("a place for temporary files");
-        let into = ["--into", directory.path().to_str().expect("a path of text")];
+        let directory = TempDir::new().expect("failed to create a temporary directory");
+        let into = ["--into", directory.path().to_str().expect("the path is not UTF-8")];
         let words: Vec<&str> = words.iter().copied().chain(into).collect();
         let ended = self.run(program, &words, directory.path());
         let mut results = Results::new();
@@ -122,12 +123,12 @@ impl Launcher {
         if let Self::Srun(slurm, _) = self
             && results.keys().any(|name| name.starts_with("walk.gave_up"))
         {
-            eprintln!("calls of {} did not end under srun\n{}", program.display(), slurm.logs());
+            eprintln!("calls of {} hung under srun\n{}", program.display(), slurm.logs());
         }
         results
     }
 
-    /// Runs a program to its end, and says how that was.
+    /// Runs a program and returns its exit code as text. Panics if it does not end.
     #[track_caller]
     fn run(&self, program: &Path, words: &[&str], directory: &Path) -> String {
         let mut command = match self {
@@ -142,16 +143,16 @@ impl Launcher {
                 command
             }
             Self::Srun(slurm, nodes) => {
-                // Its own PMI-1 does not look at --mpi.
+                // Slurm's PMI-1 works with any --mpi.
                 let mut command = slurm.srun("pmi2", *nodes, RANKS);
                 command.arg(program);
                 command
             }
-            Self::Nobody => Command::new(program),
+            Self::None => Command::new(program),
         };
         let log = directory.join("log");
-        let file = File::create(&log).expect("a file for the output");
-        let also = file.try_clone().expect("a second descriptor of it");
+        let file = File::create(&log).expect("failed to create the log file");
+        let also = file.try_clone().expect("failed to duplicate a descriptor");
         command.args(words).stdin(Stdio::null()).stdout(file).stderr(also).process_group(0);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("failed to start {command:?}: {error}"));
         if let Some(status) = eventually(|| child.try_wait().ok().flatten()) {
@@ -159,8 +160,8 @@ impl Launcher {
         }
         let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
         let _ = child.wait();
-        let said = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
+        let output = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
         let slurm = if let Self::Srun(slurm, _) = self { slurm.logs() } else { String::new() };
-        panic!("this did not end: {command:?}\n{said}\n{slurm}");
+        panic!("timeout: {command:?} did not end\n{output}\n{slurm}");
     }
 }

@@ -6,17 +6,17 @@ use crate::differences::{self, are_listed, are_none};
 use crate::launchers::{Launcher, Results, all, sruns};
 use crate::libraries::{Api, Library, Ours, slurms};
 
-/// Walks through the whole interface.
+/// Runs all sections of a walk.
 #[track_caller]
 fn walk(launcher: &Launcher, library: &Library) -> Results {
     let without = launcher.without(library.api).iter().flat_map(|section| ["--without", section]);
     let results = launcher.walk(&walker(library), &without.collect::<Vec<_>>());
     let by = format!("{} library under {}", library.owner, launcher.name());
-    assert!(results.len() > 20, "the walk with {by} got nowhere: {results:?}");
+    assert!(results.len() > 20, "the walk with {by} has hardly any results: {results:?}");
     results
 }
 
-/// Walks through one section.
+/// Runs one section of a walk.
 #[track_caller]
 fn walk_only(section: &str, launcher: &Launcher, library: &Library) -> Results {
     launcher.walk(&walker(library), &["--only", section])
@@ -27,8 +27,8 @@ fn walker(library: &Library) -> std::path::PathBuf {
     library.compiled(&format!("{}_walk", library.api.name()))
 }
 
-/// What differs from Slurm's library is listed, with reasons: under the same launcher, or under srun if it is
-/// of no use under that one.
+/// Checks that every difference from Slurm's library is listed with a reason. Both libraries run under
+/// the same launcher; if Slurm's does not support that launcher, its results are those under srun.
 #[track_caller]
 fn compare(api: Api) {
     let Some(theirs) = slurms(api) else { return };
@@ -37,27 +37,28 @@ fn compare(api: Api) {
     let launchers = all();
     for launcher in &launchers {
         let is_srun = |other: &&Launcher| matches!(other, Launcher::Srun(_, 1));
-        let home = if launcher.is_home(api) { Some(launcher) } else { launchers.iter().find(is_srun) };
-        let Some(home) = home else { continue };
-        found.extend(differences::between(launcher.name(), &walk(launcher, &ours), &walk(home, &theirs)));
+        let reference =
+            if launcher.is_supported_by_slurms(api) { Some(launcher) } else { launchers.iter().find(is_srun) };
+        let Some(reference) = reference else { continue };
+        found.extend(differences::between(launcher.name(), &walk(launcher, &ours), &walk(reference, &theirs)));
         names.push(launcher.name());
     }
     are_listed(api, &names, &found);
 }
 
 #[test]
-fn pmi_is_slurms() {
+fn pmi_differs_from_slurms_only_as_listed() {
     compare(Api::Pmi);
 }
 
 #[test]
-fn pmi2_is_slurms() {
+fn pmi2_differs_from_slurms_only_as_listed() {
     compare(Api::Pmi2);
 }
 
-/// Else nothing could be said of differences.
+/// The comparison depends on this.
 #[test]
-fn two_walks_write_the_same() {
+fn two_walks_with_the_same_library_agree() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
         for launcher in all() {
@@ -66,22 +67,22 @@ fn two_walks_write_the_same() {
     }
 }
 
-/// Where Slurm's own libraries end in a signal, or never.
+/// Includes arguments with which Slurm's libraries crash or hang.
 #[test]
-fn no_argument_brings_us_down() {
+fn no_argument_crashes_or_hangs_the_library() {
     for api in Api::ALL {
-        for launcher in [Launcher::Scela, Launcher::Nobody] {
+        for launcher in [Launcher::Scela, Launcher::None] {
             let mut results = launcher.walk(&walker(&Ours::of(api)), &[]);
             results.extend(walk_only("cliffs", &launcher, &Ours::of(api)));
-            let is_fall = |result: &str| result.starts_with("signal") || result == "hangs";
-            let falls: Vec<_> = results.iter().filter(|(_, result)| is_fall(result)).collect();
-            assert!(falls.is_empty(), "{} under {}: {falls:?}", api.name(), launcher.name());
+            let is_failure = |result: &str| result.starts_with("signal") || result == "hangs";
+            let failures: Vec<_> = results.iter().filter(|(_, result)| is_failure(result)).collect();
+            assert!(failures.is_empty(), "{} under {}: {failures:?}", api.name(), launcher.name());
             assert_eq!(results.get("walk.end@0").map(String::as_str), Some("reached"), "{results:?}");
         }
     }
 }
 
-/// `PMI_Abort` has a code, `PMI2_Abort` has none.
+/// `PMI_Abort` has an exit code, `PMI2_Abort` has none.
 #[test]
 fn an_abort_ends_all_ranks() {
     let launchers: Vec<_> = [Launcher::Scela, Launcher::Hydra].into_iter().chain(sruns()).collect();
@@ -89,8 +90,8 @@ fn an_abort_ends_all_ranks() {
         let by_pmi = walk_only("abort", launcher, &Ours::of(Api::Pmi));
         let by_pmi2 = walk_only("abort", launcher, &Ours::of(Api::Pmi2));
         for results in [&by_pmi, &by_pmi2] {
-            assert!(!results.contains_key("abort.PMI_Abort"), "it came back: {results:?}");
-            assert!(!results.contains_key("abort.PMI2_Abort"), "it came back: {results:?}");
+            assert!(!results.contains_key("abort.PMI_Abort"), "PMI_Abort returned: {results:?}");
+            assert!(!results.contains_key("abort.PMI2_Abort"), "PMI_Abort returned: {results:?}");
             assert_ne!(results["exit"], "0", "under {}: {results:?}", launcher.name());
         }
         if matches!(launcher, Launcher::Scela | Launcher::Hydra) {

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-/// Rows under one line of heads.
+/// A header line and rows.
 #[derive(Debug)]
 pub struct Csv {
     text: String,
@@ -10,15 +10,15 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// No rows yet.
+    /// Creates a table without rows.
     #[must_use]
     pub fn new(heads: &[&str]) -> Self {
         Self { text: heads.join(",") + "\n", columns: heads.len() }
     }
 
-    /// Adds a row. Names of policies and numbers need no quotes.
+    /// Adds a row. Policy names and numbers need no quotes.
     pub fn row(&mut self, cells: &[&dyn Display]) {
-        debug_assert_eq!(cells.len(), self.columns, "a row has a cell for each head");
+        debug_assert_eq!(cells.len(), self.columns, "a row must have a cell for each column");
         for (index, cell) in cells.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             let _ = write!(self.text, "{comma}{cell}");
@@ -26,7 +26,7 @@ impl Csv {
         self.text.push('\n');
     }
 
-    /// All of it.
+    /// Returns the whole text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_under_their_heads() {
+    fn rows_follow_the_header() {
         let mut csv = Csv::new(&["policy", "np", "s"]);
         csv.row(&[&"hcs", &64, &0.25]);
         assert_eq!(csv.text(), "policy,np,s\nhcs,64,0.25\n");

@@ -1,16 +1,17 @@
-//! The page of a suite's results: where in it a section's tables go.
+//! The results page of a suite: replaces the tables of a section between its markers.
 
 use crate::sections::Section;
 use crate::suite::Suite;
 
-/// A page with a place for each section and nothing else.
+/// Returns a page that has only the markers of each section.
 pub(super) fn blank(suite: Suite) -> String {
     let places =
         suite.sections().iter().map(|section| format!("\n## {section}\n\n{}\n{}\n", begin(*section), end(*section)));
     format!("# {}\n{}", suite.name(), places.collect::<String>())
 }
 
-/// The page with `block` between the section's markers, instead of what was there; else the marker that is missing.
+/// Returns the page with `block` between the section's markers in place of the old text; fails with a
+/// missing marker.
 pub(super) fn filled(page: &str, section: Section, block: &str) -> Result<String, String> {
     let (begin, end) = (begin(section), end(section));
     let Some((before, rest)) = page.split_once(&begin) else { return Err(begin) };
@@ -31,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_by_hand_stays() {
+    fn text_outside_the_markers_is_kept() {
         let page = blank(Suite::Caches).replace("## 1:p\n", "## 1:p\n\nBy hand.\n");
         let once = filled(&page, Section::CachedOneToAll, "first").unwrap();
         let twice = filled(&once, Section::CachedOneToAll, "second").unwrap();
@@ -42,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_markers_is_left_alone() {
+    fn a_page_without_markers_is_refused() {
         let marker = "<!-- 1:2: written by the bench -->";
         assert_eq!(filled("by hand", Section::CachedOneToTwo, "block"), Err(marker.to_owned()));
         assert_eq!(filled(marker, Section::CachedOneToTwo, "block"), Err("<!-- 1:2: end -->".to_owned()));

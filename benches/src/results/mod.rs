@@ -1,6 +1,7 @@
-//! What is kept of a suite: a page with its tables, the numbers as comma-separated values, and plots of them.
+//! The files of a suite's results: a page with tables, the numbers as comma-separated values, and plots.
 //!
-//! Of the page, only what stands between a section's two markers is written by the bench; the rest is written by hand.
+//! The bench writes only between the two markers of a section on the page; the rest of the page is
+//! written by hand.
 
 pub mod csv;
 mod document;
@@ -20,36 +21,36 @@ use crate::table::Table;
 use csv::Csv;
 use plot::{Plot, PlotError};
 
-/// Why results cannot be kept.
+/// Why results cannot be written.
 #[derive(Debug, Error)]
 pub enum ResultsError {
     /// A file cannot be read or written.
     #[error("cannot write {}", path.display())]
     File {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The page has no place for a section's tables.
+    /// The page lacks a section's marker.
     #[error("{} has no line {marker}", path.display())]
     NoMarker {
-        /// The page.
+        /// The path of the page.
         path: PathBuf,
-        /// What it should have.
+        /// The missing marker.
         marker: String,
     },
     /// A plot cannot be drawn.
     #[error("cannot draw {name}")]
     Plot {
-        /// Which plot.
+        /// The name of the plot.
         name: String,
-        /// What went wrong.
+        /// The error of the drawing library.
         source: Box<PlotError>,
     },
 }
 
-/// What one section has found so far.
+/// The results of one section so far.
 #[derive(Debug)]
 pub struct Findings {
     section: Section,
@@ -59,38 +60,38 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Nothing yet.
+    /// Creates an empty collection.
     #[must_use]
     pub fn new(section: Section) -> Self {
         Self { section, tables: Vec::new(), plots: Vec::new(), numbers: Vec::new() }
     }
 
-    /// Prints a table, and keeps it.
+    /// Prints and stores a table.
     ///
     /// # Errors
-    /// Where stdout or the file of single runs does not take it.
+    /// If stdout or the CSV file of single runs cannot be written.
     pub fn table(&mut self, bench: &mut Bench, title: &str, table: &Table, notes: &[String]) -> io::Result<()> {
         bench.report.section(title, table, notes)?;
         self.tables.push(report::section_text(title, table, notes).trim_end().to_owned());
         Ok(())
     }
 
-    /// Keeps a plot; `what` it is of is a part of its name.
+    /// Stores a plot; `what` becomes part of its file name.
     pub fn plot(&mut self, what: &'static str, plot: Plot) {
         self.plots.push((what, plot));
     }
 
-    /// Keeps numbers; `what` they are is a part of their name.
+    /// Stores numbers; `what` becomes part of their file name.
     pub fn numbers(&mut self, what: &'static str, numbers: Csv) {
         self.numbers.push((what, numbers));
     }
 
-    /// Writes all that was kept, where the bench is asked to.
+    /// Writes all results if `--write` is given.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If a file cannot be written.
     pub fn write(self, bench: &Bench) -> Result<(), ResultsError> {
-        let conditions = format!("Machine: {}. Medians of {}.", bench.machine, bench.options.runs);
+        let conditions = format!("Machine: {}. Medians of {} rounds.", bench.machine, bench.options.runs);
         match &bench.options.write {
             Some(directory) => self.write_to(directory, bench.options.suite, &conditions),
             None => Ok(()),
@@ -127,12 +128,12 @@ impl Findings {
     }
 }
 
-/// How the names of a section's files begin.
+/// Returns the first part of the names of a section's files.
 fn stem(suite: Suite, section: Section) -> String {
     format!("{}-{}", suite.name(), section.to_string().replace(':', "-"))
 }
 
-/// The name of a file of numbers: `what` they are of a section.
+/// Returns the name of a section's file of numbers.
 #[must_use]
 pub fn numbers_name(suite: Suite, section: Section, what: &str) -> String {
     format!("{}-{what}.csv", stem(suite, section))
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_what_lies_beside_it() {
+    fn the_page_links_to_the_other_files() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("results");
         for _ in 0..2 {
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_by_hand_alone_is_not_touched() {
+    fn a_page_without_markers_is_not_changed() {
         let scratch = tempfile::tempdir().unwrap();
         let page = scratch.path().join("caches.md");
         fs::write(&page, "by hand").unwrap();

@@ -1,4 +1,4 @@
-//! Plots: panels beside each other with the same logarithmic axes, and one legend.
+//! Plots: panels in a row with the same logarithmic axes, and one legend.
 
 use std::io;
 
@@ -9,43 +9,43 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::launcher::{Client, Launcher};
 use crate::policy::{Bound, Policy};
 
-/// What can go wrong while a plot is drawn.
+/// Why a plot cannot be drawn.
 pub type PlotError = DrawingAreaErrorKind<io::Error>;
 
 /// Panels that share their axes.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// The name of the axis to the right, with its unit where it has one.
+    /// The label of the horizontal axis, with its unit if it has one.
     pub x: &'static str,
-    /// The name of the axis upwards, with its unit.
+    /// The label of the vertical axis, with its unit.
     pub y: &'static str,
-    /// From left to right.
+    /// The panels from left to right.
     pub panels: Vec<Panel>,
 }
 
 /// Lines over one pair of axes.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// In what it differs from the others.
+    /// The title: the difference from the other panels.
     pub title: String,
-    /// What it shows.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
 /// One line.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub label: String,
-    /// Its colour and marker.
+    /// The colour and marker.
     pub look: Look,
-    /// Its points, from left to right; those that are not above 0 are left out.
+    /// The points from left to right; those that are not above 0 are not drawn.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a line is told from others: the same in all plots.
+/// The colour and marker of a line, the same in all plots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     colour: RGBColor,
@@ -62,11 +62,11 @@ enum Marker {
 }
 
 impl Look {
-    /// The look of a launcher that is asked to cache.
+    /// Returns the look of a launcher with a cache policy.
     #[must_use]
     pub fn of(launcher: &Launcher) -> Self {
         let policy = launcher.caching.as_ref().map(|caching| caching.policy);
-        // Colours that the colour-blind tell apart (Okabe and Ito).
+        // Colours that colour-blind readers can distinguish (Okabe and Ito).
         let (colour, marker) = match (policy, &launcher.client) {
             (None, _) | (_, Client::Library(_)) => (RGBColor(0, 0, 0), Marker::Cross),
             (Some(Policy::Hcs), _) => (RGBColor(213, 94, 0), Marker::Square),
@@ -79,7 +79,7 @@ impl Look {
         Self { colour, marker }
     }
 
-    /// The look of a part of what a line shows.
+    /// Returns the look of a line that shows a part of another line's values.
     #[must_use]
     pub fn hollow(self) -> Self {
         Self { marker: Marker::Ring, ..self }
@@ -87,17 +87,17 @@ impl Look {
 }
 
 impl Line {
-    /// Adds a point, where there is a value.
+    /// Adds a point if there is a value.
     pub fn point(&mut self, x: u32, y: Option<f64>) {
         self.points.extend(y.map(|y| (f64::from(x), y)));
     }
 }
 
 impl Plot {
-    /// Draws it as SVG.
+    /// Draws the plot as SVG.
     ///
     /// # Errors
-    /// Where the drawing library cannot.
+    /// If the drawing library fails.
     pub fn draw(&self) -> Result<String, PlotError> {
         let mut svg = String::new();
         {
@@ -149,7 +149,7 @@ impl Plot {
         Ok(())
     }
 
-    /// All lines by their looks, each once, in the order in which panels have them.
+    /// Draws the legend: each line once, in the order of the panels.
     fn draw_legend(&self, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<(), PlotError> {
         let mut lines: Vec<&Line> = Vec::new();
         for line in self.panels.iter().flat_map(|panel| &panel.lines) {
@@ -177,7 +177,7 @@ impl Plot {
     }
 }
 
-/// Whether a point has a place between logarithmic axes.
+/// Returns whether a point can be shown on logarithmic axes.
 fn is_drawn((x, y): &(f64, f64)) -> bool {
     [x, y].into_iter().all(|value| value.is_finite() && *value > 0.0)
 }
@@ -200,7 +200,7 @@ where
     }
 }
 
-/// From a little less than the least to a little more than the greatest of these, which are in order.
+/// Returns the range of `values`, which are sorted, with a margin on both sides.
 fn margined(values: &[f64]) -> std::ops::Range<f64> {
     match (values.first(), values.last()) {
         (Some(least), Some(greatest)) => least / 1.15..greatest * 1.15,
@@ -208,7 +208,8 @@ fn margined(values: &[f64]) -> std::ops::Range<f64> {
     }
 }
 
-/// The labelled values of a logarithmic axis: powers of ten, and as many between them as make it readable.
+/// Returns the labelled values of a logarithmic axis: powers of ten, and values between them if these
+/// are few.
 fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     let powers = || range.start.log10().floor() as i32..=range.end.log10().ceil() as i32;
     let with = |steps: &[f64]| -> Vec<f64> {
@@ -220,7 +221,7 @@ fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     sparse.unwrap_or_else(|| with(steps[steps.len() - 1]))
 }
 
-/// A number as short as it can be told: 0.05, 2, 500, 20k, 3M.
+/// Formats a number briefly: 0.05, 2, 500, 20k, 3M.
 fn short(value: &f64) -> String {
     let rounded = |value: f64| {
         let text = format!("{value:.4}");
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewer_decades_the_more_ticks_between_powers_of_ten() {
+    fn axes_of_few_decades_have_ticks_between_powers_of_ten() {
         assert_eq!(ticks(0.04..3.0), [0.05, 0.1, 0.2, 0.5, 1.0, 2.0]);
         assert_eq!(ticks(22.0..85.0), [30.0, 40.0, 50.0, 60.0, 80.0]);
         assert_eq!(ticks(0.5..2000.0), [1.0, 10.0, 100.0, 1000.0]);
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_drawn_and_named_once_in_the_legend() {
+    fn each_line_is_drawn_in_every_panel_and_once_in_the_legend() {
         let lines = vec![line("hcs", &[(64.0, 0.1), (128.0, 0.2)]), line("hcmab", &[(64.0, f64::NAN), (128.0, 0.0)])];
         let panel = |title: &str| Panel { title: title.to_owned(), lines: lines.clone() };
         let panels = vec![panel("fan-out 32"), panel("fan-out 4")];
@@ -269,12 +270,13 @@ mod tests {
         let svg = plot.draw().unwrap();
         let count = |text: &str| svg.lines().filter(|line| line.trim() == text).count();
         assert_eq!([count("hcs"), count("hcmab"), count("fan-out 4"), count("seconds")], [1, 1, 1, 2]);
-        // Two points in each panel, and one in the legend for each line: what is not above 0 has no place.
+        // Two points in each panel, and one in the legend for each line; points that are not above 0
+        // are not drawn.
         assert_eq!(svg.matches("<circle").count(), 2 * 2 + 2);
     }
 
     #[test]
-    fn nothing_at_all_can_be_drawn() {
+    fn an_empty_plot_can_be_drawn() {
         let panels = vec![Panel { title: String::new(), lines: Vec::new() }];
         assert!(Plot { title: String::new(), x: "n", y: "bytes", panels }.draw().is_ok());
     }

@@ -1,4 +1,4 @@
-//! Who is there while ranks wait for the bench: the agents, and the ranks.
+//! The processes of a job whose ranks wait for the bench: agents and ranks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,40 +8,40 @@ use nix::unistd::{Pid, getpid};
 use crate::family;
 use crate::smaps;
 
-/// The processes below a launcher.
-pub(super) struct Household {
-    /// What is not a rank: scela-run's agents and guardians, Hydra's proxies. With their names.
+/// The descendants of a launcher.
+pub(super) struct JobProcesses {
+    /// All that are not ranks, with their names: scela-run's agents and guardians, Hydra's proxies.
     pub(super) agents: Vec<(Pid, String)>,
-    /// What runs the ranks' program.
+    /// The processes that run the ranks' program.
     pub(super) ranks: Vec<Pid>,
 }
 
-impl Household {
-    /// Looks who is there.
+impl JobProcesses {
+    /// Lists the processes.
     ///
-    /// The bench runs one launcher at a time, so whatever descends from the bench is the launcher's.
+    /// The bench runs one launcher at a time, so all other descendants of the bench belong to the launcher.
     pub(super) fn of(launcher: Pid, rank_program: &Path) -> Self {
-        let mut household = Self { agents: Vec::new(), ranks: Vec::new() };
+        let mut processes = Self { agents: Vec::new(), ranks: Vec::new() };
         for pid in family::descendants(getpid()).into_iter().filter(|pid| *pid != launcher) {
             let command_line = family::command_line(pid);
             let Some(first) = command_line.first() else {
                 continue;
             };
             if Path::new(first) == rank_program {
-                household.ranks.push(pid);
+                processes.ranks.push(pid);
             } else {
-                household.agents.push((pid, family::name(pid)));
+                processes.agents.push((pid, family::name(pid)));
             }
         }
-        household
+        processes
     }
 
-    /// What all agents have of memory together.
+    /// Returns the memory of all agents together.
     pub(super) fn agents_mb(&self) -> f64 {
         self.agents.iter().map(|(pid, _)| pss_mb(*pid)).sum()
     }
 
-    /// How many processes of each name the agents are, in words.
+    /// Lists the agents' names with the number of processes of each.
     pub(super) fn agent_names(&self) -> String {
         let mut names: BTreeMap<&str, usize> = BTreeMap::new();
         for (_, name) in &self.agents {
@@ -51,7 +51,7 @@ impl Household {
     }
 }
 
-/// A process's proportional share of memory.
+/// Returns a process's proportional set size; NaN if it cannot be read.
 pub(super) fn pss_mb(pid: Pid) -> f64 {
     smaps::pss_kib(pid).map_or(f64::NAN, megabytes)
 }

@@ -1,4 +1,5 @@
-//! Exchanging entries, timed inside the ranks: from when all are ready to the last rank's last get.
+//! Exchanges of entries. The ranks measure the time from when all are ready to the last get of the last
+//! rank.
 
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants, ratio};
@@ -27,7 +28,7 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
     for launcher in &launchers {
         let own = bench.value_bytes(launcher);
         if own != bytes {
-            notes.add(format!("{launcher}: values of at most {} bytes, it takes no longer ones", own.end()));
+            notes.add(format!("{launcher}: values of at most {} bytes, the largest it accepts", own.end()));
         }
     }
     let is_typed = bench.options.np.is_some();
@@ -51,7 +52,7 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         table.row(row);
     }
     let gets = match section {
-        Section::OneToAll => "gets all p, in an order of its own",
+        Section::OneToAll => "gets all p, in a random order",
         _ => "gets its two neighbours'",
     };
     let bytes = match (bytes.start(), bytes.end()) {
@@ -59,7 +60,7 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         (least, most) => format!("{least} to {most}"),
     };
     let title = format!("PMI {section} exchange: each rank puts one entry of {bytes} bytes and {gets}");
-    let clock = "seconds inside the ranks, from all ready to the last get; beside it the whole run";
+    let clock = "s: seconds inside the ranks, from all ready to the last get; wall s: seconds of the whole run";
     bench.report.section(&format!("{title}\n{clock}"), &table, notes.lines())?;
     Ok(())
 }
@@ -72,7 +73,7 @@ fn wall(run: &Finished) -> f64 {
     run.wall.as_secs_f64()
 }
 
-/// The numbers of ranks that exchange.
+/// Returns the default numbers of ranks.
 pub(super) fn sizes(suite: Suite) -> &'static [u32] {
     match suite {
         Suite::Launch | Suite::Caches => &[64, 128, 256, 512],
@@ -80,8 +81,8 @@ pub(super) fn sizes(suite: Suite) -> &'static [u32] {
     }
 }
 
-/// The largest number of ranks for which a launcher is run without being asked for it. All p² gets of 4,096 ranks take
-/// minutes where each is a question and an answer over a socket.
+/// Returns the largest number of ranks that a launcher runs by default. All p² gets of 4,096 ranks take
+/// minutes if each is a request and a reply over a socket.
 fn cap(section: Section, launcher: &Launcher) -> Option<u32> {
     (section == Section::OneToAll && launcher.kind != Kind::Scela).then_some(1024)
 }

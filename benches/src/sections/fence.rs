@@ -1,10 +1,11 @@
-//! Fences, one after another, in quiet and while half the ranks flood their stdout.
+//! Fences in a loop, with and without a flood of output.
 //!
-//! The flood comes from second threads of the upper half's ranks, whose first threads go on fencing, so that every
-//! rank keeps arriving and what is measured is the launcher, not a rank stuck in write(2). Two times are taken:
-//! as the lower half's ranks feel a fence (from saying that they are there until they go on), and from the last
-//! rank's arrival until each of them goes on, which leaves out that ranks wait for each other. How much output came
-//! through is shown too: a launcher could have quick fences by not reading.
+//! In the flood, second threads of the upper half of the ranks write to stdout while their first
+//! threads continue with fences. So every rank keeps arriving, and the measurement is of the launcher,
+//! not of a rank that is blocked in write(2). Two times are measured for the lower half of the ranks:
+//! from a rank's own arrival until it is released, and from the last rank's arrival until it is
+//! released, which excludes the time that ranks wait for each other. The table also shows the
+//! throughput of the output: a launcher could have fast fences by not reading.
 
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants, ratio};
@@ -15,7 +16,7 @@ use crate::rounds::{Series, percentile};
 use crate::run::{self, Finished, Job, Program, Void};
 use crate::table::Table;
 
-/// A quiet run and a flooded one, of the same round.
+/// A run without flood and a run with it, of the same round.
 struct Pair {
     quiet: Timed,
     flood: Timed,
@@ -30,13 +31,13 @@ struct Timed {
 /// One rank's passage through one fence, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Passage {
-    /// Just before the rank said that it is there.
+    /// Just before the rank arrives.
     entered_ns: u64,
-    /// Just after it was released.
+    /// Just after it is released.
     left_ns: u64,
 }
 
-/// Milliseconds.
+/// Percentiles in milliseconds.
 struct Latency {
     p50_ms: f64,
     p99_ms: f64,
@@ -51,16 +52,20 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         let mut notes = Notes::default();
         let mut table = Table::default();
         table.group("", &["ms"]);
-        table.group("in quiet", &["p50", "p99"]);
-        table.group("in the flood", &["p50", "p99", "MB/s"]);
+        table.group("quiet", &["p50", "p99"]);
+        table.group("flood", &["p50", "p99", "MB/s"]);
         table.group("flood / quiet", &["p50", "p99"]);
         for (launcher, series) in launchers.iter().zip(&all) {
-            table.row(row(format!("{launcher}, as felt"), series, |timed| &timed.felt));
-            table.row(row(format!("{launcher}, after the last arrival"), series, |timed| &timed.after_last));
+            table.row(row(format!("{launcher}, own arrival"), series, |timed| &timed.felt));
+            table.row(row(format!("{launcher}, last arrival"), series, |timed| &timed.after_last));
             notes.take(launcher, np, series, |pair| &pair.flood.run);
         }
         let fences = bench.options.fences;
-        let title = format!("fence at np {np}: {fences} fences, in quiet and while {} ranks flood stdout", np - np / 2);
+        let title = format!(
+            "fence at np {np}: {fences} fences, quiet and while {} ranks flood stdout\nms from a rank's own arrival, or \
+                     the last rank's, to the release",
+            np - np / 2
+        );
         bench.report.section(&title, &table, notes.lines())?;
     }
     Ok(())
@@ -90,7 +95,7 @@ fn pair(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Pair, Void> {
     Ok(Pair { quiet: timed(Program::Fence)?, flood: timed(Program::Flood)? })
 }
 
-/// How long the lower half's ranks took, as they felt it and after the last arrival.
+/// Computes the latencies of the lower half of the ranks, from their own arrival and from the last.
 fn latencies(reading: &Reading, fences: usize) -> (Latency, Latency) {
     let passage = |pair: &[u64]| Passage { entered_ns: pair[0], left_ns: pair[1] };
     let passages: Vec<Passage> = reading.samples.chunks_exact(2).map(passage).collect();
@@ -141,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_arrival_may_be_an_upper_rank_s() {
+    fn the_last_arrival_may_be_in_the_upper_half() {
         let samples = [0, 10, 20, 26, 7, 11, 21, 27].map(|ms: u64| ms * 1_000_000).to_vec();
         let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
         let (felt, after_last) = latencies(&reading, 2);

@@ -1,7 +1,9 @@
-//! One get, as rank 0 feels it while all others wait in a fence: over the wire and through libpmi.so.
+//! The time of one get at rank 0 while all other ranks wait in a fence: over the wire and through
+//! libpmi.so.
 //!
-//! A single get is timed with the clock's own cost in it, which is shown beside it; a batch has so little of that per
-//! get that it can be neglected, but hides how much gets differ. All entries are got once and checked before.
+//! The time of a single get includes reading the clock, whose cost is shown as well. In a batch that
+//! cost is negligible, but the differences between gets are hidden. Before the measurement, every entry
+//! is read once and checked.
 
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants};
@@ -11,7 +13,7 @@ use crate::rounds::{Series, percentile};
 use crate::run::{self, Finished, Job, Program};
 use crate::table::Table;
 
-/// What one run took down, in nanoseconds for each get.
+/// The measurements of one run, in nanoseconds per get.
 struct Timed {
     run: Finished,
     clock: Spread,
@@ -40,7 +42,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         let mut table = Table::default();
         table.group("", &["ns"]);
         table.group(format!("a batch of {BATCH_GETS}, per get"), &["p50", "p99"]);
-        table.group("one get, and the clock", &["p50", "p99"]);
+        table.group("one get, with the clock", &["p50", "p99"]);
         table.group("the clock alone", &["p50", "p99"]);
         for (launcher, series) in launchers.iter().zip(&all) {
             table.row(row(format!("{launcher}, present keys"), series, |timed| &timed.present));
@@ -71,7 +73,7 @@ fn row(title: String, series: &Series<Timed>, which: impl Fn(&Timed) -> &Gets) -
 }
 
 impl Timed {
-    /// Takes what `pmi.c` left: five times as many words as there are times of each kind.
+    /// Reads the samples of `pmi.c`, which have five parts of the same length.
     fn of(run: Finished) -> Self {
         let samples = &run.reading.samples;
         let mut kinds = samples.chunks_exact((samples.len() / 5).max(1));
@@ -119,7 +121,7 @@ mod tests {
     use crate::page::Reading;
 
     #[test]
-    fn each_kind_of_times_is_found_where_the_program_left_it() {
+    fn the_samples_are_split_into_their_five_parts() {
         let samples = vec![20, 20, 300, 320, 4000, 6000, 70, 80, 1000, 1000];
         let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
         let timed = Timed::of(Finished { wall: Duration::ZERO, reading, faults: Mark::default(), left_behind: 0 });

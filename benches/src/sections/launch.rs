@@ -1,4 +1,4 @@
-//! Starting and ending a job: against what the kernel itself takes.
+//! The time to start and end a job, compared with the kernel's floor.
 
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants, ratio};
@@ -38,10 +38,10 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
 
 fn title(program: Program) -> &'static str {
     match program {
-        Program::Empty => "empty program: seconds from start to end, and times the floor",
+        Program::Empty => "empty program: seconds from start to end, and ratio to the floor",
         _ => {
-            "PMI hello (init, put, fence, get 2, fence, finalize): seconds from start to end, and times the floor of \
-             the empty program"
+            "PMI hello (init, put, fence, get 2, fence, finalize): seconds from start to end, and ratio to the floor of \
+                         the empty program"
         }
     }
 }

@@ -1,9 +1,9 @@
-//! The memory that serving takes, while all ranks but one wait in a fence.
+//! The memory of agents while all ranks but one wait in a fence.
 //!
-//! Counted is the proportional share (PSS) of every process below the launcher that is not a rank: scela-run's agents
-//! and guardians, Hydra's proxies. The launcher's own is shown beside it.
+//! It is the proportional set size (PSS) of every descendant of the launcher that is not a rank:
+//! scela-run's agents and guardians, Hydra's proxies. The launcher's own is shown as well.
 
-use super::agents::{Household, pss_mb};
+use super::agents::{JobProcesses, pss_mb};
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants};
 use crate::bench::{Bench, BenchError};
@@ -11,8 +11,8 @@ use crate::launcher::Launcher;
 use crate::run::{Finished, Job, Program, Running, Void};
 use crate::table::Table;
 
-/// What was seen of one run.
-struct Seen {
+/// The measurements of one run.
+struct Measured {
     run: Finished,
     agents_mb: f64,
     launcher_mb: f64,
@@ -29,19 +29,21 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 
     let mut notes = Notes::default();
     for np in bench.sizes(&SIZES) {
-        let seen = |bench: &Bench, launcher: &Launcher| seen(bench, launcher, np);
-        let values = |seen: &Seen| vec![("agents_pss_mb", seen.agents_mb), ("launcher_pss_mb", seen.launcher_mb)];
-        let all = measure(bench, section, np, &launchers, seen, values)?;
+        let measured = |bench: &Bench, launcher: &Launcher| measured(bench, launcher, np);
+        let values = |measured: &Measured| {
+            vec![("agents_pss_mb", measured.agents_mb), ("launcher_pss_mb", measured.launcher_mb)]
+        };
+        let all = measure(bench, section, np, &launchers, measured, values)?;
         let mut row = vec![np.to_string()];
         for (launcher, series) in launchers.iter().zip(&all) {
-            row.push(cell(series, number(series.median(|seen| seen.agents_mb))));
-            row.push(number(series.median(|seen| seen.launcher_mb)));
-            notes.take(launcher, np, series, |seen| &seen.run);
-            if let Some(seen) = series.counted().next() {
-                notes.add(format!("{launcher}, np {np}: agents are {}", seen.agent_names));
+            row.push(cell(series, number(series.median(|measured| measured.agents_mb))));
+            row.push(number(series.median(|measured| measured.launcher_mb)));
+            notes.take(launcher, np, series, |measured| &measured.run);
+            if let Some(measured) = series.counted().next() {
+                notes.add(format!("{launcher}, np {np}: agents are {}", measured.agent_names));
             }
-            if series.median(|seen| seen.agents_mb).is_some_and(f64::is_nan) {
-                notes.add(format!("{launcher}: its processes may not be looked at by this user; root may"));
+            if series.median(|measured| measured.agents_mb).is_some_and(f64::is_nan) {
+                notes.add(format!("{launcher}: this user may not read the memory of its processes; root may"));
             }
         }
         table.row(row);
@@ -51,15 +53,15 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     Ok(())
 }
 
-/// Starts sleepers, looks, and lets them go.
-fn seen(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Seen, Void> {
+/// Starts ranks that wait, measures, and lets them continue.
+fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
     let mut running = Running::start(bench, launcher, Job { np, program: Program::Sleep })?;
     running.wait_for_marks()?;
     let launcher_pid = running.launcher_pid();
-    let household = Household::of(launcher_pid, bench.pmi_program(launcher));
-    let (agents_mb, launcher_mb) = (household.agents_mb(), pss_mb(launcher_pid));
-    running.page().let_go()?;
-    Ok(Seen { run: running.finish()?, agents_mb, launcher_mb, agent_names: household.agent_names() })
+    let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+    let (agents_mb, launcher_mb) = (processes.agents_mb(), pss_mb(launcher_pid));
+    running.page().release_ranks()?;
+    Ok(Measured { run: running.finish()?, agents_mb, launcher_mb, agent_names: processes.agent_names() })
 }
 
 const SIZES: [u32; 1] = [1024];

@@ -1,4 +1,4 @@
-//! The sections: what is asked of every launcher, each with its table.
+//! The sections: one measurement of every launcher each, with its table.
 
 mod agents;
 mod caches;
@@ -19,40 +19,40 @@ use crate::report::Record;
 use crate::rounds::{Series, rounds};
 use crate::run::{Program, Void};
 
-/// One question and its table.
+/// One measurement and its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// Starting and ending the empty program.
+    /// The time to start and end the empty program.
     Empty,
-    /// The same with as little PMI as an MPI program can do.
+    /// The same with the least PMI that an MPI program needs.
     Hello,
-    /// Everyone puts one entry and gets its neighbours' two.
+    /// Each rank puts one entry and gets those of its two neighbours.
     OneToTwo,
-    /// Everyone puts one entry and gets everyone's.
+    /// Each rank puts one entry and gets those of all ranks.
     OneToAll,
-    /// How long a fence takes, in quiet and while output floods.
+    /// The time of a fence, with and without a flood of output.
     Fence,
-    /// How much memory serving takes.
+    /// The memory of agents.
     Memory,
-    /// How long a get takes.
+    /// The time of a get.
     Get,
-    /// How much memory PMI takes of a rank.
+    /// The memory that PMI adds to a rank.
     PrivateMemory,
     /// [`Section::OneToTwo`] under each cache policy.
     CachedOneToTwo,
     /// [`Section::OneToAll`] under each cache policy.
     CachedOneToAll,
-    /// How much memory the board takes under each cache policy.
+    /// The memory of the board under each cache policy.
     CachedMemory,
-    /// What the simulation makes of the exchanges under each cache policy.
+    /// The simulated times of the exchanges under each cache policy.
     Simulated,
 }
 
 impl Section {
-    /// Measures and prints.
+    /// Runs the section and prints its results.
     ///
     /// # Errors
-    /// Where results cannot be printed; a launcher that fails is a result.
+    /// If results cannot be printed. A launcher that fails is a result.
     pub fn run(self, bench: &mut Bench) -> Result<(), BenchError> {
         match self {
             Self::Empty => launch::run(bench, self, Program::Empty),
@@ -76,7 +76,7 @@ impl fmt::Display for Section {
         f.write_str(match self {
             Self::Empty => "empty",
             Self::Hello => "hello",
-            // Some have the same name in another suite.
+            // Sections of different suites may have the same name.
             Self::OneToTwo | Self::CachedOneToTwo => "1:2",
             Self::OneToAll | Self::CachedOneToAll => "1:p",
             Self::Fence => "fence",
@@ -87,12 +87,12 @@ impl fmt::Display for Section {
     }
 }
 
-/// The launchers that can take part.
+/// Returns the launchers that can take part.
 fn participants(bench: &Bench, can: impl Fn(&Launcher) -> bool) -> Vec<Launcher> {
     bench.launchers.iter().filter(|launcher| can(launcher)).cloned().collect()
 }
 
-/// Rounds of one job, each run recorded; `values` are its names and numbers for the file.
+/// Runs rounds of one job and records each run; `values` are the quantities for the CSV file.
 fn measure<T>(
     bench: &mut Bench,
     section: Section,
@@ -115,7 +115,7 @@ fn measure<T>(
     recorded.map(|()| all)
 }
 
-/// A number with about three digits that matter; a dash where there is none.
+/// Formats a number with about three significant digits; a dash without one.
 fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -125,7 +125,7 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A ratio; a dash where there is none.
+/// Formats a ratio; a dash without one.
 fn ratio(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),

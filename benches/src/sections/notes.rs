@@ -1,18 +1,18 @@
-//! What there is to say about single launchers, below a table.
+//! Notes about single launchers, below a table.
 
 use crate::launcher::Launcher;
 use crate::mark::Mark;
 use crate::rounds::Series;
 use crate::run::Finished;
 
-/// Gathers remarks while a table grows; each is said once.
+/// The notes of a table, each once.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     lines: Vec<String>,
 }
 
 impl Notes {
-    /// Takes in one launcher's results at one size; `finished` is what each run of the series left.
+    /// Adds notes about one launcher's results at one size; `finished` returns the run of a result.
     pub(super) fn take<'a, T: 'a>(
         &mut self,
         launcher: &Launcher,
@@ -33,11 +33,11 @@ impl Notes {
             self.add(format!("{launcher}: {faults}"));
         }
         if runs().any(|run| run.left_behind > 0) {
-            self.add(format!("{launcher}: processes outlived it and had to be ended"));
+            self.add(format!("{launcher}: processes outlived it and were killed"));
         }
     }
 
-    /// Adds a remark, where it has not been made.
+    /// Adds a note unless it exists.
     pub(super) fn add(&mut self, line: String) {
         if !self.lines.contains(&line) {
             self.lines.push(line);
@@ -49,7 +49,7 @@ impl Notes {
     }
 }
 
-/// What stands where a time would: why there is none.
+/// Returns the contents of a cell: the value, or why there is none.
 pub(super) fn cell<T>(series: &Series<T>, shown: String) -> String {
     match series.voids() {
         _ if series.was_left_out() => "-".to_owned(),

@@ -1,13 +1,13 @@
-//! The memory that libpmi.so adds to a rank, and how many copies of the board there are.
+//! The memory that libpmi.so adds to a rank, and the number of copies of the board.
 //!
-//! Each rank looks at its own private memory before its client is there and after it has got every entry. The wire's
-//! client is the control: its few buffers are there before the first look, so it should add nothing. Then the bench
-//! looks at the boards: a rank should have one, of which nothing is its own, and each agent has one that its ranks
-//! share.
+//! Each rank reads its own private memory before PMI is initialised and after it has got every entry.
+//! The wire client is the control: its few buffers exist before the first reading, so it should add
+//! nothing. Then the bench reads the mappings of boards: a rank should map one board with no private
+//! page, and each agent has one that its ranks share.
 
 use std::collections::BTreeMap;
 
-use super::agents::{Household, megabytes};
+use super::agents::{JobProcesses, megabytes};
 use super::notes::{Notes, cell};
 use super::{Section, measure, number, participants};
 use crate::bench::{Bench, BenchError};
@@ -17,30 +17,30 @@ use crate::run::{Finished, Job, Program, Running, Void};
 use crate::smaps::{self, Mapping};
 use crate::table::Table;
 
-/// What was seen of one run.
-struct Seen {
+/// The measurements of one run.
+struct Measured {
     run: Finished,
-    /// By rank.
+    /// The private memory added, by rank.
     added_kib: Vec<f64>,
     agents_mb: f64,
     agent_names: String,
     boards: Boards,
 }
 
-/// The boards as mapped.
+/// The mapped boards.
 #[derive(Debug, Default)]
 struct Boards {
-    /// How much of each file is in memory: the most that any process has of it. Not the sum of proportional shares,
-    /// because the kernel rounds each of them down.
+    /// The resident size of each file: the maximum over processes. The sum of proportional shares would
+    /// be too small, because the kernel rounds each of them down.
     files: BTreeMap<u64, u64>,
-    /// How much of one a rank has in its memory, at most.
+    /// The largest resident size of a board in a rank.
     rank_rss_kib: u64,
-    /// How much of that is its own, over all ranks.
+    /// The private part, summed over all ranks.
     ranks_private_kib: u64,
-    /// How many ranks have none, or more than one.
+    /// The number of ranks that map no board, or more than one.
     odd_ranks: usize,
-    /// How many processes could not be looked at.
-    unseen: usize,
+    /// The number of processes whose mappings could not be read.
+    unreadable: usize,
 }
 
 pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
@@ -48,61 +48,61 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     let mut table = Table::default();
     table.group("", &["np", "by"]);
     table.group("added to a rank, KiB", &["median", "max"]);
-    table.group("boards", &["files", "MB in all"]);
+    table.group("boards", &["files", "total MB"]);
     table.group("a rank's board, KiB", &["mapped", "private"]);
     table.group("agents", &["MB"]);
 
     let mut notes = Notes::default();
     for np in bench.sizes(&SIZES) {
-        let seen = |bench: &Bench, launcher: &Launcher| seen(bench, launcher, np);
-        let all = measure(bench, section, np, &launchers, seen, Seen::values)?;
+        let measured = |bench: &Bench, launcher: &Launcher| measured(bench, launcher, np);
+        let all = measure(bench, section, np, &launchers, measured, Measured::values)?;
         for (launcher, series) in launchers.iter().zip(&all) {
-            let median = |value: fn(&Seen) -> f64| number(series.median(value));
+            let median = |value: fn(&Measured) -> f64| number(series.median(value));
             table.row(vec![
                 np.to_string(),
                 launcher.to_string(),
-                cell(series, median(Seen::added_median_kib)),
-                median(Seen::added_max_kib),
-                median(|seen| seen.boards.files.len() as f64),
-                median(|seen| seen.boards.all_mb()),
-                median(|seen| seen.boards.rank_rss_kib as f64),
-                median(|seen| seen.boards.ranks_private_kib as f64),
-                median(|seen| seen.agents_mb),
+                cell(series, median(Measured::added_median_kib)),
+                median(Measured::added_max_kib),
+                median(|measured| measured.boards.files.len() as f64),
+                median(|measured| measured.boards.all_mb()),
+                median(|measured| measured.boards.rank_rss_kib as f64),
+                median(|measured| measured.boards.ranks_private_kib as f64),
+                median(|measured| measured.agents_mb),
             ]);
-            notes.take(launcher, np, series, |seen| &seen.run);
-            for seen in series.counted() {
-                notes.add(format!("{launcher}, np {np}: agents are {}", seen.agent_names));
-                if matches!(launcher.client, Client::Library(_)) && seen.boards.odd_ranks > 0 {
-                    let odd = seen.boards.odd_ranks;
-                    notes.add(format!("{launcher}, np {np}: {odd} ranks have mapped no board, or more than one"));
+            notes.take(launcher, np, series, |measured| &measured.run);
+            for measured in series.counted() {
+                notes.add(format!("{launcher}, np {np}: agents are {}", measured.agent_names));
+                if matches!(launcher.client, Client::Library(_)) && measured.boards.odd_ranks > 0 {
+                    let odd = measured.boards.odd_ranks;
+                    notes.add(format!("{launcher}, np {np}: {odd} ranks map no board, or more than one"));
                 }
-                if seen.boards.unseen > 0 {
-                    let unseen = seen.boards.unseen;
-                    notes.add(format!("{launcher}, np {np}: {unseen} processes could not be looked at"));
+                if measured.boards.unreadable > 0 {
+                    let unreadable = measured.boards.unreadable;
+                    notes.add(format!("{launcher}, np {np}: the mappings of {unreadable} processes cannot be read"));
                 }
             }
         }
     }
-    let title = "memory that PMI adds to a rank: private, from before its client is there to after it has got all p \
-                 entries\nboards: mappings of the agents' memory; what is in memory of each file, counted once";
+    let title = "memory that PMI adds to a rank: private, from before its initialisation to after all p gets\n\
+                     boards: mappings of the agents' memory; total MB: resident size, each file counted once";
     bench.report.section(title, &table, notes.lines())?;
     Ok(())
 }
 
-/// Starts ranks that wait, looks, and lets them go.
-fn seen(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Seen, Void> {
+/// Starts ranks that wait, measures, and lets them continue.
+fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
     let mut running = Running::start(bench, launcher, Job { np, program: Program::Memory })?;
     running.wait_for_marks()?;
-    let household = Household::of(running.launcher_pid(), bench.pmi_program(launcher));
-    let boards = Boards::of(&household);
-    let (agents_mb, agent_names) = (household.agents_mb(), household.agent_names());
-    running.page().let_go()?;
+    let processes = JobProcesses::of(running.launcher_pid(), bench.pmi_program(launcher));
+    let boards = Boards::of(&processes);
+    let (agents_mb, agent_names) = (processes.agents_mb(), processes.agent_names());
+    running.page().release_ranks()?;
     let run = running.finish()?;
     let added_kib = run.reading.samples.chunks_exact(2).map(|pair| pair[1] as f64 - pair[0] as f64).collect();
-    Ok(Seen { run, added_kib, agents_mb, agent_names, boards })
+    Ok(Measured { run, added_kib, agents_mb, agent_names, boards })
 }
 
-impl Seen {
+impl Measured {
     fn added_median_kib(&self) -> f64 {
         median(self.added_kib.clone()).unwrap_or(f64::NAN)
     }
@@ -125,30 +125,30 @@ impl Seen {
 }
 
 impl Boards {
-    fn of(household: &Household) -> Self {
+    fn of(processes: &JobProcesses) -> Self {
         let mut boards = Self::default();
-        for pid in &household.ranks {
+        for pid in &processes.ranks {
             let Some(mapped) = smaps::mappings(*pid, BOARD) else {
-                boards.unseen += 1;
+                boards.unreadable += 1;
                 continue;
             };
             boards.odd_ranks += usize::from(mapped.len() != 1);
             for mapping in mapped {
-                boards.see(mapping);
+                boards.add(mapping);
                 boards.rank_rss_kib = boards.rank_rss_kib.max(mapping.rss_kib);
                 boards.ranks_private_kib += mapping.private_kib;
             }
         }
-        for (pid, _) in &household.agents {
+        for (pid, _) in &processes.agents {
             match smaps::mappings(*pid, BOARD) {
-                Some(mapped) => mapped.into_iter().for_each(|mapping| boards.see(mapping)),
-                None => boards.unseen += 1,
+                Some(mapped) => mapped.into_iter().for_each(|mapping| boards.add(mapping)),
+                None => boards.unreadable += 1,
             }
         }
         boards
     }
 
-    fn see(&mut self, mapping: Mapping) {
+    fn add(&mut self, mapping: Mapping) {
         let most_kib = self.files.entry(mapping.inode).or_default();
         *most_kib = mapping.rss_kib.max(*most_kib);
     }
@@ -158,6 +158,6 @@ impl Boards {
     }
 }
 
-/// What an agent calls the memory that it shares with its ranks.
+/// The name of the memory that an agent shares with its ranks.
 const BOARD: &str = "/memfd:scela-board";
 const SIZES: [u32; 1] = [4096];

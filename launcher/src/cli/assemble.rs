@@ -4,41 +4,43 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use nla::core::limits::AGENTS_MAX;
+use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
-use super::cluster;
 use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::conflicts;
-use super::error::{Fault, Place, Problem, shown, shown_path};
+use super::error::{Fault, Problem, shown, shown_path};
+use super::host_values;
 use super::options::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, Global, Group, Id, Local,
-    Mode, RANKS_MAX,
+    Mode,
 };
-use super::request::{Command, EnvChange, EnvPolicy, HostSource, Options, Program, Request};
 use super::scan::{self, Item, Segment};
 use super::simulation;
 use super::value_problem::ValueProblem;
 use super::values;
 use super::{ReadFile, Typed};
+use crate::cluster::node_list::HostSource;
+use crate::forecast::simulate::Simulation;
+use crate::plan::request::{Command, EnvChange, EnvPolicy, Options, Program, Request, TypedAt};
 
 /// The request that the commands of a command line make.
 pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
-    let mut options = Options::default();
+    let mut typed = TypedOptions::default();
     if let Some(list) = calibration(&segments)? {
-        apply_globals(&mut options, &segments)?;
-        conflicts::check(&options, segments.iter())?;
-        options.hosts.sources.insert(0, HostSource::List(list));
-        return Ok(Typed::Calibrate(Box::new(options)));
+        typed.apply(&segments)?;
+        conflicts::check(&typed.session, segments.iter())?;
+        typed.session.hosts.sources.insert(0, HostSource::List(list));
+        return Ok(Typed::Calibrate(Box::new(typed.session)));
     }
     if let Some(simulate) = simulate(&segments)? {
-        apply_globals(&mut options, &segments)?;
+        typed.apply(&segments)?;
         if let Some(local) = segments.iter().flat_map(|segment| &segment.items).find(|item| is_local(item)) {
             let problem = Problem::NotInSimulation { option: local.typed.clone() };
             return Err(Fault::new(local.place.clone(), problem));
         }
         let program = segments.iter().find_map(|segment| segment.program.as_ref());
         return match program {
-            None => Ok(Typed::Simulate(Box::new(options))),
+            None => Ok(Typed::Simulate(Box::new(typed.into_simulation()))),
             Some(program) => {
                 let problem = Problem::SimulationNotAlone { program: shown(program) };
                 Err(Fault::new(simulate, problem))
@@ -48,26 +50,26 @@ pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Resul
     let commands = match configfile(&segments)? {
         Some(path) => {
             let lines = read(&path, read_file)?;
-            apply_globals(&mut options, &lines)?;
-            let hosts_of_file = std::mem::take(&mut options.hosts.sources);
-            apply_globals(&mut options, &segments)?;
-            if options.hosts.sources.is_empty() {
-                options.hosts.sources = hosts_of_file;
+            typed.apply(&lines)?;
+            let hosts_of_file = std::mem::take(&mut typed.session.hosts.sources);
+            typed.apply(&segments)?;
+            if typed.session.hosts.sources.is_empty() {
+                typed.session.hosts.sources = hosts_of_file;
             }
-            conflicts::check(&options, lines.iter().chain(&segments))?;
+            conflicts::check(&typed.session, lines.iter().chain(&segments))?;
             commands_of_file(lines, &path)?
         }
         None => {
-            apply_globals(&mut options, &segments)?;
-            conflicts::check(&options, segments.iter())?;
+            typed.apply(&segments)?;
+            conflicts::check(&typed.session, segments.iter())?;
             commands_of_line(segments)?
         }
     };
-    Ok(Typed::Run(Box::new(Request { options, commands })))
+    Ok(Typed::Run(Box::new(Request { options: typed.session, commands })))
 }
 
 /// Where a simulation is asked for, if it is. What else is about one is good for nothing without.
-fn simulate(segments: &[Segment]) -> Result<Option<Place>, Fault> {
+fn simulate(segments: &[Segment]) -> Result<Option<TypedAt>, Fault> {
     let items = || segments.iter().flat_map(|segment| &segment.items);
     if let Some(item) = items().rfind(|item| item.spec.id == Id::Global(Global::Simulate)) {
         return Ok(Some(item.place.clone()));
@@ -117,7 +119,7 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
     let program = segments.iter().find_map(|segment| segment.program.as_ref());
     if let Some(program) = program {
         let problem = Problem::ConfigfileNotAlone { path: shown_path, program: shown(program) };
-        return Err(Fault::new(Place::CommandLine, problem));
+        return Err(Fault::new(TypedAt::CommandLine, problem));
     }
     if let Some(demo) = items().find(|item| item.spec.id == Id::Mode(Mode::Demo)) {
         let problem = Problem::ConfigfileNotAlone { path: shown_path, program: demo.typed.clone() };
@@ -136,7 +138,7 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
 
 /// The commands of a configfile, some of which may be global options only.
 fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Vec<Segment>, Fault> {
-    let fault = |problem| Err(Fault::new(Place::CommandLine, problem));
+    let fault = |problem| Err(Fault::new(TypedAt::CommandLine, problem));
     match read_file(path) {
         Err(source) => fault(Problem::ConfigfileRead { path: shown_path(path), source }),
         Ok(bytes) if bytes.len() > CONFIGFILE_BYTES_MAX => {
@@ -162,7 +164,7 @@ fn commands_of_file(segments: Vec<Segment>, path: &Path) -> Result<Vec<Command>,
     }
     if commands.is_empty() {
         let problem = Problem::ConfigfileEmpty { path: shown_path(path) };
-        return Err(Fault::new(Place::CommandLine, problem));
+        return Err(Fault::new(TypedAt::CommandLine, problem));
     }
     Ok(commands)
 }
@@ -195,7 +197,7 @@ fn missing_program(index: usize, commands: usize) -> Fault {
         1 => Problem::MissingProgram,
         _ => Problem::MissingProgramOf { command: index + 1, commands },
     };
-    Fault::new(Place::CommandLine, problem)
+    Fault::new(TypedAt::CommandLine, problem)
 }
 
 /// What the options of one command say about it.
@@ -231,103 +233,123 @@ impl Own {
         Ok(())
     }
 
-    fn command(self, program: Program, args: Vec<OsString>, place: Place) -> Command {
+    fn command(self, program: Program, args: Vec<OsString>, place: TypedAt) -> Command {
         let Self { nprocs, wdir, env, env_policy } = self;
         Command { nprocs, program, args, wdir, env, env_policy, place }
     }
 }
 
-/// Applies the options that are about the session, wherever they were typed.
-fn apply_globals(options: &mut Options, segments: &[Segment]) -> Result<(), Fault> {
-    for item in segments.iter().flat_map(|segment| &segment.items) {
-        if let Id::Global(global) = item.spec.id {
-            apply_global(options, global, item).map_err(|problem| in_option(item, problem))?;
-        }
-    }
-    // The policy may be typed behind its bound.
-    let mut items = segments.iter().flat_map(|segment| &segment.items);
-    if let Some(item) = items.rfind(|item| item.spec.id == Id::Global(Global::CacheEntries)) {
-        bound_cache(options, item).map_err(|problem| in_option(item, problem))?;
-    }
-    Ok(())
+/// The typed options of a session or a simulation.
+#[derive(Default)]
+struct TypedOptions {
+    session: Options,
+    simulation: Simulation,
 }
 
-fn bound_cache(options: &mut Options, item: &Item) -> Result<(), ValueProblem> {
-    let entries = values::number(item.value(0), 1, CACHE_ENTRIES_MAX)?;
-    let policy = options.cache;
-    options.cache = policy.with_entries(entries).ok_or(ValueProblem::CacheUnbounded { policy })?;
-    Ok(())
-}
-
-fn apply_global(options: &mut Options, global: Global, item: &Item) -> Result<(), ValueProblem> {
-    let value = item.value(0);
-    let Options { hosts, launch, .. } = options;
-    match global {
-        Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
-        Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
-        Global::X => options.genv.push(values::env_set_or_pass(value)?),
-        Global::GenvList => {
-            options.genv_policy = Some(EnvPolicy::List(values::env_names(value)?));
+impl TypedOptions {
+    /// Applies all options but those of single commands, in whichever segment they were typed.
+    fn apply(&mut self, segments: &[Segment]) -> Result<(), Fault> {
+        for item in segments.iter().flat_map(|segment| &segment.items) {
+            if let Id::Global(global) = item.spec.id {
+                self.apply_option(global, item).map_err(|problem| in_option(item, problem))?;
+            }
         }
-        Global::GenvNone => options.genv_policy = Some(EnvPolicy::None),
-        Global::GenvAll => options.genv_policy = Some(EnvPolicy::All),
-        Global::Mpi => options.mpi = values::mpi(value)?,
-        Global::Stdin => options.stdin = Some(values::stdin(value)?),
-        Global::PrependRank => options.prepend_rank = true,
-        Global::OutfilePattern => options.outfile_pattern = Some(values::non_empty(value)?),
-        Global::ErrfilePattern => options.errfile_pattern = Some(values::non_empty(value)?),
-        Global::Timeout => options.timeout = Some(values::timeout(value)?),
-        Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
-        Global::AgentsPerNode => {
-            options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
+        // `--cache` may be typed after `--cache-entries`.
+        let mut items = segments.iter().flat_map(|segment| &segment.items);
+        if let Some(item) = items.rfind(|item| item.spec.id == Id::Global(Global::CacheEntries)) {
+            self.bound_cache(item).map_err(|problem| in_option(item, problem))?;
         }
-        Global::AgentsAsNodes => options.agents_as_nodes = true,
-        Global::Fanout => options.fanout = Some(values::number(value, FANOUT_MIN, FANOUT_MAX)?),
-        Global::Cache => options.cache = values::cache(value)?,
-        // Applied when all else is known.
-        Global::CacheEntries => {}
-        Global::PmiPort => options.pmi_port = true,
-        Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
-        Global::HostList => hosts.sources.push(HostSource::List(values::non_empty(value)?)),
-        Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),
-        Global::Select => hosts.select = Some(values::non_empty(value)?),
-        Global::ResourceManager => hosts.manager = cluster::manager(value)?,
-        Global::MapBy => hosts.map_by = cluster::map_by(value)?,
-        Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
-        Global::Bootstrap => launch.bootstrap = cluster::bootstrap(value)?,
-        Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),
-        Global::LaunchAgent => launch.launch_agent = Some(values::non_empty(value)?),
-        Global::Launch => launch.shape = cluster::shape(value)?,
-        Global::Batch => launch.batch = Some(values::number(value, 1, BATCH_MAX)?),
-        Global::ConnectBack => launch.connect_back = Some(cluster::address(value)?),
-        Global::Iface => launch.iface = Some(cluster::interface(value)?),
-        Global::PortRange => launch.port_range = Some(cluster::ports(value)?),
-        Global::NoPorts => launch.no_ports = true,
-        Global::MinNodes => launch.min_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
-        Global::Spares => launch.spares = values::number(value, 0, AGENTS_MAX)?,
-        Global::StartTimeout => launch.deadline = Some(cluster::start_timeout(value)?),
-        Global::Explain => options.explain = true,
-        Global::Simulate => options.simulation.size = Some(simulation::size(value)?),
-        Global::Pattern => options.simulation.pattern = simulation::pattern(value)?,
-        Global::Latency => options.simulation.latency = Some(simulation::latency(value)?),
-        Global::Bandwidth => options.simulation.bandwidth = Some(simulation::bandwidth(value)?),
-        Global::Cores => options.simulation.cores = Some(values::number(value, 1, CORES_MAX)?),
-        Global::Fanouts => options.simulation.fanouts = simulation::fanouts(value)?,
-        Global::Seed => options.simulation.seed = Some(simulation::seed(value)?),
-        Global::Faults => options.simulation.faults = true,
-        Global::Label => options.label = Some(values::label(value)?),
-        Global::Timing => options.timing = true,
-        Global::Stats => options.stats = Some(values::stats(item.values.first())?),
-        Global::Verbose => {
-            options.quiet = false;
-            options.verbose = options.verbose.saturating_add(1);
-        }
-        Global::Quiet => {
-            options.quiet = true;
-            options.verbose = 0;
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn bound_cache(&mut self, item: &Item) -> Result<(), ValueProblem> {
+        let entries = values::number(item.value(0), 1, CACHE_ENTRIES_MAX)?;
+        let policy = self.session.cache;
+        self.session.cache = policy.with_entries(entries).ok_or(ValueProblem::CacheUnbounded { policy })?;
+        Ok(())
+    }
+
+    fn apply_option(&mut self, global: Global, item: &Item) -> Result<(), ValueProblem> {
+        let value = item.value(0);
+        let Self { session: options, simulation } = self;
+        let Options { hosts, launch, .. } = options;
+        match global {
+            Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
+            Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
+            Global::X => options.genv.push(values::env_set_or_pass(value)?),
+            Global::GenvList => {
+                options.genv_policy = Some(EnvPolicy::List(values::env_names(value)?));
+            }
+            Global::GenvNone => options.genv_policy = Some(EnvPolicy::None),
+            Global::GenvAll => options.genv_policy = Some(EnvPolicy::All),
+            Global::Mpi => options.mpi = values::mpi(value)?,
+            Global::Stdin => options.stdin = Some(values::stdin(value)?),
+            Global::PrependRank => options.prepend_rank = true,
+            Global::OutfilePattern => options.outfile_pattern = Some(values::non_empty(value)?),
+            Global::ErrfilePattern => options.errfile_pattern = Some(values::non_empty(value)?),
+            Global::Timeout => options.timeout = Some(values::timeout(value)?),
+            Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
+            Global::AgentsPerNode => {
+                options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
+            }
+            Global::AgentsAsNodes => options.agents_as_nodes = true,
+            Global::Fanout => options.fanout = Some(values::number(value, FANOUT_MIN, FANOUT_MAX)?),
+            Global::Cache => options.cache = values::cache(value)?,
+            // Applied when all else is known.
+            Global::CacheEntries => {}
+            Global::PmiPort => options.pmi_port = true,
+            Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
+            Global::HostList => hosts.sources.push(HostSource::List(values::non_empty(value)?)),
+            Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),
+            Global::Select => hosts.select = Some(values::non_empty(value)?),
+            Global::ResourceManager => hosts.manager = host_values::manager(value)?,
+            Global::MapBy => hosts.map_by = host_values::map_by(value)?,
+            Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
+            Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,
+            Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),
+            Global::LaunchAgent => launch.launch_agent = Some(values::non_empty(value)?),
+            Global::Launch => launch.shape = host_values::shape(value)?,
+            Global::Batch => launch.batch = Some(values::number(value, 1, BATCH_MAX)?),
+            Global::ConnectBack => launch.connect_back = Some(host_values::address(value)?),
+            Global::Iface => launch.iface = Some(host_values::interface(value)?),
+            Global::PortRange => launch.port_range = Some(host_values::ports(value)?),
+            Global::NoPorts => launch.no_ports = true,
+            Global::MinNodes => launch.min_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
+            Global::Spares => launch.spares = values::number(value, 0, AGENTS_MAX)?,
+            Global::StartTimeout => launch.deadline = Some(host_values::start_timeout(value)?),
+            Global::Explain => options.explain = true,
+            Global::Simulate => simulation.size = simulation::size(value)?,
+            Global::Pattern => simulation.pattern = simulation::pattern(value)?,
+            Global::Latency => simulation.latency = Some(simulation::latency(value)?),
+            Global::Bandwidth => simulation.bandwidth = Some(simulation::bandwidth(value)?),
+            Global::Cores => simulation.cores = Some(values::number(value, 1, CORES_MAX)?),
+            Global::Fanouts => simulation.fanouts = simulation::fanouts(value)?,
+            Global::Seed => simulation.seed = Some(simulation::seed(value)?),
+            Global::Faults => simulation.faults = true,
+            Global::Label => options.label = Some(values::label(value)?),
+            Global::Timing => options.timing = true,
+            Global::Stats => options.stats = Some(values::stats(item.values.first())?),
+            Global::Verbose => {
+                options.quiet = false;
+                options.verbose = options.verbose.saturating_add(1);
+            }
+            Global::Quiet => {
+                options.quiet = true;
+                options.verbose = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The simulation, with the options that a session has too.
+    fn into_simulation(self) -> Simulation {
+        let Self { session, mut simulation } = self;
+        if simulation.fanouts.is_empty() {
+            simulation.fanouts = vec![session.fanout()];
+        }
+        (simulation.cache, simulation.quiet) = (session.cache, session.quiet);
+        simulation
+    }
 }
 
 fn is_local(item: &Item) -> bool {

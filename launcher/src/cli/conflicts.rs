@@ -5,8 +5,10 @@ use std::path::Path;
 
 use super::error::{Fault, Problem};
 use super::options::{Global, Id};
-use super::request::{BootstrapKind, HostSource, MapBy, Options, StdinTo};
 use super::scan::{Item, Segment};
+use crate::cluster::node_list::HostSource;
+use crate::cluster::placement::MapBy;
+use crate::plan::request::{BootstrapKind, Options, StdinTo};
 
 /// Fails on the first contradiction in what was typed. `options` is what became of it, in which of an
 /// option given twice the last has won.

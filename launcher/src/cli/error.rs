@@ -4,28 +4,13 @@ use std::error::Error;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::configfile::CONFIGFILE_BYTES_MAX;
 use super::value_problem::ValueProblem;
+use crate::plan::request::TypedAt;
 
-/// Where something was typed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// On the command line.
-    CommandLine,
-    /// In a configfile.
-    File {
-        /// The file's name as typed.
-        path: PathBuf,
-        /// The line, counted from 1.
-        line: u32,
-        /// The character in that line, counted from 1.
-        column: u32,
-    },
-}
-
-impl fmt::Display for Place {
+impl fmt::Display for TypedAt {
     /// `FILE, line 3, column 7`, or `the command line`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,14 +26,14 @@ impl fmt::Display for Place {
 /// [`hint`](Self::hint) says what to try; the exit code is 2.
 #[derive(Debug)]
 pub struct UsageError {
-    place: Place,
+    place: TypedAt,
     problem: Box<Problem>,
     called: String,
 }
 
 impl UsageError {
     /// Where it is.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &TypedAt {
         &self.place
     }
 
@@ -61,13 +46,24 @@ impl UsageError {
     pub fn hint(&self) -> String {
         self.problem.hint(&self.called)
     }
+
+    /// Returns the error with its causes, and the hint on a line of its own.
+    pub fn with_hint(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            text.push_str(&format!(": {cause}"));
+            source = cause.source();
+        }
+        format!("{text}\n  hint: {}", self.hint())
+    }
 }
 
 impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::CommandLine => write!(f, "{}", self.problem),
-            place @ Place::File { .. } => write!(f, "{place}: {}", self.problem),
+            TypedAt::CommandLine => write!(f, "{}", self.problem),
+            place @ TypedAt::File { .. } => write!(f, "{place}: {}", self.problem),
         }
     }
 }
@@ -316,12 +312,12 @@ impl Problem {
 /// A problem and its place, before it is known under which name we were called.
 #[derive(Debug)]
 pub(super) struct Fault {
-    pub(super) place: Place,
+    pub(super) place: TypedAt,
     pub(super) problem: Box<Problem>,
 }
 
 impl Fault {
-    pub(super) fn new(place: Place, problem: Problem) -> Self {
+    pub(super) fn new(place: TypedAt, problem: Problem) -> Self {
         Self { place, problem: Box::new(problem) }
     }
 

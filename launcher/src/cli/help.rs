@@ -4,21 +4,10 @@ use clap::builder::Str;
 use clap::{Arg, ArgAction};
 
 use super::options::{OPTIONS, Spec};
+use crate::exit::EXIT_CODES;
 
 /// Name and version.
 pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), "\n");
-
-/// What the launcher's exit code says: the code, and what it means. README has the same table.
-pub const EXIT_CODES: &[(&str, &str)] = &[
-    ("0", "every rank ended with 0"),
-    ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
-    ("128+n", "signal n killed the rank that failed first, or ended scela-run"),
-    ("124", "the time of --timeout was over"),
-    ("2", "the command line cannot be followed"),
-    ("251", "the programs could not be started"),
-    ("252", "a node or an agent was lost"),
-    ("253", "a bug in scela-run; please report it"),
-];
 
 /// The environment variables that scela-run reads, and what they do.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
@@ -122,8 +111,8 @@ pub(super) fn text(called: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::options::{self, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
-    use super::super::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
     use super::*;
+    use crate::plan::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
 
     #[test]
     fn clap_finds_nothing_wrong() {

@@ -25,14 +25,13 @@
 //! - `-help` and `-version` win over everything typed behind them.
 
 mod assemble;
-mod cluster;
 mod configfile;
 mod conflicts;
 mod error;
 mod foreign;
 mod help;
+mod host_values;
 mod options;
-mod request;
 mod scan;
 mod simulation;
 mod value_problem;
@@ -42,28 +41,26 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-pub use self::cluster::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 pub use self::configfile::CONFIGFILE_BYTES_MAX;
-pub use self::error::{Place, Problem, UsageError};
-pub use self::help::{ENVIRONMENT, EXAMPLES, EXIT_CODES, command};
-pub use self::options::{AGENTS_PER_NODE_MAX, BATCH_MAX, FANOUT_MAX, FANOUT_MIN, RANKS_MAX};
-pub use self::request::{
-    BootstrapKind, Command, EnvChange, EnvPolicy, FANOUT_DEFAULT, HostOptions, HostSource, KILL_GRACE_DEFAULT,
-    LaunchOptions, LaunchShape, Manager, ManagerChoice, MapBy, Mpi, Options, Program, Request, StatsTo, StdinTo,
-};
-pub use self::simulation::{FANOUTS_MAX, Simulation};
+pub use self::error::{Problem, UsageError};
+pub use self::help::{ENVIRONMENT, EXAMPLES, command};
+pub use self::host_values::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
+pub use self::options::{AGENTS_PER_NODE_MAX, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+pub use self::simulation::FANOUTS_MAX;
 pub use self::value_problem::ValueProblem;
 pub use self::values::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
 
 use self::scan::Scanned;
+use crate::forecast::simulate::Simulation;
+use crate::plan::request::{Options, Request};
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Typed {
     /// Run a session.
     Run(Box<Request>),
-    /// Simulate a job: these options say which.
-    Simulate(Box<Options>),
+    /// Simulate a job.
+    Simulate(Box<Simulation>),
     /// Measure what the model of start-up times needs, on the hosts of these options, and keep it.
     /// [`HostOptions::sources`] has at least one list.
     Calibrate(Box<Options>),

@@ -3,9 +3,6 @@
 
 use strsim::damerau_levenshtein;
 
-/// The most ranks that can be asked for, 2^24.
-pub const RANKS_MAX: u32 = 16_777_216;
-
 /// The least `--fanout`. With 1 the tree would be a chain, each agent one link further away.
 pub const FANOUT_MIN: u32 = 2;
 

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::vec;
 
 use super::configfile::{self, Word};
-use super::error::{Fault, Place, Problem, shown};
+use super::error::{Fault, Problem, shown};
 use super::foreign;
 use super::options::{self, Id, Mode, Spec};
 use super::values::split_at_equals;
+use crate::plan::request::TypedAt;
 
 /// What the words of a command line say.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) enum Scanned {
 #[derive(Debug)]
 pub(super) struct Segment {
     /// Its first word's, or that of a `:` beside it where it has none.
-    pub(super) place: Place,
+    pub(super) place: TypedAt,
     pub(super) items: Vec<Item>,
     /// Never empty.
     pub(super) program: Option<OsString>,
@@ -39,7 +40,7 @@ pub(super) struct Item {
     pub(super) typed: String,
     /// One for each of the spec's values, or `NAME=VALUE` for two; and the optional one, if it is there.
     pub(super) values: Vec<OsString>,
-    pub(super) place: Place,
+    pub(super) place: TypedAt,
 }
 
 impl Item {
@@ -78,7 +79,7 @@ pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
 /// Scans the bytes of a configfile.
 pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
     let lines = configfile::lines(bytes).map_err(|(spot, problem)| {
-        let place = Place::File { path: path.into(), line: spot.line, column: spot.column };
+        let place = TypedAt::File { path: path.into(), line: spot.line, column: spot.column };
         Fault::new(place, problem)
     })?;
     let mut segments = Vec::new();
@@ -99,16 +100,16 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    fn place(&self, word: Option<&Word>) -> Place {
+    fn place(&self, word: Option<&Word>) -> TypedAt {
         match (self.path, word.and_then(|word| word.spot)) {
-            (Some(path), Some(spot)) => Place::File { path: path.into(), line: spot.line, column: spot.column },
-            _ => Place::CommandLine,
+            (Some(path), Some(spot)) => TypedAt::File { path: path.into(), line: spot.line, column: spot.column },
+            _ => TypedAt::CommandLine,
         }
     }
 
     /// All commands, to the end of the words.
     fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
-        let mut before = Some(Place::CommandLine);
+        let mut before = Some(TypedAt::CommandLine);
         while let Some(place) = before {
             let (segment, separator) = self.segment(place)?;
             segments.push(segment);
@@ -118,7 +119,7 @@ impl Scanner<'_> {
     }
 
     /// One command, and the `:` that ended it. `before` is where the one before it ended.
-    fn segment(&mut self, before: Place) -> Result<(Segment, Option<Place>), Stop> {
+    fn segment(&mut self, before: TypedAt) -> Result<(Segment, Option<TypedAt>), Stop> {
         let place = match self.words.as_slice().first() {
             Some(word) => self.place(Some(word)),
             None => before,
@@ -207,7 +208,7 @@ impl Scanner<'_> {
         spec: &Spec,
         typed: &str,
         glued: Option<OsString>,
-        place: &Place,
+        place: &TypedAt,
     ) -> Result<Vec<OsString>, Fault> {
         if let Some(optional) = &spec.optional {
             let follows = |word: &&Word| looks_like(&word.text, optional.ending);

@@ -4,36 +4,16 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use nla::core::limits::RANKS_MAX;
 use sim::Pattern;
 
 use super::error::shown;
-use super::options::{FANOUT_MAX, FANOUT_MIN, RANKS_MAX, nearest_of};
+use super::options::{FANOUT_MAX, FANOUT_MIN, nearest_of};
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, number};
 
 /// The most fan-outs that one command compares.
 pub const FANOUTS_MAX: usize = 64;
-
-/// What is to be simulated, beside the fan-out and the cache policy, which a session has too.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Simulation {
-    /// `--simulate`: nodes, and ranks on each. None if a session is to be run.
-    pub size: Option<(u32, u32)>,
-    /// `--pattern`: what ranks get from each other.
-    pub pattern: Pattern,
-    /// `--latency`: from one end of a link to the other.
-    pub latency: Option<Duration>,
-    /// `--bandwidth`: bytes per second that a place can send.
-    pub bandwidth: Option<u64>,
-    /// `--cores`: all agents share so many, as on one machine.
-    pub cores: Option<u32>,
-    /// `--seed`: what faults are drawn from.
-    pub seed: Option<u64>,
-    /// `--faults`: whether something goes wrong.
-    pub faults: bool,
-    /// `--fanouts`: each of these is simulated, and the best one named.
-    pub fanouts: Vec<u32>,
-}
 
 /// `1024x64`: nodes, and ranks on each.
 pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {

@@ -6,7 +6,9 @@ mod errors;
 mod never_panics;
 
 use super::*;
+use crate::plan::request::{Command, EnvChange, EnvPolicy, Mpi, Program, StatsTo, StdinTo, TypedAt};
 use nla::core::CachePolicy;
+use nla::core::limits::RANKS_MAX;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -55,7 +57,7 @@ fn plain(program: &str) -> Command {
         wdir: None,
         env: Vec::new(),
         env_policy: None,
-        place: Place::CommandLine,
+        place: TypedAt::CommandLine,
     }
 }
 
@@ -299,17 +301,18 @@ fn a_simulation_has_options_and_no_program() {
     };
     let options =
         simulated("--simulate 16x4 --fanout 8 --cache hcs --pattern 1:p --latency 2us --bandwidth=1G --seed 7");
-    assert_eq!((options.fanout(), options.cache), (8, CachePolicy::Hcs));
     let expected = Simulation {
-        size: Some((16, 4)),
+        size: (16, 4),
+        fanouts: vec![8],
+        cache: CachePolicy::Hcs,
         pattern: sim::Pattern::All,
         latency: Some(Duration::from_micros(2)),
         bandwidth: Some(1_000_000_000),
         seed: Some(7),
         ..Simulation::default()
     };
-    assert_eq!(options.simulation, expected);
-    assert_eq!(simulated("--simulate 2x2 --fanouts 2,4 --faults --cores 2").simulation.fanouts, [2, 4]);
+    assert_eq!(options, expected);
+    assert_eq!(simulated("--simulate 2x2 --fanouts 2,4 --faults --cores 2").fanouts, [2, 4]);
 }
 
 #[test]
@@ -317,7 +320,7 @@ fn examples_of_the_help_are_right() {
     for (typed, meaning) in EXAMPLES {
         match parse(OsStr::new("scela-run"), words(typed), &no_file) {
             Ok(Typed::Run(request)) => assert!(!request.commands.is_empty(), "{meaning}"),
-            Ok(Typed::Simulate(options)) => assert!(options.simulation.size.is_some(), "{meaning}"),
+            Ok(Typed::Simulate(options)) => assert!(options.size > (1, 1), "{meaning}"),
             other => panic!("{meaning}: {other:?}"),
         }
     }

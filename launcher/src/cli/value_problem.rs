@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use nla::core::CachePolicy;
+use nla::core::limits::RANKS_MAX;
 use sim::Pattern;
 
-use super::cluster::EXEC_CHOICE;
 use super::error::thousands;
-use super::options::RANKS_MAX;
-use super::request::Mpi;
+use super::host_values::EXEC_CHOICE;
 use super::simulation::{FANOUTS_MAX, pattern_name};
 use super::values::{ENV_NAMES_MAX, LABEL_BYTES_MAX};
+use crate::plan::request::Mpi;
 
 /// What is wrong with an option's value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -5,11 +5,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use nla::core::CachePolicy;
+use nla::core::limits::RANKS_MAX;
 
 use super::error::shown;
-use super::options::{RANKS_MAX, nearest_of};
-use super::request::{EnvChange, Mpi, StatsTo, StdinTo};
+use super::options::nearest_of;
 use super::value_problem::ValueProblem;
+use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
 
 /// The longest `--timeout`, a year.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -2,6 +2,7 @@
 
 pub mod allocation;
 pub mod hosts;
+pub mod manager;
 pub(crate) mod node;
 pub mod node_list;
 pub mod placement;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use thiserror::Error;
 
-use crate::cli::RANKS_MAX;
 use crate::cluster::hosts::HostEntry;
+use nla::core::limits::RANKS_MAX;
 
 /// A machine that a session may use.
 #[derive(Debug, Clone, PartialEq, Eq)]

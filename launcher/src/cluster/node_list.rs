@@ -1,17 +1,45 @@
 //! The field: the nodes that a session may use, and how it is known that it may.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::cli::{HostOptions, HostSource};
 use crate::cluster::allocation::{self, Allocation, AllocationError};
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry, HostsError, TEXT_BYTES_MAX};
+use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node::merged;
 pub use crate::cluster::node::{Node, TwoUsers};
+use crate::cluster::placement::MapBy;
 use crate::cluster::system::System;
+
+/// A source of host names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostSource {
+    /// `-hosts`: the list itself.
+    List(OsString),
+    /// `-f`: a file; `-` is standard input. Never empty.
+    File(PathBuf),
+}
+
+/// Which hosts a session may use, and how its ranks are placed on them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostOptions {
+    /// `-hosts` and `-f`, in the order typed.
+    pub sources: Vec<HostSource>,
+    /// `--exclude`: hosts to leave out.
+    pub exclude: Option<OsString>,
+    /// `--select`: the positions of the hosts to take from the list.
+    pub select: Option<OsString>,
+    /// `--rm`.
+    pub manager: ManagerChoice,
+    /// `--map-by`.
+    pub map_by: MapBy,
+    /// `-rankmap`: the node of each rank, as typed; the plan parses it.
+    pub rankmap: Option<OsString>,
+}
 
 /// The nodes that a session may use.
 #[derive(Debug, Clone, PartialEq, Eq)]

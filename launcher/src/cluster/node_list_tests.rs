@@ -1,7 +1,7 @@
 //! Fields of system that are made up.
 
 use super::*;
-use crate::cli::ManagerChoice;
+use crate::cluster::manager::ManagerChoice;
 use crate::cluster::system::fake::Fake;
 
 fn hosts(list: &str) -> HostOptions {

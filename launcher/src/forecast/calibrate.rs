@@ -12,14 +12,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nla::core::{PhaseTimes, TimedPhase};
+use nla::link::Clock;
 use thiserror::Error;
 
-use crate::cli::{Command, LaunchShape, MapBy, Options, Place, Program, Request};
 use crate::cluster::hosts::fold;
 use crate::cluster::node_list::{Node, NodeList};
+use crate::cluster::placement::MapBy;
+use crate::exit::{self, EarlyEnd};
 use crate::forecast::model::{self, Constants, Counted, Samples};
-use crate::run::exit;
-use crate::run::session::Ended;
+use crate::plan::launch::{AgentHosts, LaunchError, find_nodes, prepare_remote};
+use crate::plan::machine::Machine;
+use crate::plan::remote_launch::Recommended;
+use crate::plan::request::{Command, LaunchShape, Options, Program, Request, StdinTo, TypedAt};
+use crate::run::report::Reporter;
+use crate::run::session::{self, Ended, Secrets};
 
 /// Sessions to one host alone, beside the one with many ranks.
 const ALONE: usize = 3;
@@ -36,6 +42,12 @@ pub enum CalibrateError {
     /// There are no other hosts.
     #[error("--calibrate measures sessions to other hosts, and there are none in the list")]
     Here,
+    /// The nodes are not known.
+    #[error(transparent)]
+    Nodes(#[from] LaunchError),
+    /// This machine cannot be read.
+    #[error("the job could not be launched: {0}")]
+    Machine(io::Error),
     /// There is no place for what is measured.
     #[error("there is no place to keep what is measured: neither XDG_CACHE_HOME nor HOME is set")]
     NoPlace,
@@ -56,6 +68,40 @@ pub enum CalibrateError {
         /// The session's exit code.
         code: u8,
     },
+}
+
+impl CalibrateError {
+    /// Returns how scela-run ends after this error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Here => EarlyEnd::Usage.code(),
+            Self::Nodes(error) => LaunchError::early_end(error).code(),
+            Self::NoPlace | Self::Write { .. } | Self::Session(_) | Self::Machine(_) => EarlyEnd::NotLaunched.code(),
+            Self::Failed { code } => *code,
+        }
+    }
+}
+
+/// Measures on the hosts of `options`, and stores the constants in the user's cache directory. Returns the text
+/// to print.
+pub fn measure(options: Options) -> Result<String, CalibrateError> {
+    let path = model::store::path(|name| std::env::var_os(name)).ok_or(CalibrateError::NoPlace)?;
+    let machine = Machine::of_process(0).map_err(CalibrateError::Machine)?;
+    let (mut remarks, cores) = (Vec::new(), machine.cores);
+    let request = Request { options, commands: Vec::new() };
+    let nodes = find_nodes(&request, &machine, &mut remarks).map_err(LaunchError::from)?;
+    Reporter::of(&request.options).notes(&remarks);
+    // Each measurement is a session with secrets of its own.
+    let run = |request: Request, nodes: NodeList| {
+        let (session, secrets) = Secrets::random().map_err(|error| error.to_string())?;
+        let clock = Clock::start();
+        let machine = Machine { session, ..machine.clone() };
+        let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &Constants::default()));
+        let (plan, remote) = prepare_remote(request, machine, nodes, &recommend).map_err(|error| error.to_string())?;
+        session::run(plan, AgentHosts::Remote(Box::new(remote)), session, secrets, clock)
+            .map_err(|error| format!("the job could not be launched: {error}"))
+    };
+    calibrate(&request.options, &nodes, cores, &path, &run)
 }
 
 /// Runs a session on a part of the hosts.
@@ -152,7 +198,7 @@ impl Trials<'_> {
             ppn: Some(ppn),
             agents_per_node: Some(1),
             outfile_pattern: Some(self.notes.0.clone().into_os_string()),
-            stdin: Some(crate::cli::StdinTo::None),
+            stdin: Some(StdinTo::None),
             verbose: self.options.verbose,
             quiet: self.options.verbose == 0,
             label: self.options.label.clone(),
@@ -169,7 +215,7 @@ impl Trials<'_> {
             wdir: Some("/".into()),
             env: Vec::new(),
             env_policy: None,
-            place: Place::CommandLine,
+            place: TypedAt::CommandLine,
         };
         Request { options, commands: vec![command] }
     }
@@ -234,10 +280,11 @@ fn told(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path) -
 mod tests {
     use std::cell::RefCell;
 
+    use nla::bootstrap::ArrivalTimes;
     use nla::core::{AgentId, Timing};
 
     use super::*;
-    use crate::forecast::timing::{Arrivals, Phases};
+    use crate::run::timing::Phases;
 
     fn ms(count: u64) -> Duration {
         Duration::from_millis(count)
@@ -251,7 +298,7 @@ mod tests {
     /// What a session on hosts of one core, which is this one's, takes: 100 ms for each session and 20 ms of waiting.
     fn session(request: &Request, field: &NodeList) -> Ended {
         let (hosts, ranks) = (field.nodes().len() as u32, request.commands[0].nprocs.unwrap());
-        let mut arrivals = Arrivals::from(ms(1));
+        let mut arrivals = ArrivalTimes::from(ms(1));
         let mut spawn = PhaseTimes::default();
         for host in 1..=hosts {
             arrivals.on_here(ms(21 + 100 * u64::from(host)), host);

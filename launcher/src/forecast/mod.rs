@@ -4,4 +4,3 @@ pub mod calibrate;
 pub mod explain;
 pub mod model;
 pub mod simulate;
-pub mod timing;

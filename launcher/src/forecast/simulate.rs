@@ -1,30 +1,72 @@
 //! `--simulate`: what a job of so many ranks would do, by the tree's own code in virtual time.
 
 use std::io::Write;
+use std::time::Duration;
 
-use sim::{Refusal, Report, Spec};
+use nla::core::CachePolicy;
+use sim::{Pattern, Refusal, Report, Spec};
 
-use crate::cli::Options;
-use crate::run::exit;
+use crate::exit::EarlyEnd;
+
+/// The job to simulate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Simulation {
+    /// `--simulate`: nodes, and ranks on each node.
+    pub size: (u32, u32),
+    /// `--fanouts` or `--fanout`: each of these fan-outs is simulated. If there are several, the best one is
+    /// named.
+    pub fanouts: Vec<u32>,
+    /// `--cache`: the policy of the bulletin board's caches.
+    pub cache: CachePolicy,
+    /// `--pattern`: the entries that ranks get from each other.
+    pub pattern: Pattern,
+    /// `--latency`: from one end of a link to the other.
+    pub latency: Option<Duration>,
+    /// `--bandwidth`: bytes per second that a node can send.
+    pub bandwidth: Option<u64>,
+    /// `--cores`: the cores that all agents share, as on one machine.
+    pub cores: Option<u32>,
+    /// `--seed`: the seed of the faults.
+    pub seed: Option<u64>,
+    /// `--faults`: whether links and agents fail.
+    pub faults: bool,
+    /// `-q`: no line of progress.
+    pub quiet: bool,
+}
+
+impl Default for Simulation {
+    /// One rank on one node; no fan-outs yet.
+    fn default() -> Self {
+        Self {
+            size: (1, 1),
+            fanouts: Vec::new(),
+            cache: CachePolicy::default(),
+            pattern: Pattern::default(),
+            latency: None,
+            bandwidth: None,
+            cores: None,
+            seed: None,
+            faults: false,
+            quiet: false,
+        }
+    }
+}
 
 /// The length of the values that simulated ranks put.
 const VALUE_BYTES: u32 = 64;
 
-/// Simulates what `options` ask for and writes what came out to `out`. The exit code: success, usage
+/// Simulates what `simulation` asks for and writes what came out to `out`. The exit code: success, usage
 /// where it was refused, which `err` is told, or a bug where an invariant did not hold.
-pub fn run(options: &Options, out: &mut impl Write, err: &mut impl Write) -> u8 {
-    let fanouts = match options.simulation.fanouts.as_slice() {
-        [] => vec![options.fanout()],
-        fanouts => fanouts.to_vec(),
-    };
+pub fn run(simulation: &Simulation, out: &mut impl Write, err: &mut impl Write) -> EarlyEnd {
+    let fanouts = &simulation.fanouts;
     let mut rows = Vec::new();
-    for fanout in &fanouts {
-        let spec = spec(options, *fanout);
+    for fanout in fanouts {
+        let spec = spec(simulation, *fanout);
         match sim::run(&spec) {
             Ok(report) if fanouts.len() == 1 => {
                 // Nobody to tell if nobody reads; likewise below.
                 let _ = write!(out, "{report}");
-                return exit::SUCCESS;
+                return EarlyEnd::Done;
             }
             Ok(report) => {
                 if rows.is_empty() {
@@ -36,8 +78,8 @@ pub fn run(options: &Options, out: &mut impl Write, err: &mut impl Write) -> u8 
             Err(refusal) => {
                 let _ = writeln!(err, "scela-run: error: fan-out {fanout}: {refusal}");
                 return match refusal {
-                    Refusal::Violated(_) => exit::BUG,
-                    _ => exit::USAGE,
+                    Refusal::Violated(_) => EarlyEnd::Bug,
+                    _ => EarlyEnd::Usage,
                 };
             }
         }
@@ -45,17 +87,16 @@ pub fn run(options: &Options, out: &mut impl Write, err: &mut impl Write) -> u8 
     if let Some((_, best)) = rows.iter().min() {
         let _ = writeln!(out, "recommended: --fanout {best}");
     }
-    exit::SUCCESS
+    EarlyEnd::Done
 }
 
-fn spec(options: &Options, fanout: u32) -> Spec {
-    let simulation = &options.simulation;
-    let (nodes, ppn) = simulation.size.unwrap_or((1, 1));
+fn spec(simulation: &Simulation, fanout: u32) -> Spec {
+    let (nodes, ppn) = simulation.size;
     Spec {
         nodes,
         ppn,
         fanout,
-        cache: options.cache,
+        cache: simulation.cache,
         pattern: simulation.pattern,
         // As a business card of shared memory and one network address.
         value_min: VALUE_BYTES,

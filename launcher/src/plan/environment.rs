@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use nla::core::{Inherit, Variable};
 
-use crate::cli::{EnvChange, EnvPolicy, Options};
+use crate::plan::request::{EnvChange, EnvPolicy, Options};
 
 /// The environment of one command's ranks: what is inherited, and what is set on top.
 pub(crate) fn environment(

@@ -3,9 +3,12 @@
 
 mod elf;
 pub mod environment;
+pub mod launch;
 pub(crate) mod library;
+pub mod machine;
 pub mod mpi;
 pub mod remote_launch;
+pub mod request;
 mod seats;
 
 use std::collections::BTreeMap;
@@ -16,37 +19,26 @@ use std::time::Duration;
 
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
-use nla::sys::ShellState;
 use pmi::Ranks;
 use thiserror::Error;
 
 use self::seats::{Seating, rule, seating};
-use crate::cli::{Command, HostSource, Options, Program, Request, StdinTo};
-use crate::cluster::node_list::NodeList;
+use crate::cluster::node_list::{HostSource, NodeList};
 use crate::cluster::placement::{MapError, PlacementError, Rule};
 use crate::plan::environment::{environment, is_foreign};
-use crate::run::input::Source;
-use crate::run::report::Reporter;
+use crate::plan::machine::Machine;
+use crate::plan::request::{Command, Options, Program, Request, StdinTo};
 
-/// What the plan needs to know about where it runs.
-#[derive(Clone, Debug)]
-pub struct Machine {
-    /// The launcher's environment.
-    pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory.
-    pub wdir: PathBuf,
-    /// Its own program file, for the demo.
-    pub program: PathBuf,
-    /// Cores that it may use.
-    pub cores: u32,
-    /// What its shell gave it.
-    pub shell: ShellState,
-    /// Standard output is a terminal.
-    pub stdout_is_terminal: bool,
-    /// Standard input is a terminal in whose background the launcher was started.
-    pub stdin_in_background: bool,
-    /// The session's public number.
-    pub session: u64,
+/// The argument that makes this program a rank of the demo.
+pub const DEMO_RANK_ARGUMENT: &str = "--demo-rank";
+
+/// The source of the ranks' standard input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum InputSource {
+    /// The launcher's standard input.
+    Standard,
+    /// A file.
+    File(PathBuf),
 }
 
 /// Why a request cannot be carried out here.
@@ -101,7 +93,7 @@ pub struct Plan {
     pub seats: Vec<usize>,
     /// What `ps` and messages call the session.
     pub label: String,
-    pub(crate) input: Option<Source>,
+    pub(crate) input: Option<InputSource>,
     /// The typed options.
     pub options: Options,
     /// The demo is to be run.
@@ -111,11 +103,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Who says what there is to be said of the session, as loudly as is wanted.
-    pub fn reporter(&self) -> Reporter {
-        Reporter::of(&self.options)
-    }
-
     /// How many ranks the first namespace has.
     pub fn size(&self) -> u32 {
         self.settings.first.size
@@ -211,7 +198,7 @@ fn command_plan(
     let (inherit, set) = environment(options, &command.env, command.env_policy.as_ref(), &machine.environment, remarks);
     let (program, args) = match &command.program {
         Program::Named(program) => (program.clone(), command.args.clone()),
-        Program::Demo => (machine.program.clone().into_os_string(), vec![crate::run::demo::RANK_ARGUMENT.into()]),
+        Program::Demo => (machine.program.clone().into_os_string(), vec![DEMO_RANK_ARGUMENT.into()]),
     };
     let wdir = command.wdir.as_ref().map_or_else(|| machine.wdir.clone(), |wdir| machine.wdir.join(wdir));
     CommandPlan {
@@ -261,7 +248,7 @@ fn universe(size: u32, machine: &Machine, field: &NodeList) -> i32 {
     i32::try_from(slots.max(u64::from(size))).unwrap_or(i32::MAX)
 }
 
-fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Option<Source>), PlanError> {
+fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Option<InputSource>), PlanError> {
     let takers = match &options.stdin {
         Some(StdinTo::None) => Ranks::new(),
         Some(StdinTo::All) => Ranks::range(0..size),
@@ -275,14 +262,16 @@ fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Opti
             }
             ranks
         }
-        Some(StdinTo::File(path)) => return Ok((Ranks::range(0..size), Some(Source::File(machine.wdir.join(path))))),
+        Some(StdinTo::File(path)) => {
+            return Ok((Ranks::range(0..size), Some(InputSource::File(machine.wdir.join(path)))));
+        }
         // Who is started in the background of a terminal must not steal what is typed there.
         None if machine.stdin_in_background => Ranks::new(),
         // The hosts were read from it.
         None if options.hosts.sources.iter().any(is_standard_input) => Ranks::new(),
         None => Ranks::range(0..1),
     };
-    let source = (!takers.is_empty()).then_some(Source::Standard);
+    let source = (!takers.is_empty()).then_some(InputSource::Standard);
     Ok((takers, source))
 }
 

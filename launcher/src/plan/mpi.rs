@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use nla::core::{CommandPlan, SessionPlan, Variable};
 use thiserror::Error;
 
-use crate::cli::Mpi;
+use crate::plan::Plan;
 use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
-use crate::plan::{Machine, Plan};
+use crate::plan::machine::Machine;
+use crate::plan::request::Mpi;
 
 /// Names our libpmi, wherever it lies.
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMI_LIBRARY";

@@ -7,10 +7,11 @@ use nla::core::{AgentId, place};
 use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
-use super::{Machine, PlanError};
-use crate::cli::{LaunchShape, MapBy, Options};
+use super::PlanError;
 use crate::cluster::node_list::{Node, NodeList};
-use crate::cluster::placement::{self, Placement, PlacementError, RankMap, Rule};
+use crate::cluster::placement::{self, MapBy, Placement, PlacementError, RankMap, Rule};
+use crate::plan::machine::Machine;
+use crate::plan::request::{LaunchShape, Options};
 
 /// Descriptors that an agent needs for one rank: its output, its errors, PMI and, at times, input.
 const DESCRIPTORS_PER_RANK: u64 = 4;

@@ -6,7 +6,10 @@ use nla::core::{AgentId, Inherit};
 
 use super::seats::libc_nofile;
 use super::*;
-use crate::cli::{HostOptions, MapBy, Typed, parse};
+use crate::cli::{Typed, parse};
+use crate::cluster::node_list::HostOptions;
+use crate::cluster::placement::MapBy;
+use nla::sys::ShellState;
 
 fn machine() -> Machine {
     let variables =
@@ -246,7 +249,7 @@ fn without_np_ranks_are_as_many_as_slots() {
     let job = NodeList::Named {
         nodes: field_of("a:4,b:4").nodes().to_vec(),
         allocation: Some(crate::cluster::allocation::Allocation {
-            manager: crate::cli::Manager::Slurm,
+            manager: crate::cluster::manager::Manager::Slurm,
             id: "1".into(),
             nodes: Vec::new(),
             ranks: Some(6),

@@ -1,104 +1,118 @@
-//! The time between the first session and the tree: agents come, or do not, and the plan is made for those
-//! that have.
+//! The launcher's part in assembling the agents of other nodes: it makes the plan again when nodes fail, and tells
+//! the user which hosts failed, why, and what to try. The decisions are in [`nla::bootstrap`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use nla::bootstrap::{StartFailure, StartPhase};
+use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
 use nla::sys;
-use tokio::time::Instant;
 
-use crate::cli::LaunchOptions;
 use crate::cluster::hosts::fold;
+use crate::exit;
 use crate::plan::Plan;
 use crate::plan::remote_launch::RemoteLaunch;
-use crate::run::bootstrap::Bootstrap;
-use crate::run::exit;
+use crate::plan::request::LaunchOptions;
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
 
-/// How long agents that are not to join may take to leave, before others are started in their places.
-const LEAVE_TIME: Duration = Duration::from_secs(1);
+/// A launch on other nodes, as [`bootstrap::assemble`] sees it.
+struct Assembling<'a, Start, OnProgress> {
+    remote_launch: &'a mut RemoteLaunch,
+    start: Start,
+    plan: &'a mut Plan,
+    reporter: Reporter,
+    on_progress: OnProgress,
+}
 
-/// Waits for the agents of all targets, leaves out the nodes of those that do not come if that is allowed,
-/// and gives the others their places. `plan` is made again if nodes are left out; where sessions and links are one
-/// tree, all agents then leave, and `start` begins again, in the time that is left. The result is where
-/// everything is; or the exit code, and the user knows why. `look` is called now and then.
-pub(crate) async fn gather(
-    expedition: &mut RemoteLaunch,
+impl<Start, OnProgress> Launch for Assembling<'_, Start, OnProgress>
+where
+    Start: Fn(&RemoteLaunch, Duration) -> Bootstrap,
+    OnProgress: FnMut(&Bootstrap),
+{
+    type Error = String;
+
+    fn nodes(&mut self) -> &mut NodeChoice {
+        &mut self.remote_launch.choice
+    }
+
+    fn start(&self, timeout: Duration) -> Bootstrap {
+        (self.start)(self.remote_launch, timeout)
+    }
+
+    fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String> {
+        self.reporter.note(&format!("going on without them: {}", failures_text(self.remote_launch, failures)));
+        *self.plan = (self.remote_launch.replan)(left_out)?;
+        Ok(())
+    }
+
+    fn planned(&self) -> PlannedTree {
+        PlannedTree {
+            node_of_agent: self.plan.seats.clone(),
+            tree: self.plan.settings.tree,
+            fanout: self.plan.options.fanout(),
+        }
+    }
+
+    fn on_progress(&mut self, bootstrap: &Bootstrap) {
+        (self.on_progress)(bootstrap);
+    }
+}
+
+/// Starts agents on other nodes by `start` and gives them their positions in the tree. `plan` is made again if nodes
+/// are left out. Returns where all agents are, or the exit code after the user was told why.
+pub(crate) async fn assemble(
+    remote_launch: &mut RemoteLaunch,
     start: impl Fn(&RemoteLaunch, Duration) -> Bootstrap,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
-    mut look: impl FnMut(&Bootstrap),
+    on_progress: impl FnMut(&Bootstrap),
 ) -> (Bootstrap, Result<RankLocations, u8>) {
-    let deadline = Instant::now() + expedition.patience;
-    loop {
-        let patience = expedition.patience_of(deadline.saturating_duration_since(Instant::now()));
-        let mut bootstrap = start(expedition, patience);
-        match settle(expedition, &mut bootstrap, patience, plan, signals, reporter, &mut look).await {
-            // Each time there are fewer nodes.
-            Ok(None) => drop(bootstrap.wait(LEAVE_TIME).await),
-            Ok(Some(places)) => return (bootstrap, Ok(places)),
-            Err(code) => return (bootstrap, Err(code)),
+    let timeout = remote_launch.timeout;
+    let mut launch = Assembling { remote_launch: &mut *remote_launch, start, plan: &mut *plan, reporter, on_progress };
+    let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals)).await;
+    let locations = match targets {
+        Ok(targets) => {
+            let names = targets.iter().map(|target| remote_launch.name(*target).to_owned()).collect();
+            Ok(RankLocations::there(sys::host_name(), names, &plan.settings.first))
         }
-    }
+        Err(why) => Err(give_up(why, remote_launch, bootstrap.failures(), reporter)),
+    };
+    (bootstrap, locations)
 }
 
-/// [`gather`], once. `None` if it is to begin again.
-async fn settle(
-    expedition: &mut RemoteLaunch,
-    bootstrap: &mut Bootstrap,
-    patience: Duration,
-    plan: &mut Plan,
-    signals: &mut Signals,
+/// Tells the user why there is no tree. Returns the exit code.
+fn give_up(
+    why: NotAssembled<String>,
+    remote_launch: &RemoteLaunch,
+    failures: &BTreeMap<u32, StartFailure>,
     reporter: Reporter,
-    look: impl FnMut(&Bootstrap),
-) -> Result<Option<RankLocations>, u8> {
-    tokio::select! {
-        biased;
-        signal = asked_to_end(signals) => {
+) -> u8 {
+    let failures = || failures_text(remote_launch, failures);
+    let text = match why {
+        NotAssembled::Interrupted(signal) => {
             reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
-            return Err(exit::signalled(signal));
+            return exit::signalled(signal);
         }
-        () = bootstrap.callback(Instant::now() + patience, look) => {}
-    }
-    let failures = bootstrap.failures();
-    let text = failures_text(expedition, failures);
-    let Some(left_out) = expedition.without(failures.keys().copied()) else {
-        reporter.error(&format!("{text}\n  no rank was started"));
-        return Err(exit::NOT_LAUNCHED);
+        NotAssembled::TooFewNodes => format!("{}\n  no rank was started", failures()),
+        NotAssembled::Replan(why) => {
+            format!("without the hosts that could not be started, {why}\n  no rank was started")
+        }
+        NotAssembled::TooManyAgents => format!(
+            "{}\n  the other hosts would need more agents than they have\n  no rank was started\n  \
+             hint: --exclude the bad hosts, and start again",
+            failures()
+        ),
     };
-    if !failures.is_empty() {
-        reporter.note(&format!("going on without them: {text}"));
-        match (expedition.replan)(&left_out) {
-            Ok(other) => *plan = other,
-            Err(why) => {
-                reporter.error(&format!("without the hosts that could not be started, {why}\n  no rank was started"));
-                return Err(exit::NOT_LAUNCHED);
-            }
-        }
-        if expedition.is_one_tree() {
-            expedition.begin_again(plan, &left_out, &failures.keys().copied().collect());
-            return Ok(None);
-        }
-    }
-    let Some(targets) = expedition.targets_of(plan, &left_out) else {
-        reporter.error(&format!(
-            "{text}\n  the other hosts would need more agents than they have\n  no rank was started\n  \
-             hint: --exclude the bad hosts, and start again"
-        ));
-        return Err(exit::NOT_LAUNCHED);
-    };
-    let names = targets.iter().map(|target| expedition.name(*target).to_owned()).collect();
-    bootstrap.commit(targets, plan.settings.tree, plan.options.fanout());
-    Ok(Some(RankLocations::there(sys::host_name(), names, &plan.settings.first)))
+    reporter.error(&text);
+    exit::NOT_LAUNCHED
 }
 
+/// Waits for a signal that asks the launcher to end.
 async fn asked_to_end(signals: &mut Signals) -> i32 {
     loop {
         match signals.next().await {
@@ -109,12 +123,12 @@ async fn asked_to_end(signals: &mut Signals) -> i32 {
     }
 }
 
-/// All failures in words, equal ones folded.
-pub(crate) fn failures_text(expedition: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
+/// Writes all failures, equal ones folded, each with one hint.
+pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
     let mut by_cause: BTreeMap<(StartPhase, &str), Vec<&str>> = BTreeMap::new();
     for (target, failure) in failures {
         let names = by_cause.entry((failure.phase, &failure.words)).or_default();
-        let name = expedition.name(*target);
+        let name = remote_launch.name(*target);
         if names.last() != Some(&name) {
             names.push(name);
         }
@@ -122,12 +136,12 @@ pub(crate) fn failures_text(expedition: &RemoteLaunch, failures: &BTreeMap<u32, 
     let mut bad: Vec<&str> = by_cause.values().flatten().copied().collect();
     bad.sort_unstable();
     bad.dedup();
-    let all = expedition.targets.iter().collect::<std::collections::BTreeSet<_>>().len();
+    let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
     let mut text = format!("{} of {all} hosts could not be started", bad.len());
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));
-        let hint = phase.hint();
+        let hint = hint(*phase);
         if hinted.replace(hint) != Some(hint) {
             let _ = write!(text, "\n    hint: {}", hint.replace("NAME", names[0]));
         }
@@ -135,7 +149,39 @@ pub(crate) fn failures_text(expedition: &RemoteLaunch, failures: &BTreeMap<u32, 
     text
 }
 
-/// Where others find the launcher: as the options say, else `own`, the likeliest first.
+/// Returns what the user may try after a failure in this phase. `NAME` in it stands for the host.
+fn hint(phase: StartPhase) -> &'static str {
+    match phase {
+        StartPhase::Command => "is the command installed here, and in PATH? --bootstrap chooses another",
+        StartPhase::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
+        StartPhase::Connect | StartPhase::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
+        StartPhase::Busy => {
+            "its sshd refuses sessions: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
+        }
+        StartPhase::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
+        StartPhase::Login => {
+            "can you log in without a password? 'ssh -o BatchMode=yes NAME true' tells; ssh-copy-id installs a key"
+        }
+        StartPhase::Program => {
+            "is scela-run installed there, or is there a directory where you may execute a file? --launch-agent names it"
+        }
+        StartPhase::Answer => "does 'ssh NAME true' return? --start-timeout waits longer",
+        StartPhase::ConnectBack => {
+            "is there a firewall between the nodes? --connect-back, --iface and --port-range choose addresses and ports"
+        }
+        StartPhase::Join => {
+            "does the command of --bootstrap pass its input and output on as they are, and for as long as the job runs?"
+        }
+        StartPhase::Limits => "'ulimit -a' on that host tells its limits",
+        StartPhase::Step => {
+            "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
+        }
+        StartPhase::Ended => "'ssh NAME true' shows what a session says; SCELA_LOG=debug tells more",
+    }
+}
+
+/// Returns the addresses where others reach the launcher: those that the options name, else `own`, the likeliest
+/// first.
 pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let port = own.first().map_or(0, SocketAddr::port);
     let with_port =
@@ -167,24 +213,29 @@ mod tests {
 
     #[test]
     fn equal_failures_are_folded_and_have_one_hint() {
-        let expedition = RemoteLaunch {
-            nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
+        let choice = NodeChoice {
+            nodes: 32,
             targets: (0..32).collect(),
             pool: (0..32).collect(),
+            min: 32,
+            max: 32,
+            is_one_tree: false,
+        };
+        let remote_launch = RemoteLaunch {
+            nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
+            choice,
             links: Links::Connections,
-            least: 32,
-            most: 32,
             method: Method::Fork,
             fanout: None,
             batch: None,
-            patience: Duration::from_secs(1),
+            timeout: Duration::from_secs(1),
             replan: Box::new(|_| Err(String::new())),
         };
         let login = StartFailure::new(StartPhase::Login, "Permission denied (publickey).");
         let name = StartFailure::new(StartPhase::Name, "Name or service not known");
         let failures = [(17, login.clone()), (30, login.clone()), (3, name), (31, login)].into();
         assert_eq!(
-            failures_text(&expedition, &failures),
+            failures_text(&remote_launch, &failures),
             "4 of 32 hosts could not be started\n\
              \x20 node003: Name or service not known\n\
              \x20   hint: is the name spelt as your system knows it? 'getent hosts node003' tells\n\

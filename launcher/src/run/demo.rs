@@ -10,9 +10,6 @@ use std::process::ExitCode;
 
 use pmi::v1::client::{Client, ClientError};
 
-/// The argument that makes this program a rank of the demo.
-pub const RANK_ARGUMENT: &str = "--demo-rank";
-
 /// Runs one rank of the demo. The connection is the one that PMI_FD names.
 pub fn run_rank(connection: UnixStream) -> ExitCode {
     match hello(connection) {

@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
@@ -15,10 +14,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getpgrp, read, tcgetpgrp};
+use nix::unistd::read;
 use nla::link::{Link, Receipt};
 use nla::wire::Lane;
 use tokio::sync::{Semaphore, mpsc};
+
+use crate::plan::InputSource;
+use crate::plan::machine::is_background;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 32 * 1024;
@@ -27,15 +29,6 @@ const BLOCKS: usize = 8;
 /// How often a launcher in the background looks whether it is in the foreground again, at most.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// Where input comes from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Source {
-    /// The launcher's standard input.
-    Standard,
-    /// A file.
-    File(PathBuf),
-}
-
 /// The reading thread; wake it when the launcher was continued.
 pub(crate) struct Reader {
     thread: Option<Thread>,
@@ -43,10 +36,10 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// Reads `source` to its end and sends it to `takers`, from a task of this thread's `LocalSet`.
-    pub(crate) fn start(source: Source, takers: Vec<Link>) -> io::Result<Self> {
+    pub(crate) fn start(source: InputSource, takers: Vec<Link>) -> io::Result<Self> {
         let file = match &source {
-            Source::Standard => None,
-            Source::File(path) => Some(File::open(path)?),
+            InputSource::Standard => None,
+            InputSource::File(path) => Some(File::open(path)?),
         };
         let (blocks, incoming) = mpsc::channel(1);
         let thread = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || match file {
@@ -68,11 +61,6 @@ impl Reader {
             thread.unpark();
         }
     }
-}
-
-/// Whether `terminal` is one on which this process is in the background.
-pub fn is_background(terminal: BorrowedFd<'_>) -> bool {
-    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
 }
 
 fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {

@@ -1,9 +1,7 @@
 //! A session at work: agents, streams, signals, reports and the exit code.
 
 mod assemble;
-mod bootstrap;
 pub mod demo;
-pub mod exit;
 pub(crate) mod input;
 mod output;
 pub(crate) mod pattern;
@@ -13,3 +11,4 @@ pub mod report;
 pub mod session;
 mod signals;
 pub mod stats;
+pub mod timing;

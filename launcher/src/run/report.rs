@@ -9,7 +9,7 @@ use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::cli::Options;
+use crate::plan::request::Options;
 
 /// How much is said.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -1,11 +1,11 @@
-//! Runs a program as ranks of an agent without a launcher, for measurements and for valgrind.
+//! Runs a program as the ranks of an agent without a launcher, for measurements and for valgrind.
 //!
 //! ```text
 //! agent [-n RANKS] [-e ENTRIES] [-v VALUE_BYTES] [-c] [-w] PROGRAM ARGUMENTS...
 //! ```
 //!
-//! `-e` fills the board with `key-0`, `key-1`, ... before anybody asks; `-c` closes the
-//! log, so that ranks have a segment and no answers in it; `-w` shares no segment.
+//! `-e` fills the board with `key-0`, `key-1`, ... before the program starts; `-c` closes the log, so
+//! that ranks have a segment that answers no get; `-w` shares no segment.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -43,35 +43,35 @@ fn main() -> ExitCode {
     let start = |rank: u32| -> Child {
         let socket = agent.serve(rank);
         let inode = std::fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd()));
-        let inode = std::os::unix::fs::MetadataExt::ino(&inode.expect("it is open"));
+        let inode = std::os::unix::fs::MetadataExt::ino(&inode.expect("the socket has no inode"));
         let mut command = Command::new(&program);
         command.args(&words).env("PMI_FD", "10").env("PMI_RANK", rank.to_string()).env("PMI_SIZE", ranks.to_string());
         if has_segment {
             command.env(segment::VARIABLE, segment::announcement(inode));
         }
         let descriptor = socket.as_raw_fd();
-        // SAFETY: one system call between fork and exec.
+        // SAFETY: dup2 is async-signal-safe, and is the only call between fork and exec.
         unsafe { command.pre_exec(move || (libc::dup2(descriptor, 10) == 10).then_some(()).ok_or_else(failed)) };
-        command.spawn().expect("the program starts")
+        command.spawn().expect("the program cannot be started")
     };
     let children: Vec<Child> = (0..ranks).map(start).collect();
     let mut code = 0;
     for mut child in children {
-        code = code.max(child.wait().expect("a child").code().unwrap_or(255));
+        code = code.max(child.wait().expect("wait failed").code().unwrap_or(255));
     }
     let state = agent.state();
-    for line in &state.heard {
+    for line in &state.requests {
         eprintln!("agent: {line}");
     }
     if state.arrived() > 0 {
-        eprintln!("agent: {} of {ranks} were in a fence in the end", state.arrived());
+        eprintln!("agent: {} of {ranks} ranks were still in a fence at the end", state.arrived());
     }
     drop(state);
     ExitCode::from(code as u8)
 }
 
 fn value(number: u32, bytes: usize) -> String {
-    // Lengths differ, up to the longest.
+    // Lengths vary, up to the longest.
     let text = format!("value-{number}-");
     text.chars().cycle().take(bytes - (number as usize * 7) % (bytes / 4 + 1)).collect()
 }

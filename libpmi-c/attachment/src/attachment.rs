@@ -1,8 +1,9 @@
-//! [`Attachment`]: a process's tie to its PMI server, as the C libraries need it.
+//! [`Attachment`]: the connection of a process to its PMI server, for both C libraries.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ffi::{CStr, CString};
+use std::io::Write;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -15,338 +16,355 @@ use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
 use pmi::{Puts, SpawnRequest, SpawnedJob, v1, v2};
 
-use crate::clique::ranks_beside;
+use crate::client::{Client, OpenedClient, SCELA_MAXES, Version};
+use crate::clique::ranks_on_same_node;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::joined::Joined;
-use crate::own::Own;
+use crate::member::Member;
+use crate::own_puts::OwnPuts;
 use crate::segment::Segment;
-use crate::wire::{OUR_MAXES, Opened, Version, Wire};
 use crate::{forked, socket};
 
-/// A process's tie to its PMI server. There is one per library, a static.
+/// The connection of this process to its PMI server. Each library has one, as a static.
 ///
-/// Any thread may call anything at any time. [`Attachment::joined`] and [`Attachment::get`] take no
-/// lock as long as the segment answers; a fence that waits in the segment holds none that they or a
-/// put need. Without a segment all that goes over the connection waits for its turn there, also for
-/// the end of a fence.
+/// All methods may be called from any thread at any time. [`Attachment::member`] and
+/// [`Attachment::get`] take no lock while the shared segment can answer. A fence that waits in the
+/// segment holds no lock that they or a put need. Without a segment, every request over the connection
+/// waits for the one before it, even for a fence.
 ///
-/// In a child of the process that has joined every call says [`Error::NotJoined`], and touches
-/// neither connection nor locks.
+/// In a child of the process that initialised PMI, every call fails with [`Error::NotInitialized`] and
+/// touches neither the connection nor a lock.
 ///
-/// **Order of locks:** fencing, then connection. The one inside of `own` is held for nothing else.
+/// **Lock order:** `fencing`, then `connection`. No other lock is taken while the one inside `own_puts`
+/// is held.
 #[derive(Debug)]
 pub struct Attachment {
     version: Version,
-    /// Null while PMI is not initialised.
-    joined: AtomicPtr<Joined>,
-    /// What that was last.
-    last: AtomicPtr<Joined>,
-    /// The process is about to exit.
+    /// Null before initialisation and after finalisation.
+    member: AtomicPtr<Member>,
+    /// The last value of `member` that was not null.
+    last: AtomicPtr<Member>,
+    /// Set by [`Attachment::abort`]: the process is about to exit.
     is_aborting: AtomicBool,
-    /// What to watch to see the server go; -1: nothing.
+    /// The descriptor to poll for a closed connection; -1 without one.
     descriptor: AtomicI32,
-    own: Own,
+    own_puts: OwnPuts,
     connection: Mutex<Connection>,
-    /// Held by the thread that is in a fence, or finalises.
+    /// Held by the thread that waits in a fence or finalises.
     fencing: Mutex<()>,
 }
 
 #[derive(Debug)]
 struct Connection {
-    wire: Option<Wire>,
-    /// Something went wrong on it, after which no reply could be told from the one to another request.
+    client: Option<Client>,
+    /// Set by a failure after which a reply can no longer be matched to its request.
     is_lost: bool,
-    /// All that ever was in [`Attachment::joined`]: one, unless a program changes its environment.
-    known: Vec<&'static Joined>,
+    /// Every value that [`Attachment::member`] has had: one, unless the program changes its environment.
+    known: Vec<&'static Member>,
 }
 
-/// Keys and values, each key once.
+/// Keys with their values; each key occurs once.
 pub type Entries = Box<dyn Iterator<Item = (Cow<'static, [u8]>, Cow<'static, [u8]>)> + Send>;
 
 static NO_PUTS: Puts = Puts::new();
 
-/// When who waits in the segment first looks whether its agent is still there; then after twice as
-/// long, and so on: a rank may wait for hours for others that compute, and should not disturb them.
-const LOOK_OUT: Duration = Duration::from_secs(1);
-/// At least so often.
-const LOOK_OUT_MAX: Duration = Duration::from_secs(32);
+/// A rank that waits in the segment first checks after this time whether its agent has closed the
+/// connection. Each further interval is twice as long: ranks may wait for hours while others compute,
+/// and should not disturb them.
+const AGENT_CHECK_MIN: Duration = Duration::from_secs(1);
+/// The longest interval between two such checks.
+const AGENT_CHECK_MAX: Duration = Duration::from_secs(32);
 
 impl Attachment {
-    /// Of a process that has not initialised PMI yet.
+    /// Returns the attachment of a process that has not initialised PMI yet.
     pub const fn new(version: Version) -> Self {
         Self {
             version,
-            joined: AtomicPtr::new(ptr::null_mut()),
+            member: AtomicPtr::new(ptr::null_mut()),
             last: AtomicPtr::new(ptr::null_mut()),
             is_aborting: AtomicBool::new(false),
             descriptor: AtomicI32::new(-1),
-            own: Own::new(),
-            connection: Mutex::new(Connection { wire: None, is_lost: false, known: Vec::new() }),
+            own_puts: OwnPuts::new(),
+            connection: Mutex::new(Connection { client: None, is_lost: false, known: Vec::new() }),
             fencing: Mutex::new(()),
         }
     }
 
-    /// Initialises PMI, unless it is.
-    pub fn join(&self, environment: &Environment) -> Result<&'static Joined, Error> {
+    /// Initialises PMI, or returns the existing member if it is initialised already.
+    pub fn initialize(&self, environment: &Environment) -> Result<&'static Member, Error> {
         check_process()?;
         forked::mark();
-        if let Ok(joined) = self.joined() {
-            return Ok(joined);
+        if let Ok(member) = self.member() {
+            return Ok(member);
         }
         let mut connection = self.connection()?;
-        if let Ok(joined) = self.joined() {
-            return Ok(joined);
+        if let Ok(member) = self.member() {
+            return Ok(member);
         }
-        let opened = Wire::open(self.version, environment)?;
-        let (mut wire, joined) = known_as(opened, environment);
-        let joined = match connection.known.iter().find(|known| known.is_same(&joined)) {
+        let opened = Client::open(self.version, environment)?;
+        let (mut client, member) = open_member(opened, environment);
+        let member = match connection.known.iter().find(|known| known.is_same(&member)) {
             Some(known) => known,
             None => {
-                // Never freed: see `Joined`.
-                let joined: &'static Joined = Box::leak(Box::new(joined));
-                connection.known.push(joined);
-                joined
+                // Never freed, see `Member`.
+                let member: &'static Member = Box::leak(Box::new(member));
+                connection.known.push(member);
+                member
             }
         };
-        self.descriptor.store(wire.descriptor().unwrap_or(-1), Ordering::Relaxed);
-        connection.wire = Some(wire);
+        self.descriptor.store(client.descriptor().unwrap_or(-1), Ordering::Relaxed);
+        connection.client = Some(client);
         connection.is_lost = false;
-        self.own.clear();
-        self.last.store(ptr::from_ref(joined).cast_mut(), Ordering::Release);
-        self.joined.store(ptr::from_ref(joined).cast_mut(), Ordering::Release);
-        Ok(joined)
+        self.own_puts.clear();
+        self.last.store(ptr::from_ref(member).cast_mut(), Ordering::Release);
+        self.member.store(ptr::from_ref(member).cast_mut(), Ordering::Release);
+        Ok(member)
     }
 
-    /// What is known of this process, if PMI is initialised in it.
+    /// Returns this process's rank and job; fails if PMI is not initialised.
     #[inline]
-    pub fn joined(&self) -> Result<&'static Joined, Error> {
+    pub fn member(&self) -> Result<&'static Member, Error> {
         check_process()?;
-        let joined = self.joined.load(Ordering::Acquire);
-        // SAFETY: null, or what `join` has leaked.
-        unsafe { joined.as_ref() }.ok_or(Error::NotJoined)
+        let member = self.member.load(Ordering::Acquire);
+        // SAFETY: null, or a pointer that `initialize` has leaked.
+        unsafe { member.as_ref() }.ok_or(Error::NotInitialized)
     }
 
-    /// What is known of this process since PMI was last initialised in it, also when it is finalised
-    /// by now; `None` if it never was.
-    pub fn last_joined(&self) -> Result<Option<&'static Joined>, Error> {
+    /// Returns the rank and job of the last initialisation, also after finalisation; `None` if PMI was
+    /// never initialised.
+    pub fn last_member(&self) -> Result<Option<&'static Member>, Error> {
         check_process()?;
-        // SAFETY: null, or what `join` has leaked.
+        // SAFETY: null, or a pointer that `initialize` has leaked.
         Ok(unsafe { self.last.load(Ordering::Acquire).as_ref() })
     }
 
-    /// Finalises PMI, if it is initialised. An inherited connection stays open, for another program
-    /// after this one, or for this one to initialise PMI again.
+    /// Finalises PMI if it is initialised.
+    ///
+    /// An inherited connection stays open: a later program in the same script may use it, or this one
+    /// may initialise PMI again.
     pub fn finalize(&self) -> Result<(), Error> {
-        if self.joined().is_err() || self.is_aborting.load(Ordering::Relaxed) {
+        if self.member().is_err() || self.is_aborting.load(Ordering::Relaxed) {
             return Ok(());
         }
-        // Whoever is in a fence may be there for hours, and this be called on the way out.
+        // A fence may last for hours, and an exit handler may call this: fail rather than wait.
         let _fencing = self.fencing.try_lock().map_err(|_| Error::Busy)?;
         let mut connection = self.connection()?;
-        let told = connection.ask(Wire::finalize);
-        connection.wire = None;
-        self.joined.store(ptr::null_mut(), Ordering::Release);
-        self.own.clear();
+        let finalized = connection.ask(Client::finalize);
+        connection.client = None;
+        self.member.store(ptr::null_mut(), Ordering::Release);
+        self.own_puts.clear();
         self.descriptor.store(-1, Ordering::Relaxed);
-        told
+        finalized
     }
 
-    /// Puts a value under a key. This process sees it at once, others after the next fence.
-    pub fn put(&self, joined: &Joined, key: &[u8], value: &[u8]) -> Result<(), Error> {
+    /// Puts a value under a key. This process sees it at once, other ranks after the next fence.
+    pub fn put(&self, member: &Member, key: &[u8], value: &[u8]) -> Result<(), Error> {
         check_process()?;
-        if joined.segment.is_some() || joined.is_alone() {
+        if member.segment.is_some() || member.is_singleton() {
             check_put(key, value).map_err(Error::Put)?;
-            return if self.own.push(joined.rank, key, value) { Ok(()) } else { Err(Error::Full) };
+            return if self.own_puts.push(member.rank, key, value) { Ok(()) } else { Err(Error::Full) };
         }
-        self.wire(|wire| wire.put(key, value))?;
-        // Not all servers show a rank its own puts. If there is no room for one, this server may.
-        let _ = self.own.push(joined.rank, key, value);
+        self.ask(|client| client.put(key, value))?;
+        // Not all servers return a rank's own puts to it, so keep a copy. If the copy does not fit, a
+        // server that does still finds the value.
+        let _ = self.own_puts.push(member.rank, key, value);
         Ok(())
     }
 
-    /// The value of a key, `None` if nobody has put it. Never waits for anybody to put it.
+    /// Returns the value of a key, `None` if no rank has put it. Does not wait for a put.
     ///
-    /// The segment is all there is, as far as it goes: a key that is not in it is nowhere. `joined`
-    /// was just asked for: it is not looked again whether this process is a child.
+    /// While the segment is complete it is authoritative: a key that it lacks does not exist. `member`
+    /// comes from a call to [`Attachment::member`] just before, so this does not check again for a
+    /// forked child.
     #[inline]
-    pub fn get(&self, joined: &'static Joined, key: &[u8]) -> Result<Option<Cow<'static, [u8]>>, Error> {
-        if let Some(value) = self.own.get(key) {
+    pub fn get(&self, member: &'static Member, key: &[u8]) -> Result<Option<Cow<'static, [u8]>>, Error> {
+        if let Some(value) = self.own_puts.get(key) {
             return Ok(Some(Cow::Owned(value)));
         }
-        match joined.segment.as_ref().and_then(Segment::view) {
+        match member.segment.as_ref().and_then(Segment::view) {
             Some(view) => Ok(view.get(key).map(Cow::Borrowed)),
             None => self.get_from_server(key),
         }
     }
 
-    /// Waits until all ranks are here; what they put before is then seen by each.
+    /// Waits until all ranks have arrived. All puts made before are then visible to every rank.
     ///
-    /// For ever, if need be: others may compute for hours. But not when the server is gone.
-    pub fn fence(&self, joined: &Joined) -> Result<(), Error> {
+    /// There is no timeout, since other ranks may compute for hours. Fails when the server closes the
+    /// connection.
+    pub fn fence(&self, member: &Member) -> Result<(), Error> {
         check_process()?;
         let _fencing = self.fencing.lock().map_err(|_| Error::Broken)?;
-        let puts = self.own.depart();
+        let puts = self.own_puts.begin_fence();
         let puts = puts.as_deref().unwrap_or(&NO_PUTS);
-        match &joined.segment {
-            None => self.wire(|wire| wire.fence(puts))?,
+        match &member.segment {
+            None => self.ask(|client| client.fence(puts))?,
             Some(segment) => {
                 let before = segment.released();
-                self.wire(|wire| wire.fence_in_segment(puts))?;
+                self.ask(|client| client.fence_in_segment(puts))?;
                 self.wait_in(segment, before)?;
             }
         }
-        self.own.arrive();
+        self.own_puts.end_fence();
         Ok(())
     }
 
-    /// The name of the board, which is that of the job.
-    pub fn name(&self, joined: &'static Joined) -> Result<&'static CStr, Error> {
-        let ask = |wire: &mut Wire| CString::new(wire.name()?).map_err(|_| Error::Unsupported);
-        known_or(&joined.name, || self.wire(ask)).map(CString::as_c_str)
+    /// Returns the name of the board, which is also the name of the job.
+    pub fn name(&self, member: &'static Member) -> Result<&'static CStr, Error> {
+        let ask = |client: &mut Client| CString::new(client.name()?).map_err(|_| Error::Unsupported);
+        cached_or(&member.name, || self.ask(ask)).map(CString::as_c_str)
     }
 
-    /// The number of the rank's command.
-    pub fn appnum(&self, joined: &'static Joined) -> Result<i32, Error> {
-        known_or(&joined.appnum, || self.wire(Wire::appnum)).copied()
+    /// Returns the number of the rank's command in the job.
+    pub fn appnum(&self, member: &'static Member) -> Result<i32, Error> {
+        cached_or(&member.appnum, || self.ask(Client::appnum)).copied()
     }
 
-    /// How long names, keys and values may be: sizes of C buffers.
-    pub fn maxes(&self, joined: &'static Joined) -> Result<Maxes, Error> {
-        let ask = || if joined.is_ours { Ok(OUR_MAXES) } else { self.wire(Wire::maxes) };
-        known_or(&joined.maxes, ask).copied()
+    /// Returns the buffer sizes for names, keys and values, with the terminating NUL.
+    pub fn maxes(&self, member: &'static Member) -> Result<Maxes, Error> {
+        let ask = || if member.is_scela { Ok(SCELA_MAXES) } else { self.ask(Client::maxes) };
+        cached_or(&member.maxes, ask).copied()
     }
 
-    /// The maxima, if they are known without asking.
+    /// Returns the buffer sizes if they are known without a request.
     #[inline]
-    pub fn known_maxes(joined: &Joined) -> Option<Maxes> {
-        if joined.is_ours { Some(OUR_MAXES) } else { joined.maxes.get().copied() }
+    pub fn known_maxes(member: &Member) -> Option<Maxes> {
+        if member.is_scela { Some(SCELA_MAXES) } else { member.maxes.get().copied() }
     }
 
-    /// How many ranks there could be; negative if the server does not know.
+    /// Returns the largest number of ranks that could run; negative if the server does not know.
     pub fn universe_size(&self) -> Result<i32, Error> {
-        self.wire(Wire::universe_size)
+        self.ask(Client::universe_size)
     }
 
-    /// The ranks on this node, ascending, this one among them. Who does not know the others is told
-    /// to be alone.
-    pub fn clique(&self, joined: &'static Joined) -> Result<Vec<u32>, Error> {
+    /// Returns the ranks on this node in ascending order, including this one. Without a valid mapping
+    /// it returns only this rank.
+    pub fn clique(&self, member: &'static Member) -> Result<Vec<u32>, Error> {
         let mapping = match self.version {
-            Version::One => self.get(joined, b"PMI_process_mapping")?,
+            Version::One => self.get(member, b"PMI_process_mapping")?,
             Version::Two => self.job_attribute(b"PMI_process_mapping")?.map(Cow::Owned),
         };
         let mapping = mapping.as_deref().and_then(|mapping| std::str::from_utf8(mapping).ok());
-        let ranks = mapping.and_then(|mapping| ranks_beside(joined.rank(), joined.size(), mapping));
-        Ok(ranks.unwrap_or_else(|| vec![joined.rank()]))
+        let ranks = mapping.and_then(|mapping| ranks_on_same_node(member.rank(), member.size(), mapping));
+        Ok(ranks.unwrap_or_else(|| vec![member.rank()]))
     }
 
-    /// All that is on the board now and was put by somebody, and what this rank put since.
-    pub fn entries(&self, joined: &'static Joined) -> Result<Entries, Error> {
+    /// Returns a snapshot of the entries that ranks have put: those on the board, overlaid with this
+    /// rank's puts that are not released yet.
+    pub fn entries(&self, member: &'static Member) -> Result<Entries, Error> {
         let own: Vec<_> =
-            self.own.entries().into_iter().map(|(key, value)| (Cow::Owned(key), Cow::Owned(value))).collect();
+            self.own_puts.entries().into_iter().map(|(key, value)| (Cow::Owned(key), Cow::Owned(value))).collect();
         let newer: HashSet<Vec<u8>> = own.iter().map(|(key, _): &(Cow<'_, [u8]>, _)| key.to_vec()).collect();
         let is_older = move |key: &[u8]| !newer.contains(key) && !is_provided(key);
-        if let Some(view) = joined.segment.as_ref().and_then(Segment::view) {
+        if let Some(view) = member.segment.as_ref().and_then(Segment::view) {
             let shared = view.iter().filter(move |(key, _)| is_older(key));
             return Ok(Box::new(own.into_iter().chain(shared.map(|(key, value)| (key.into(), value.into())))));
         }
-        let others = self.wire(|wire| wire.entries(joined.is_ours))?;
+        let others = self.ask(|client| client.entries(member.is_scela))?;
         let mut seen = HashSet::new();
         let others = others.into_iter().filter(move |(key, _)| is_older(key) && seen.insert(key.clone()));
         Ok(Box::new(own.into_iter().chain(others.map(|(key, value)| (key.into(), value.into())))))
     }
 
-    /// An attribute of the job: something that the server provides.
+    /// Returns an attribute of the job, which the server provides.
     pub fn job_attribute(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.wire(|wire| wire.job_attribute(key))
+        self.ask(|client| client.job_attribute(key))
     }
 
-    /// Puts an attribute of the node: the job's ranks on it see it at once.
+    /// Puts an attribute of the node. The job's ranks on this node see it at once.
     pub fn node_put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.wire(|wire| wire.node_put(key, value))
+        self.ask(|client| client.node_put(key, value))
     }
 
-    /// An attribute of the node; with `wait` not before somebody has put it. It must be another rank
-    /// then: this one's connection waits as well.
+    /// Returns an attribute of the node. With `wait`, blocks until another rank puts it; this rank's
+    /// connection is blocked meanwhile.
     pub fn node_get(&self, key: &[u8], wait: bool) -> Result<Option<Vec<u8>>, Error> {
-        self.wire(|wire| wire.node_get(key, wait))
+        self.ask(|client| client.node_get(key, wait))
     }
 
     /// Publishes a port under a name.
     pub fn publish(&self, service: &[u8], port: &[u8]) -> Result<(), Error> {
-        self.wire(|wire| wire.publish(service, port))
+        self.ask(|client| client.publish(service, port))
     }
 
-    /// The port published under a name.
+    /// Returns the port that is published under a name.
     pub fn lookup(&self, service: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.wire(|wire| wire.lookup(service))
+        self.ask(|client| client.lookup(service))
     }
 
-    /// Withdraws a published name.
+    /// Unpublishes a name.
     pub fn unpublish(&self, service: &[u8]) -> Result<(), Error> {
-        self.wire(|wire| wire.unpublish(service))
+        self.ask(|client| client.unpublish(service))
     }
 
-    /// Starts further ranks, in a job of their own, whose name is empty if it is not known.
+    /// Spawns ranks in a new job. The job's name is empty if the server does not return it.
     pub fn spawn(&self, order: &SpawnRequest) -> Result<SpawnedJob, Error> {
-        self.wire(|wire| wire.spawn(order))
+        self.ask(|client| client.spawn(order))
     }
 
-    /// Meets all ranks, gives each neighbour something and takes what they give.
+    /// Waits for all ranks, sends a value to each neighbour in the ring and returns the values they sent.
     pub fn ring(&self, to_left: &[u8], to_right: &[u8]) -> Result<Ring, Error> {
-        self.wire(|wire| wire.ring(to_left, to_right))
+        self.ask(|client| client.ring(to_left, to_right))
     }
 
     /// Connects to another job.
     pub fn connect(&self, job: &[u8]) -> Result<(), Error> {
-        self.wire(|wire| wire.connect(job))
+        self.ask(|client| client.connect(job))
     }
 
-    /// Ends a connection to another job.
+    /// Disconnects from another job.
     pub fn disconnect(&self, job: &[u8]) -> Result<(), Error> {
-        self.wire(|wire| wire.disconnect(job))
+        self.ask(|client| client.disconnect(job))
     }
 
-    /// An entry on another job's board.
-    pub fn get_elsewhere(&self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.wire(|wire| wire.get_elsewhere(job, source, key))
+    /// Returns the value of a key on another job's board.
+    pub fn get_from_job(&self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.ask(|client| client.get_from_job(job, source, key))
     }
 
-    /// Asks the server to end the job, without waiting for anything. The caller exits; what it
-    /// calls on its way out finds PMI finalised.
+    /// Sends an abort request without waiting for a reply. The caller then exits; exit handlers find
+    /// PMI finalised.
     pub fn abort(&self, code: i32, message: &[u8]) {
-        let Ok(joined) = self.joined() else { return };
+        let Ok(member) = self.member() else { return };
         self.is_aborting.store(true, Ordering::Relaxed);
-        // If it can be had: nobody is in the midst of writing then. Else another thread waits for a
-        // reply, in a fence most likely, and what it has sent is whole.
+        // With the lock, no other thread is in the middle of a write. Without it, another thread waits
+        // for a reply, most likely in a fence, and has sent its request completely.
         let _connection = self.connection.try_lock();
-        if let Some(words) = last_words(joined.protocol, code, message) {
-            socket::send_last_words(self.descriptor.load(Ordering::Relaxed), &words);
+        if let Some(request) = abort_request(member.protocol, code, message) {
+            socket::send_without_waiting(self.descriptor.load(Ordering::Relaxed), &request);
         }
-        self.joined.store(ptr::null_mut(), Ordering::Release);
+        self.member.store(ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Prints the message of an abort, if there is one, as a line on standard error.
+    pub fn print_abort(&self, function: &str, argument: i32, message: Option<&[u8]>) {
+        let Some(message) = message else { return };
+        let rank = self.member().map_or(String::new(), |member| format!("rank {}: ", member.rank()));
+        let line = [format!("{rank}{function}({argument}, ").as_bytes(), message, b")\n"].concat();
+        // One write, so that lines of other ranks do not mix with it. A failure cannot be reported.
+        let _ = std::io::stderr().write_all(&line);
     }
 
     #[cold]
     fn get_from_server(&self, key: &[u8]) -> Result<Option<Cow<'static, [u8]>>, Error> {
-        Ok(self.wire(|wire| wire.get(key))?.map(Cow::Owned))
+        Ok(self.ask(|client| client.get(key))?.map(Cow::Owned))
     }
 
     fn wait_in(&self, segment: &Segment, before: u32) -> Result<(), Error> {
-        let mut patience = LOOK_OUT;
-        while !segment.wait_for_release(before, patience) {
-            patience = LOOK_OUT_MAX.min(patience * 2);
-            let is_gone = socket::is_hung_up(self.descriptor.load(Ordering::Relaxed));
-            // It may have gone after it had released everybody.
-            if is_gone && segment.released() == before {
-                return Err(Error::Gone);
+        let mut timeout = AGENT_CHECK_MIN;
+        while !segment.wait_for_release(before, timeout) {
+            timeout = AGENT_CHECK_MAX.min(timeout * 2);
+            let is_disconnected = socket::is_hung_up(self.descriptor.load(Ordering::Relaxed));
+            // The agent may release the fence and then close the connection.
+            if is_disconnected && segment.released() == before {
+                return Err(Error::Disconnected);
             }
         }
-        // So that the gets that follow find nothing new to be looked into.
+        // Map what the fence published now, so that the gets that follow need not.
         segment.view();
         Ok(())
     }
 
-    fn wire<T>(&self, ask: impl FnOnce(&mut Wire) -> Result<T, Error>) -> Result<T, Error> {
+    fn ask<T>(&self, ask: impl FnOnce(&mut Client) -> Result<T, Error>) -> Result<T, Error> {
         check_process()?;
         self.connection()?.ask(ask)
     }
@@ -357,54 +375,54 @@ impl Attachment {
 }
 
 impl Connection {
-    fn ask<T>(&mut self, ask: impl FnOnce(&mut Wire) -> Result<T, Error>) -> Result<T, Error> {
-        let wire = self.wire.as_mut().ok_or(Error::NotJoined)?;
+    fn ask<T>(&mut self, ask: impl FnOnce(&mut Client) -> Result<T, Error>) -> Result<T, Error> {
+        let client = self.client.as_mut().ok_or(Error::NotInitialized)?;
         if self.is_lost {
-            return Err(Error::Gone);
+            return Err(Error::Disconnected);
         }
-        let answered = ask(wire);
+        let answered = ask(client);
         self.is_lost = matches!(&answered, Err(Error::Server(error)) if is_fatal(error));
         answered
     }
 }
 
-/// Whether it is unknown after this what the server has heard, or what it says next.
+/// Returns whether, after this error, requests and replies can no longer be matched.
 fn is_fatal(error: &ClientError) -> bool {
     match error {
         ClientError::Io(_) | ClientError::Closed | ClientError::Line(_) | ClientError::Frame(_) => true,
-        // Slurm's plug-in answers a look-up in vain by a reply without a port, for one.
+        // For one, Slurm's plug-in answers a failed look-up with a reply that has no port.
         ClientError::Unexpected { .. } | ClientError::Refused { .. } | ClientError::Unsendable(_) => false,
         ClientError::TooLong(_) | ClientError::Spawn(_) => false,
     }
 }
 
-/// Fails in a child of the process that has joined.
+/// Fails in a child of the process that initialised PMI.
 #[inline]
 fn check_process() -> Result<(), Error> {
-    if forked::is_child() { Err(Error::NotJoined) } else { Ok(()) }
+    if forked::is_child() { Err(Error::NotInitialized) } else { Ok(()) }
 }
 
-/// What is known of a connection that was just opened, its segment mapped.
-fn known_as(opened: Opened, environment: &Environment) -> (Wire, Joined) {
-    let Opened { wire, rank, size, is_spawned, appnum, is_ours, segment } = opened;
-    let joined = Joined {
+/// Maps the segment of a new connection and describes this process as a member of its job.
+fn open_member(opened: OpenedClient, environment: &Environment) -> (Client, Member) {
+    let OpenedClient { client, rank, size, is_spawned, appnum, is_scela, segment } = opened;
+    let member = Member {
         rank,
         size,
         is_spawned,
-        is_ours,
-        protocol: wire.protocol(),
-        // One that cannot be mapped is none: the server answers instead.
+        is_scela,
+        protocol: client.protocol(),
+        // Without a mapping, the server answers all gets.
         segment: segment.and_then(|file| Segment::map(file).ok()),
         environment: environment.clone(),
         name: OnceLock::new(),
         appnum: appnum.map_or_else(OnceLock::new, OnceLock::from),
         maxes: OnceLock::new(),
     };
-    (wire, joined)
+    (client, member)
 }
 
-/// What a cell holds, or is filled with by asking. Two threads may both ask.
-fn known_or<T>(cell: &'static OnceLock<T>, ask: impl FnOnce() -> Result<T, Error>) -> Result<&'static T, Error> {
+/// Returns the value of a cell, which `ask` fills first if it is empty. Two threads may both ask.
+fn cached_or<T>(cell: &'static OnceLock<T>, ask: impl FnOnce() -> Result<T, Error>) -> Result<&'static T, Error> {
     if let Some(known) = cell.get() {
         return Ok(known);
     }
@@ -412,24 +430,25 @@ fn known_or<T>(cell: &'static OnceLock<T>, ask: impl FnOnce() -> Result<T, Error
     Ok(cell.get_or_init(|| asked))
 }
 
-/// Is it there without anybody having put it?
+/// Returns whether the server provides this key rather than a rank.
 fn is_provided(key: &[u8]) -> bool {
     key.starts_with(b"PMI_") || key == b"universeSize"
 }
 
-/// An abort as a server reads it. Who cannot be told learns it from the exit code.
-fn last_words(protocol: Option<Version>, code: i32, message: &[u8]) -> Option<Vec<u8>> {
+/// Encodes an abort request. `None` without a server, or if the message cannot be encoded; the launcher
+/// then learns of the abort from the exit code.
+fn abort_request(protocol: Option<Version>, code: i32, message: &[u8]) -> Option<Vec<u8>> {
     let message = &message[..message.len().min(ABORT_MESSAGE_BYTES_MAX)];
     let message: Vec<u8> = message.iter().map(|&byte| if byte == b'\n' { b' ' } else { byte }).collect();
-    let mut words = Vec::new();
+    let mut request = Vec::new();
     match protocol? {
-        Version::One => v1::command::Command::Abort { code: Some(code), message: &message }.write(&mut words),
+        Version::One => v1::command::Command::Abort { code: Some(code), message: &message }.write(&mut request),
         Version::Two => {
             let abort = v2::command::Command::Abort { code: Some(code), message: message.into() };
-            if !abort.write(&mut words) {
+            if !abort.write(&mut request) {
                 return None;
             }
         }
     }
-    Some(words)
+    Some(request)
 }

@@ -1,26 +1,30 @@
-//! C strings and arrays in, C strings out.
+//! C strings, arrays and result codes: reads arguments, writes outputs, catches panics.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{self, AssertUnwindSafe};
 use std::{ptr, slice};
 
-use pmi::{SpawnRequest, SpawnedJob};
+/// The code for success, in both interfaces.
+pub const SUCCESS: c_int = 0;
+/// The code for an unspecific failure, in both interfaces.
+pub const FAIL: c_int = -1;
 
-use crate::error::Error;
+/// The result of a C function's body; the error is the code to return.
+pub type Outcome<T = ()> = Result<T, c_int>;
 
-/// An argument that is a string.
+/// A string argument.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Text<'a> {
-    /// It is NULL.
+    /// The pointer is NULL.
     Null,
-    /// It is longer than it may be.
+    /// The string is longer than the bound.
     TooLong,
-    /// Its bytes, without the NUL.
+    /// The bytes without the NUL.
     Bytes(&'a [u8]),
 }
 
 impl<'a> Text<'a> {
-    /// The bytes, if there are any to be had.
+    /// Returns the bytes of a string that is neither NULL nor too long.
     pub fn bytes(self) -> Option<&'a [u8]> {
         match self {
             Self::Null | Self::TooLong => None,
@@ -29,7 +33,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// A string of at most `bytes_max` bytes; not more than that is read.
+/// Reads a string of at most `bytes_max` bytes; never reads further than that bound and one byte.
 ///
 /// # Safety
 ///
@@ -39,51 +43,66 @@ pub unsafe fn text<'a>(text: *const c_char, bytes_max: usize) -> Text<'a> {
     if text.is_null() {
         return Text::Null;
     }
-    // SAFETY: reads up to the NUL, which the caller vouches for, and no further.
+    // SAFETY: reads no further than the NUL, up to which the caller guarantees readable memory.
     let bytes = unsafe { libc::strnlen(text, bytes_max + 1) };
     if bytes > bytes_max {
         return Text::TooLong;
     }
-    // SAFETY: so many bytes were just read.
+    // SAFETY: strnlen has just read these bytes.
     Text::Bytes(unsafe { slice::from_raw_parts(text.cast(), bytes) })
 }
 
-/// A string, or its first `bytes_max` bytes; `None` if it is NULL.
+/// Reads a string argument; fails with `null` for NULL, with `too_long` beyond `bytes_max` bytes.
 ///
 /// # Safety
 ///
-/// As for [`text`].
+/// As [`text`].
+#[inline]
+pub unsafe fn argument<'a>(text: *const c_char, bytes_max: usize, null: c_int, too_long: c_int) -> Outcome<&'a [u8]> {
+    // SAFETY: the caller guarantees it.
+    match unsafe { self::text(text, bytes_max) } {
+        Text::Bytes(bytes) => Ok(bytes),
+        Text::Null => Err(null),
+        Text::TooLong => Err(too_long),
+    }
+}
+
+/// Reads the first `bytes_max` bytes of a string; `None` if it is NULL.
+///
+/// # Safety
+///
+/// As [`text`].
 pub unsafe fn text_cut<'a>(text: *const c_char, bytes_max: usize) -> Option<&'a [u8]> {
     if text.is_null() {
         return None;
     }
-    // SAFETY: reads up to the NUL, which the caller vouches for, and no further.
+    // SAFETY: reads no further than the NUL, up to which the caller guarantees readable memory.
     Some(unsafe { slice::from_raw_parts(text.cast(), libc::strnlen(text, bytes_max)) })
 }
 
-/// Whether `text` is the string `expected`.
+/// Returns whether `text` is the string `expected`.
 ///
 /// # Safety
 ///
 /// `text` is not NULL and can be read up to its NUL.
 #[inline]
-pub unsafe fn is(text: *const c_char, expected: &CStr) -> bool {
-    // SAFETY: both have an end.
+pub unsafe fn equals(text: *const c_char, expected: &CStr) -> bool {
+    // SAFETY: both strings are terminated.
     unsafe { libc::strcmp(text, expected.as_ptr()) == 0 }
 }
 
-/// Writes a string, and its NUL, if both fit into a buffer of `room` bytes.
+/// Writes a string and its NUL if both fit into a buffer of `room` bytes; returns whether they did.
 ///
 /// # Safety
 ///
-/// `out` can be written for `room` bytes, and `text` lies elsewhere.
+/// `out` can be written for `room` bytes and does not overlap `text`.
 #[inline]
 #[must_use]
 pub unsafe fn write(text: &[u8], out: *mut c_char, room: c_int) -> bool {
     if usize::try_from(room).unwrap_or(0) <= text.len() {
         return false;
     }
-    // SAFETY: `text` and a NUL fit in there, as was just seen.
+    // SAFETY: the check above shows that `text` and a NUL fit.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr().cast(), out, text.len());
         out.add(text.len()).write(0);
@@ -91,33 +110,58 @@ pub unsafe fn write(text: &[u8], out: *mut c_char, room: c_int) -> bool {
     true
 }
 
-/// Writes as much of a string as fits into a buffer of `room` bytes, with a NUL. Whether that was
-/// all of it.
+/// Writes a string and its NUL into a buffer of `room` bytes; fails with `too_short` if they do not fit.
 ///
 /// # Safety
 ///
-/// As for [`write()`].
+/// As [`write()`].
+#[inline]
+pub unsafe fn copy(text: &[u8], out: *mut c_char, room: c_int, too_short: c_int) -> Outcome {
+    // SAFETY: the caller guarantees it.
+    if unsafe { write(text, out, room) } { Ok(()) } else { Err(too_short) }
+}
+
+/// Writes as much of a string as fits into a buffer of `room` bytes, with a NUL. Returns whether all of
+/// it fitted.
+///
+/// # Safety
+///
+/// As [`write()`].
 pub unsafe fn write_cut(text: &[u8], out: *mut c_char, room: c_int) -> bool {
     let Some(most) = usize::try_from(room).unwrap_or(0).checked_sub(1) else { return false };
     let cut = &text[..text.len().min(most)];
-    // SAFETY: it fits now.
+    // SAFETY: the string has been cut to fit.
     let _ = unsafe { write(cut, out, room) };
     cut.len() == text.len()
 }
 
-/// Writes a number where the caller wants it.
+/// Stores a value in `*out` unless `out` is NULL.
 ///
 /// # Safety
 ///
 /// `out` is NULL or can be written.
 pub unsafe fn store<T>(out: *mut T, value: T) {
     if !out.is_null() {
-        // SAFETY: the caller vouches for it.
+        // SAFETY: the caller guarantees it.
         unsafe { out.write(value) };
     }
 }
 
-/// An array of `count` elements, of none if it is NULL.
+/// Stores what `value` returns in `*out`; fails with `null`, without calling it, if `out` is NULL.
+///
+/// # Safety
+///
+/// `out` is NULL or can be written.
+pub unsafe fn output<T>(out: *mut T, null: c_int, value: impl FnOnce() -> Outcome<T>) -> Outcome {
+    if out.is_null() {
+        return Err(null);
+    }
+    // SAFETY: not NULL, so the caller guarantees it.
+    unsafe { out.write(value()?) };
+    Ok(())
+}
+
+/// Returns the `count` elements of an array; none if it is NULL.
 ///
 /// # Safety
 ///
@@ -126,52 +170,25 @@ pub unsafe fn array<'a, T>(array: *const T, count: usize) -> &'a [T] {
     if array.is_null() || count == 0 {
         return &[];
     }
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { slice::from_raw_parts(array, count) }
 }
 
-/// A number that C has an int for; the largest there is in place of a larger one.
+/// Converts a number to an int; a number that is too large becomes the largest int.
 pub fn int(number: impl TryInto<c_int>) -> c_int {
     number.try_into().unwrap_or(c_int::MAX)
 }
 
-/// Runs the body of a C function: a panic, which is a bug of ours, becomes `failure`.
+/// Runs the body of a C function and turns a panic, which is a bug of ours, into `failure`.
 #[inline]
 pub fn guarded<T>(failure: T, body: impl FnOnce() -> T) -> T {
     panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or(failure)
 }
 
-/// Runs the body of a C function that returns a code. Success and failure without a code of its own
-/// have the same codes in both interfaces.
+/// Runs the body of a C function that returns a code; a panic becomes [`FAIL`].
 #[inline]
-pub fn run(body: impl FnOnce() -> Result<(), c_int>) -> c_int {
+pub fn run(body: impl FnOnce() -> Outcome) -> c_int {
     guarded(FAIL, || body().err().unwrap_or(SUCCESS))
-}
-
-const SUCCESS: c_int = 0;
-const FAIL: c_int = -1;
-
-/// Writes a code for each command of a spawn, as both interfaces have it: the first of its ranks'
-/// codes that is not 0, else whether the spawn as a whole has succeeded.
-///
-/// # Safety
-///
-/// `errors` is NULL or has room for as many ints as there are commands.
-pub unsafe fn write_codes(order: &SpawnRequest, spawned: &Result<SpawnedJob, Error>, errors: *mut c_int) {
-    if errors.is_null() {
-        return;
-    }
-    let (whole, mut rest) = match spawned {
-        Ok(launched) => (SUCCESS, &launched.codes[..]),
-        Err(_) => (FAIL, &[][..]),
-    };
-    for (at, command) in order.commands.iter().enumerate() {
-        let (own, behind) = rest.split_at_checked(command.nprocs as usize).unwrap_or_default();
-        rest = behind;
-        let code = own.iter().copied().find(|&code| code != 0).unwrap_or(whole);
-        // SAFETY: the caller's array has an element for each command.
-        unsafe { errors.add(at).write(code) };
-    }
 }
 
 #[cfg(test)]
@@ -179,14 +196,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_up_to_their_bound() {
-        // SAFETY: literals with an end.
+    fn strings_are_read_up_to_their_bound() {
+        // SAFETY: literals are terminated.
         unsafe {
             assert_eq!(text(ptr::null(), 3), Text::Null);
             assert_eq!(text(c"abc".as_ptr(), 3), Text::Bytes(b"abc"));
             assert_eq!(text(c"abcd".as_ptr(), 3), Text::TooLong);
             assert_eq!(text(c"".as_ptr(), 0), Text::Bytes(b""));
-            assert!(is(c"abc".as_ptr(), c"abc") && !is(c"abcd".as_ptr(), c"abc"));
+            assert!(equals(c"abc".as_ptr(), c"abc") && !equals(c"abcd".as_ptr(), c"abc"));
         }
     }
 
@@ -197,7 +214,7 @@ mod tests {
             // SAFETY: `room` is at most 5.
             assert_eq!(unsafe { write(b"abc", out.as_mut_ptr(), room) }, whole, "room {room}");
             let mut out = [b'.' as c_char; 6];
-            // SAFETY: as above.
+            // SAFETY: as above, `room` is at most 5.
             assert_eq!(unsafe { write_cut(b"abc", out.as_mut_ptr(), room) }, whole, "room {room}");
             assert_eq!(out.map(|byte| byte as u8), cut, "room {room}");
         };
@@ -210,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_does_not_get_through() {
+    fn a_panic_becomes_the_failure_value() {
         assert_eq!(guarded(-1, || 3), 3);
         assert_eq!(guarded(-1, || panic!("a bug")), -1);
     }

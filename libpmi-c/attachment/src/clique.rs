@@ -1,4 +1,4 @@
-//! Which ranks live on one's own node, from `PMI_process_mapping`.
+//! Finds the ranks of one node in `PMI_process_mapping`.
 
 /// A block of the mapping: `ppn` consecutive ranks on each of `count` nodes from `start`.
 #[derive(Copy, Clone, Debug)]
@@ -8,11 +8,12 @@ struct Block {
     ppn: u64,
 }
 
-/// The ranks on the node of `rank`, ascending; `None` if `mapping` cannot be read.
+/// Returns the ranks on the node of `rank` in ascending order; `None` if `mapping` is malformed.
 ///
-/// Ranks that are left when the blocks end begin anew at the first block that starts at node 0, or
-/// else at the first: what MPICH makes of the mappings of other servers. Ours have none left.
-pub(crate) fn ranks_beside(rank: u32, size: u32, mapping: &str) -> Option<Vec<u32>> {
+/// If the blocks cover fewer ranks than there are, the rest start over at the first block that starts
+/// at node 0, or else at the first block. This is how MPICH reads the mappings of other servers;
+/// ScELA's mappings cover all ranks.
+pub(crate) fn ranks_on_same_node(rank: u32, size: u32, mapping: &str) -> Option<Vec<u32>> {
     let blocks = parse(mapping)?;
     let again = blocks.iter().position(|block| block.start == 0).unwrap_or(0);
     let mut runs: Vec<(u64, u32, u32)> = Vec::new();
@@ -51,7 +52,7 @@ mod tests {
 
     #[track_caller]
     fn check(rank: u32, size: u32, mapping: &str, expected: &[u32]) {
-        assert_eq!(ranks_beside(rank, size, mapping).as_deref(), Some(expected));
+        assert_eq!(ranks_on_same_node(rank, size, mapping).as_deref(), Some(expected));
     }
 
     #[test]
@@ -68,13 +69,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mapping_is_none() {
+    fn malformed_mappings_are_rejected() {
         for mapping in
             ["", "(vector)", "(matrix,(0,1,1))", "(vector,[(0,2,1)]x2)", "(vector,(0,0,1))", "(vector,(0,1))"]
         {
-            assert_eq!(ranks_beside(0, 2, mapping), None, "{mapping}");
+            assert_eq!(ranks_on_same_node(0, 2, mapping), None, "{mapping}");
         }
-        assert_eq!(ranks_beside(2, 2, "(vector,(0,1,2))"), None);
+        assert_eq!(ranks_on_same_node(2, 2, "(vector,(0,1,2))"), None);
         check(0, 2, "(vector,(0,4294967295,4294967295))", &[0, 1]);
     }
 }

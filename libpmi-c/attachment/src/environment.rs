@@ -1,4 +1,4 @@
-//! [`Environment`]: what the process was told about PMI when it was started.
+//! [`Environment`]: the PMI variables that the launcher has set for this process.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -6,55 +6,55 @@ use std::os::unix::ffi::OsStringExt;
 
 use thiserror::Error;
 
-/// Where the server is.
+/// How to reach the server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Server {
-    /// Nowhere: the process was not started by a launcher, and is a job of its own.
-    Nobody,
-    /// At the other end of this descriptor (`PMI_FD`).
+pub enum ServerAddress {
+    /// No server: no launcher started the process, which is a job of one rank.
+    Absent,
+    /// Through this inherited descriptor (`PMI_FD`).
     Descriptor(RawFd),
-    /// Behind a port (`PMI_PORT`).
+    /// Over TCP (`PMI_PORT`).
     Port {
-        /// Its host.
+        /// The host name or address.
         host: String,
-        /// Its number.
+        /// The port number.
         port: u16,
     },
 }
 
-/// What the environment says. Parsed whole, before anything is done.
+/// The values of the PMI variables, all parsed before anything is connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Environment {
-    /// Where the server is.
-    pub server: Server,
-    /// `PMI_RANK`, or `PMI_ID`, which is the one that counts on a port.
+    /// How to reach the server.
+    pub server: ServerAddress,
+    /// `PMI_RANK` or `PMI_ID`; with a port, `PMI_ID` takes precedence.
     pub rank: u32,
-    /// `PMI_SIZE`. On a port the server tells it.
+    /// `PMI_SIZE`. With a port, the server sends the size instead.
     pub size: u32,
-    /// `PMI_SPAWNED`: whether the job has a parent.
+    /// `PMI_SPAWNED`: whether another job spawned this one.
     pub is_spawned: bool,
-    /// `PMI_JOBID`, which Slurm's server wants to hear.
+    /// `PMI_JOBID`, which Slurm's server expects in a PMI-2 initialisation.
     pub job: Option<Vec<u8>>,
-    /// The announcement of a segment.
+    /// The announcement of a shared segment.
     pub segment: Option<Vec<u8>>,
 }
 
-/// The environment makes no sense.
+/// Why the PMI variables cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum EnvironmentError {
-    /// A variable is not what it must be.
+    /// A variable does not have the expected form.
     #[error("environment variable {0} has an invalid value")]
     Invalid(&'static str),
-    /// There is a job of several ranks, and no way to its server.
-    #[error("PMI_SIZE says that there are other ranks, but there is neither PMI_FD nor PMI_PORT")]
+    /// The job has several ranks, but no variable names a server.
+    #[error("PMI_SIZE is more than 1, but neither PMI_FD nor PMI_PORT is set")]
     ServerMissing,
-    /// There is a port and no number to present oneself with.
-    #[error("there is PMI_PORT, but no PMI_ID")]
+    /// A port is set, but no number by which the server could identify this rank.
+    #[error("PMI_PORT is set, but PMI_ID is not")]
     IdMissing,
 }
 
 impl Environment {
-    /// From the variables' values.
+    /// Parses the values that `variable` returns.
     pub fn read(variable: impl Fn(&'static str) -> Option<OsString>) -> Result<Self, EnvironmentError> {
         let bytes = |name| variable(name).map(OsString::into_vec).filter(|value| !value.is_empty());
         let text = |name| match bytes(name).map(String::from_utf8) {
@@ -68,26 +68,26 @@ impl Environment {
             Some(_) => Err(EnvironmentError::Invalid(name)),
         };
         let server = if let Some(descriptor) = number("PMI_FD")? {
-            Server::Descriptor(descriptor)
+            ServerAddress::Descriptor(descriptor)
         } else if let Some(text) = text("PMI_PORT")? {
             let parts = text.trim().rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
             let (host, port) = parts.ok_or(EnvironmentError::Invalid("PMI_PORT"))?;
-            Server::Port { host: host.to_owned(), port }
+            ServerAddress::Port { host: host.to_owned(), port }
         } else {
-            Server::Nobody
+            ServerAddress::Absent
         };
         let (rank, id) = (number("PMI_RANK")?, number("PMI_ID")?);
         let size = number("PMI_SIZE")?.unwrap_or(1).unsigned_abs();
         let rank = match server {
-            Server::Nobody if size > 1 => return Err(EnvironmentError::ServerMissing),
-            Server::Nobody => 0,
-            Server::Descriptor(_) => rank.or(id).unwrap_or(0).unsigned_abs(),
-            Server::Port { .. } => id.or(rank).ok_or(EnvironmentError::IdMissing)?.unsigned_abs(),
+            ServerAddress::Absent if size > 1 => return Err(EnvironmentError::ServerMissing),
+            ServerAddress::Absent => 0,
+            ServerAddress::Descriptor(_) => rank.or(id).unwrap_or(0).unsigned_abs(),
+            ServerAddress::Port { .. } => id.or(rank).ok_or(EnvironmentError::IdMissing)?.unsigned_abs(),
         };
-        if matches!(server, Server::Descriptor(_)) && rank >= size {
+        if matches!(server, ServerAddress::Descriptor(_)) && rank >= size {
             return Err(EnvironmentError::Invalid("PMI_RANK"));
         }
-        let size = if server == Server::Nobody { 1 } else { size };
+        let size = if server == ServerAddress::Absent { 1 } else { size };
         let is_spawned = text("PMI_SPAWNED")?.is_some_and(|spawned| spawned.trim() != "0");
         let segment = bytes(pmi::segment::VARIABLE);
         Ok(Self { server, rank, size, is_spawned, job: bytes("PMI_JOBID"), segment })
@@ -106,18 +106,18 @@ mod tests {
     }
 
     fn alone() -> Environment {
-        Environment { server: Server::Nobody, rank: 0, size: 1, is_spawned: false, job: None, segment: None }
+        Environment { server: ServerAddress::Absent, rank: 0, size: 1, is_spawned: false, job: None, segment: None }
     }
 
     #[test]
-    fn nothing_means_alone() {
+    fn without_variables_the_process_is_a_singleton() {
         assert_eq!(read(&[]), Ok(alone()));
         assert_eq!(read(&[("PMI_FD", ""), ("PMI_SIZE", "1"), ("PMI_RANK", "7")]), Ok(alone()));
         assert_eq!(read(&[("PMI_SIZE", "2")]), Err(EnvironmentError::ServerMissing));
     }
 
     #[test]
-    fn a_descriptor_goes_first() {
+    fn a_descriptor_takes_precedence_over_a_port() {
         let all = [
             ("PMI_FD", "10"),
             ("PMI_RANK", "3"),
@@ -128,7 +128,7 @@ mod tests {
             ("SCELA_SEGMENT", "1:5"),
         ];
         let expected = Environment {
-            server: Server::Descriptor(10),
+            server: ServerAddress::Descriptor(10),
             rank: 3,
             size: 4,
             is_spawned: true,
@@ -136,20 +136,20 @@ mod tests {
             segment: Some(b"1:5".to_vec()),
         };
         assert_eq!(read(&all), Ok(expected));
-        let few = Environment { server: Server::Descriptor(5), ..alone() };
+        let few = Environment { server: ServerAddress::Descriptor(5), ..alone() };
         assert_eq!(read(&[("PMI_FD", "5"), ("PMI_SPAWNED", "0")]), Ok(few));
     }
 
     #[test]
     fn a_port_needs_an_id() {
-        let server = Server::Port { host: "::1".into(), port: 4711 };
+        let server = ServerAddress::Port { host: "::1".into(), port: 4711 };
         let expected = Environment { server, rank: 2, ..alone() };
         assert_eq!(read(&[("PMI_PORT", "::1:4711"), ("PMI_ID", "2")]), Ok(expected));
         assert_eq!(read(&[("PMI_PORT", "host:4711")]), Err(EnvironmentError::IdMissing));
     }
 
     #[test]
-    fn nonsense_is_named() {
+    fn errors_name_the_invalid_variable() {
         let invalid = |name| Err(EnvironmentError::Invalid(name));
         assert_eq!(read(&[("PMI_FD", "x")]), invalid("PMI_FD"));
         assert_eq!(read(&[("PMI_FD", "-1")]), invalid("PMI_FD"));

@@ -13,32 +13,32 @@ use crate::environment::EnvironmentError;
 pub enum Error {
     /// PMI is not initialised, is finalised, or was initialised by a parent of this process.
     #[error("PMI is not initialised in this process")]
-    NotJoined,
-    /// The environment says nothing that could be done.
+    NotInitialized,
+    /// The PMI variables cannot be used.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// There is no connection to be had.
+    /// Connecting to the server failed.
     #[error("failed to connect to the PMI server")]
     Connection(#[source] io::Error),
-    /// The server could not be asked, or said no.
+    /// A request could not be sent, or the server refused it.
     #[error(transparent)]
     Server(#[from] ClientError),
-    /// The server went away, or said what nobody understands.
-    #[error("PMI server is gone")]
-    Gone,
-    /// A put that no server would take.
+    /// The server closed the connection, or sent a reply that cannot be parsed.
+    #[error("the PMI server has closed the connection")]
+    Disconnected,
+    /// No server would accept this put.
     #[error("{0}")]
     Put(PutRefusal),
-    /// More was put since the last fence than is held.
+    /// The puts since the last fence exceed the bound.
     #[error("too many bytes put between fences")]
     Full,
-    /// The server cannot do this, or there is none.
-    #[error("the PMI server does not offer this")]
+    /// The server does not support this request, or there is no server.
+    #[error("the PMI server does not support this")]
     Unsupported,
     /// Another thread waits in a fence.
     #[error("another thread waits in a fence")]
     Busy,
-    /// A call before this one has failed by a bug of ours, and left the connection in doubt.
-    #[error("the PMI library has failed before")]
+    /// An earlier call panicked or received an invalid reply, so the state of the connection is unknown.
+    #[error("an earlier failure has left the PMI connection unusable")]
     Broken,
 }

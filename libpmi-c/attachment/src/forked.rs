@@ -1,11 +1,11 @@
-//! Whether this process is a child of the one that initialised PMI, told by a memory read.
+//! Detects, by one memory read, whether this process is a forked child of the one that initialised PMI.
 //!
-//! A child that was forked has a copy of everything: the connection, locks that another thread may
-//! hold at that moment, the state that says "initialised". None of it is the child's: what it said
-//! on the connection would be taken for its parent's words. So each call asks here first.
+//! A forked child has a copy of everything: the connection, locks that another thread may hold at that
+//! moment, and the state that says "initialised". It must use none of them: the server would take its
+//! requests for the parent's. So each call checks this first.
 //!
-//! A page that the kernel wipes in children (`MADV_WIPEONFORK`, Linux 4.14) says it without a
-//! system call, however the child was made. Where there is none, the process id is compared.
+//! A page that the kernel zeroes in children (`MADV_WIPEONFORK`, Linux 4.14) answers without a system
+//! call, however the child was created. On older kernels the process id is compared instead.
 
 use std::ptr;
 use std::sync::Mutex;
@@ -13,16 +13,16 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 /// The page's first byte, or [`NO_PAGE`]; null before [`mark`].
 static MARK: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
-/// Stands for a page where there can be none.
+/// Takes the place of the page where the kernel cannot provide one.
 static NO_PAGE: AtomicU8 = AtomicU8::new(OWNER);
-/// The process that called [`mark`], where there is no page.
+/// The id of the process that called [`mark`]; used without a page only.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 const OWNER: u8 = 1;
 const PAGE_BYTES: usize = 4096;
 
-/// Marks this process as the one whose children are to be told apart. To be called before anything
-/// is locked or connected. Once is enough; in a child it changes nothing.
+/// Records this process as the one whose forked children are detected. Must be called before anything
+/// is locked or connected. Further calls, and calls in a child, change nothing.
 pub(crate) fn mark() {
     static MARKING: Mutex<()> = Mutex::new(());
     if !MARK.load(Ordering::Acquire).is_null() {
@@ -38,20 +38,20 @@ pub(crate) fn mark() {
     }
 }
 
-/// Whether the process that called [`mark`] is an ancestor of this one.
+/// Returns whether the process that called [`mark`] is an ancestor of this one.
 #[inline]
 pub(crate) fn is_child() -> bool {
     let mark = MARK.load(Ordering::Acquire);
     if mark.is_null() {
         return false;
     }
-    // SAFETY: `mark` is `NO_PAGE` or the page of `wiped_page`; both are for ever. Nobody but the
-    // kernel, in a child that has no other thread yet, changes them.
+    // SAFETY: `mark` is `NO_PAGE` or the page of `wiped_page`, and neither is ever freed. Only the
+    // kernel changes them, in a child that has no other thread yet.
     let owner = unsafe { (*mark).load(Ordering::Relaxed) } == OWNER;
     !owner || (ptr::eq(mark, &NO_PAGE) && PROCESS.load(Ordering::Relaxed) != std::process::id())
 }
 
-/// A page that reads [`OWNER`] here and 0 in children.
+/// Maps a page that reads [`OWNER`] here and 0 in forked children.
 fn wiped_page() -> Option<*mut AtomicU8> {
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
@@ -59,7 +59,7 @@ fn wiped_page() -> Option<*mut AtomicU8> {
     if page == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the page was just mapped, is nobody else's, and is not used after it is unmapped.
+    // SAFETY: the page was just mapped, no other code refers to it, and it is not used after munmap.
     unsafe {
         if libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) != 0 {
             libc::munmap(page, PAGE_BYTES);
@@ -75,9 +75,9 @@ fn wiped_page() -> Option<*mut AtomicU8> {
 mod tests {
     use super::*;
 
-    /// What `is_child` says in a child, by its exit code.
-    fn told_by_a_child() -> i32 {
-        // SAFETY: the child reads memory, and leaves without running anything of the parent's.
+    /// Returns what `is_child` returns in a forked child, through the child's exit code.
+    fn is_child_in_a_child() -> i32 {
+        // SAFETY: the child reads memory and calls _exit without running any of the parent's exit handlers.
         unsafe {
             let child = libc::fork();
             assert!(child >= 0, "fork failed");
@@ -91,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn a_child_knows() {
+    fn a_forked_child_is_detected() {
         mark();
         mark();
         assert!(!is_child());
-        assert_eq!(told_by_a_child(), 1);
+        assert_eq!(is_child_in_a_child(), 1);
         assert!(!is_child());
     }
 }

@@ -1,37 +1,36 @@
-//! [`Segment`]: the board that this node's agent shares with its ranks, read where it lies.
+//! [`Segment`]: the board that this node's agent shares with its ranks, read in place.
 //!
-//! The layout, and what the agent promises, is told in [`pmi::segment`]: a log that only grows and
-//! never changes, and two words that do. A look-up takes no lock, makes no system call and allocates
-//! nothing; it reads two words, and then memory that nobody changes.
+//! [`pmi::segment`] documents the layout and the agent's guarantees: a log that only grows and whose
+//! bytes never change, and two words that do change. A look-up takes no lock, makes no system call and
+//! allocates nothing; it loads two words and then reads memory that no process changes.
 //!
 //! # Why this is sound
 //!
-//! Shown for [`Segment::view`], which makes a slice of the log's first `n` bytes.
+//! The argument is for [`Segment::view`], which makes a slice of the first `n` bytes of the log.
 //!
-//! 1. *They are there.* A slice is made only of bytes in front of [`Window::readable`], which is set, once
-//!    `fstat` has said so, to no more than lies both in the file and in the window. The file never
-//!    shrinks: [`Segment::map`] takes none that is not sealed against it. The window is unmapped by
-//!    [`Segment::drop`] only, and slices borrow from the segment.
-//! 2. *They do not change.* `n` was read from the word of publication with acquire semantics, the
-//!    agent stored it there with release semantics after it had written those bytes, and it writes
-//!    no byte of the log twice. So each write to them happened before the slice was made, and none
-//!    comes after. Nobody else can write: the agent seals the file against all writing but through
-//!    its own mapping (`F_SEAL_FUTURE_WRITE`), so that no other rank, however broken, can. That the
-//!    agent keeps its promise is trusted; it is the same user's process, and could stop this one or
-//!    write into it by other means.
-//! 3. *The words.* They are only touched as atomics, here and in the agent, and lie in a page of
-//!    their own, aligned.
-//! 4. *Whatever the bytes are*, [`View`] leaves them in no look-up and ends each one; an agent that
-//!    writes nonsense gets nonsense answers, not a crash.
+//! 1. *The bytes exist.* A slice covers only bytes before [`Window::readable`], which is set, after
+//!    `fstat`, to no more than lies both in the file and in the window. The file never shrinks:
+//!    [`Segment::map`] rejects a file that is not sealed against shrinking. Only [`Segment::drop`]
+//!    unmaps the window, and slices borrow from the segment.
+//! 2. *The bytes do not change.* `n` was loaded from the publication word with acquire semantics. The
+//!    agent stored it with release semantics after writing those bytes, and it writes no byte of the
+//!    log twice. So each write to them happened before the slice was made, and no write comes later. No
+//!    other process can write: the agent seals the file against all writing except through its own
+//!    mapping (`F_SEAL_FUTURE_WRITE`), so that no other rank can write to it, however broken. The agent
+//!    is trusted to keep its guarantees; it runs as the same user, who could stop this process or write
+//!    into its memory by other means.
+//! 3. *The words.* Both sides access them only as atomics, and they lie aligned in a page of their own.
+//! 4. *Arbitrary contents.* A look-up in [`View`] stays within the slice and terminates, whatever the
+//!    bytes are. An agent that writes garbage gets wrong answers, not a crash.
 //!
-//! A larger log is mapped anew, larger. Threads that read in the old window go on there: its bytes
-//! are the same ones, and it stays. [`Segment::view`] sees either window, stored with release
-//! semantics after `readable` was set.
+//! When the log outgrows its window, a larger window is mapped. Threads that read in the old window
+//! continue there: it stays mapped and shows the same bytes. [`Segment::view`] loads either window; a
+//! window is stored with release semantics after its `readable` has been set.
 //!
-//! A release: the word of releases is incremented, with release semantics, after the publication of
-//! what the fence made visible was stored. [`Segment::wait_for_release`] reads it with acquire
-//! semantics, so a `view` after it, in this thread or in one that learns of it from this one, sees
-//! that publication or a later one.
+//! A release increments the release word with release semantics, after the publication of the fence's
+//! entries has been stored. [`Segment::wait_for_release`] loads the word with acquire semantics. So a
+//! later `view`, in this thread or in one that synchronises with it, sees that publication or a newer
+//! one.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -45,17 +44,17 @@ use pmi::segment::{LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, View};
 
 use crate::{futex, socket};
 
-/// At least so much is mapped, which is address space only: most boards never outgrow it.
+/// The least that is mapped. It costs address space only, and most boards never outgrow it.
 const WINDOW_BYTES_MIN: usize = 16 << 20;
 
 /// A segment, mapped read-only.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// To map it anew.
+    /// Needed to map a larger window.
     file: OwnedFd,
-    /// Which file that is.
+    /// The device and inode of the file.
     identity: (u64, u64),
-    /// The newest window; those before it hang from it.
+    /// The newest window, the head of a list of all windows.
     window: AtomicPtr<Window>,
     growing: Mutex<()>,
 }
@@ -65,23 +64,23 @@ pub(crate) struct Segment {
 struct Window {
     base: NonNull<u8>,
     bytes: usize,
-    /// How much of this window is known to lie in the file. An agent makes the file longer than what it
-    /// publishes, so that this seldom has to be looked at anew.
+    /// How much of this window is known to lie in the file. An agent extends the file in larger steps
+    /// than it publishes, so `fstat` is seldom needed again.
     readable: AtomicUsize,
-    /// The one that was used before.
+    /// The window that was used before this one.
     previous: *mut Window,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread. What is shared of it are atomics, and
-// bytes that do not change; `previous` is followed by `drop` only.
+// SAFETY: the mapping belongs to the process, not to a thread. Threads share atomics and bytes that do
+// not change; only `drop` follows `previous`.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Maps the segment behind a descriptor. Fails if it is none, or could shrink.
+    /// Maps the segment of a descriptor. Fails if the file is no segment or could shrink.
     pub(crate) fn map(file: OwnedFd) -> io::Result<Self> {
-        // SAFETY: asks about a descriptor that is open.
+        // SAFETY: only queries an open descriptor.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(io::ErrorKind::InvalidData.into());
@@ -100,40 +99,41 @@ impl Segment {
         Ok(segment)
     }
 
-    /// What tells this segment's file from others.
+    /// Returns the device and inode of the segment's file.
     pub(crate) fn identity(&self) -> (u64, u64) {
         self.identity
     }
 
-    /// All that is published; `None` if the segment cannot tell, and the agent is to be asked.
+    /// Returns everything published; `None` if the segment is incomplete and the agent must be asked.
     #[inline]
     pub(crate) fn view(&self) -> Option<View<'_>> {
         let window = self.window();
         let published = Published::from_word(window.published().load(Ordering::Acquire));
-        // A log of any length ends inside of the address space.
+        // This cannot overflow: `log_bytes` is bounded by the width of its field.
         let is_readable = LOG_AT + published.log_bytes() <= window.readable.load(Ordering::Relaxed);
-        if is_readable && !published.is_closed() { window.view(published) } else { self.view_anew() }
+        if is_readable && !published.is_closed() { window.view(published) } else { self.remap_and_view() }
     }
 
-    /// How many fences were released, to be told to [`Segment::wait_for_release`].
+    /// Returns how many fences have been released; an argument for [`Segment::wait_for_release`].
     pub(crate) fn released(&self) -> u32 {
         self.window().released().load(Ordering::Acquire)
     }
 
-    /// Waits until a fence is released after the `before`th, for at most `timeout`. Whether it was.
+    /// Waits until a fence is released after the `before`th, for at most `timeout`. Returns whether one
+    /// was.
     pub(crate) fn wait_for_release(&self, before: u32, timeout: Duration) -> bool {
         futex::wait(self.window().released(), before, timeout).is_some()
     }
 
     fn window(&self) -> &Window {
-        // SAFETY: always a window of ours, which lives until `drop`.
+        // SAFETY: always a window of this segment, which lives until `drop`.
         unsafe { &*self.window.load(Ordering::Acquire) }
     }
 
-    /// More is published than was known to be there: makes sure of it, and of a window that is
-    /// large enough.
+    /// Handles a log that may be longer than `readable`: checks the file's length, and maps a larger
+    /// window if needed.
     #[cold]
-    fn view_anew(&self) -> Option<View<'_>> {
+    fn remap_and_view(&self) -> Option<View<'_>> {
         let _growing = self.growing.lock().ok()?;
         let mut window = self.window();
         let published = Published::from_word(window.published().load(Ordering::Acquire));
@@ -143,7 +143,7 @@ impl Segment {
         let end = LOG_AT.checked_add(published.log_bytes())?;
         let status = socket::status(self.file.as_raw_fd()).ok()?;
         let file_bytes = usize::try_from(status.st_size).ok()?;
-        // A program that closes all descriptors, whosoever they are, may have another file there now.
+        // A program that closes all descriptors may have opened another file under this number.
         let is_same = identity_of(&status) == self.identity;
         if !is_same || file_bytes < end {
             return None;
@@ -152,12 +152,12 @@ impl Segment {
             let bytes = end.checked_mul(2)?.checked_next_power_of_two()?.max(WINDOW_BYTES_MIN);
             let larger = Window::map(&self.file, bytes, ptr::from_ref(window).cast_mut()).ok()?;
             let larger = Box::into_raw(larger);
-            // SAFETY: just made; it lives until `drop`.
+            // SAFETY: just created; it lives until `drop`.
             window = unsafe { &*larger };
             window.readable.store(file_bytes.min(window.bytes), Ordering::Relaxed);
             self.window.store(larger, Ordering::Release);
         }
-        // The file never gets shorter, so this never falls.
+        // The file never shrinks, so `readable` never decreases.
         window.readable.store(file_bytes.min(window.bytes), Ordering::Relaxed);
         window.view(published)
     }
@@ -171,19 +171,19 @@ impl Drop for Segment {
     fn drop(&mut self) {
         let mut next = *self.window.get_mut();
         while !next.is_null() {
-            // SAFETY: each window was made by `Box::into_raw` and is in this list once; nobody
-            // borrows from the segment any more.
+            // SAFETY: each window comes from `Box::into_raw` and is in this list once; no borrow of the
+            // segment is left.
             let window = unsafe { Box::from_raw(next) };
             next = window.previous;
-            // SAFETY: as above, for the mapping.
+            // SAFETY: as above; the window owned this mapping.
             unsafe { libc::munmap(window.base.as_ptr().cast(), window.bytes) };
         }
     }
 }
 
 impl Window {
-    /// Maps `bytes` of the file, which may be more than it has: what lies behind its end is not
-    /// touched until it has grown.
+    /// Maps `bytes` of the file, which may be more than it has: memory past its end is not read until
+    /// the file has grown.
     fn map(file: &OwnedFd, bytes: usize, previous: *mut Self) -> io::Result<Box<Self>> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
@@ -191,22 +191,22 @@ impl Window {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // The same pages in the core dump of each rank would help nobody.
-        // SAFETY: advice about the mapping that was just made.
+        // Keep the shared pages out of every rank's core dump.
+        // SAFETY: advice about the mapping that was just created.
         unsafe { libc::madvise(base, bytes, libc::MADV_DONTDUMP) };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Box::new(Self { base, bytes, readable: AtomicUsize::new(0), previous }))
     }
 
     fn magic(&self) -> u32 {
-        // SAFETY: in the header, which `Segment::map` has found to be there, and aligned.
+        // SAFETY: aligned and in the header, whose presence `Segment::map` has checked.
         let magic = unsafe { AtomicU32::from_ptr(self.base.as_ptr().cast()) };
         u32::from_le(magic.load(Ordering::Relaxed))
     }
 
     fn released(&self) -> &AtomicU32 {
-        // SAFETY: in the header; aligned, since mappings are; only touched as an atomic. Memory that
-        // can only be read is fine for loads, and there is nothing else done to it here.
+        // SAFETY: in the header, aligned since mappings are, and accessed only as an atomic. A
+        // read-only mapping suffices for loads, and this code does nothing else.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(RELEASED_AT).cast()) }
     }
 
@@ -216,11 +216,11 @@ impl Window {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(PUBLISHED_AT).cast()) }
     }
 
-    /// What `published` says, which was read from the segment and ends within `readable`.
+    /// Returns the log up to `published`, which was loaded from the segment and ends within `readable`.
     #[inline]
     fn view(&self, published: Published) -> Option<View<'_>> {
         let bytes = published.log_bytes();
-        // SAFETY: shown above, in the module's documentation.
+        // SAFETY: see "Why this is sound" in the module's documentation.
         let log = unsafe { slice::from_raw_parts(self.base.as_ptr().add(LOG_AT), bytes) };
         View::new(log, published.directory_at())
     }
@@ -237,25 +237,25 @@ mod tests {
 
     use super::*;
 
-    /// A file in memory with these bytes, sealed or not.
+    /// Creates a memfd with these bytes and seals.
     fn memory(bytes: &[u8], seals: i32) -> File {
-        // SAFETY: a system call that makes a descriptor, which is nobody else's.
+        // SAFETY: memfd_create returns a new descriptor, which no other code owns.
         let file = unsafe {
             let file = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-            assert!(file >= 0, "there is memory");
+            assert!(file >= 0, "memfd_create failed");
             File::from_raw_fd(file)
         };
         file.write_all_at(bytes, 0).unwrap();
-        // SAFETY: changes what may be done to the file that was just made.
-        assert!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0, "sealed");
+        // SAFETY: changes the seals of the file that was just created.
+        assert!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0, "F_ADD_SEALS failed");
         file
     }
 
-    fn again(file: &File) -> OwnedFd {
+    fn duplicate(file: &File) -> OwnedFd {
         file.try_clone().unwrap().into()
     }
 
-    /// A segment with an epoch of one entry, and what is published of it.
+    /// Creates a segment with an epoch of one entry; returns it with its publication word.
     fn segment() -> (File, Published) {
         let epoch = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
         let mut bytes = vec![0; LOG_AT];
@@ -282,17 +282,17 @@ mod tests {
         bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
         assert!(Segment::map(memory(&bytes, libc::F_SEAL_GROW).into()).is_err(), "not sealed");
         assert!(Segment::map(memory(&bytes[1..], libc::F_SEAL_SHRINK).into()).is_err(), "too short");
-        assert!(Segment::map(File::open("/dev/null").unwrap().into()).is_err(), "no memory");
+        assert!(Segment::map(File::open("/dev/null").unwrap().into()).is_err(), "not a memfd");
         let empty = Segment::map(memory(&bytes, libc::F_SEAL_SHRINK).into()).unwrap();
-        assert!(empty.view().is_none(), "nothing is published");
+        assert!(empty.view().is_none(), "nothing has been published");
     }
 
     #[test]
-    fn nothing_is_read_that_is_not_in_the_file() {
+    fn nothing_is_read_past_the_end_of_the_file() {
         let (file, published) = segment();
-        let segment = Segment::map(again(&file)).unwrap();
+        let segment = Segment::map(duplicate(&file)).unwrap();
         assert_eq!(segment.view().unwrap().get(b"key"), Some(&b"value"[..]));
-        // An agent that promises what is not there.
+        // An agent that publishes more than the file has.
         for promised in [1 << 20, 1 << 40, u64::MAX >> 1] {
             publish(&file, promised);
             assert!(segment.view().is_none());
@@ -302,13 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_became_another_file_is_not_mapped() {
+    fn a_descriptor_that_now_refers_to_another_file_is_not_mapped() {
         let (file, published) = segment();
-        let segment = Segment::map(again(&file)).unwrap();
+        let segment = Segment::map(duplicate(&file)).unwrap();
         let other = memory(&[0; 1 << 16], libc::F_SEAL_SHRINK);
-        // SAFETY: what a program does that has closed all descriptors and opened others.
+        // SAFETY: imitates a program that closes all descriptors and opens others.
         unsafe { libc::dup2(other.as_raw_fd(), segment.file.as_raw_fd()) };
-        assert!(segment.view().is_some(), "what is known to be there is");
+        assert!(segment.view().is_some(), "the mapped part stays readable");
         file.set_len(1 << 20).unwrap();
         publish(&file, published.to_word() + 1);
         assert!(segment.view().is_none());

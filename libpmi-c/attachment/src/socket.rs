@@ -6,29 +6,29 @@ use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// A connected stream socket: one that this process was started with, or one of its own.
+/// A connected stream socket, inherited or opened by this process.
 ///
-/// Blocks, whatever flags the descriptor has, since they are shared with other processes. Writing to
-/// a server that has gone is an error, not a SIGPIPE. Descriptors that come with what is read are
-/// kept for [`Socket::take_descriptor`].
+/// Calls block whatever the descriptor's flags are, since other processes share those flags. Writing to
+/// a server that has closed the connection is an error and raises no SIGPIPE. A descriptor that arrives
+/// with the data is stored for [`Socket::take_descriptor`].
 #[derive(Debug)]
 pub(crate) struct Socket {
     descriptor: RawFd,
-    /// The same, if it is to be closed in the end. An inherited one stays as it is: programs after
-    /// this one in the same script speak on it.
+    /// Closes the descriptor on drop if this process opened it. An inherited one stays open: later
+    /// programs in the same script use it.
     _own: Option<OwnedFd>,
     received: Option<OwnedFd>,
 }
 
-/// Room for the one descriptor that is ever sent, and one more.
+/// Room for the one descriptor that ScELA sends, and one more.
 const DESCRIPTORS_MAX: usize = 2;
 
-/// A control message of descriptors, aligned as the kernel wants it.
+/// A buffer for control messages, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
 impl Socket {
-    /// The socket that this process was started with.
+    /// Uses a socket that this process was started with.
     pub(crate) fn inherited(descriptor: RawFd) -> io::Result<Self> {
         if option(descriptor, libc::SO_TYPE)? != libc::SOCK_STREAM {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -36,39 +36,38 @@ impl Socket {
         Ok(Self { descriptor, _own: None, received: None })
     }
 
-    /// A connection to the server's port.
+    /// Connects to the server's port.
     pub(crate) fn connect(host: &str, port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect((host, port))?;
-        // One small request after another, each waited for.
+        // Small requests, each followed by a wait for its reply: Nagle's algorithm would delay them.
         stream.set_nodelay(true)?;
         let own = OwnedFd::from(stream);
         Ok(Self { descriptor: own.as_raw_fd(), _own: Some(own), received: None })
     }
 
-    /// The descriptor, for as long as this lives.
+    /// Returns the descriptor, which is valid while this socket lives.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.descriptor
     }
 
-    /// Whether it can pass descriptors.
+    /// Returns whether the socket can pass descriptors (AF_UNIX).
     pub(crate) fn is_local(&self) -> bool {
         option(self.descriptor, libc::SO_DOMAIN).is_ok_and(|domain| domain == libc::AF_UNIX)
     }
 
-    /// The number by which the kernel knows the socket.
+    /// Returns the inode number of the socket.
     pub(crate) fn inode(&self) -> io::Result<u64> {
         Ok(status(self.descriptor)?.st_ino)
     }
 
-    /// The descriptor that came with what was read.
+    /// Takes the descriptor that arrived with the data.
     pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.received.take()
     }
 
-    fn keep_descriptors(&mut self, message: &libc::msghdr) {
-        // SAFETY: `message` was filled in by the kernel and its control buffer is still there; each
-        // number in an SCM_RIGHTS message is a descriptor that is new in this process and nobody
-        // else's.
+    fn store_descriptors(&mut self, message: &libc::msghdr) {
+        // SAFETY: the kernel has filled in `message`, whose control buffer still exists. Each number in
+        // an SCM_RIGHTS message is a descriptor that is new in this process, so no other code owns it.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(message);
             while !header.is_null() {
@@ -77,7 +76,7 @@ impl Socket {
                     let numbers = libc::CMSG_DATA(header).cast::<RawFd>();
                     for at in 0..bytes / mem::size_of::<RawFd>() {
                         let descriptor = OwnedFd::from_raw_fd(ptr::read_unaligned(numbers.add(at)));
-                        // A second one, which nobody has asked for, is closed here.
+                        // A second descriptor, which was not requested, is closed here.
                         self.received.get_or_insert(descriptor);
                     }
                 }
@@ -93,20 +92,20 @@ impl Read for Socket {
         let mut control = Control([0; 64]);
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
         loop {
-            // SAFETY: all zeros are a message header: null pointers and lengths of 0.
+            // SAFETY: all zeros are a valid header: null pointers and lengths of 0.
             let mut message: libc::msghdr = unsafe { mem::zeroed() };
             message.msg_iov = &raw mut part;
             message.msg_iovlen = 1;
             message.msg_control = (&raw mut control).cast();
             message.msg_controllen = mem::size_of::<Control>() as _;
-            // SAFETY: the header's pointers are to buffers of the lengths given, which live on.
+            // SAFETY: the header points to buffers of the given lengths, which outlive the call.
             let read = unsafe { libc::recvmsg(self.descriptor, &raw mut message, libc::MSG_CMSG_CLOEXEC) };
             match usize::try_from(read) {
                 Ok(read) => {
-                    self.keep_descriptors(&message);
+                    self.store_descriptors(&message);
                     return Ok(read);
                 }
-                Err(_) => after_failure(self.descriptor, libc::POLLIN)?,
+                Err(_) => wait_after_failure(self.descriptor, libc::POLLIN)?,
             }
         }
     }
@@ -119,16 +118,16 @@ impl Write for Socket {
 
     fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         loop {
-            // SAFETY: all zeros are a message header: null pointers and lengths of 0.
+            // SAFETY: all zeros are a valid header: null pointers and lengths of 0.
             let mut message: libc::msghdr = unsafe { mem::zeroed() };
-            // An IoSlice is an iovec, by its documentation.
+            // IoSlice documents that it has the layout of an iovec.
             message.msg_iov = parts.as_ptr().cast_mut().cast();
             message.msg_iovlen = parts.len() as _;
             // SAFETY: the kernel reads the parts, which outlive the call.
             let sent = unsafe { libc::sendmsg(self.descriptor, &raw const message, libc::MSG_NOSIGNAL) };
             match usize::try_from(sent) {
                 Ok(sent) => return Ok(sent),
-                Err(_) => after_failure(self.descriptor, libc::POLLOUT)?,
+                Err(_) => wait_after_failure(self.descriptor, libc::POLLOUT)?,
             }
         }
     }
@@ -138,9 +137,9 @@ impl Write for Socket {
     }
 }
 
-/// What is to be done when a call on a socket has failed: try again at once, or once it is ready
-/// (somebody has made it non-blocking), or give up.
-fn after_failure(descriptor: RawFd, events: i16) -> io::Result<()> {
+/// Handles a failed call on a socket. Returns for a retry after EINTR, or, on a socket that another
+/// process made non-blocking, once it is ready; any other error is final.
+fn wait_after_failure(descriptor: RawFd, events: i16) -> io::Result<()> {
     let error = io::Error::last_os_error();
     match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),
@@ -149,22 +148,22 @@ fn after_failure(descriptor: RawFd, events: i16) -> io::Result<()> {
     }
 }
 
-/// Whether the other end of a connection has gone.
+/// Returns whether the peer has closed the connection.
 pub(crate) fn is_hung_up(descriptor: RawFd) -> bool {
-    let gone = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL;
-    poll(descriptor, libc::POLLRDHUP, 0).is_ok_and(|events| events & gone != 0)
+    let closed = libc::POLLHUP | libc::POLLRDHUP | libc::POLLERR | libc::POLLNVAL;
+    poll(descriptor, libc::POLLRDHUP, 0).is_ok_and(|events| events & closed != 0)
 }
 
-/// Sends what it can without waiting; who calls is about to exit.
-pub(crate) fn send_last_words(descriptor: RawFd, bytes: &[u8]) {
+/// Sends as much as it can without waiting, and ignores errors: the caller is about to exit.
+pub(crate) fn send_without_waiting(descriptor: RawFd, bytes: &[u8]) {
     // SAFETY: the kernel reads `bytes`, which outlive the call.
     unsafe { libc::send(descriptor, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
 }
 
-/// What `fstat` says of a descriptor.
+/// Returns the `fstat` of a descriptor.
 pub(crate) fn status(descriptor: RawFd) -> io::Result<libc::stat> {
     let mut status = mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel writes a whole `stat`, or says that it did not.
+    // SAFETY: fstat writes a whole `stat`, or returns an error.
     unsafe {
         if libc::fstat(descriptor, status.as_mut_ptr()) != 0 {
             return Err(io::Error::last_os_error());
@@ -173,7 +172,7 @@ pub(crate) fn status(descriptor: RawFd) -> io::Result<libc::stat> {
     }
 }
 
-/// The events that are there; waits for them for `timeout_ms`, for ever if that is negative.
+/// Waits up to `timeout_ms` for events and returns them; negative means no timeout.
 fn poll(descriptor: RawFd, events: i16, timeout_ms: i32) -> io::Result<i16> {
     let mut entry = libc::pollfd { fd: descriptor, events, revents: 0 };
     loop {
@@ -188,7 +187,7 @@ fn poll(descriptor: RawFd, events: i16, timeout_ms: i32) -> io::Result<i16> {
     }
 }
 
-/// An option of a socket that is a number; an error if it is no socket.
+/// Returns a socket option that is a number; fails if the descriptor is no socket.
 fn option(descriptor: RawFd, name: i32) -> io::Result<i32> {
     let mut value = 0_i32;
     let mut bytes = mem::size_of_val(&value) as libc::socklen_t;
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn only_stream_sockets_are_taken() {
+    fn only_stream_sockets_are_accepted() {
         let file = File::open("/dev/null").unwrap();
         assert!(Socket::inherited(file.as_raw_fd()).is_err());
         assert!(Socket::inherited(-1).is_err());
@@ -220,12 +219,12 @@ mod tests {
         let socket = Socket::inherited(server.as_raw_fd()).unwrap();
         assert!(socket.is_local());
         drop(socket);
-        // It was not closed.
+        // Dropping an inherited socket does not close it.
         assert!(Socket::inherited(server.as_raw_fd()).is_ok());
     }
 
     #[test]
-    fn a_server_that_has_gone_is_an_error_and_no_signal() {
+    fn writing_to_a_closed_server_is_an_error_and_no_signal() {
         let (server, mut rank) = pair();
         assert!(!is_hung_up(rank.descriptor()));
         drop(server);
@@ -233,14 +232,14 @@ mod tests {
         // SAFETY: no other test of this process depends on SIGPIPE, which Rust's runtime ignores.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         assert_eq!(rank.write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
-        send_last_words(rank.descriptor(), b"x");
+        send_without_waiting(rank.descriptor(), b"x");
         assert_eq!(rank.read(&mut [0; 8]).unwrap(), 0);
     }
 
     #[test]
-    fn a_socket_that_somebody_made_non_blocking_is_waited_for() {
+    fn a_non_blocking_socket_is_polled_until_ready() {
         let (mut server, mut rank) = pair();
-        // SAFETY: changes a flag of a socket of this test.
+        // SAFETY: changes a flag of this test's own socket.
         unsafe { libc::fcntl(rank.descriptor(), libc::F_SETFL, libc::O_NONBLOCK) };
         let large = vec![b'x'; 4 << 20];
         thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Ranks that are threads of this process, each with an attachment of its own, against an agent that
-//! is a thread too: what they see, over the segment and over the wire, in both protocols.
+//! Ranks as threads of this process, each with its own attachment, against an agent thread: in both
+//! protocols, with a shared segment and without.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use attachment::{Attachment, Environment, Error, Joined, Server, Version};
+use attachment::{Attachment, Environment, Error, Member, ServerAddress, Version};
 use pmi::{Conversation, Epoch, JobAttributes, Rank, segment, v1};
 
 mod agent;
@@ -31,9 +31,9 @@ impl Process {
 
     fn on(socket: UnixStream, version: Version, rank: u32, size: u32) -> Self {
         let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
-        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("it is open"));
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).expect("the socket has no inode"));
         let environment = Environment {
-            server: Server::Descriptor(socket.as_raw_fd()),
+            server: ServerAddress::Descriptor(socket.as_raw_fd()),
             rank,
             size,
             is_spawned: false,
@@ -43,30 +43,30 @@ impl Process {
         Self { attachment: Attachment::new(version), environment, socket }
     }
 
-    fn join(&self) -> &'static Joined {
-        self.attachment.join(&self.environment).expect("it joins")
+    fn initialize(&self) -> &'static Member {
+        self.attachment.initialize(&self.environment).expect("initialisation failed")
     }
 
-    fn joined(&self) -> &'static Joined {
-        self.attachment.joined().expect("it has joined")
+    fn member(&self) -> &'static Member {
+        self.attachment.member().expect("the rank is not initialised")
     }
 
     fn put(&self, key: &str, value: &str) {
-        self.attachment.put(self.joined(), key.as_bytes(), value.as_bytes()).expect("it is put");
+        self.attachment.put(self.member(), key.as_bytes(), value.as_bytes()).expect("the put failed");
     }
 
     fn get(&self, key: &str) -> Option<String> {
-        let value = self.attachment.get(self.joined(), key.as_bytes()).expect("it is looked up");
+        let value = self.attachment.get(self.member(), key.as_bytes()).expect("the get failed");
         value.map(|value| String::from_utf8_lossy(&value).into_owned())
     }
 
     fn fence(&self) {
-        self.attachment.fence(self.joined()).expect("it is released");
+        self.attachment.fence(self.member()).expect("the fence failed");
     }
 }
 
-/// Runs ranks in both protocols, with a segment and without.
-fn in_all_ways(size: u32, rank: impl Fn(&Process, u32) + Sync) {
+/// Runs the ranks in both protocols, with a segment and without.
+fn in_all_modes(size: u32, rank: impl Fn(&Process, u32) + Sync) {
     for version in [Version::One, Version::Two] {
         for has_segment in [true, false] {
             let agent = Agent::new(size, has_segment);
@@ -75,9 +75,9 @@ fn in_all_ways(size: u32, rank: impl Fn(&Process, u32) + Sync) {
                     let (agent, rank) = (&agent, &rank);
                     scope.spawn(move || {
                         let process = Process::of(agent, version, number, size);
-                        process.join();
+                        process.initialize();
                         rank(&process, number);
-                        process.attachment.finalize().expect("it finalises");
+                        process.attachment.finalize().expect("finalisation failed");
                     });
                 }
             });
@@ -90,8 +90,8 @@ fn some(value: &str) -> Option<String> {
 }
 
 #[test]
-fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
-    in_all_ways(3, |process, me| {
+fn own_puts_are_visible_at_once_and_those_of_others_after_the_fence() {
+    in_all_modes(3, |process, me| {
         for round in 0..5 {
             let key = |rank: u32| format!("{rank}-{round}");
             process.put(&key(me), "wrong");
@@ -103,23 +103,23 @@ fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
                 assert_eq!(process.get(&key(other)), some(&format!("of {other}")));
             }
             assert_eq!(process.get("shared"), some(&round.to_string()));
-            assert_eq!(process.get("nobody"), None);
+            assert_eq!(process.get("absent"), None);
             process.fence();
         }
     });
 }
 
 #[test]
-fn what_the_agent_provides_is_found() {
-    in_all_ways(2, |process, me| {
-        let (attachment, joined) = (&process.attachment, process.join());
-        assert_eq!((joined.rank(), joined.size(), joined.is_spawned()), (me, 2, false));
-        assert_eq!(attachment.name(joined).unwrap(), c"fake-1_0");
-        assert_eq!(joined.known_name(), Some(c"fake-1_0"));
-        assert_eq!(attachment.appnum(joined).unwrap(), 3);
+fn entries_of_the_agent_are_found() {
+    in_all_modes(2, |process, me| {
+        let (attachment, member) = (&process.attachment, process.initialize());
+        assert_eq!((member.rank(), member.size(), member.is_spawned()), (me, 2, false));
+        assert_eq!(attachment.name(member).unwrap(), c"fake-1_0");
+        assert_eq!(member.known_name(), Some(c"fake-1_0"));
+        assert_eq!(attachment.appnum(member).unwrap(), 3);
         assert_eq!(attachment.universe_size().unwrap(), 16);
-        assert_eq!(attachment.clique(joined).unwrap(), [0, 1]);
-        let maxes = attachment.maxes(joined).unwrap();
+        assert_eq!(attachment.clique(member).unwrap(), [0, 1]);
+        let maxes = attachment.maxes(member).unwrap();
         assert_eq!((maxes.kvsname, maxes.key, maxes.value), (64, 64, 1024));
         assert_eq!(process.get("PMI_process_mapping"), some("(vector,(0,1,2))"));
         assert_eq!(process.get("PARENT"), some("tag#0$"));
@@ -131,8 +131,8 @@ fn what_the_agent_provides_is_found() {
 fn puts_that_no_server_takes_are_refused_before_the_fence() {
     for version in [Version::One, Version::Two] {
         let process = Process::of(&Agent::new(1, true), version, 0, 1);
-        let joined = process.join();
-        let put = |key: &[u8], value: &[u8]| process.attachment.put(joined, key, value);
+        let member = process.initialize();
+        let put = |key: &[u8], value: &[u8]| process.attachment.put(member, key, value);
         assert!(put(&[b'k'; 63], &[b'v'; 1023]).is_ok());
         for refused in [put(&[b'k'; 64], b"v"), put(b"k", &[b'v'; 1024]), put(b"", b"v"), put(b"PMI_x", b"v")] {
             assert!(matches!(refused, Err(Error::Put(_))), "{refused:?}");
@@ -147,11 +147,11 @@ fn puts_that_no_server_takes_are_refused_before_the_fence() {
 }
 
 #[test]
-fn a_closed_log_is_asked_over_the_wire_and_still_releases() {
+fn with_a_closed_log_gets_go_over_the_wire_and_fences_still_release() {
     let agent = Agent::new(2, true);
     let processes = [0, 1].map(|rank| Process::of(&agent, Version::One, rank, 2));
     for process in &processes {
-        process.join();
+        process.initialize();
     }
     agent.publish(Epoch::from_entries([(&b"a"[..], &b"1"[..])]));
     agent.close_log();
@@ -168,33 +168,33 @@ fn a_closed_log_is_asked_over_the_wire_and_still_releases() {
 }
 
 #[test]
-fn a_board_that_outgrows_its_window_is_mapped_anew() {
+fn a_board_that_outgrows_its_window_is_remapped() {
     let agent = Agent::new(1, true);
     let process = Process::of(&agent, Version::One, 0, 1);
-    let joined = process.join();
+    let member = process.initialize();
     let value = [b'v'; 1000];
     let mut first = None;
-    // The fake agent writes its board anew each time: some 100 MB in the end.
+    // This agent writes its board anew each time: some 100 MB in the end.
     for round in 0..6 {
         let keys: Vec<String> = (0..4000).map(|number| format!("{round}-{number}")).collect();
         agent.publish(Epoch::from_entries(keys.iter().map(|key| (key.as_bytes(), &value[..]))));
         for key in keys.iter().step_by(97) {
             assert_eq!(process.get(key).map(|value| value.len()), Some(1000));
         }
-        let got = process.attachment.get(joined, b"0-7").unwrap();
+        let got = process.attachment.get(member, b"0-7").unwrap();
         first.get_or_insert(got.clone());
-        assert!(matches!(got, Some(Cow::Borrowed(_))), "from the segment");
+        assert!(matches!(got, Some(Cow::Borrowed(_))), "not read from the segment");
     }
-    // What was found in the first window is there still.
+    // The value found in the first window is still readable.
     assert_eq!(first.flatten().as_deref(), Some(&value[..]));
 }
 
 #[test]
-fn many_threads_get_while_others_fence() {
+fn threads_get_while_others_are_in_fences() {
     let agent = Agent::new(2, true);
     let processes = [0, 1].map(|rank| Process::of(&agent, Version::One, rank, 2));
     for process in &processes {
-        process.join();
+        process.initialize();
     }
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -216,8 +216,8 @@ fn many_threads_get_while_others_fence() {
                 while !is_over.load(Ordering::Relaxed) {
                     for (rank, seen) in seen.iter_mut().enumerate() {
                         let Some(value) = process.get(&format!("{rank}")) else { continue };
-                        let round: u32 = value.parse().expect("a whole value");
-                        assert!(round >= *seen, "time went back: {round} after {seen}");
+                        let round: u32 = value.parse().expect("a value is torn");
+                        assert!(round >= *seen, "round {round} was read after round {seen}");
                         *seen = round;
                     }
                 }
@@ -229,52 +229,53 @@ fn many_threads_get_while_others_fence() {
 }
 
 #[test]
-fn who_waits_notices_that_the_agent_is_gone() {
+fn a_waiting_rank_notices_that_the_agent_has_disconnected() {
     for version in [Version::One, Version::Two] {
         let agent = Agent::new(2, true);
         let process = Process::of(&agent, version, 0, 2);
-        let joined = process.join();
+        let member = process.initialize();
         thread::scope(|scope| {
-            let waiter = scope.spawn(|| process.attachment.fence(joined));
+            let waiter = scope.spawn(|| process.attachment.fence(member));
             while agent.state().arrived() == 0 {
                 thread::yield_now();
             }
             process.socket.shutdown(std::net::Shutdown::Both).unwrap();
-            assert!(matches!(waiter.join().unwrap(), Err(Error::Gone)));
+            assert!(matches!(waiter.join().unwrap(), Err(Error::Disconnected)));
         });
-        assert!(process.attachment.fence(joined).is_err());
-        assert!(process.attachment.get(joined, b"PARENT").unwrap().is_some(), "what is here stays here");
+        assert!(process.attachment.fence(member).is_err());
+        assert!(process.attachment.get(member, b"PARENT").unwrap().is_some(), "the mapped board is no longer readable");
         assert!(process.attachment.publish(b"s", b"p").is_err());
         assert!(process.attachment.finalize().is_err());
-        assert!(process.attachment.finalize().is_ok(), "once is enough");
+        assert!(process.attachment.finalize().is_ok(), "a second finalisation fails");
     }
 }
 
 #[test]
-fn a_child_is_no_rank_whatever_its_parent_is_about() {
+fn calls_in_a_forked_child_fail_without_blocking() {
     let agent = Agent::new(2, true);
     let process = Process::of(&agent, Version::One, 0, 2);
-    let joined = process.join();
+    let member = process.initialize();
     process.put("k", "v");
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| process.attachment.fence(joined));
+        let waiter = scope.spawn(|| process.attachment.fence(member));
         while agent.state().arrived() == 0 {
             thread::yield_now();
         }
-        // The fencing lock is held by a thread that the child does not have.
+        // The lock of the fence is held by a thread that the child does not have.
         let attachment = &process.attachment;
-        // SAFETY: the child calls what must not block or touch anything of the parent's, and leaves.
+        // SAFETY: the child makes calls that must not block or use anything of the parent's, and then
+        // calls _exit.
         unsafe {
             let child = libc::fork();
             if child == 0 {
                 let fails = [
-                    attachment.joined().is_err(),
-                    attachment.join(&process.environment).is_err(),
+                    attachment.member().is_err(),
+                    attachment.initialize(&process.environment).is_err(),
                     attachment.finalize().is_ok(),
-                    attachment.last_joined().is_err(),
+                    attachment.last_member().is_err(),
                     attachment.universe_size().is_err(),
-                    attachment.fence(joined).is_err(),
-                    attachment.put(joined, b"a", b"b").is_err(),
+                    attachment.fence(member).is_err(),
+                    attachment.put(member, b"a", b"b").is_err(),
                 ];
                 attachment.abort(1, b"no");
                 libc::_exit(fails.iter().position(|&fails| !fails).map_or(0, |at| at as i32 + 1));
@@ -284,28 +285,28 @@ fn a_child_is_no_rank_whatever_its_parent_is_about() {
             assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
         }
         let other = Process::of(&agent, Version::One, 1, 2);
-        other.join();
+        other.initialize();
         other.fence();
         waiter.join().unwrap().unwrap();
         assert_eq!(other.get("k"), some("v"));
     });
-    assert!(agent.state().heard.iter().all(|request| !request.contains("Abort")));
+    assert!(agent.state().requests.iter().all(|request| !request.contains("Abort")));
 }
 
 #[test]
-fn who_has_finalised_may_join_again() {
+fn a_finalised_process_may_initialise_again() {
     for version in [Version::One, Version::Two] {
         let agent = Agent::new(1, true);
         let process = Process::of(&agent, version, 0, 1);
-        let first = process.join();
-        assert!(std::ptr::eq(first, process.join()), "joins once");
+        let first = process.initialize();
+        assert!(std::ptr::eq(first, process.initialize()), "a second call created another member");
         process.put("k", "lost");
         for _ in 0..20 {
             process.attachment.finalize().unwrap();
-            assert!(process.attachment.joined().is_err());
-            assert!(matches!(process.attachment.last_joined(), Ok(Some(last)) if std::ptr::eq(last, first)));
+            assert!(process.attachment.member().is_err());
+            assert!(matches!(process.attachment.last_member(), Ok(Some(last)) if std::ptr::eq(last, first)));
             assert!(process.attachment.universe_size().is_err());
-            assert!(std::ptr::eq(first, process.join()), "nothing is mapped or allocated again");
+            assert!(std::ptr::eq(first, process.initialize()), "the member was created anew");
         }
         assert_eq!(process.get("k"), None);
         process.put("k", "v");
@@ -315,27 +316,27 @@ fn who_has_finalised_may_join_again() {
 }
 
 #[test]
-fn a_process_without_a_launcher_is_a_job_of_its_own() {
+fn a_process_without_a_launcher_is_a_singleton() {
     for version in [Version::One, Version::Two] {
         let attachment = Attachment::new(version);
-        let joined = attachment.join(&Environment::read(|_| None).unwrap()).unwrap();
-        let get = |key: &[u8]| attachment.get(joined, key).unwrap().map(Cow::into_owned);
-        assert_eq!((joined.rank(), joined.size(), joined.is_alone()), (0, 1, true));
-        attachment.put(joined, b"k", b"1").unwrap();
-        attachment.put(joined, b"k", b"2").unwrap();
+        let member = attachment.initialize(&Environment::read(|_| None).unwrap()).unwrap();
+        let get = |key: &[u8]| attachment.get(member, key).unwrap().map(Cow::into_owned);
+        assert_eq!((member.rank(), member.size(), member.is_singleton()), (0, 1, true));
+        attachment.put(member, b"k", b"1").unwrap();
+        attachment.put(member, b"k", b"2").unwrap();
         assert_eq!(get(b"k"), Some(b"2".to_vec()));
-        attachment.fence(joined).unwrap();
+        attachment.fence(member).unwrap();
         assert_eq!(get(b"k"), Some(b"2".to_vec()));
         assert_eq!(get(b"x"), None);
-        assert_eq!(attachment.clique(joined).unwrap(), [0]);
+        assert_eq!(attachment.clique(member).unwrap(), [0]);
         assert_eq!(attachment.universe_size().unwrap(), 1);
-        assert!(attachment.name(joined).unwrap().to_bytes().starts_with(b"singleton_"));
+        assert!(attachment.name(member).unwrap().to_bytes().starts_with(b"singleton_"));
         assert!(matches!(attachment.publish(b"s", b"p"), Err(Error::Unsupported)));
         let ring = attachment.ring(b"me", b"me").unwrap();
         assert_eq!((ring.position, &ring.from_left[..], &ring.from_right[..]), (0, &b"me"[..], &b"me"[..]));
         attachment.node_put(b"shm", b"path").unwrap();
         assert_eq!(attachment.node_get(b"shm", true).unwrap(), Some(b"path".to_vec()));
-        let entries: Vec<_> = attachment.entries(joined).unwrap().filter(|(key, _)| **key == *b"k").collect();
+        let entries: Vec<_> = attachment.entries(member).unwrap().filter(|(key, _)| **key == *b"k").collect();
         assert_eq!(entries, [(Cow::Borrowed(&b"k"[..]), Cow::Borrowed(&b"2"[..]))]);
         attachment.finalize().unwrap();
     }
@@ -346,7 +347,7 @@ fn entries_are_a_snapshot_with_the_newest_values() {
     for (has_segment, is_closed) in [(true, false), (true, true), (false, false)] {
         let agent = Agent::new(1, has_segment);
         let process = Process::of(&agent, Version::One, 0, 1);
-        let joined = process.join();
+        let member = process.initialize();
         for (key, value) in [("a", "1"), ("b", "1")] {
             process.put(key, value);
         }
@@ -358,7 +359,7 @@ fn entries_are_a_snapshot_with_the_newest_values() {
         if is_closed {
             agent.close_log();
         }
-        let entries = process.attachment.entries(joined).unwrap();
+        let entries = process.attachment.entries(member).unwrap();
         process.put("d", "4");
         process.fence();
         let mut entries: Vec<(String, String)> = entries
@@ -371,14 +372,14 @@ fn entries_are_a_snapshot_with_the_newest_values() {
 }
 
 #[test]
-fn names_attributes_and_rings_go_over_the_wire() {
+fn names_attributes_and_rings_work_over_the_wire() {
     let agent = Agent::new(2, true);
     thread::scope(|scope| {
         let ranks = [0, 1].map(|me| {
             let agent = &agent;
             scope.spawn(move || {
                 let process = Process::of(agent, Version::Two, me, 2);
-                process.join();
+                process.initialize();
                 let attachment = &process.attachment;
                 if me == 0 {
                     attachment.publish(b"service", b"port").unwrap();
@@ -386,7 +387,7 @@ fn names_attributes_and_rings_go_over_the_wire() {
                     attachment.node_put(b"shm", b"path").unwrap();
                     assert!(attachment.connect(b"fake-2_0").is_ok());
                     assert!(attachment.connect(b"fake-3_0").is_err());
-                    assert_eq!(attachment.get_elsewhere(b"fake-2_0", -1, b"k").unwrap(), Some(b"theirs".to_vec()));
+                    assert_eq!(attachment.get_from_job(b"fake-2_0", -1, b"k").unwrap(), Some(b"theirs".to_vec()));
                 } else {
                     assert_eq!(attachment.node_get(b"shm", true).unwrap(), Some(b"path".to_vec()));
                     assert_eq!(attachment.node_get(b"none", false).unwrap(), None);
@@ -403,28 +404,28 @@ fn names_attributes_and_rings_go_over_the_wire() {
 }
 
 #[test]
-fn an_abort_is_said_also_while_another_thread_waits() {
+fn an_abort_is_sent_while_another_thread_waits() {
     for (version, has_segment) in [(Version::One, true), (Version::One, false), (Version::Two, true)] {
         let agent = Agent::new(2, has_segment);
         let process = Process::of(&agent, version, 0, 2);
-        let joined = process.join();
+        let member = process.initialize();
         let barrier = Barrier::new(2);
         thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 barrier.wait();
-                process.attachment.fence(joined)
+                process.attachment.fence(member)
             });
             barrier.wait();
             while agent.state().arrived() == 0 {
                 thread::yield_now();
             }
             process.attachment.abort(7, b"two\nwords");
-            assert!(process.attachment.joined().is_err());
-            assert!(process.attachment.finalize().is_ok(), "does not wait");
+            assert!(process.attachment.member().is_err());
+            assert!(process.attachment.finalize().is_ok(), "finalisation waited for the fence");
             if has_segment {
-                // Over the wire an agent reads on only when the fence is over.
-                let said = |line: &String| line.contains("Abort { code: 7, message: \"two words\" }");
-                while !agent.state().heard.iter().any(said) {
+                // Without a segment, the agent reads the next request only after the fence.
+                let is_abort = |line: &String| line.contains("Abort { code: 7, message: \"two words\" }");
+                while !agent.state().requests.iter().any(is_abort) {
                     thread::yield_now();
                 }
             }
@@ -434,12 +435,12 @@ fn an_abort_is_said_also_while_another_thread_waits() {
     }
 }
 
-/// A server as Flux's: PMI-1 only, and no segment.
+/// The server speaks PMI-1 only and has no segment, like Flux's.
 #[test]
-fn libpmi2_falls_back_to_version_1() {
+fn libpmi2_falls_back_to_pmi_1() {
     let (own, theirs) = UnixStream::pair().unwrap();
     let server = thread::spawn(move || {
-        let attributes = JobAttributes {
+        let facts = JobAttributes {
             kvsname: "flux".into(),
             spawner: None,
             size: 1,
@@ -448,7 +449,7 @@ fn libpmi2_falls_back_to_version_1() {
             preputs: Epoch::default(),
             puts_at_once: false,
         };
-        let mut conversation = Conversation::new(Arc::new(attributes), Rank(0), 0);
+        let mut conversation = Conversation::new(Arc::new(facts), Rank(0), 0);
         let (mut lines, mut out) = (BufReader::new(own), Vec::new());
         let mut line = String::new();
         let mut board = pmi::Board::new();
@@ -470,7 +471,7 @@ fn libpmi2_falls_back_to_version_1() {
     });
     let process = Process::on(theirs, Version::Two, 0, 1);
     let process = Process { environment: Environment { segment: None, ..process.environment.clone() }, ..process };
-    let joined = process.join();
+    let member = process.initialize();
     let attachment = &process.attachment;
     process.put("k", "v");
     assert_eq!(process.get("k"), some("v"));
@@ -481,7 +482,7 @@ fn libpmi2_falls_back_to_version_1() {
     assert_eq!(process.get("local::shm"), some("path"));
     assert_eq!(attachment.job_attribute(b"universeSize").unwrap(), Some(b"4".to_vec()));
     assert_eq!(attachment.job_attribute(b"PMI_process_mapping").unwrap(), Some(b"(vector,(0,1,1))".to_vec()));
-    assert_eq!(attachment.clique(joined).unwrap(), [0]);
+    assert_eq!(attachment.clique(member).unwrap(), [0]);
     assert!(matches!(attachment.ring(b"", b""), Err(Error::Unsupported)));
     assert!(matches!(attachment.connect(b"job"), Err(Error::Unsupported)));
     attachment.finalize().unwrap();
@@ -490,7 +491,7 @@ fn libpmi2_falls_back_to_version_1() {
 }
 
 #[test]
-fn ranks_come_by_a_port_too() {
+fn ranks_can_connect_to_a_port() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = thread::spawn(move || {
@@ -500,8 +501,8 @@ fn ranks_come_by_a_port_too() {
             let mut line = String::new();
             lines.read_line(&mut line).unwrap();
             let rank = v1::initack::parse(line.trim_end().as_bytes()).unwrap();
-            let mut conversation = Conversation::new(Arc::new(far_facts()), rank, 0);
-            stream.write_all(&v1::initack::reply(&far_facts(), rank)).unwrap();
+            let mut conversation = Conversation::new(Arc::new(remote_facts()), rank, 0);
+            stream.write_all(&v1::initack::reply(&remote_facts(), rank)).unwrap();
             let mut chunk = [0; 1000];
             while let Ok(read @ 1..) = lines.read(&mut chunk) {
                 let mut out = Vec::new();
@@ -514,24 +515,24 @@ fn ranks_come_by_a_port_too() {
     for version in [Version::One, Version::Two] {
         let attachment = Attachment::new(version);
         let environment = Environment {
-            server: Server::Port { host: "localhost".into(), port },
+            server: ServerAddress::Port { host: "localhost".into(), port },
             rank: 3,
             size: 1,
             is_spawned: false,
             job: None,
             segment: None,
         };
-        let joined = attachment.join(&environment).unwrap();
-        assert_eq!((joined.rank(), joined.size()), (3, 5));
-        assert_eq!(attachment.name(joined).unwrap(), c"port");
-        assert_eq!(attachment.get(joined, b"nothing").unwrap(), None);
-        assert_eq!(attachment.clique(joined).unwrap(), [3], "who does not know is alone");
+        let member = attachment.initialize(&environment).unwrap();
+        assert_eq!((member.rank(), member.size()), (3, 5));
+        assert_eq!(attachment.name(member).unwrap(), c"port");
+        assert_eq!(attachment.get(member, b"nothing").unwrap(), None);
+        assert_eq!(attachment.clique(member).unwrap(), [3], "without a mapping, the clique is the rank alone");
         attachment.finalize().unwrap();
     }
     server.join().unwrap();
 }
 
-fn far_facts() -> JobAttributes {
+fn remote_facts() -> JobAttributes {
     JobAttributes {
         kvsname: "port".into(),
         spawner: None,
@@ -544,11 +545,11 @@ fn far_facts() -> JobAttributes {
 }
 
 #[test]
-fn what_was_announced_for_another_socket_is_not_asked_for() {
+fn a_segment_announced_for_another_socket_is_not_requested() {
     let agent = Agent::new(1, true);
     let mut process = Process::of(&agent, Version::One, 0, 1);
     process.environment.segment = Some(segment::announcement(1).into_bytes());
-    process.join();
+    process.initialize();
     assert_eq!(process.get("PARENT"), some("tag#0$"));
-    assert_eq!(agent.state().heard, ["0: Joined"]);
+    assert_eq!(agent.state().requests, ["0: Joined"]);
 }

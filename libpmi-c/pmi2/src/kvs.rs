@@ -2,14 +2,15 @@
 
 use std::ffi::{c_char, c_int};
 
-use attachment::{Joined, c, limits};
+use attachment::c::{self, Outcome, run};
+use attachment::{Member, limits};
 
 use crate::{
-    ATTACHMENT, Outcome, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_KEY, PMI2_ERR_INVALID_VAL, PMI2_ERR_OTHER, check_room,
-    failed, joined, run, text,
+    ATTACHMENT, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_KEY, PMI2_ERR_INVALID_VAL, PMI2_ERR_OTHER, check_room, failed,
+    member, text,
 };
 
-/// Puts a pair, which this process sees at once and others after the next fence.
+/// Puts a pair. This process sees it at once, other ranks after the next fence.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI2_KVS_Put(key: *const c_char, value: *const c_char) -> c_int {
     run(|| {
@@ -21,17 +22,18 @@ unsafe extern "C" fn PMI2_KVS_Put(key: *const c_char, value: *const c_char) -> c
         if key.is_empty() {
             return Err(PMI2_ERR_OTHER);
         }
-        ATTACHMENT.put(joined()?, key, value).map_err(failed)
+        ATTACHMENT.put(member()?, key, value).map_err(failed)
     })
 }
 
-/// Waits for all ranks of the job, and makes what they put visible.
+/// Waits for all ranks of the job, after which their puts are visible.
 #[unsafe(no_mangle)]
 extern "C" fn PMI2_KVS_Fence() -> c_int {
-    run(|| ATTACHMENT.fence(joined()?).map_err(failed))
+    run(|| ATTACHMENT.fence(member()?).map_err(failed))
 }
 
-/// The value of a key, from the segment if there is one: without lock or system call.
+/// Copies the value of a key. While the shared segment is complete, this takes no lock and makes no
+/// system call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI2_KVS_Get(
     jobid: *const c_char,
@@ -42,21 +44,22 @@ unsafe extern "C" fn PMI2_KVS_Get(
     vallen: *mut c_int,
 ) -> c_int {
     run(|| {
-        // SAFETY: NULL or a string. The key is not used after something was written to `value`.
+        // SAFETY: NULL or a string. The key is not read after the value has been written, so they may
+        // overlap.
         let key = unsafe { text(key, limits::KEY_BYTES_MAX, PMI2_ERR_INVALID_KEY)? };
         check_room(value, maxvalue, PMI2_ERR_INVALID_VAL)?;
-        let joined = joined()?;
+        let member = member()?;
         // SAFETY: NULL or a string.
-        let found = if unsafe { is_own(joined, jobid)? } {
-            ATTACHMENT.get(joined, key)
+        let found = if unsafe { is_own(member, jobid)? } {
+            ATTACHMENT.get(member, key)
         } else {
             // SAFETY: NULL or a string.
             let job = unsafe { text(jobid, limits::JOB_BYTES_MAX, PMI2_ERR_INVALID_ARG)? };
-            ATTACHMENT.get_elsewhere(job, src_pmi_id, key).map(|value| value.map(Into::into))
+            ATTACHMENT.get_from_job(job, src_pmi_id, key).map(|value| value.map(Into::into))
         };
         let found = found.map_err(failed)?.ok_or(PMI2_ERR_OTHER)?;
-        // SAFETY: not NULL, so the caller's buffer of so many bytes, and NULL or a place for an int;
-        // what is found lies in memory of ours.
+        // SAFETY: not NULL, so the caller's buffer of `maxvalue` bytes, and NULL or an int; the value
+        // lies in memory of this library.
         unsafe {
             let is_whole = c::write_cut(&found, value, maxvalue);
             let length = c::int(found.len());
@@ -66,20 +69,20 @@ unsafe extern "C" fn PMI2_KVS_Get(
     })
 }
 
-/// Whether a job's name means this process's own job; NULL and the empty one do.
+/// Returns whether a job's name denotes this process's own job, as NULL and the empty string do.
 ///
 /// # Safety
 ///
 /// `job` is NULL or a string.
 #[inline]
-unsafe fn is_own(joined: &'static Joined, job: *const c_char) -> Outcome<bool> {
+unsafe fn is_own(member: &'static Member, job: *const c_char) -> Outcome<bool> {
     if job.is_null() {
         return Ok(true);
     }
-    let own = match joined.known_name() {
+    let own = match member.known_name() {
         Some(own) => own,
-        None => ATTACHMENT.name(joined).map_err(failed)?,
+        None => ATTACHMENT.name(member).map_err(failed)?,
     };
-    // SAFETY: the caller vouches for it.
-    Ok(unsafe { c::is(job, own) || c::is(job, c"") })
+    // SAFETY: the caller guarantees it.
+    Ok(unsafe { c::equals(job, own) || c::equals(job, c"") })
 }

@@ -1,25 +1,26 @@
 //! libpmi2.so.0: the C interface of PMI-2, over [`attachment::Attachment`].
 //!
-//! `include/pmi2.h` is the contract, also as to what pointers callers may pass; each `SAFETY:` here
-//! leans on it. As in Slurm's library nearly every failure is `PMI2_ERR_OTHER`, and what does not fit
-//! is cut short. A panic, which is a bug of ours, becomes `PMI2_FAIL`.
+//! `include/pmi2.h` is the contract, also for the pointers that callers may pass; each `SAFETY:` comment
+//! relies on it. As in Slurm's library, nearly every failure is `PMI2_ERR_OTHER`, and output that does
+//! not fit is truncated. A panic, which is a bug of ours, becomes `PMI2_FAIL`.
 //!
-//! - [`job`]: beginning and end, who and how many, other jobs, the ring.
+//! - [`job`]: initialisation and finalisation, ranks and sizes, other jobs, the ring.
 //! - [`kvs`]: put, fence and get.
 //! - [`info`]: attributes of node and job.
-//! - [`worlds`]: names and spawn.
+//! - [`names`]: the name service; [`spawn`]: `PMI2_Job_Spawn`.
 
 mod info;
 mod job;
 mod kvs;
-mod worlds;
+mod names;
+mod spawn;
 
 use std::ffi::{c_char, c_int};
 
-use attachment::c::{self, Text, run};
-use attachment::{Attachment, Error, Joined, Version};
+use attachment::c::{self, Outcome};
+use attachment::{Attachment, Error, Member, Version};
 
-/// The process's tie to its server.
+/// The connection of this process to its PMI server.
 static ATTACHMENT: Attachment = Attachment::new(Version::Two);
 
 const PMI2_ERR_INIT: c_int = 1;
@@ -30,36 +31,29 @@ const PMI2_ERR_INVALID_LENGTH: c_int = 8;
 const PMI2_ERR_INVALID_SIZE: c_int = 13;
 const PMI2_ERR_OTHER: c_int = 14;
 
-/// What a function came to, with the code that it fails with.
-type Outcome<T = ()> = Result<T, c_int>;
-
-/// The code for any error.
+/// Returns the code for any error.
 fn failed(_: Error) -> c_int {
     PMI2_ERR_OTHER
 }
 
-/// What is known of this process, if it has initialised PMI.
+/// Returns this process's rank and job; fails unless PMI is initialised.
 #[inline]
-fn joined() -> Outcome<&'static Joined> {
-    ATTACHMENT.joined().map_err(failed)
+fn member() -> Outcome<&'static Member> {
+    ATTACHMENT.member().map_err(failed)
 }
 
-/// An argument that is a string of at most `bytes_max` bytes; `null` is the code for NULL.
+/// Reads a string argument of at most `bytes_max` bytes; `null` is the code for NULL.
 ///
 /// # Safety
 ///
 /// `text` is NULL or a string, which is not changed while the result is used.
 #[inline]
 unsafe fn text<'a>(text: *const c_char, bytes_max: usize, null: c_int) -> Outcome<&'a [u8]> {
-    // SAFETY: the caller vouches for it.
-    match unsafe { c::text(text, bytes_max) } {
-        Text::Bytes(bytes) => Ok(bytes),
-        Text::Null => Err(null),
-        Text::TooLong => Err(PMI2_ERR_OTHER),
-    }
+    // SAFETY: the caller guarantees it.
+    unsafe { c::argument(text, bytes_max, null, PMI2_ERR_OTHER) }
 }
 
-/// Checks a place for a string of `room` bytes; `null` is the code for NULL.
+/// Checks an output buffer of `room` bytes; `null` is the code for NULL.
 #[inline]
 fn check_room(out: *mut c_char, room: c_int, null: c_int) -> Outcome {
     if out.is_null() {

@@ -1,7 +1,7 @@
 //! Links: what a message weighs, how long it takes, and what becomes of it when a link breaks.
 
 use nla::core::{AgentId, Down, Input, ReleaseContent, RootInput, Up, Update};
-use nla::wire::{bytes_on_link, decode, decode_down, encode, encoded_bytes};
+use nla::wire::{Message, bytes_on_link, decode_down};
 use pmi::{Epoch, Keys};
 
 use crate::events::What;
@@ -55,23 +55,23 @@ impl World {
             self.places[from].told_up += 1;
         }
         let to = self.places[from].parent;
-        let encoded = encoded_bytes(&message);
+        let encoded = message.encoded_bytes();
         let bytes = bytes_on_link(encoded) as u64;
         let is_board = message.is_board();
         self.places[from].counted.up.note(is_board, encoded);
-        let message = if self.checked { decode(&encode(&message)).unwrap_or(message) } else { message };
+        let message = if self.checked { Up::decode(&message.encode()).unwrap_or(message) } else { message };
         self.send(from, to, clock, (encoded, bytes), is_board, Body::Up(message));
     }
 
     /// Sends to a child.
     pub(crate) fn send_down(&mut self, from: usize, to: u32, clock: &mut u64, message: Down) {
         self.tally.released += u64::from(matches!(message, Down::Release { .. }));
-        let encoded = encoded_bytes(&message);
+        let encoded = message.encoded_bytes();
         let bytes = bytes_on_link(encoded) as u64;
         let is_board = message.is_board();
         self.places[from].counted.down.note(is_board, encoded);
         let message =
-            if self.checked { decode_down(&encode(&message).into(), |_, _| None).unwrap_or(message) } else { message };
+            if self.checked { decode_down(&message.encode().into(), |_, _| None).unwrap_or(message) } else { message };
         self.send(from, to, clock, (encoded, bytes), is_board, Body::Down(message));
     }
 

@@ -3,10 +3,12 @@
 //! Only what the kernel loads is sent: the headers of an ELF file say how far that reaches, and what debuggers
 //! read lies behind it. The rest is four fifths of a release build.
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 
+use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 
@@ -15,21 +17,40 @@ use super::protocol::Sent;
 /// Bytes that are read at a time.
 const PIECE: usize = 64 * 1024;
 
-/// What this process runs, under a name that says what is in it and whose it is. Reads all of it.
+/// The user that the kernel shows for an owner that a namespace or a file server does not know
+/// (`/proc/sys/kernel/overflowuid` by default): it stands for many users.
+const UNKNOWN_USER: u32 = 65534;
+
+/// Describes the program of this process as it may be sent. Reads all of it.
 pub fn own_program() -> io::Result<Sent> {
-    let (mut hasher, mut size) = (DefaultHasher::new(), 0);
+    let (mut hasher, mut size) = (Sha256::new(), 0);
     let mut file = loaded()?;
     let mut piece = vec![0; PIECE];
     loop {
         match file.read(&mut piece)? {
             0 => break,
             length => {
-                hasher.write(&piece[..length]);
+                hasher.update(&piece[..length]);
                 size += length as u64;
             }
         }
     }
-    Ok(Sent { name: format!(".scela-{}-{:016x}", nix::unistd::getuid(), hasher.finish()), size })
+    Ok(Sent { digest: hex(hasher.finalize()), size })
+}
+
+/// Writes bytes as hexadecimal digits.
+pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The owner of this process's program; none if it cannot be told from other users.
+pub(super) fn owner() -> Option<u32> {
+    let owner = std::fs::metadata("/proc/self/exe").ok()?.uid();
+    (owner != UNKNOWN_USER).then_some(owner)
 }
 
 /// Sends it.
@@ -119,9 +140,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_program_has_the_name_of_its_content() {
-        let (one, other) = (own_program().unwrap(), own_program().unwrap());
-        assert_eq!(one, other);
-        assert!(one.size > 0 && one.name.starts_with(".scela-"));
+    fn the_digest_is_that_of_sha256sum() {
+        let own = own_program().unwrap();
+        let mut bytes = Vec::new();
+        loaded().unwrap().read_to_end(&mut bytes).unwrap();
+        assert_eq!(own.size, bytes.len() as u64);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("loaded");
+        std::fs::write(&path, bytes).unwrap();
+        let said = Command::new("sha256sum").arg(path).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout).split(' ').next(), Some(&*own.digest));
     }
 }

@@ -6,16 +6,28 @@
 //! and becomes it. It does not ask the program first whether it is of this version, which would be a start of it
 //! more: a program knows its version itself, and only if it did not become an agent does a second session look
 //! closely. If the program is not there, the script finds a directory where a file can be executed, asks for the
-//! program and takes it from its input. A program that was sent stays there under a name with its
-//! content's hash, for the next session; only files of one's own are trusted. Where there is no such directory
-//! an interpreter that can make a system call takes it into memory, for this session only. Nothing more is
+//! program and takes it from its input. Where there is no such directory an interpreter that can make a system call
+//! takes it into memory, for this session only. Nothing more is
 //! sent before the script has said its word: a shell may read on beyond the end of what it executes.
 //!
 //! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, and all
 //! tasks read the same input, which is the order, or the program and then the order. Who has the program then
 //! skips it.
+//!
+//! **Other users of the node must not choose what the script runs.** The program found under the launcher's path has
+//! to belong to root, to this user, or to the owner of the program that starts the session, whose code this user runs
+//! already; neither group nor others may write to it. The same holds for every directory above it, sticky ones may be
+//! writable; if it does not hold there, the script runs the descriptor whose owner and mode it has checked.
+//!
+//! The program that was sent is stored in `.scela-UID`, a directory that the script makes with mode 0700, enters, and
+//! only then checks: the working directory has to be this user's, of mode 0700, and the inode that its path names
+//! without following links. From then on relative paths are used, so that whatever happens to the path does no harm.
+//! The file is written under a unique name, opened once as descriptor 9, compared with its SHA-256, renamed for later
+//! sessions, and executed by that descriptor. A stored file passes the same checks each time. If every such name is
+//! taken by another user, a directory of `mktemp -d` is used and removed before the program starts.
 
 use super::agent_channel::NODE;
+use super::program;
 use super::protocol::{RemoteProgram, Sent};
 
 /// The version that a program at the other end has to have, as `scela-run --agent-id` prints it.
@@ -30,13 +42,16 @@ const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or takes it in. Before it come variables: `p` path, `v` anything if it is to be asked for its
-/// version, `m` mark, `i` id, `f` the name of the file if it is sent, `s` its size or nothing if it is not, `a`
-/// anything if it is sent to all, unasked, `c` the number of memfd_create, `n` what errors begin with, `l` label, `t`
-/// dead-time. All of it is read before any of it is done.
+/// version, `m` mark, `i` id, `h` the SHA-256 of the file if it is sent, `s` its size or nothing if it is not, `o` the
+/// owner of the starter's own program, `a` anything if it is sent to all, unasked, `c` the number of memfd_create, `n`
+/// what errors begin with, `l` label, `t` dead-time. All of it is read before any of it is done.
 ///
 /// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
 /// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
 /// shell that has the file open.
+///
+/// `exec` with a redirection is called by `command`: the shell would end if the file could not be opened. Commands get
+/// descriptor 9 as their standard input, since some shells close it on exec.
 const OWN: &str = r#"
 perl='
 use strict;
@@ -75,6 +90,10 @@ while size > 0:
 os.execv("/bin/sh", ["/bin/sh", "-c", then, "/proc/self/fd/%d" % file] + sys.argv[5:])
 '
 held='
+whole "$0" "$6" || {
+  echo "scela: $5, and what arrived in memory is not what was sent" >&2
+  exit 126
+}
 test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
   echo "scela: $5, and in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)" >&2
   exit 126
@@ -82,44 +101,141 @@ test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
 echo "$1 here"
 exec "$0" --guard "$2" "$3" "$4"
 '
+whole='
+whole() {
+  if command -v sha256sum >/dev/null; then
+    x=$(sha256sum <"$1")
+  else
+    x=$("$1" --agent-digest </dev/null)
+  fi 2>/dev/null
+  test "${x%% *}" = "$2"
+}
+'
+eval "$whole"
 interpreter() {
   "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
-  exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
+  exec "$1" "$2" "$3" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h"
 }
 runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
-is() { test -x "$1" && { test -z "$v" || runs "$1"; }; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
 go() { echo "$m here"; exec "$1" --guard "$i" "$l" "$t"; }
 no() { echo "scela: $n$1" >&2; exit 126; }
+back() { cd -P "${b:-/}" || cd -P "$HOME" || cd /; } 2>/dev/null
+opens() { test -f "$1" && test -r "$1" && { command exec 9<"$1"; } 2>/dev/null; }
+safe() {
+  while read -r mode _ owner _; do
+    case $mode in
+    -????-??-* | d????-??-* | d????????[tT]*) ;;
+    *) return 1 ;;
+    esac
+    case $owner in
+    0 | "$u" | "$o") ;;
+    *) return 1 ;;
+    esac
+  done <<END
+$(ls -Lnd "$@" 2>/dev/null)
+END
+}
+fixed() {
+  test ! -h "$p" && x=$(cd -P "${p%/*}/" && pwd -P) || return 1
+  g=${x%/}/${p##*/}
+  set -- "$g" /
+  while test -n "$x"; do
+    set -- "$@" "$x/"
+    x=${x%/*}
+  done
+  safe "$@"
+}
+is() {
+  test -f "$p" && test -x "$p" || return 1
+  fixed || {
+    g=/proc/self/fd/9
+    opens "$p" && safe /dev/stdin <&9
+  } || {
+    e="$p belongs to another user, or others may write to it"
+    return 1
+  }
+  test -z "$v" || runs "$g"
+}
+enters() {
+  test ! -h "$1" && cd -P "$1/." && test -O . || return 1
+  same=
+  while read -r inode mode _ owner _; do
+    case $mode in
+    drwx--[-S]---*) ;;
+    *) return 1 ;;
+    esac
+    test "${same:=$inode $owner}" = "$inode $owner" || return 1
+  done <<END
+$(ls -ndi . "$1")
+END
+}
+drop() {
+  rm -f "$w"
+  cd /
+  rmdir "$r"
+} 2>/dev/null
+has() {
+  test -d "$1/.scela-$u" && enters "$1/.scela-$u" || return 1
+  test ! -h "$f" && opens "$f" && safe /dev/stdin <&9 && whole "$g" "$h" || return 1
+  test -z "$v" || runs "$g"
+}
+room() {
+  enters "$r" || return 1
+  trap 'drop; exit 126' HUP INT TERM
+  w=$(mktemp ./new-XXXXXX) && echo "exit 0" >"$w" && chmod 700 "$w" && "$w" </dev/null && return
+  drop
+  return 1
+}
+own() {
+  r=$1/.scela-$u
+  mkdir -m 700 "$r"
+  room
+}
+unique() {
+  r=$(mktemp -d "$1/.scela-$u-XXXXXX") || return 1
+  f=
+  room
+}
+somewhere() {
+  for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
+    case $d in
+    /*) test -d "$d" && "$1" "$d" && return ;;
+    esac
+  done 2>/dev/null
+  return 1
+}
 scela() {
-  is "$p" && skip && go "$p"
+  u=$(id -u)
+  b=$PWD
   e="there is no $p"
   test -e "$p" && e="$p is not of this version, or cannot be executed"
+  is && skip && go "$g"
   test -n "$s" || no "$e"
   umask 077
-  w=
-  for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
-    test -n "$d" && test -d "$d" || continue
-    test -O "$d/$f" && is "$d/$f" && skip && go "$d/$f"
-    test -z "$w" || continue
-    n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
-    if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
-  done 2>/dev/null
-  if test -z "$w"; then
+  g=/proc/self/fd/9
+  f=./scela-run-$h
+  somewhere has && skip && back && go "$g"
+  somewhere own || somewhere unique || {
+    back
     e="$e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
     interpreter perl -e "$perl"
     for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -c "$python"; done
     no "no place: $e, and neither perl nor python can take it into memory"
-  fi
+  }
   echo "$m need"
-  if head -c "$s" >"$w" && runs "$w"; then
-    k=${w%/*}/$f
-    mv -f "$w" "$k" 2>/dev/null && w=$k
-    go "$w"
+  if ! { head -c "$s" >"$w" && opens "$w" && whole "$g" "$h"; }; then
+    e="$e, and the one that was sent did not arrive whole"
+  elif ! runs "$g"; then
+    e="$e, and the one that was sent does not run there: $(why "$g")"
+  else
+    test -n "$f" && mv -f "$w" "$f" 2>/dev/null || drop
+    trap - HUP INT TERM
+    back
+    go "$g"
   fi
-  e="$e, and the one that was sent does not run there: $(why "$w")"
-  rm -f "$w"
+  drop
   no "$e"
 }
 scela
@@ -164,13 +280,15 @@ fn guard_words(label: &str, dead_ms: &str) -> String {
 }
 
 fn own_script(path: &str, sent: Option<&Sent>, mark: &str, label: &str, dead_ms: &str) -> String {
-    let (name, size) = sent.map(|sent| (sent.name.as_str(), sent.size.to_string())).unwrap_or_default();
+    let (digest, size) = sent.map(|sent| (sent.digest.as_str(), sent.size.to_string())).unwrap_or_default();
+    let owner = program::owner().map(|owner| owner.to_string()).unwrap_or_default();
     let variables = [
         ("p", path),
         ("m", mark),
         ("i", &agent_id()),
-        ("f", name),
+        ("h", digest),
         ("s", &size),
+        ("o", &owner),
         ("c", &MEMFD_CREATE.to_string()),
         ("l", label),
         ("t", dead_ms),
@@ -188,14 +306,20 @@ fn quoted(word: &str) -> String {
 }
 
 #[cfg(test)]
+mod traps;
+
+#[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
+
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::bootstrap::program::tests::install;
 
-    const MARK: &str = "0123456789abcdef";
+    pub(super) const MARK: &str = "0123456789abcdef";
 
     /// Runs the script as a session would, with a directory for the program; what is sent follows when it
     /// is asked for.
@@ -204,26 +328,30 @@ mod tests {
     }
 
     fn session(looks: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+        let mut command = Command::new(COMMAND[0]);
+        command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory);
+        converse(command, &script(program, looks, MARK, "a label", "5000"), file, Some("an order"))
+    }
+
+    /// Gives a shell its script, the file if the script asks for it, and an order if there is one.
+    pub(super) fn converse(mut command: Command, script: &str, file: &[u8], order: Option<&str>) -> Output {
         use std::io::{BufRead, BufReader, Read, Write};
-        let mut child = Command::new(COMMAND[0])
-            .args(&COMMAND[1..])
-            .env("XDG_RUNTIME_DIR", directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        input.write_all(script(program, looks, MARK, "a label", "5000").as_bytes()).unwrap();
+        input.write_all(script.as_bytes()).unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         output.read_line(&mut said).unwrap();
         if said.ends_with("need\n") {
             input.write_all(file).unwrap();
-            output.read_line(&mut said).unwrap();
+            if order.is_some() {
+                output.read_line(&mut said).unwrap();
+            }
         }
         if said.ends_with("here\n") {
-            input.write_all(b"an order").unwrap();
+            // A shell that fails to execute the program ends without reading.
+            let _ = input.write_all(order.unwrap_or_default().as_bytes());
         }
         drop(input);
         output.read_to_string(&mut said).unwrap();
@@ -231,8 +359,23 @@ mod tests {
     }
 
     fn own(path: &Path, file: &[u8]) -> RemoteProgram {
-        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
-        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent) }
+        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent(file)) }
+    }
+
+    pub(super) fn sent(file: &[u8]) -> Sent {
+        Sent { digest: program::hex(Sha256::digest(file)), size: file.len() as u64 }
+    }
+
+    /// The path of a stored program below `directory`, for this user.
+    fn stored(directory: &Path, file: &[u8]) -> PathBuf {
+        let name = format!(".scela-{}/scela-run-{}", nix::unistd::getuid(), sent(file).digest);
+        directory.join(name)
+    }
+
+    /// The paths of all files below `directory`, without its own.
+    pub(super) fn files(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().flatten().map(|entry| entry.path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
     }
 
     /// A program that answers as a scela-run of this version would, or says its words and its input.
@@ -265,9 +408,117 @@ mod tests {
             let output = run(&own, directory.path(), file.as_bytes());
             assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         }
-        let kept: Vec<_> =
-            std::fs::read_dir(directory.path()).unwrap().flatten().map(|kept| kept.file_name()).collect();
-        assert_eq!(kept, [".scela-test-0"]);
+        assert_eq!(files(directory.path()), [stored(directory.path(), program().as_bytes())]);
+    }
+
+    #[test]
+    fn a_stored_program_is_used_only_if_it_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, other) = (program(), "#!/bin/sh\necho other\n");
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        let need = format!("{MARK} need\n{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+        let here = need.split_once('\n').unwrap().1;
+        let path = stored(directory.path(), file.as_bytes());
+        for (said, spoil) in [(&*need, None), (here, Some(other)), (&need, None), (here, Some("")), (&need, None)] {
+            let output = run(&own, directory.path(), file.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+            assert_eq!(files(directory.path()), [&*path]);
+            if let Some(spoil) = spoil {
+                install(&path, spoil.as_bytes());
+            }
+        }
+        // Others may write to the file.
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(&path, 0o777);
+        assert_eq!(String::from_utf8_lossy(&run(&own, directory.path(), file.as_bytes()).stdout), need);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_program_that_is_cut_or_changed_on_its_way_is_refused_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = program();
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        for arrived in [&file[..file.len() - 1], &file.replace("cat;", "tac;")] {
+            let mut command = Command::new(COMMAND[0]);
+            command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory.path());
+            let script = script(&own, false, MARK, "a label", "5000");
+            let output = converse(command, &script, arrived.as_bytes(), None);
+            assert_eq!(output.status.code(), Some(126));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.ends_with("and the one that was sent did not arrive whole\n"), "{said}");
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_program_computes_its_digest_where_there_is_no_sha256sum() {
+        let directory = tempfile::tempdir().unwrap();
+        let tools = directory.path().join("bin");
+        std::fs::create_dir(&tools).unwrap();
+        for tool in ["sh", "cat", "chmod", "head", "id", "ls", "mkdir", "mktemp", "mv", "rm", "rmdir"] {
+            let path = ["/bin", "/usr/bin"].iter().map(|place| Path::new(place).join(tool)).find(|path| path.exists());
+            std::os::unix::fs::symlink(path.unwrap(), tools.join(tool)).unwrap();
+        }
+        let place = directory.path().join("place");
+        std::fs::create_dir(&place).unwrap();
+        // Its digest is only known when it is complete: it reads that from a file.
+        let digest = directory.path().join("digest");
+        let own_digest = format!("test \"$1\" = --agent-digest && exec cat '{}'\n", digest.display());
+        let file = program().replacen('\n', &format!("\n{own_digest}"), 1);
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        let run = |order| {
+            let mut command = Command::new(COMMAND[0]);
+            command.args(&COMMAND[1..]).env("PATH", &tools);
+            command.env("XDG_RUNTIME_DIR", &place);
+            converse(command, &script(&own, true, MARK, "a label", "5000"), file.as_bytes(), order)
+        };
+        std::fs::write(&digest, "another").unwrap();
+        let output = run(None);
+        assert!(String::from_utf8_lossy(&output.stderr).ends_with("did not arrive whole\n"), "{output:?}");
+        std::fs::write(&digest, sent(file.as_bytes()).digest).unwrap();
+        let output = run(Some("an order"));
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("an order"), "{output:?}");
+        assert_eq!(files(&place), [stored(&place, file.as_bytes())]);
+    }
+
+    /// The agent's working directory is the session's, not that of the stored program.
+    #[test]
+    fn the_working_directory_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = program().replace("cat;", "pwd; cat;");
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        for _ in 0..2 {
+            let output = run(&own, directory.path(), file.as_bytes());
+            let here = std::env::current_dir().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.ends_with(&format!(" a label 5000\n{}\nan order", here.display())), "{output:?}");
+        }
+    }
+
+    /// An installation that a group shares: its directory may be writable, its file may not.
+    #[test]
+    fn a_program_that_others_may_write_to_is_not_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("scela-run");
+        install(&path, program().as_bytes());
+        let own = RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: None };
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let ran = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+        for shared in [0o755, 0o775, 0o777, 0o1777] {
+            mode(directory.path(), shared);
+            for looks in [false, true] {
+                let output = session(looks, &own, directory.path(), b"");
+                assert_eq!(String::from_utf8_lossy(&output.stdout), ran, "{shared:o} {output:?}");
+            }
+        }
+        for writable in [0o775, 0o757] {
+            mode(&path, writable);
+            let output = run(&own, directory.path(), b"");
+            assert_eq!(output.status.code(), Some(126));
+            let said = format!("scela: {} belongs to another user, or others may write to it\n", path.display());
+            assert_eq!(String::from_utf8_lossy(&output.stderr), said);
+        }
     }
 
     #[test]
@@ -305,7 +556,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = program();
         let missing = own(Path::new("/nonexistent/scela-run"), b"");
-        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
+        let sent = sent(file.as_bytes());
         // It takes it, then finds it, and reads its order behind it both times.
         for _ in 0..2 {
             let mut command = Command::new(STEP_COMMAND[0]);
@@ -315,8 +566,31 @@ mod tests {
             child.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
             let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
             assert!(said.ends_with(&format!(" here\nrun --guard {} a label 5000\nan order", agent_id())), "{said}");
-            assert!(directory.path().join(&sent.name).exists());
+            assert_eq!(files(directory.path()), [stored(directory.path(), file.as_bytes())]);
         }
+    }
+
+    #[test]
+    fn tasks_on_one_host_take_the_program_at_once() {
+        use std::io::Write;
+        let directory = tempfile::tempdir().unwrap();
+        let file = program();
+        let missing = own(Path::new("/nonexistent/scela-run"), b"");
+        let script = step_script(&missing, Some(&sent(file.as_bytes())), "a label", "5000");
+        let start = || {
+            let mut command = Command::new(STEP_COMMAND[0]);
+            command.arg(STEP_COMMAND[1]).arg(&script).env("XDG_RUNTIME_DIR", directory.path()).env(NODE, "n1");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut tasks: Vec<_> = (0..8).map(|_| start()).collect();
+        for task in &mut tasks {
+            task.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
+        }
+        for task in tasks {
+            let said = String::from_utf8(task.wait_with_output().unwrap().stdout).unwrap();
+            assert!(said.ends_with(&format!(" here\nrun --guard {} a label 5000\nan order", agent_id())), "{said}");
+        }
+        assert_eq!(files(directory.path()), [stored(directory.path(), file.as_bytes())]);
     }
 
     #[test]
@@ -343,5 +617,6 @@ mod tests {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("is not of this version"), "{said}");
         assert!(said.ends_with("and the one that was sent does not run there: no library\n"), "{said}");
+        assert_eq!(files(directory.path()), [path]);
     }
 }

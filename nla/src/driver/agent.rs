@@ -20,7 +20,7 @@ use super::recorder::Recorder;
 use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::bootstrap::agent_shell::Sessions;
+use crate::bootstrap::ChildShells;
 use crate::core::{
     Action, Agent, AgentId, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Subtree, Traffic, Up,
 };
@@ -68,7 +68,7 @@ pub(super) struct Driver {
     pub(super) joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
     /// Where links go over sessions: those to the children.
-    pub(super) sessions: Option<Sessions>,
+    pub(super) sessions: Option<ChildShells>,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
     link_incoming: mpsc::Receiver<(AgentId, LinkEvent)>,
     rank_events: mpsc::Sender<RankEvent>,
@@ -517,7 +517,7 @@ impl Driver {
     fn go_on_sweeping(&mut self) {
         if let Sweep::Killing { since, .. } = self.sweep {
             // Those that carry links to the children are nothing that ranks have left.
-            let spared = |driver: &Self| driver.sessions.as_ref().map(Sessions::processes).unwrap_or_default();
+            let spared = |driver: &Self| driver.sessions.as_ref().map(ChildShells::processes).unwrap_or_default();
             // What they leave behind when they die becomes ours in turn.
             let refused = sys::has_children_but(&spared(self))
                 && sys::kill_children_but(9, &spared(self)) == 0

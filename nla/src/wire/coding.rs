@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::core::{Down, NamespaceId, ReleaseContent, Update};
+use super::decoder::{DecodeError, Decoder};
+use crate::core::{Down, NamespaceId, ReleaseContent, Up, Update};
 
 /// Why bytes are not a message.
 #[derive(Debug, Error)]
@@ -19,7 +20,7 @@ pub enum CodingError {
         /// Its length.
         bytes: usize,
         /// What the decoder says.
-        source: rmp_serde::decode::Error,
+        source: DecodeError,
     },
     /// The entries that it carries are none.
     #[error("entries that cannot be read: {0}")]
@@ -32,30 +33,57 @@ pub enum CodingError {
     TooLong(usize),
 }
 
-/// The bytes of `message`. All of the project's messages can be encoded.
+/// Encodes `message`. All of the project's messages can be encoded.
 pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
-    rmp_serde::to_vec(message).expect("messages are plain data, which rmp-serde can always encode")
+    write(message, Sink::Bytes(Vec::new())).into_bytes()
 }
 
-/// These bytes behind their length, a little-endian u32: a frame.
+/// Prefixes `bytes` with their length, a little-endian u32, to a frame.
 pub fn framed(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
 
-/// How long [`encode`] would make `message`, without the memory for it.
+/// Returns the length of what [`encode`] returns for `message`, without the memory for it.
 pub fn encoded_bytes<M: Serialize>(message: &M) -> usize {
-    let mut count = Count(0);
-    rmp_serde::encode::write(&mut count, message).expect("as in encode");
-    count.0
+    match write(message, Sink::Length(0)) {
+        Sink::Length(length) => length,
+        Sink::Bytes(bytes) => bytes.len(),
+    }
 }
 
-/// Counts what is written to it.
-struct Count(usize);
+fn write<M: Serialize + ?Sized>(message: &M, mut sink: Sink) -> Sink {
+    rmp_serde::encode::write(&mut sink, message).expect("messages are plain data, which rmp-serde can always encode");
+    sink
+}
 
-impl io::Write for Count {
+/// Takes the bytes of an encoded message, or counts them. One type does both, so that the code that encodes a type
+/// of message is compiled once.
+enum Sink {
+    Bytes(Vec<u8>),
+    Length(usize),
+}
+
+impl Sink {
+    fn into_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Length(_) => Vec::new(),
+        }
+    }
+}
+
+impl io::Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
+        self.write_all(bytes)?;
         Ok(bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Bytes(all) => all.extend_from_slice(bytes),
+            Self::Length(length) => *length += bytes.len(),
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -66,25 +94,57 @@ impl io::Write for Count {
 /// Reads one message that fills `bytes` wholly. Never panics, and takes no more memory than some
 /// small multiple of `bytes`.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
-    let mut rest = bytes;
-    let mut decoder = rmp_serde::Deserializer::new(&mut rest);
-    decoder.set_max_depth(32);
-    let message = serde::Deserialize::deserialize(&mut decoder)
-        .map_err(|source| CodingError::Unreadable { bytes: bytes.len(), source })?;
-    match rest.len() {
+    let mut decoder = Decoder::new(bytes);
+    let message =
+        M::deserialize(&mut decoder).map_err(|source| CodingError::Unreadable { bytes: bytes.len(), source })?;
+    match decoder.rest().len() {
         0 => Ok(message),
         more => Err(CodingError::TooLong(more)),
     }
 }
 
+/// Messages that other crates encode and decode: by this trait, that code is compiled once, in this crate. [`encode`]
+/// and [`decode`] are compiled again in each crate that calls them.
+pub trait Message: Sized {
+    /// See [`encode`].
+    fn encode(&self) -> Vec<u8>;
+
+    /// See [`encoded_bytes`].
+    fn encoded_bytes(&self) -> usize;
+
+    /// See [`decode`].
+    fn decode(bytes: &[u8]) -> Result<Self, CodingError>;
+}
+
+macro_rules! messages {
+    ($($message:ty),*) => {$(
+        impl Message for $message {
+            fn encode(&self) -> Vec<u8> {
+                encode(self)
+            }
+
+            fn encoded_bytes(&self) -> usize {
+                encoded_bytes(self)
+            }
+
+            fn decode(bytes: &[u8]) -> Result<Self, CodingError> {
+                decode(bytes)
+            }
+        }
+    )*};
+}
+
+messages!(Up, Down);
+
 /// [`decode`] for what comes down. An epoch, which may be large, is checked but not copied: it stays
 /// a part of `bytes`, or of the launcher's log, of which `in_log` gives the bytes at an offset.
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
-    if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = rmp_serde::from_slice(bytes) {
+    if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = InLog::deserialize(&mut Decoder::new(bytes))
+    {
         let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
         return Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
-    match rmp_serde::from_slice(bytes) {
+    match BorrowedRelease::deserialize(&mut Decoder::new(bytes)) {
         // The epoch is the message's last part: nothing is behind it.
         Ok(BorrowedRelease::Release {
             namespace,
@@ -169,9 +229,8 @@ impl DownEncoder {
                     Update::Epoch(epoch) => epoch.bytes(),
                     Update::Overwritten(keys) => keys.bytes(),
                 };
-                let mut bytes = Vec::with_capacity(news.len() + RELEASE_BYTES);
-                rmp_serde::encode::write(&mut bytes, message).expect("as in encode");
-                let bytes = Bytes::from(bytes);
+                let room = Vec::with_capacity(news.len() + RELEASE_BYTES);
+                let bytes = Bytes::from(write(message, Sink::Bytes(room)).into_bytes());
                 self.release = Some((*namespace, *number, bytes.clone()));
                 bytes
             }

@@ -6,15 +6,17 @@
 //! ([`Sealer`], [`Opener`]). Records multiplex lanes ([`Lane`]), each an ordered stream of
 //! length-prefixed messages; urgent lanes go first, and the lanes that carry output and input have
 //! a window, so that a slow reader at the end of the way slows down who writes, and nothing else.
-//! Messages are rmp-serde. `docs/protocol.md` has it all in one table.
+//! Messages are MessagePack. `docs/protocol.md` has it all in one table.
 
 mod coding;
+mod decoder;
 mod hello;
 mod lane;
 mod record;
 mod recording;
 
-pub use coding::{CodingError, DownEncoder, decode, decode_down, encode, encoded_bytes, framed};
+pub use coding::{CodingError, DownEncoder, Message, decode, decode_down, encode, encoded_bytes, framed};
+pub use decoder::DecodeError;
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,
 };

@@ -1,6 +1,8 @@
 //! [`Entry`]: a key and its value, in one piece of memory that it may share with others.
 
+use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 
@@ -65,6 +67,30 @@ impl Entry {
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Entry({} bytes of key, {} of value)", self.key().len(), self.value().len())
+    }
+}
+
+/// An entry in a table by key: equal keys make equal entries, whatever their values.
+#[derive(Debug)]
+pub(super) struct EntryByKey(pub(super) Entry);
+
+impl PartialEq for EntryByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for EntryByKey {}
+
+impl Hash for EntryByKey {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.key().hash(hasher);
+    }
+}
+
+impl Borrow<[u8]> for EntryByKey {
+    fn borrow(&self) -> &[u8] {
+        self.0.key()
     }
 }
 

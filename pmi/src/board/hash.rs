@@ -1,8 +1,8 @@
-//! The hash of keys, the same on every machine: its results travel inside epochs.
+//! Hashes of keys, the same on every machine: they travel inside epochs.
 //!
-//! Eight bytes at a time by multiplication and shift, ended by MurmurHash3's 64-bit finalizer.
-//! Fast on the short keys of PMI and good enough for a table; it is no defence against somebody who
-//! chooses keys that collide: such a rank slows down its own job.
+//! [`hash`] takes eight bytes at a time by multiplication and shift and ends with MurmurHash3's 64-bit finalizer. It is
+//! fast for the short keys of PMI. It does not defend against keys chosen to collide: a rank that puts such keys only
+//! slows down its own job.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -34,21 +34,10 @@ fn finish(mut state: u64) -> u64 {
     state ^ (state >> 33)
 }
 
-/// A hash of a key for tables whose slots lie side by side: keys that differ in their last byte only,
-/// as those of neighbouring ranks mostly do, are neighbours there. Who looks up one after another finds
-/// the next ones in memory that it has just touched.
-#[inline]
-pub(super) fn hash_clustered(key: &[u8]) -> u64 {
-    match key {
-        [group @ .., last] => hash(group).wrapping_add(u64::from(*last)),
-        [] => 0,
-    }
-}
-
-/// [`hash`] for tables by key.
+/// Builds [`KeyHasher`]s: tables by key use [`hash`].
 pub type KeyBuildHasher = BuildHasherDefault<KeyHasher>;
 
-/// See [`KeyBuildHasher`]. For slices of bytes, and for what hashes as its key does.
+/// Hashes byte slices, and types that hash as their key does, with [`hash`].
 #[derive(Default)]
 pub struct KeyHasher(u64);
 
@@ -58,7 +47,7 @@ impl Hasher for KeyHasher {
         self.0 ^= hash(bytes);
     }
 
-    /// A slice's length, which is in its hash already.
+    /// Ignores a slice's length, which [`hash`] already takes into account.
     #[inline]
     fn write_usize(&mut self, _: usize) {}
 
@@ -68,7 +57,40 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// Two keys with one hash, which takes some arithmetic.
+/// Builds [`ClusteredHasher`]s.
+pub(super) type ClusteredBuildHasher = BuildHasherDefault<ClusteredHasher>;
+
+/// Hashes keys that differ only in their last byte to neighbouring slots of a hashbrown table.
+///
+/// The keys of neighbouring ranks mostly differ only there, and ranks look them up in the order of ranks: the next slots
+/// are then in the cache line just read. hashbrown takes a slot's position from the low bits of a hash and the tag that
+/// tells slots apart from the high 7 bits, so the last byte goes into both.
+#[derive(Default)]
+pub(super) struct ClusteredHasher(u64);
+
+impl Hasher for ClusteredHasher {
+    #[inline]
+    fn write(&mut self, key: &[u8]) {
+        self.0 = match key {
+            [group @ .., last] => {
+                let last = u64::from(*last);
+                hash(group).wrapping_add(last) ^ (last << 57)
+            }
+            [] => 0,
+        };
+    }
+
+    /// Ignores a slice's length, which [`hash`] already takes into account.
+    #[inline]
+    fn write_usize(&mut self, _: usize) {}
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Returns two keys with the same [`hash`].
 #[cfg(test)]
 pub(crate) fn colliding_keys() -> [[u8; 16]; 2] {
     let start = 16_u64.wrapping_mul(MULTIPLIER);
@@ -82,26 +104,33 @@ pub(crate) fn colliding_keys() -> [[u8; 16]; 2] {
     })
 }
 
+/// Returns two keys that a [`ClusteredHasher`] hashes to the same value.
+#[cfg(test)]
+pub(super) fn clustered_colliding_keys() -> [Vec<u8>; 2] {
+    colliding_keys().map(|group| [&group[..], b"x"].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::hash::BuildHasher;
 
     use super::*;
 
     #[test]
-    fn never_changes() {
-        // Golden: agents of one session may be different builds of one version.
+    fn hashes_never_change() {
+        // Golden values: agents of one session may be different builds of one version.
         assert_eq!(hash(b""), 0);
         assert_eq!(hash(b"-bcast-1-0"), 0x50bf_8eeb_6dcd_bcc9);
         assert_eq!(hash(b"PARENT_ROOT_PORT_NAME"), 0x53a5_6806_7aea_babc);
     }
 
     #[test]
-    fn spreads_the_keys_of_mpi_libraries() {
+    fn keys_of_mpi_libraries_spread_over_slots_and_tags() {
         let keys = (0..20_000).map(|rank| format!("-allgather-shm-1-{rank}"));
         let hashes: BTreeSet<u64> = keys.map(|key| hash(key.as_bytes())).collect();
         assert_eq!(hashes.len(), 20_000);
-        // Low bits choose the slot, high bits tell keys in it apart: both must vary.
+        // The low bits choose the slot and the high bits tell keys in it apart, so both must vary.
         let low: BTreeSet<u64> = hashes.iter().map(|hash| hash % 32_768).collect();
         let high: BTreeSet<u64> = hashes.iter().map(|hash| hash >> 32).collect();
         assert!(low.len() > 14_000, "{} of 32768 slots", low.len());
@@ -109,9 +138,27 @@ mod tests {
     }
 
     #[test]
-    fn tells_apart_keys_that_differ_by_trailing_zeros() {
+    fn trailing_zeros_change_the_hash() {
         assert_ne!(hash(b"a"), hash(b"a\0"));
         assert_ne!(hash(b"\0"), hash(b"\0\0"));
         assert_ne!(hash(b"12345678"), hash(b"12345678\0"));
+    }
+
+    #[test]
+    fn colliding_keys_collide() {
+        let [one, other] = colliding_keys();
+        assert_eq!(hash(&one), hash(&other));
+        let [one, other] = clustered_colliding_keys().map(|key| ClusteredBuildHasher::default().hash_one(&key[..]));
+        assert_eq!(one, other);
+    }
+
+    #[test]
+    fn clustered_hashes_of_neighbouring_ranks_differ_in_slot_and_tag() {
+        let clustered = |key: &str| ClusteredBuildHasher::default().hash_one(key.as_bytes());
+        let hashes = [0, 1, 2, 3].map(|rank| clustered(&format!("-allgather-shm-1-12{rank}")));
+        for pair in hashes.windows(2) {
+            assert_eq!((pair[0] + 1) & 0xffff, pair[1] & 0xffff, "the next slot");
+            assert_ne!(pair[0] >> 57, pair[1] >> 57, "another tag");
+        }
     }
 }

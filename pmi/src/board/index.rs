@@ -1,11 +1,12 @@
-//! [`Index`]: finds the entry of a key in a list.
+//! [`Index`]: finds the positions of keys in a list.
 
 /// An open-addressed table of positions in a list that its owner keeps, with linear probing.
 ///
-/// A slot is eight bytes, the tag (the hash's low half) and the position plus one (0: free), and the
-/// tag's low bits are the first slot of a probe. So to find that a key is not there seldom looks at the
-/// list, and to grow never does.
-#[derive(Debug, Default)]
+/// A slot takes eight bytes: the tag, which is the hash's low half, and the position plus one (0: free). The tag's low
+/// bits select the first slot of a probe. So a look-up of a missing key seldom reads the list, and growing never does.
+///
+/// Merging an epoch with a `HashMap` instead takes 1.2 to 2.6 times as long (docs/design/009).
+#[derive(Debug)]
 pub(super) struct Index {
     slots: Vec<(u32, u32)>,
     taken: usize,
@@ -17,13 +18,8 @@ impl Index {
         Self { slots: vec![(0, 0); slots_for(entries)], taken: 0 }
     }
 
-    /// The position of the entry with this hash for which `is_same` holds.
-    pub(super) fn find(&self, hash: u64, is_same: impl Fn(usize) -> bool) -> Option<usize> {
-        let slot = self.slot(tag_of(hash), is_same).ok()?;
-        Some(self.slots[slot].1 as usize - 1)
-    }
-
-    /// [`Index::find`], or `None` after noting the key at position `new`.
+    /// Returns the position of the entry with this hash for which `is_same` holds, or inserts `new` as its position and
+    /// returns `None`.
     pub(super) fn find_or_insert(&mut self, hash: u64, is_same: impl Fn(usize) -> bool, new: usize) -> Option<usize> {
         if slots_for(self.taken + 1) > self.slots.len() {
             self.grow();
@@ -31,7 +27,7 @@ impl Index {
         match self.slot(tag_of(hash), is_same) {
             Ok(slot) => Some(self.slots[slot].1 as usize - 1),
             Err(free) => {
-                // Fewer than 2^32: each entry takes more than one of an epoch's 4 GiB.
+                // Positions are below 2^32: each entry takes more than one of an epoch's 4 GiB.
                 self.slots[free] = (tag_of(hash), new as u32 + 1);
                 self.taken += 1;
                 None
@@ -39,54 +35,18 @@ impl Index {
         }
     }
 
-    /// Takes out the entry with this hash for which `is_same` holds: its position.
-    pub(super) fn remove(&mut self, hash: u64, is_same: impl Fn(usize) -> bool) -> Option<usize> {
-        let mut free = self.slot(tag_of(hash), is_same).ok()?;
-        let position = self.slots[free].1 as usize - 1;
-        let mask = self.slots.len() - 1;
-        let mut slot = free;
-        loop {
-            slot = (slot + 1) & mask;
-            let (tag, taken) = self.slots[slot];
-            if taken == 0 {
-                break;
-            }
-            // It moves up where its own probe passes the freed slot.
-            let probed = slot.wrapping_sub(self.first(tag)) & mask;
-            if probed >= slot.wrapping_sub(free) & mask {
-                self.slots[free] = self.slots[slot];
-                free = slot;
-            }
-        }
-        self.slots[free] = (0, 0);
-        self.taken -= 1;
-        Some(position)
-    }
-
-    /// The entry with this hash at position `from` lies at position `to` now.
-    pub(super) fn on_moved(&mut self, hash: u64, from: usize, to: usize) {
-        if let Ok(slot) = self.slot(tag_of(hash), |position| position == from) {
-            self.slots[slot].1 = to as u32 + 1;
-        }
-    }
-
-    /// The slot of the entry with this tag for which `is_same` holds, or the free one where it would be.
-    /// No slots at all have no free one.
+    /// Returns the slot of the entry with this tag for which `is_same` holds, or the free slot where it would be.
     fn slot(&self, tag: u32, is_same: impl Fn(usize) -> bool) -> Result<usize, usize> {
-        let mask = self.slots.len().wrapping_sub(1);
-        let mut slot = self.first(tag);
+        // The number of slots is a power of two.
+        let mask = self.slots.len() - 1;
+        let mut slot = tag as usize & mask;
         loop {
-            match self.slots.get(slot) {
-                None | Some((_, 0)) => return Err(slot),
-                Some((found, position)) if *found == tag && is_same(*position as usize - 1) => return Ok(slot),
-                Some(_) => slot = (slot + 1) & mask,
+            match self.slots[slot] {
+                (_, 0) => return Err(slot),
+                (found, position) if found == tag && is_same(position as usize - 1) => return Ok(slot),
+                _ => slot = (slot + 1) & mask,
             }
         }
-    }
-
-    fn first(&self, tag: u32) -> usize {
-        // The number of slots is a power of two.
-        tag as usize & self.slots.len().wrapping_sub(1)
     }
 
     fn grow(&mut self) {
@@ -101,7 +61,7 @@ impl Index {
     }
 }
 
-/// At least 3/2 of the entries, so that there is always a free one to end a probe at.
+/// The number of slots for so many entries: at least 3/2 of them, so that a free slot ends each probe.
 fn slots_for(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
 }
@@ -112,17 +72,6 @@ fn tag_of(hash: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn an_empty_one_takes_no_memory_and_finds_nothing() {
-        let mut index = Index::default();
-        assert_eq!(index.find(7, |_| true), None);
-        assert_eq!(index.remove(7, |_| true), None);
-        index.on_moved(7, 0, 1);
-        assert_eq!(index.slots.capacity(), 0);
-    }
-
     mod properties {
         use proptest::collection::vec;
         use proptest::prelude::*;
@@ -130,28 +79,19 @@ mod tests {
         use super::super::*;
 
         proptest! {
-            /// Steps are keys to be inserted, or where they are there to be removed. Few tags, so that
-            /// probes are long, and round the table's end.
+            /// Few tags make long probes, also around the table's end.
             #[test]
-            fn behaves_as_a_list_that_is_searched(keys in vec(0_u64..40, 0..200)) {
+            fn behaves_like_a_linear_search(keys in vec(0_u64..40, 0..200), room in 0_usize..9) {
                 let hash = |key: u64| (((key % 3) << 29) | (key % 8)).wrapping_sub(4);
-                let (mut index, mut list) = (Index::default(), Vec::new());
+                let (mut index, mut list) = (Index::for_entries(room), Vec::new());
                 for key in keys {
-                    let at = list.iter().position(|known| *known == key);
-                    prop_assert_eq!(index.find(hash(key), |at| list[at] == key), at);
-                    if let Some(at) = at {
-                        prop_assert_eq!(index.find_or_insert(hash(key), |at| list[at] == key, list.len()), Some(at));
-                        prop_assert_eq!(index.remove(hash(key), |at| list[at] == key), Some(at));
-                        list.swap_remove(at);
-                        if let Some(moved) = list.get(at) {
-                            index.on_moved(hash(*moved), list.len(), at);
-                        }
-                    } else {
-                        prop_assert_eq!(index.find_or_insert(hash(key), |at| list[at] == key, list.len()), None);
+                    let known = list.iter().position(|known| *known == key);
+                    prop_assert_eq!(index.find_or_insert(hash(key), |at| list[at] == key, list.len()), known);
+                    if known.is_none() {
                         list.push(key);
                     }
                     for (at, key) in list.iter().enumerate() {
-                        prop_assert_eq!(index.find(hash(*key), |at| list[at] == *key), Some(at));
+                        prop_assert_eq!(index.find_or_insert(hash(*key), |at| list[at] == *key, list.len()), Some(at));
                     }
                 }
             }

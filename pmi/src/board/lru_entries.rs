@@ -1,140 +1,78 @@
-//! [`LruEntries`]: the entries of a board that were used last.
+//! [`LruEntries`]: the least recently used entries of a board are evicted first.
 
-use super::entry::Entry;
-use super::hash::hash_clustered;
-use super::index::Index;
+use std::num::NonZeroUsize;
 
-/// No place: there is none older, or newer.
-const NONE: u32 = u32::MAX;
+use lru::LruCache;
 
-/// At most so many entries, of each key one: the least recently used one makes room.
+use super::entry::{Entry, EntryByKey};
+use super::hash::ClusteredBuildHasher;
+
+/// A cache of at most a fixed number of entries, one per key, which evicts the least recently used one.
 ///
-/// Entries lie in a list in which the newest takes the oldest one's place. Those that came one after
-/// another are neighbours: who fills it beyond its bound walks through memory, and allocates none.
+/// Memory grows with the entries that are cached, not with the bound.
 #[derive(Debug)]
 pub struct LruEntries {
-    nodes: Vec<Node>,
-    index: Index,
-    newest: u32,
-    oldest: u32,
-    entries_max: usize,
-    /// Of all entries together.
+    entries: LruCache<EntryByKey, (), ClusteredBuildHasher>,
+    /// The length of all keys and values together.
     bytes: usize,
 }
 
-#[derive(Debug)]
-struct Node {
-    entry: Entry,
-    newer: u32,
-    older: u32,
-}
-
 impl LruEntries {
-    /// None yet, and never more than `entries_max`, which is at least 1. Makes no room for them before
-    /// they come.
+    /// An empty cache for up to `entries_max` entries; 0 is taken as 1.
     pub fn new(entries_max: u32) -> Self {
-        let entries_max = entries_max.clamp(1, NONE - 1) as usize;
-        Self { nodes: Vec::new(), index: Index::default(), newest: NONE, oldest: NONE, entries_max, bytes: 0 }
+        // `with_hasher` would allocate a table for the bound, which may be far more than is ever cached.
+        let mut entries = LruCache::unbounded_with_hasher(ClusteredBuildHasher::default());
+        entries.resize(NonZeroUsize::new(entries_max as usize).unwrap_or(NonZeroUsize::MIN));
+        Self { entries, bytes: 0 }
     }
 
-    /// The entry of a key, which is the newest from now on.
+    /// Returns the entry of a key and marks it as the most recently used one.
     pub fn get(&mut self, key: &[u8]) -> Option<&Entry> {
-        let at = self.index.find(hash_clustered(key), |at| self.nodes[at].entry.key() == key)?;
-        if self.newest as usize != at {
-            self.unlink(at);
-            self.link(at);
-        }
-        Some(&self.nodes[at].entry)
+        self.entries.get_key_value(key).map(|(EntryByKey(entry), ())| entry)
     }
 
-    /// Keeps an entry as the newest, in place of an older one of its key. What had to make room for it,
-    /// if something had to.
+    /// Caches an entry as the most recently used one, in place of an older one of the same key.
+    ///
+    /// Returns the entry of another key that was evicted to make room.
     pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
         self.bytes += entry.bytes_len();
-        if self.get(entry.key()).is_some() {
-            let before = std::mem::replace(&mut self.nodes[self.newest as usize].entry, entry);
-            self.bytes -= before.bytes_len();
+        let (returned, ()) = self.entries.push(EntryByKey(entry), ())?;
+        // `push` never replaces a key. If this one was cached, it returns the new entry, else the evicted one.
+        let is_cached = self.entries.peek_mru().is_some_and(|(newest, ())| *newest == returned);
+        if is_cached {
+            self.remove(returned.0.key());
+            self.entries.push(returned, ());
             return None;
         }
-        let hash = hash_clustered(entry.key());
-        if self.nodes.len() < self.entries_max {
-            let at = self.nodes.len();
-            self.index.find_or_insert(hash, |_| false, at);
-            self.nodes.push(Node { entry, newer: NONE, older: NONE });
-            self.link(at);
-            return None;
-        }
-        let at = self.oldest as usize;
-        self.index.remove(hash_clustered(self.nodes[at].entry.key()), |known| known == at);
-        self.index.find_or_insert(hash, |_| false, at);
-        self.unlink(at);
-        self.link(at);
-        let oldest = std::mem::replace(&mut self.nodes[at].entry, entry);
-        self.bytes -= oldest.bytes_len();
-        Some(oldest)
+        self.bytes -= returned.0.bytes_len();
+        Some(returned.0)
     }
 
-    /// Lets go of the entry of a key.
+    /// Removes the entry of a key.
     pub fn remove(&mut self, key: &[u8]) {
-        let Self { nodes, index, .. } = self;
-        let Some(at) = index.remove(hash_clustered(key), |at| nodes[at].entry.key() == key) else { return };
-        self.unlink(at);
-        self.bytes -= self.nodes.swap_remove(at).entry.bytes_len();
-        if let Some(Node { entry, newer, older }) = self.nodes.get(at) {
-            let (newer, older) = (*newer, *older);
-            self.index.on_moved(hash_clustered(entry.key()), self.nodes.len(), at);
-            *self.older_of(newer) = at as u32;
-            *self.newer_of(older) = at as u32;
+        if let Some((EntryByKey(entry), ())) = self.entries.pop_entry(key) {
+            self.bytes -= entry.bytes_len();
         }
     }
 
-    /// How many entries there are.
+    /// Returns the number of cached entries.
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether no entry is cached.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.entries.is_empty()
     }
 
-    /// How many there can be.
+    /// Returns the number of entries from which on one is evicted for each new one.
     pub fn entries_max(&self) -> usize {
-        self.entries_max
+        self.entries.cap().get()
     }
 
-    /// How long the keys and values of all entries are together.
+    /// Returns the length of all cached keys and values together.
     pub fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Puts a node that is in no order before the newest one.
-    fn link(&mut self, at: usize) {
-        let before = std::mem::replace(&mut self.newest, at as u32);
-        *self.newer_of(before) = at as u32;
-        (self.nodes[at].newer, self.nodes[at].older) = (NONE, before);
-    }
-
-    fn unlink(&mut self, at: usize) {
-        let (newer, older) = (self.nodes[at].newer, self.nodes[at].older);
-        *self.older_of(newer) = older;
-        *self.newer_of(older) = newer;
-    }
-
-    /// What says which one is older than this; than none, the newest.
-    fn older_of(&mut self, at: u32) -> &mut u32 {
-        match self.nodes.get_mut(at as usize) {
-            Some(node) => &mut node.older,
-            None => &mut self.newest,
-        }
-    }
-
-    /// What says which one is newer than this; than none, the oldest.
-    fn newer_of(&mut self, at: u32) -> &mut u32 {
-        match self.nodes.get_mut(at as usize) {
-            Some(node) => &mut node.newer,
-            None => &mut self.oldest,
-        }
     }
 }
 
@@ -147,13 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_one_makes_room() {
+    fn the_least_recently_used_entry_is_evicted() {
         let mut lru = LruEntries::new(2);
         assert_eq!((lru.insert(entry("a", "1")), lru.insert(entry("b", "1"))), (None, None));
         assert_eq!(lru.get(b"a"), Some(&entry("a", "1")));
         assert_eq!(lru.insert(entry("c", "long")), Some(entry("b", "1")));
         assert_eq!(lru.get(b"b"), None);
-        assert_eq!(lru.insert(entry("a", "2")), None, "in place of the older one");
+        assert_eq!(lru.insert(entry("a", "2")), None, "it replaces the older value");
+        assert_eq!(lru.get(b"a"), Some(&entry("a", "2")));
         assert_eq!((lru.len(), lru.bytes()), (2, 7));
         assert_eq!(lru.insert(entry("d", "")), Some(entry("c", "long")));
         lru.remove(b"a");
@@ -163,6 +102,14 @@ mod tests {
         assert_eq!(LruEntries::new(0).entries_max(), 1);
     }
 
+    #[test]
+    fn a_large_bound_allocates_nothing_in_advance() {
+        // A table for the bound would take 64 GiB.
+        let mut lru = LruEntries::new(u32::MAX);
+        assert_eq!(lru.insert(entry("a", "1")), None);
+        assert_eq!((lru.len(), lru.entries_max()), (1, u32::MAX as usize));
+    }
+
     mod properties {
         use proptest::collection::vec;
         use proptest::prelude::*;
@@ -170,15 +117,15 @@ mod tests {
         use super::super::*;
 
         proptest! {
-            /// Of each three numbers one is what to do, one the key, one the value's length.
+            /// Each step is an operation, a key and the length of a value.
             #[test]
-            fn behaves_as_a_list_in_order_of_use(entries_max in 1_usize..8, steps in vec((0..4, 0_u8..12, 0_usize..4), 0..80)) {
+            fn behaves_like_a_list_in_order_of_use(entries_max in 1_usize..8, steps in vec((0..4, 0_u8..12, 0_usize..4), 0..80)) {
                 let mut lru = LruEntries::new(entries_max as u32);
                 let mut list: Vec<Entry> = Vec::new();
-                for (what, key, bytes) in steps {
+                for (operation, key, bytes) in steps {
                     let entry = Entry::new(&[key], &vec![key; bytes]);
                     let known = list.iter().position(|known| known.key() == [key]).map(|at| list.remove(at));
-                    match what {
+                    match operation {
                         0 => lru.remove(&[key]),
                         1 => {
                             prop_assert_eq!(lru.get(&[key]), known.as_ref());
@@ -193,7 +140,7 @@ mod tests {
                     prop_assert_eq!(lru.len(), list.len());
                     prop_assert_eq!(lru.bytes(), list.iter().map(Entry::bytes_len).sum::<usize>());
                 }
-                // In order of use they leave.
+                // Entries are evicted in the order of their last use.
                 for (number, oldest) in list.iter().enumerate() {
                     let room = entries_max - list.len();
                     if number == 0 {

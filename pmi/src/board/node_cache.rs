@@ -1,160 +1,144 @@
-//! [`NodeCache`]: what an agent keeps of a board that it does not hold whole.
+//! [`NodeCache`]: the part of a board that an agent stores under a policy that does not replicate it.
 
-use std::collections::HashSet;
 use std::fmt;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::entry::Entry;
-use super::hash::{KeyBuildHasher, hash_clustered};
-use super::index::Index;
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry as Slot;
+
+use super::entry::{Entry, EntryByKey};
+use super::hash::{ClusteredBuildHasher, KeyBuildHasher};
 use crate::limits::ABSENT_KEYS_MAX;
 
-/// Some entries of a board, and some keys that are known not to be on it.
+/// The number of shards of each map: the fewest that `DashMap` allows.
 ///
-/// One party fills it and others read it, by a shared reference. What it may hold, and for how
-/// long, is decided by who fills it; it does not bound its entries itself. An entry takes a place in a
-/// list and a slot of an index, and no memory besides its own.
-#[derive(Default)]
-pub struct NodeCache(RwLock<Held>);
+/// An agent's core and the tasks that serve its ranks share one thread, so no lock is ever contended.
+const SHARDS: usize = 2;
 
-#[derive(Default)]
-struct Held {
-    /// In no order; of each key one.
-    entries: Vec<Entry>,
-    index: Index,
-    /// At most [`ABSENT_KEYS_MAX`], and none of the entries' keys.
-    absent: HashSet<Box<[u8]>, KeyBuildHasher>,
-    /// Of all entries together.
-    bytes: usize,
+/// Some entries of a board, and some keys that are known to be absent from it.
+///
+/// The agent's core writes it and the tasks that serve ranks read it, both through a shared reference. The core decides
+/// which entries are stored and for how long: this cache does not limit their number.
+///
+/// Nothing here iterates over a map: what an agent decides must not depend on the order of a hash table.
+pub struct NodeCache {
+    entries: DashMap<EntryByKey, (), ClusteredBuildHasher>,
+    /// At most [`ABSENT_KEYS_MAX`] keys, none of which has an entry.
+    absent: DashMap<Box<[u8]>, (), KeyBuildHasher>,
+    /// The length of all keys and values of `entries` together.
+    bytes: AtomicUsize,
 }
 
-/// What a [`NodeCache`] knows of a key.
+/// The outcome of looking up a key in a [`NodeCache`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CacheLookUp {
-    /// Its entry.
+    /// The entry of the key.
     Entry(Entry),
-    /// That nobody has put it.
+    /// No rank has put the key.
     Absent,
-    /// Nothing.
+    /// The cache does not know.
     Unknown,
 }
 
 impl NodeCache {
-    /// One that knows nothing.
+    /// An empty cache.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            entries: DashMap::with_hasher_and_shard_amount(ClusteredBuildHasher::default(), SHARDS),
+            absent: DashMap::with_hasher_and_shard_amount(KeyBuildHasher::default(), SHARDS),
+            bytes: AtomicUsize::new(0),
+        }
     }
 
-    /// What is known of a key.
+    /// Looks up a key.
     pub fn get(&self, key: &[u8]) -> CacheLookUp {
-        let held = self.read();
-        match held.entry(key) {
-            Some(entry) => CacheLookUp::Entry(entry.clone()),
-            None if held.absent.contains(key) => CacheLookUp::Absent,
+        match self.entries.get(key) {
+            Some(found) => CacheLookUp::Entry(found.key().0.clone()),
+            None if self.absent.contains_key(key) => CacheLookUp::Absent,
             None => CacheLookUp::Unknown,
         }
     }
 
-    /// Keeps an entry, in place of an older one of its key. The memory is shared:
-    /// [`Entry::copied`] first if what it lies in is not to be kept.
+    /// Stores an entry, in place of an older one of the same key.
+    ///
+    /// The entry shares its memory: pass [`Entry::copied`] if the batch or epoch that it lies in should be freed.
     pub fn insert(&self, entry: Entry) {
-        let mut held = self.write();
-        if !held.absent.is_empty() {
-            held.absent.remove(entry.key());
+        if !self.absent.is_empty() {
+            self.absent.remove(entry.key());
         }
-        held.insert(entry);
+        self.bytes.fetch_add(entry.bytes_len(), Ordering::Relaxed);
+        match self.entries.entry(EntryByKey(entry)) {
+            Slot::Vacant(slot) => drop(slot.insert(())),
+            // `DashMap::insert` would keep the key that is there, and with it the older value.
+            Slot::Occupied(slot) => self.on_removed(&slot.replace_entry(()).0.0),
+        }
     }
 
-    /// Keeps that nobody has put a key, while there is room: beyond [`ABSENT_KEYS_MAX`] nothing is
-    /// learnt. An entry of that key stays: nothing leaves a board, so that this is older news.
+    /// Stores that no rank has put a key. Ignored once [`ABSENT_KEYS_MAX`] keys are stored.
+    ///
+    /// Also ignored for a key with an entry: entries are never removed from a board, so the absence is outdated.
     pub fn insert_absent(&self, key: &[u8]) {
-        let mut held = self.write();
-        if held.absent.len() < ABSENT_KEYS_MAX && held.entry(key).is_none() {
-            held.absent.insert(key.into());
+        if self.absent.len() < ABSENT_KEYS_MAX && !self.entries.contains_key(key) {
+            self.absent.insert(key.into(), ());
         }
     }
 
-    /// Knows nothing of these keys any more. `keys` must not look into this cache.
+    /// Removes the entries and the absences of `keys`. The iterator must not access this cache.
     pub fn remove<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
-        let mut held = self.write();
-        if held.entries.is_empty() && held.absent.is_empty() {
+        if self.entries.is_empty() && self.absent.is_empty() {
             return;
         }
         for key in keys {
-            held.absent.remove(key);
-            held.remove(key);
+            self.absent.remove(key);
+            if let Some((EntryByKey(entry), ())) = self.entries.remove(key) {
+                self.on_removed(&entry);
+            }
         }
     }
 
-    /// Does not know of any key any more that it is absent: somebody may have put it.
+    /// Removes all absences: the ranks may have put those keys since.
     pub fn clear_absent(&self) {
-        self.write().absent.clear();
+        self.absent.clear();
     }
 
-    /// How many entries are held.
+    /// Returns the number of stored entries.
     pub fn len(&self) -> usize {
-        self.read().entries.len()
+        self.entries.len()
     }
 
-    /// Whether no entry is held.
+    /// Whether no entry is stored.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.entries.is_empty()
     }
 
-    /// How long the keys and values of all entries are together.
+    /// Returns the length of the keys and values of all entries together.
     pub fn bytes(&self) -> usize {
-        self.read().bytes
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    // Nothing panics in the middle of a change, so that a poisoned lock would guard whole contents.
-
-    fn read(&self) -> RwLockReadGuard<'_, Held> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, Held> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    fn on_removed(&self, entry: &Entry) {
+        self.bytes.fetch_sub(entry.bytes_len(), Ordering::Relaxed);
     }
 }
 
-impl Held {
-    fn entry(&self, key: &[u8]) -> Option<&Entry> {
-        let position = self.index.find(hash_clustered(key), |at| self.entries[at].key() == key)?;
-        Some(&self.entries[position])
-    }
-
-    fn insert(&mut self, entry: Entry) {
-        let Self { entries, index, bytes, .. } = self;
-        *bytes += entry.bytes_len();
-        let is_same = |at: usize| entries[at].key() == entry.key();
-        match index.find_or_insert(hash_clustered(entry.key()), is_same, entries.len()) {
-            Some(older) => *bytes -= std::mem::replace(&mut entries[older], entry).bytes_len(),
-            None => entries.push(entry),
-        }
-    }
-
-    fn remove(&mut self, key: &[u8]) {
-        let Self { entries, index, bytes, .. } = self;
-        let Some(position) = index.remove(hash_clustered(key), |at| entries[at].key() == key) else { return };
-        *bytes -= entries.swap_remove(position).bytes_len();
-        if let Some(moved) = entries.get(position) {
-            index.on_moved(hash_clustered(moved.key()), entries.len(), position);
-        }
+impl Default for NodeCache {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl fmt::Debug for NodeCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.read();
-        let (entries, absent) = (held.entries.len(), held.absent.len());
-        write!(f, "NodeCache({entries} entries, {} bytes, {absent} absent keys)", held.bytes)
+        let (entries, bytes, absent) = (self.len(), self.bytes(), self.absent.len());
+        write!(f, "NodeCache({entries} entries, {bytes} bytes, {absent} absent keys)")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::{Epoch, Puts, colliding_keys};
+    use crate::board::hash::clustered_colliding_keys;
+    use crate::board::{Epoch, Puts};
 
     #[track_caller]
     fn check(cache: &NodeCache, key: &str, value: &str) {
@@ -238,7 +222,7 @@ mod tests {
 
     #[test]
     fn keys_of_one_hash_are_told_apart() {
-        let [one, other] = colliding_keys();
+        let [one, other] = clustered_colliding_keys();
         let cache = NodeCache::new();
         cache.insert(Entry::new(&one, b"1"));
         assert_eq!(cache.get(&other), CacheLookUp::Unknown);
@@ -248,13 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn is_lean_and_can_be_shared() {
+    fn readers_and_the_writer_share_a_cache() {
         fn shared<T: Send + Sync>() {}
         shared::<NodeCache>();
-        // Reading does not keep others from reading.
         let cache = NodeCache::new();
-        let (one, other) = (cache.read(), cache.read());
-        assert_eq!(one.bytes, other.bytes);
+        cache.insert(entry("a", "1"));
+        // A reader holds no lock once it has its entry.
+        let CacheLookUp::Entry(found) = cache.get(b"a") else { panic!() };
+        cache.insert(entry("a", "2"));
+        assert_eq!(found, entry("a", "1"));
+        check(&cache, "a", "2");
     }
 
     mod properties {

@@ -1,5 +1,5 @@
-/* The few verbs that both interfaces have, for programs that are built with each of them in turn. Whatever fails ends
- * the rank, with a word of what it was. */
+/* The operations that both interfaces have, for programs that are built with each of them. A failure ends the rank
+ * with a message. */
 #ifndef EITHER_H
 #define EITHER_H
 
@@ -28,7 +28,7 @@ static inline void must(int code, const char *what)
     }
 }
 
-/* These return the code. */
+/* The functions try_* return the code. */
 static inline int try_begin(void)
 {
     int spawned, appnum;
@@ -105,7 +105,7 @@ static inline void end(void)
     must(try_end(), "finalize");
 }
 
-/* Gets, and looks whether it is what was expected. */
+/* Gets a value, and ends the rank if it is not the expected one. */
 static inline void expect(const char *key, const char *expected)
 {
     char value[VALUE_BYTES];

@@ -1,5 +1,5 @@
-/* Children that call PMI as if they were the rank: each call fails, none hangs, and the rank goes on undisturbed. They
- * are forked while another thread is inside the library. */
+/* Forked children call PMI as if they were the rank: each call must fail without hanging, and the rank must not be
+ * disturbed. Another thread is inside the library during the forks. */
 #include "either.h"
 
 #include <pthread.h>
@@ -10,7 +10,7 @@
 
 static atomic_int is_over;
 
-static void *get_on_and_on(void *argument)
+static void *get_repeatedly(void *argument)
 {
     (void)argument;
     while (!is_over)
@@ -18,15 +18,15 @@ static void *get_on_and_on(void *argument)
     return NULL;
 }
 
-/* The number of calls that did not fail. */
+/* Returns the number of calls that succeeded. */
 static int successes(void)
 {
     char value[VALUE_BYTES];
     int count = 0;
-    alarm(10); /* Its signal ends a child that hangs. */
+    alarm(10); /* SIGALRM kills a child that hangs. */
     count += try_put("child", "value") == 0;
     count += try_get("own", value) == 0;
-    count += try_get("nobody-puts-this", value) == 0;
+    count += try_get("absent", value) == 0;
     count += try_fence() == 0;
     return count;
 }
@@ -38,13 +38,13 @@ int main(void)
     begin();
     put("own", "value");
     fence();
-    pthread_create(&thread, NULL, get_on_and_on, NULL);
+    pthread_create(&thread, NULL, get_repeatedly, NULL);
     for (int i = 0; i < CHILDREN; i++) {
         pid_t child = fork();
         int status;
         if (child == 0) {
             int count = successes();
-            /* What it returns is no matter; that it does is, and that the launcher hears nothing of it. */
+            /* The code does not matter, but the call must return and send nothing to the launcher. */
             if (i % 2)
                 try_end();
             _exit(count);

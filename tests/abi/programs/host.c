@@ -1,5 +1,5 @@
-/* What a host program finds changed by a library that it only wanted to ask something: signals, threads, the
- * environment, its directory, its mask of new files, what it has open, its children. */
+/* Compares the state of the host program before and after calls of the library: signals, threads, the environment,
+ * the working directory, the umask, open descriptors, children. */
 #define _GNU_SOURCE
 #include "either.h"
 
@@ -19,7 +19,7 @@ struct state {
     struct itimerval timer;
 };
 
-static void look(struct state *state)
+static void read_state(struct state *state)
 {
     static const char *const lines[] = {
         "Threads:", "SigPnd:", "ShdPnd:", "SigBlk:", "SigIgn:", "SigCgt:", "NoNewPrivs:",
@@ -77,7 +77,7 @@ int main(void)
     static struct state before, now;
     int differences = 0;
     sigset_t blocked;
-    /* A host of its own mind. */
+    /* Settings that differ from the defaults. */
     signal(SIGPIPE, SIG_DFL);
     signal(SIGUSR1, handler);
     signal(SIGUSR2, SIG_IGN);
@@ -85,27 +85,27 @@ int main(void)
     sigaddset(&blocked, SIGHUP);
     sigprocmask(SIG_BLOCK, &blocked, NULL);
     umask(027);
-    look(&before);
+    read_state(&before);
     begin();
-    look(&now);
+    read_state(&now);
     differences += same(&before, &now, "init");
     put("key", "value");
     fence();
     expect("key", "value");
     int in_use = now.descriptors;
-    look(&now);
+    read_state(&now);
     differences += same(&before, &now, "put, fence and get");
     for (int i = 0; i < 50; i++)
         fence();
-    look(&now);
+    read_state(&now);
     differences += same(&before, &now, "many fences");
-    /* A board is a descriptor at most; what is opened again and again would show. */
+    /* A board needs one descriptor at most; one opened for each call would show here. */
     if (now.descriptors > in_use + 2) {
         printf("%d: %d descriptors became %d\n", rank, in_use, now.descriptors);
         differences++;
     }
     end();
-    look(&now);
+    read_state(&now);
     differences += same(&before, &now, "finalize");
     if (now.descriptors > before.descriptors + 1) {
         printf("%d: %d descriptors became %d at the end\n", rank, before.descriptors, now.descriptors);

@@ -1,18 +1,18 @@
-/* A rank that does with libpmi what its arguments say, step by step, and prints what comes of it, its rank in front:
- * the counterpart of tests/support/rank, which speaks the wire.
+/* A rank that executes its arguments as steps with libpmi and prints the results, each with its rank in front: the
+ * counterpart of tests/support/rank, which speaks the wire protocol.
  *
- *   init, fence, finalize   do so, and fail unless that succeeds
- *   put KEY VALUE           puts, and fails unless that succeeds
+ *   init, fence, finalize   call the function; the rank fails unless that succeeds
+ *   put KEY VALUE           puts; the rank fails unless that succeeds
  *   get KEY                 prints KEY=VALUE, or KEY is absent
- *   rounds COUNT BYTES      so many fences; at each everybody puts a value of up to BYTES bytes, gets all that
- *                           was ever put in an order of its own, and checks it
- *   gets COUNT              gets everybody's "k" so many times, and as often what nobody put
- *   maps                    prints how many boards are mapped, and how
- *   @RANK, @*               the steps that follow are for this rank only, for all
+ *   rounds COUNT BYTES      COUNT fences; before each, every rank puts a value of up to BYTES bytes; after it, the
+ *                           rank gets values of all rounds so far in an order of its own and checks them
+ *   gets COUNT              gets COUNT times a rank's "k", and as often an absent key
+ *   maps                    prints the number of mapped boards and of writable and private mappings
+ *   @RANK, @*               the following steps are for this rank only; for all ranks
  *   say TEXT, touch FILE, await FILE, exit CODE, pause
- *   kill SIGNAL             sends it to itself
- *   killer MILLISECONDS     a thread that kills the process after so long
- *   clobber                 tries to write to the board, in every way that there is
+ *   kill SIGNAL             sends the signal to itself
+ *   killer MILLISECONDS     starts a thread that kills the process after this time
+ *   clobber                 tries to write to the board by every available method
  */
 #define _GNU_SOURCE
 #include "pmi.h"
@@ -104,7 +104,7 @@ static void rounds(int count, int bytes)
         }
         snprintf(key, sizeof key, "round-%d-%d", round + 1, size);
         if (PMI_KVS_Get(name, key, value, sizeof value) == PMI_SUCCESS) {
-            fprintf(stderr, "rank %d: nobody put %s\n", rank, key);
+            fprintf(stderr, "rank %d: %s was never put\n", rank, key);
             exit(96);
         }
     }
@@ -150,7 +150,7 @@ static void maps(void)
     }
 }
 
-/* Whatever is not refused is said. */
+/* Prints each method that is not refused. */
 static void clobber(void)
 {
     char line[4096], path[64];
@@ -246,7 +246,7 @@ static void step(char *text)
     }
 }
 
-/* The text with every {rank} replaced. */
+/* Copies the text with every {rank} replaced. */
 static void with_rank(const char *text, char *into, size_t bytes)
 {
     size_t length = 0;

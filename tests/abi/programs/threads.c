@@ -1,4 +1,4 @@
-/* Threads that put and get all the time, while one of them fences. */
+/* Threads put and get continuously while one of them calls fences. */
 #include "either.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static void name(char *text, int who, int thread, int round)
     sprintf(text, "r%d-t%d-%d", who, thread, round);
 }
 
-/* All that was put in the rounds before is found, whatever the others do. */
+/* All values of earlier rounds must be found, whatever other threads do. */
 static void get_all(int rounds)
 {
     char key[64];
@@ -35,10 +35,10 @@ static void *work(void *argument)
         name(key, rank, thread, round);
         put(key, key);
         pthread_barrier_wait(&round_begins);
-        /* The fence of the main thread is under way. */
+        /* The main thread is in its fence. */
         for (int time = 0; time < TIMES && !stopping; time++) {
             get_all(round < 3 ? round : 3);
-            if (try_get("nobody-puts-this", (char[VALUE_BYTES]){0}) == 0)
+            if (try_get("absent", (char[VALUE_BYTES]){0}) == 0)
                 must(1, "a get of nothing");
         }
         pthread_barrier_wait(&round_ends);

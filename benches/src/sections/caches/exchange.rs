@@ -1,4 +1,4 @@
-//! Exchanging entries under each policy: how long it takes, and what goes over the links.
+//! Exchanges of entries under each policy: the time and the traffic over links.
 
 use super::levels::{self, Levels};
 use super::{Counted, FANOUTS, contenders, entries, is_reference, lines};
@@ -16,7 +16,7 @@ use crate::sections::{Section, measure, number, ratio};
 use crate::suite::Suite;
 use crate::table::Table;
 
-/// What one section keeps while it goes from tree to tree.
+/// The results of the section over all trees.
 struct Exchange {
     section: Section,
     program: Program,
@@ -43,21 +43,21 @@ pub(in crate::sections) fn run(bench: &mut Bench, section: Section, program: Pro
     exchange.write(bench)
 }
 
-/// The part of it that is about one tree.
+/// The results over one tree.
 struct Tree {
     launchers: Vec<Launcher>,
-    /// Which of them ratios stand on.
+    /// The launcher to which ratios are relative.
     reference: Option<usize>,
     table: Table,
     notes: Notes,
     times: Vec<Line>,
     messages: Vec<Line>,
-    /// The runs of the most ranks.
+    /// The runs with the most ranks.
     largest: Option<(u32, Vec<Series<Counted>>)>,
 }
 
 impl Exchange {
-    /// All sizes over one tree.
+    /// Measures all sizes over one tree.
     fn over(&mut self, bench: &mut Bench, fanout: u32) -> Result<(), BenchError> {
         let mut tree = Tree::new(contenders(bench, fanout, |policy, _| policy != Policy::HcmabLru(Bound::Ranks)));
         for np in bench.sizes(sizes(Suite::Caches)) {
@@ -69,15 +69,15 @@ impl Exchange {
              seconds inside the ranks, from all ready to the last get",
             self.section,
             policy::RANKS_PER_AGENT,
-            if self.program == Program::OneToAll { "all p, in an order of its own" } else { "its two neighbours'" },
+            if self.program == Program::OneToAll { "all p, in a random order" } else { "its two neighbours'" },
         );
         self.findings.table(bench, &title, &table, notes.lines())?;
         if let Some((np, all)) = largest {
             let title = format!(
-                "what went over the links at np {np}, fan-out {fanout}: messages and kB about the board, from each \
-                 level of the tree\nto its parents (up) and children (down); level 0 is the launcher; gets of own \
-                 ranks and of other places that were\nanswered there, that were sent on, and that joined one sent on \
-                 by another"
+                "traffic over links at np {np}, fan-out {fanout}: messages and kB about the board, from each level of the \
+                                 tree\nto its parents (up) and children (down); level 0 is the launcher; gets of own ranks and look-ups \
+                                 of other agents\nanswered there, look-ups sent to other agents, and gets that waited for one already \
+                                 sent"
             );
             let table = levels::table(&launchers, &all);
             self.findings.table(bench, &title, &table, levels::notes(&launchers, &all).lines())?;
@@ -88,7 +88,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// One number of ranks over it.
+    /// Measures one number of ranks over a tree.
     fn size(&mut self, bench: &mut Bench, tree: &mut Tree, np: u32) -> Result<(), BenchError> {
         let job = Job { np, program: self.program };
         let counted = |bench: &Bench, launcher: &Launcher| Counted::of(run::run(bench, launcher, job)?, launcher, np);
@@ -103,8 +103,8 @@ impl Exchange {
             tree.notes.take(launcher, np, series, |counted| &counted.run);
             tree.times[index].point(np, seconds);
             tree.messages[index].point(np, series.median(|counted| counted.stats.board_messages() as f64));
-            self.keep_runs(launcher, np, series);
-            self.levels.keep(launcher, np, series);
+            self.store_runs(launcher, np, series);
+            self.levels.add(launcher, np, series);
         }
         tree.table.row(row);
         if tree.largest.as_ref().is_none_or(|(largest, _)| np > *largest) {
@@ -113,7 +113,7 @@ impl Exchange {
         Ok(())
     }
 
-    fn keep_runs(&mut self, launcher: &Launcher, np: u32, series: &Series<Counted>) {
+    fn store_runs(&mut self, launcher: &Launcher, np: u32, series: &Series<Counted>) {
         for (round, counted) in series.by_round() {
             let stats = &counted.stats;
             self.runs.row(&[
@@ -136,7 +136,7 @@ impl Exchange {
         let Self { section, mut findings, runs, levels, times, messages, .. } = self;
         let plot =
             |what: &str, y, panels| Plot { title: format!("PMI {section} exchange: {what}"), x: "ranks", y, panels };
-        findings.plot("time", plot("time until the last rank has its last entry", "seconds", times));
+        findings.plot("time", plot("time until the last rank's last get", "seconds", times));
         findings.plot("messages", plot("messages about the board over all links", "messages", messages));
         findings.numbers(RUNS, runs);
         findings.numbers("levels", levels.numbers());
@@ -161,7 +161,7 @@ impl Tree {
     }
 }
 
-/// What the file of single runs gets.
+/// Returns the quantities for the CSV file of single runs.
 fn values(counted: &Counted) -> Vec<(&'static str, f64)> {
     vec![
         ("inside_s", counted.inside_s()),
@@ -172,7 +172,7 @@ fn values(counted: &Counted) -> Vec<(&'static str, f64)> {
     ]
 }
 
-/// What the file of single runs is called.
+/// The name of the file of single runs.
 pub(super) const RUNS: &str = "runs";
 
 const RUN_HEADS: [&str; 11] = [

@@ -1,4 +1,4 @@
-//! What scela-run counted on each level of the tree.
+//! scela-run's statistics of each level of the tree.
 
 use super::{Counted, entries};
 use crate::launcher::{Client, Launcher};
@@ -9,7 +9,7 @@ use crate::sections::number;
 use crate::stats::Level;
 use crate::table::Table;
 
-/// The counts of all jobs, medians over their rounds.
+/// The statistics of all jobs: medians over rounds.
 #[derive(Debug)]
 pub(super) struct Levels {
     numbers: Csv,
@@ -24,7 +24,7 @@ impl Default for Levels {
 
 impl Levels {
     /// Adds a row for each level.
-    pub(super) fn keep(&mut self, launcher: &Launcher, np: u32, series: &Series<Counted>) {
+    pub(super) fn add(&mut self, launcher: &Launcher, np: u32, series: &Series<Counted>) {
         let fanout = launcher.caching.as_ref().map_or(0, |caching| caching.fanout);
         let (label, entries) = (launcher.label(), entries(launcher, np));
         for (at, level) in levels(series).iter().enumerate() {
@@ -41,14 +41,14 @@ impl Levels {
     }
 }
 
-/// The levels of one job under each policy.
+/// Returns the table of the levels of one job under each policy.
 pub(super) fn table(launchers: &[Launcher], all: &[Series<Counted>]) -> Table {
     let mut table = Table::default();
-    table.group("", &["", "level", "places"]);
+    table.group("", &["", "level", "agents"]);
     table.group("up", &["messages", "kB"]);
     table.group("down", &["messages", "kB"]);
-    table.group("gets", &["own", "others'", "sent on", "joined"]);
-    table.group("values", &["let go"]);
+    table.group("gets", &["own", "others'", "sent", "waited"]);
+    table.group("values", &["evicted"]);
     for (launcher, series) in launchers.iter().zip(all) {
         for (at, level) in levels(series).iter().enumerate() {
             let count = |of| median(series, at, of).map_or_else(|| "-".to_owned(), |count| format!("{count:.0}"));
@@ -72,14 +72,14 @@ pub(super) fn table(launchers: &[Launcher], all: &[Series<Counted>]) -> Table {
     table
 }
 
-/// What there is to say about single policies: how many values a cache may keep, and who has no segment.
+/// Returns notes about single policies: the bound of a cache, and ranks without a segment.
 pub(super) fn notes(launchers: &[Launcher], all: &[Series<Counted>]) -> Notes {
     let mut notes = Notes::default();
     for (launcher, series) in launchers.iter().zip(all) {
         let label = launcher.label();
         for Counted { stats, run } in series.counted() {
             if let Some(entries) = stats.cache_entries {
-                notes.add(format!("{label}: a cache keeps at most {entries} values of others' ranks"));
+                notes.add(format!("{label}: a cache stores at most {entries} values of other agents' ranks"));
             }
             let (ranks, readers) = (run.reading.marks.len(), stats.ranks_with_segment);
             if matches!(launcher.client, Client::Library(_)) && readers as usize != ranks {
@@ -90,7 +90,7 @@ pub(super) fn notes(launchers: &[Launcher], all: &[Series<Counted>]) -> Notes {
     notes
 }
 
-/// The levels of the tree, which are those of any run.
+/// Returns the levels of the tree, which are the same in every run.
 fn levels(series: &Series<Counted>) -> &[Level] {
     series.counted().next().map_or(&[], |counted| &counted.stats.levels)
 }

@@ -1,8 +1,9 @@
-//! The memory that the board takes under each policy, against the number of entries that each rank puts.
+//! The memory of the board under each policy, by the number of entries that each rank puts.
 //!
-//! Each rank puts one entry in each of n rounds and gets its neighbours' of the same round; then all wait in a fence,
-//! and the bench looks at the agents. Two memories: that of keys and values (and the index of them, estimated), which
-//! scela-run counts, and that of whole processes, of which most is not the board.
+//! Each rank puts one entry in each of n rounds and gets those of its neighbours of the same round.
+//! Then all ranks wait in a fence, and the bench measures two kinds of memory: that of keys and values
+//! (with an estimate of their index), which scela-run counts, and that of the agents' processes, most
+//! of which is not the board.
 
 use nix::unistd::Pid;
 
@@ -15,19 +16,19 @@ use crate::results::csv::Csv;
 use crate::results::plot::{Line, Look, Panel, Plot};
 use crate::rounds::Series;
 use crate::run::{Job, Program, Running, Void};
-use crate::sections::agents::{Household, pss_mb};
+use crate::sections::agents::{JobProcesses, pss_mb};
 use crate::sections::notes::{Notes, cell};
 use crate::sections::{Section, measure, number};
 use crate::table::Table;
 
-/// What was seen of one run.
-struct Seen {
+/// The measurements of one run.
+struct Measured {
     counted: Counted,
     agents_mb: f64,
     launcher_mb: f64,
 }
 
-/// What the section keeps while it goes from tree to tree.
+/// The results of the section over all trees.
 struct Memory {
     section: Section,
     findings: Findings,
@@ -48,7 +49,7 @@ pub(in crate::sections) fn run(bench: &mut Bench, section: Section) -> Result<()
 }
 
 impl Memory {
-    /// All numbers of entries over one tree.
+    /// Measures all numbers of entries over one tree.
     fn over(&mut self, bench: &mut Bench, np: u32, fanout: u32) -> Result<(), BenchError> {
         let launchers = contenders(bench, fanout, |policy, client| {
             let is_bound_to_ranks = !matches!(policy, Policy::HcmabLru(Bound::Own | Bound::RanksBy(_)));
@@ -58,8 +59,8 @@ impl Memory {
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
         let mut table = Table::default();
         table.group("", &["n"]);
-        table.group("held by the fullest agent, kB", &labels);
-        table.group("held by the launcher, kB", &labels);
+        table.group("stored by the fullest agent, kB", &labels);
+        table.group("stored by the launcher, kB", &labels);
         table.group("agents' processes, MB", &labels);
         let bounded = launchers.iter().position(is_bounded);
         if let Some(bounded) = bounded {
@@ -69,28 +70,28 @@ impl Memory {
         let (mut held, mut processes) = (lines(&launchers), lines(&launchers));
         let mut others = bounded.map(|bounded| others(&launchers[bounded]));
         for rounds in ROUNDS {
-            let seen = |bench: &Bench, launcher: &Launcher| seen(bench, launcher, np, rounds);
-            let all = measure(bench, self.section, np, &launchers, seen, |seen| seen.values(rounds))?;
+            let measured = |bench: &Bench, launcher: &Launcher| measured(bench, launcher, np, rounds);
+            let all = measure(bench, self.section, np, &launchers, measured, |measured| measured.values(rounds))?;
             let mut row = vec![rounds.to_string()];
-            for value in [Seen::agent_kb, Seen::launcher_kb, |seen: &Seen| seen.agents_mb] {
+            for value in [Measured::agent_kb, Measured::launcher_kb, |measured: &Measured| measured.agents_mb] {
                 row.extend(all.iter().map(|series| cell(series, number(series.median(value)))));
             }
             if let Some((others, bounded)) = others.as_mut().zip(bounded) {
-                let parts = [Seen::others_kb, Seen::own_kb, Seen::index_kb];
+                let parts = [Measured::others_kb, Measured::own_kb, Measured::index_kb];
                 row.extend(parts.map(|part| number(all[bounded].median(part))));
-                others.point(rounds, all[bounded].median(Seen::others_kb));
+                others.point(rounds, all[bounded].median(Measured::others_kb));
             }
             table.row(row);
             for (index, (launcher, series)) in launchers.iter().zip(&all).enumerate() {
-                notes.take(launcher, np, series, |seen| &seen.counted.run);
-                held[index].point(rounds, series.median(Seen::agent_kb));
-                processes[index].point(rounds, series.median(|seen| seen.agents_mb));
-                self.keep_runs(launcher, np, rounds, series);
+                notes.take(launcher, np, series, |measured| &measured.counted.run);
+                held[index].point(rounds, series.median(Measured::agent_kb));
+                processes[index].point(rounds, series.median(|measured| measured.agents_mb));
+                self.store_runs(launcher, np, rounds, series);
             }
         }
         let title = format!(
             "memory of the board at np {np} ({} agents), fan-out {fanout}: n entries from each rank, in n rounds\n\
-             keys, values and index that were held at most; and the PSS of all agents' processes together",
+                          peaks of keys, values and index; and the PSS of all agents' processes together",
             policy::agents(np),
         );
         self.findings.table(bench, &title, &table, notes.lines())?;
@@ -101,9 +102,9 @@ impl Memory {
         Ok(())
     }
 
-    fn keep_runs(&mut self, launcher: &Launcher, np: u32, rounds: u32, series: &Series<Seen>) {
-        for (round, seen) in series.by_round() {
-            let stats = &seen.counted.stats;
+    fn store_runs(&mut self, launcher: &Launcher, np: u32, rounds: u32, series: &Series<Measured>) {
+        for (round, measured) in series.by_round() {
+            let stats = &measured.counted.stats;
             self.runs.row(&[
                 &stats.fanout,
                 &np,
@@ -119,9 +120,9 @@ impl Memory {
                 &stats.launcher_bytes(),
                 &stats.all_bytes(),
                 &stats.evictions(),
-                &seen.agents_mb,
-                &seen.launcher_mb,
-                &seen.counted.inside_s(),
+                &measured.agents_mb,
+                &measured.launcher_mb,
+                &measured.counted.inside_s(),
             ]);
         }
     }
@@ -132,7 +133,7 @@ impl Memory {
             let title = format!("Memory of the board: {what}");
             Plot { title, x: "n, entries from each rank", y, panels }
         };
-        findings.plot("held", plot("held at most by the fullest agent", "kB of keys, values and index", held));
+        findings.plot("held", plot("peak at the fullest agent", "kB of keys, values and index", held));
         findings.plot("processes", plot("all agents' processes", "MB (PSS)", processes));
         findings.numbers("runs", runs);
         findings.write(bench)?;
@@ -140,35 +141,36 @@ impl Memory {
     }
 }
 
-/// Whether a launcher's agents keep a bounded number of values.
+/// Returns whether the caches of a launcher's agents have a bound.
 fn is_bounded(launcher: &Launcher) -> bool {
     launcher.caching.as_ref().is_some_and(|caching| matches!(caching.policy, Policy::HcmabLru(_)))
 }
 
-/// The line of what its fullest agent keeps of other agents' ranks, which is what the bound is about.
+/// Returns an empty line for the values of other agents' ranks at the fullest agent, to which the bound
+/// applies.
 fn others(launcher: &Launcher) -> Line {
     Line { label: format!("{}, others'", launcher.label()), look: Look::of(launcher).hollow(), points: Vec::new() }
 }
 
-/// Starts ranks that exchange and then wait, looks, and lets them go.
-fn seen(bench: &Bench, launcher: &Launcher, np: u32, rounds: u32) -> Result<Seen, Void> {
+/// Starts ranks that exchange and then wait, measures, and lets them continue.
+fn measured(bench: &Bench, launcher: &Launcher, np: u32, rounds: u32) -> Result<Measured, Void> {
     let mut running = Running::start(bench, launcher, Job { np, program: Program::Rounds(rounds) })?;
     running.wait_for_marks()?;
     let launcher_pid = running.launcher_pid();
-    let household = Household::of(launcher_pid, bench.pmi_program(launcher));
-    let agents = household.agents.iter().filter(|(_, name)| name == AGENT);
+    let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+    let agents = processes.agents.iter().filter(|(_, name)| name == AGENT);
     let agents_mb = agents.map(|(pid, _): &(Pid, String)| pss_mb(*pid)).sum();
     let launcher_mb = pss_mb(launcher_pid);
-    running.page().let_go()?;
-    Ok(Seen { counted: Counted::of(running.finish()?, launcher, np)?, agents_mb, launcher_mb })
+    running.page().release_ranks()?;
+    Ok(Measured { counted: Counted::of(running.finish()?, launcher, np)?, agents_mb, launcher_mb })
 }
 
-impl Seen {
+impl Measured {
     fn agent_kb(&self) -> f64 {
         self.counted.stats.fullest_agent().all_bytes() as f64 / 1e3
     }
 
-    /// Of what the fullest agent held: that which has a bound.
+    /// The part of the fullest agent's memory to which the bound applies.
     fn others_kb(&self) -> f64 {
         self.counted.stats.fullest_agent().bytes as f64 / 1e3
     }
@@ -189,7 +191,7 @@ impl Seen {
         self.counted.stats.all_bytes() as f64 / 1e3
     }
 
-    /// What the file of single runs gets.
+    /// Returns the quantities for the CSV file of single runs.
     fn values(&self, rounds: u32) -> Vec<(&'static str, f64)> {
         vec![
             ("entries_per_rank", f64::from(rounds)),
@@ -203,10 +205,10 @@ impl Seen {
     }
 }
 
-/// What an agent calls itself.
+/// The process name of agents.
 const AGENT: &str = "scela-agent";
 const SIZES: [u32; 1] = [256];
-/// As many entries as each rank puts.
+/// The numbers of entries that each rank puts.
 const ROUNDS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const RUN_HEADS: [&str; 17] = [
     "fanout",

@@ -1,7 +1,7 @@
-//! What was measured of exchanges beside what the simulation makes of them.
+//! Measured times of exchanges compared with simulated ones.
 //!
-//! The simulation's agents and ranks share as many cores as this machine has. Measured times are the medians of the
-//! single runs that the exchanges' sections have left beside the page.
+//! The simulation's agents and ranks share as many cores as this machine has. Measured times are the
+//! medians of the single runs in the files of the exchange sections.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::rounds::percentile;
 use crate::sections::{Section, number, ratio};
 use crate::table::Table;
 
-/// One kind of run: fan-out, ranks, policy and the bound of its cache.
+/// A kind of run: fan-out, ranks, policy and the bound of its cache.
 type Kind = (u32, u32, String, Option<u32>);
 
 pub(in crate::sections) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
@@ -47,7 +47,7 @@ pub(in crate::sections) fn run(bench: &mut Bench, section: Section) -> Result<()
     Ok(())
 }
 
-/// The median of each kind of run in a file of single runs; what cannot be read is left out.
+/// Returns the median of each kind of run in a file of single runs; skips lines that cannot be parsed.
 fn measured(text: &str) -> BTreeMap<Kind, f64> {
     let mut lines = text.lines();
     let heads: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -56,7 +56,7 @@ fn measured(text: &str) -> BTreeMap<Kind, f64> {
     for line in lines {
         let cells: Vec<&str> = line.split(',').collect();
         let cell = |name: &str| column(name).and_then(|column| cells.get(column)).copied().unwrap_or_default();
-        // The label says the bound once more.
+        // The label contains the bound as well.
         let policy = cell("policy").split(" p").next().unwrap_or_default().to_owned();
         if let (Ok(fanout), Ok(np), Ok(inside)) = (cell("fanout").parse(), cell("np").parse(), cell("inside_s").parse())
         {
@@ -66,7 +66,7 @@ fn measured(text: &str) -> BTreeMap<Kind, f64> {
     runs.into_iter().filter_map(|(kind, runs)| Some((kind, percentile(runs, 50)?))).collect()
 }
 
-/// Seconds, if it is a policy by that name alone and can be simulated.
+/// Returns the simulated time in seconds; `None` if the policy cannot be simulated.
 fn simulated(
     bench: &Bench,
     policy: &str,

@@ -2,6 +2,10 @@
 
 use super::errors::{check, error_of};
 use super::*;
+use crate::cluster::manager::{Manager, ManagerChoice};
+use crate::cluster::node_list::HostSource;
+use crate::cluster::placement::MapBy;
+use crate::plan::request::{BootstrapKind, LaunchShape};
 
 fn list(text: &str) -> HostSource {
     HostSource::List(text.into())

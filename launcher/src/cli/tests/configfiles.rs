@@ -9,8 +9,8 @@ fn from_file(line: &str, text: &str) -> Request {
     })
 }
 
-fn at(line: u32, column: u32) -> Place {
-    Place::File { path: "jobs.conf".into(), line, column }
+fn at(line: u32, column: u32) -> TypedAt {
+    TypedAt::File { path: "jobs.conf".into(), line, column }
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) fn check(cases: &[(&str, &str, &str)]) {
         let error = error_of(words(line), &no_file);
         assert_eq!(error.to_string(), *message, "{line}");
         assert_eq!(error.hint(), *hint, "{line}");
-        assert_eq!(error.place(), &Place::CommandLine);
+        assert_eq!(error.place(), &TypedAt::CommandLine);
     }
 }
 

@@ -10,10 +10,11 @@ use pmi::Ranks;
 use serde::Deserialize;
 
 use super::{Allocation, AllocationError, entry, id, nodes_of};
-use crate::cli::{Manager, RANKS_MAX};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
+use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use nla::core::limits::RANKS_MAX;
 
 pub(super) const SIGN: &str = "FLUX_URI";
 

@@ -18,11 +18,12 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::cli::{Manager, ManagerChoice, RANKS_MAX};
 use crate::cluster::hosts::{HostEntry, HostsError, TEXT_BYTES_MAX};
+use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node::{Node, merged};
 use crate::cluster::node_list::behind;
 use crate::cluster::system::System;
+use nla::core::limits::RANKS_MAX;
 
 /// Characters of a job's number that are kept: it is for messages only.
 const ID_CHARS_MAX: usize = 64;
@@ -47,7 +48,7 @@ impl Allocation {
     pub fn job(&self) -> String {
         match (self.manager, self.id.as_str()) {
             (Manager::Flux, "") => "this Flux instance".to_owned(),
-            (manager, id) => format!("{} job {id}", name(manager)),
+            (manager, id) => format!("{} job {id}", manager.name()),
         }
     }
 
@@ -57,22 +58,11 @@ impl Allocation {
     }
 }
 
-/// What people call a manager.
-fn name(manager: Manager) -> &'static str {
-    match manager {
-        Manager::Slurm => "Slurm",
-        Manager::Pbs => "PBS",
-        Manager::Lsf => "LSF",
-        Manager::Sge => "Grid Engine",
-        Manager::Flux => "Flux",
-    }
-}
-
 /// Why the nodes of a job are not known.
 #[derive(Debug, Error)]
 pub enum AllocationError {
     /// The user named a manager, and there is no job of it.
-    #[error("this is not inside of a job of {}: {variable} is not set", name(*manager))]
+    #[error("this is not inside of a job of {}: {variable} is not set", manager.name())]
     NotThere {
         /// The manager.
         manager: Manager,
@@ -80,7 +70,7 @@ pub enum AllocationError {
         variable: &'static str,
     },
     /// There is a job, and not what belongs to it.
-    #[error("{job} is set, as in a job of {}, but {variable} is not", name(*manager))]
+    #[error("{job} is set, as in a job of {}, but {variable} is not", manager.name())]
     Missing {
         /// The manager.
         manager: Manager,

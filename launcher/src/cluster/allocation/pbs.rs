@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::{Allocation, AllocationError, count_in, file_of, id, nodes_of};
-use crate::cli::Manager;
 use crate::cluster::hosts::{self, HostEntry};
+use crate::cluster::manager::Manager;
 use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "PBS_JOBID";

@@ -7,8 +7,8 @@
 use std::path::PathBuf;
 
 use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, shown};
-use crate::cli::Manager;
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use crate::cluster::manager::Manager;
 use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "PE_HOSTFILE";

@@ -5,8 +5,8 @@
 //! reads past their end. Seen with Slurm 22.05; the interactive step of `salloc` keeps the job's.
 
 use super::{Allocation, AllocationError, count, count_in, id, nodes_of, not};
-use crate::cli::Manager;
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use crate::cluster::manager::Manager;
 use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "SLURM_JOB_ID";

@@ -7,7 +7,7 @@ use super::error::HostsError;
 use super::expression::{Expression, stray};
 use super::problem::{HostsProblem, shown};
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::cli::RANKS_MAX;
+use nla::core::limits::RANKS_MAX;
 
 /// One host of a list, as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What can be wrong with hosts, and what to try.
 
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
-use crate::cli::RANKS_MAX;
+use nla::core::limits::RANKS_MAX;
 
 /// What is wrong. Text from outside is fit for printing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

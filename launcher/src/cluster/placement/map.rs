@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::cli::RANKS_MAX;
+use nla::core::limits::RANKS_MAX;
 
 /// The longest text of a rank map: no argument of a program is longer.
 pub const MAP_BYTES_MAX: usize = 128 << 10;

@@ -14,6 +14,18 @@ use crate::cluster::node::Node;
 
 pub use self::map::{MAP_BYTES_MAX, MapError, RankMap};
 
+/// `--map-by`: which node gets the next rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MapBy {
+    /// The same node, until its slots are taken.
+    #[default]
+    Slot,
+    /// The next node, in turn.
+    Node,
+    /// The same node, until it has this many ranks (`ppr:N:node`). At least 1.
+    PerNode(u32),
+}
+
 /// Which node gets the next rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {

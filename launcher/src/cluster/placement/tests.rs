@@ -1,9 +1,9 @@
 //! Ranks on nodes that are made up.
 
 use super::*;
-use crate::cli::RANKS_MAX;
 use crate::cluster::hosts::parse_file;
 use crate::cluster::node::merged;
+use nla::core::limits::RANKS_MAX;
 
 /// Nodes as a file writes them, with blanks for line ends.
 fn nodes(text: &str) -> Vec<Node> {

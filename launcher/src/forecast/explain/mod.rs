@@ -10,7 +10,8 @@ use std::time::Duration;
 
 pub use self::planned::explained;
 use crate::cluster::hosts::fold;
-use crate::forecast::model::{Prediction, Recommendation, Shape};
+use crate::forecast::model::{Prediction, Recommendation};
+use crate::plan::remote_launch::Shape;
 
 /// A plan, as it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]

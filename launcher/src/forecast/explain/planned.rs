@@ -10,14 +10,15 @@ use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
 use nla::sys;
 
 use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
-use crate::cli::{BootstrapKind, LaunchShape};
 use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
-use crate::forecast::model::{self, Constants, Shape, Size};
+use crate::forecast::model::{self, Constants, Size};
+use crate::plan::Plan;
 use crate::plan::environment::is_foreign;
-use crate::plan::remote_launch::{RemoteLaunch, kind, why_not};
-use crate::plan::{Machine, Plan};
-use crate::run::session::AgentHosts;
+use crate::plan::launch::AgentHosts;
+use crate::plan::machine::Machine;
+use crate::plan::remote_launch::{RemoteLaunch, Shape, kind, why_not};
+use crate::plan::request::{BootstrapKind, LaunchShape};
 
 /// What `plan` would do on its agent_hosts. `allocation` is the job that the nodes are of, `constants` are what
 /// the model goes by on other nodes.
@@ -113,7 +114,7 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
 fn spares(plan: &Plan, agent_hosts: &AgentHosts) -> Vec<String> {
     let AgentHosts::Remote(expedition) = agent_hosts else { return Vec::new() };
     let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
-    let spares = expedition.pool.iter().copied().filter(|node| !used.contains(node));
+    let spares = expedition.choice.pool.iter().copied().filter(|node| !used.contains(node));
     spares.map(|node| expedition.nodes[node].name.clone()).collect()
 }
 
@@ -184,7 +185,7 @@ fn word(kind: &BootstrapKind) -> &'static str {
     match kind {
         BootstrapKind::Fork => "fork",
         BootstrapKind::Ssh => "ssh",
-        BootstrapKind::Manager(manager) => crate::plan::remote_launch::word(*manager),
+        BootstrapKind::Manager(manager) => manager.word(),
         BootstrapKind::Exec(_) => "exec",
     }
 }

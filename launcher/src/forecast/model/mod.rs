@@ -20,6 +20,8 @@ mod tests;
 
 use std::time::Duration;
 
+use crate::plan::remote_launch::{Recommended, Shape};
+
 pub use self::calibration::{Counted, Samples, calibrate};
 
 /// The least fan-out that is considered.
@@ -101,25 +103,6 @@ impl Constants {
     }
 }
 
-/// Who starts agents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// The launcher starts all.
-    Flat,
-    /// Agents start agents.
-    Tree,
-}
-
-impl Shape {
-    /// As `--launch` calls it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Flat => "flat",
-            Self::Tree => "tree",
-        }
-    }
-}
-
 /// Who is started, and from where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
@@ -165,6 +148,12 @@ pub struct Recommendation {
     /// All ways, the recommended tree's fan-out and batch in the last two; for comparison the tree's if
     /// flat is recommended.
     pub predicted: Vec<Prediction>,
+}
+
+impl From<&Recommendation> for Recommended {
+    fn from(recommendation: &Recommendation) -> Self {
+        Self { shape: recommendation.shape, tree_fanout: recommendation.tree_fanout }
+    }
 }
 
 /// The start that takes the least time by our own equations: flat, or a tree with a fan-out of

@@ -72,6 +72,14 @@ pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(cache.join("scela").join("model.json"))
 }
 
+/// Returns the constants that the user has measured, else the default.
+pub fn of_user() -> Loaded {
+    match path(|name| std::env::var_os(name)) {
+        Some(path) => load(&path),
+        None => Loaded { constants: Constants::default(), remark: None },
+    }
+}
+
 /// The constants in the file at `path`; the default if there is no such file, and with a remark if there
 /// is one that is of no use.
 pub fn load(path: &Path) -> Loaded {

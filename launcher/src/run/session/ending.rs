@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 
-use nla::bootstrap::Links;
+use nla::bootstrap::{Bootstrap, Links};
 use nla::core::{AgentId, DriverCounts, Failure, Outcome};
 use nla::link::LinkEvent;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::{FLUSH_TIME, LEAVE_TIME, Session};
-use crate::forecast::timing::Names;
+use crate::exit;
 use crate::plan::library::explain_silence;
-use crate::run::bootstrap::Bootstrap;
-use crate::run::exit;
 use crate::run::report::epilogue;
 use crate::run::stats::{Sink, Statistics};
+use crate::run::timing::Names;
 
 /// What is said at the end, if asked for.
 pub(super) struct Asides {

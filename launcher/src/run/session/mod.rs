@@ -4,21 +4,22 @@ mod ending;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nix::sys::signal::{Signal, raise};
-use nla::bootstrap::{BootOrder, Links};
+use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
     AgentId, CachePolicy, Down, DurationHistogram, LossReason, NotStartedReason, Notice, Outcome, Root, RootAction,
     RootInput, Subtree, Time, Timing, Traffic,
 };
 use nla::link::Reach;
-use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, let_in, open_door};
+use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
 use nla::sys;
 use nla::wire::{DownEncoder, Lane, SessionId, SessionKey, decode};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -26,12 +27,11 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use self::ending::Asides;
-use crate::forecast::timing::{Names, Phases};
+use crate::exit;
 use crate::plan::Plan;
+use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
-use crate::run::assemble::{addresses, gather};
-use crate::run::bootstrap::Bootstrap;
-use crate::run::exit;
+use crate::run::assemble::{addresses, assemble};
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Come, PAUSE, Progress};
@@ -39,6 +39,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stats::Sink;
+use crate::run::timing::{Names, Phases};
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 1024;
@@ -51,8 +52,6 @@ const LEAVE_TIME: Duration = Duration::from_secs(5);
 /// How long messages may take to be on their way before the launcher stops itself.
 const FLUSH_TIME: Duration = Duration::from_secs(1);
 
-pub use crate::run::input::is_background;
-
 /// Random numbers of a session.
 pub struct Secrets {
     /// The key that all links are secured with.
@@ -61,12 +60,16 @@ pub struct Secrets {
     pub marker: [u8; 16],
 }
 
-/// Where a session's agents are.
-pub enum AgentHosts {
-    /// On this machine.
-    Local,
-    /// On other nodes.
-    Remote(Box<RemoteLaunch>),
+impl Secrets {
+    /// Draws the public number and the secrets of a new session from the kernel.
+    pub fn random() -> io::Result<(u64, Self)> {
+        let mut source = File::open("/dev/urandom")?;
+        let (mut session, mut key, mut marker) = ([0; 8], [0; 32], [0; 16]);
+        source.read_exact(&mut session)?;
+        source.read_exact(&mut key)?;
+        source.read_exact(&mut marker)?;
+        Ok((u64::from_le_bytes(session), Self { key: SessionKey(key), marker }))
+    }
 }
 
 /// How a session has ended.
@@ -116,7 +119,7 @@ struct Session {
     output_ended: bool,
     writers_done: u8,
     reader: Reader,
-    plan_input: Option<crate::run::input::Source>,
+    plan_input: Option<crate::plan::InputSource>,
     first: nla::core::NamespacePlan,
     session: nla::core::SessionPlan,
     link_events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -145,7 +148,7 @@ async fn live(
     clock: Clock,
 ) -> io::Result<Ended> {
     let options = plan.options.clone();
-    let reporter = plan.reporter();
+    let reporter = Reporter::of(&plan.options);
     reporter.notes(&std::mem::take(&mut plan.remarks));
 
     let progress = Rc::new(Progress::new(reporter));
@@ -159,8 +162,7 @@ async fn live(
         }
         AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
     };
-    let (own, listener) =
-        open_door(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
+    let (own, listener) = listen(reach).await?.map_or((Vec::new(), None), |door| (door.addresses, Some(door.listener)));
     let log = shares_log(&plan, &agent_hosts).then(sys::Segment::new).and_then(Result::ok);
     let order = BootOrder {
         session,
@@ -178,7 +180,7 @@ async fn live(
     let (joining, mut joined) = mpsc::channel(QUEUE);
     let (mut bootstrap, locations) = match &mut agent_hosts {
         AgentHosts::Local => {
-            let bootstrap = Bootstrap::here(order, clock, plan.settings.tree, options.fanout(), own);
+            let bootstrap = Bootstrap::local(order, clock, plan.settings.tree, options.fanout(), own);
             (bootstrap, RankLocations::here(sys::host_name()))
         }
         AgentHosts::Remote(expedition) => {
@@ -186,17 +188,17 @@ async fn live(
                 Links::Connections => addresses(&options.launch, own)?,
                 Links::RemoteShells => Vec::new(),
             };
-            let start = |expedition: &RemoteLaunch, patience| {
-                let bootstrap = Bootstrap::there(order.clone(), clock, expedition, root.clone(), patience);
+            let start = |expedition: &RemoteLaunch, timeout| {
+                let bootstrap = Bootstrap::remote(order.clone(), clock, expedition.targets(), root.clone(), timeout);
                 bootstrap.take_links(joining.clone());
                 bootstrap
             };
             let ranks_all = u64::from(plan.size());
             let look = |bootstrap: &Bootstrap| {
-                let (agents, agents_all) = bootstrap.come();
+                let (agents, agents_all) = bootstrap.progress();
                 progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
             };
-            match gather(expedition, start, &mut plan, &mut signals, reporter, look).await {
+            match assemble(expedition, start, &mut plan, &mut signals, reporter, look).await {
                 (bootstrap, Ok(places)) => (bootstrap, places),
                 (mut bootstrap, Err(code)) => {
                     progress.end();
@@ -233,7 +235,7 @@ async fn live(
 
     let door = listener.map(|listener| {
         let authenticator = Authenticator::new(session, secrets.key, tree.children().map(|child| child.head()));
-        tokio::task::spawn_local(let_in(listener, authenticator, clock, joining.clone()))
+        tokio::task::spawn_local(accept_children(listener, authenticator, clock, joining.clone()))
     });
     drop(joining);
     let (link_events, mut link_incoming) = mpsc::channel(QUEUE);
@@ -310,7 +312,7 @@ async fn live(
                 session.handle(RootInput::Timeout);
             }
             _ = glances.tick(), if session.progress.is_wanted() => {
-                let (agents, agents_all) = bootstrap.come();
+                let (agents, agents_all) = bootstrap.progress();
                 let nla::core::RankProgress { started, arrived } = session.root.progress();
                 let ranks_all = u64::from(session.size);
                 session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });

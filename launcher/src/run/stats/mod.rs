@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use nla::core::{CachePolicy, Stats};
 
-use crate::cli::StatsTo;
+use crate::plan::request::StatsTo;
 
 /// What a session has counted, and what session it was.
 #[derive(Clone, Debug)]

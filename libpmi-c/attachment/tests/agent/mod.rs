@@ -1,5 +1,5 @@
-//! An agent of one node, without a tree: serves ranks over socket pairs by [`pmi::Conversation`], and
-//! shares its board with them. For tests and measurements of libpmi where no real agent is needed.
+//! An agent of one node without a tree, for tests and measurements of libpmi that need no real agent.
+//! It serves ranks over socket pairs by [`pmi::Conversation`] and shares its board with them.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,7 +12,7 @@ use std::thread;
 use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
 use pmi::{Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, SpawnedJob};
 
-/// An agent; serves until its ranks have gone.
+/// An agent, which serves each rank until the rank closes its connection.
 #[derive(Clone)]
 pub(crate) struct Agent(Arc<Shared>);
 
@@ -23,7 +23,7 @@ struct Shared {
     released: Condvar,
 }
 
-/// What an agent knows.
+/// The state of an agent.
 pub(crate) struct State {
     board: Board,
     segment: Memory,
@@ -33,12 +33,12 @@ pub(crate) struct State {
     names: Vec<(Vec<u8>, Vec<u8>)>,
     node: Vec<(Vec<u8>, Vec<u8>)>,
     ring: Vec<Option<(Vec<u8>, Vec<u8>)>>,
-    /// Requests other than fences, in short.
-    pub(crate) heard: Vec<String>,
+    /// The requests other than fences, as text with the rank.
+    pub(crate) requests: Vec<String>,
 }
 
 impl Agent {
-    /// For a job of `size` ranks; `has_segment` says whether it shares its board.
+    /// Creates an agent for a job of `size` ranks; `has_segment` says whether it shares its board.
     pub(crate) fn new(size: u32, has_segment: bool) -> Self {
         let attributes = Arc::new(JobAttributes {
             kvsname: "fake-1_0".into(),
@@ -58,33 +58,33 @@ impl Agent {
             names: Vec::new(),
             node: Vec::new(),
             ring: vec![None; size as usize],
-            heard: Vec::new(),
+            requests: Vec::new(),
         };
         let entries = attributes.entries();
         state.publish(entries);
         Self(Arc::new(Shared { attributes, has_segment, state: Mutex::new(state), released: Condvar::new() }))
     }
 
-    /// Publishes entries that no rank put.
+    /// Publishes entries that no rank has put.
     pub(crate) fn publish(&self, epoch: Epoch) {
         self.state().publish(epoch);
     }
 
-    /// Says that the log is not all there is.
+    /// Closes the log: from now on the segment is incomplete.
     pub(crate) fn close_log(&self) {
         let state = self.state();
         let word = state.segment.word::<AtomicU64>(PUBLISHED_AT);
         word.store(Published::from_word(word.load(Ordering::Relaxed)).closed().to_word(), Ordering::Release);
     }
 
-    /// What it knows now.
+    /// Locks and returns the state.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().expect("no thread has failed")
+        self.0.state.lock().expect("a thread has panicked")
     }
 
-    /// A rank's end of a connection that is served from now on.
+    /// Starts to serve a rank, and returns the rank's end of the connection.
     pub(crate) fn serve(&self, rank: u32) -> UnixStream {
-        let (own, theirs) = UnixStream::pair().expect("a pair");
+        let (own, theirs) = UnixStream::pair().expect("socketpair failed");
         let agent = self.clone();
         thread::spawn(move || agent.converse(rank, own));
         theirs
@@ -123,7 +123,7 @@ impl Agent {
         let size = self.0.attributes.size;
         let mut state = self.state();
         if !matches!(request, Request::Fence { .. }) {
-            state.heard.push(format!("{rank}: {request:?}"));
+            state.requests.push(format!("{rank}: {request:?}"));
         }
         Some(match request {
             Request::Fence { puts, in_segment } => {
@@ -133,7 +133,7 @@ impl Agent {
                 if state.arrived == size {
                     state.arrived = 0;
                     state.epochs += 1;
-                    let merged = Epoch::merge(&std::mem::take(&mut state.puts)).expect("it is not large");
+                    let merged = Epoch::merge(&std::mem::take(&mut state.puts)).expect("the epoch is too large");
                     state.publish(merged);
                     state.segment.release();
                     self.0.released.notify_all();
@@ -141,7 +141,7 @@ impl Agent {
                 if in_segment {
                     return None;
                 }
-                drop(self.0.released.wait_while(state, |state| state.epochs == epoch).expect("no thread has failed"));
+                drop(self.0.released.wait_while(state, |state| state.epochs == epoch).expect("a thread has panicked"));
                 Answer::Released
             }
             Request::Ring { to_left, to_right } => {
@@ -151,8 +151,8 @@ impl Agent {
                     .0
                     .released
                     .wait_while(state, |state| state.ring.iter().any(Option::is_none))
-                    .expect("no thread has failed");
-                let at = |rank: u32| state.ring[(rank % size) as usize].clone().expect("all are there");
+                    .expect("a thread has panicked");
+                let at = |rank: u32| state.ring[(rank % size) as usize].clone().expect("a rank is missing");
                 Answer::Ring { position: rank, from_left: at(rank + size - 1).1, from_right: at(rank + 1).0 }
             }
             Request::NodePut { key, value } => {
@@ -168,7 +168,7 @@ impl Agent {
                     .0
                     .released
                     .wait_while(state, |state| wait && find(state).is_none())
-                    .expect("no thread has failed");
+                    .expect("a thread has panicked");
                 Answer::NodeGot(find(&state))
             }
             Request::Publish { service, port } => {
@@ -191,14 +191,14 @@ impl Agent {
             Request::Segment => Answer::Segment(self.0.has_segment),
             Request::GetFromJob { .. } => Answer::GotFromJob(Some(b"theirs".to_vec())),
             Request::Connect { job } => Answer::Connected(job == b"fake-2_0"),
-            Request::Put { .. } | Request::Get { .. } => unreachable!("this board is whole"),
+            Request::Put { .. } | Request::Get { .. } => unreachable!("this board is complete"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
         })
     }
 }
 
 impl State {
-    /// How many ranks wait in the fence.
+    /// Returns how many ranks wait in the fence.
     pub(crate) fn arrived(&self) -> u32 {
         self.arrived
     }
@@ -209,33 +209,33 @@ impl State {
             segment.append(epoch.bytes());
             epoch
         });
-        // Merged ones may lie anywhere; so all are written anew, which an agent would not do.
+        // Merging may have moved runs, so write all of them again. A real agent avoids that.
         let places: Vec<_> = self.board.runs().iter().rev().map(|run| segment.append(run.bytes())).collect();
         let (directory_at, _) = segment.append(&directory(places));
         segment.publish(directory_at as usize);
     }
 }
 
-/// The segment: its header mapped, its log written as a file.
+/// The segment: its header is mapped, its log is written as a file.
 struct Memory {
     file: OwnedFd,
     header: *mut u8,
     log_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process; it is only touched as atomics.
+// SAFETY: the mapping belongs to the process, and is only accessed as atomics.
 unsafe impl Send for Memory {}
 
 impl Memory {
     fn new() -> Self {
-        // SAFETY: system calls on what they make themselves.
+        // SAFETY: system calls on a descriptor and a mapping that they create themselves.
         unsafe {
             let file = libc::memfd_create(c"fake".as_ptr(), libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC);
-            assert!(file >= 0 && libc::ftruncate(file, LOG_AT as i64) == 0, "a memfd");
-            assert!(libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0, "sealed");
+            assert!(file >= 0 && libc::ftruncate(file, LOG_AT as i64) == 0, "creating the memfd failed");
+            assert!(libc::fcntl(file, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0, "F_ADD_SEALS failed");
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let header = libc::mmap(ptr::null_mut(), LOG_AT, access, libc::MAP_SHARED, file, 0);
-            assert!(header != libc::MAP_FAILED, "mapped");
+            assert!(header != libc::MAP_FAILED, "mmap failed");
             let memory = Self { file: OwnedFd::from_raw_fd(file), header: header.cast(), log_bytes: 0 };
             memory.word::<AtomicU32>(0).store(MAGIC, Ordering::Relaxed);
             memory
@@ -243,14 +243,14 @@ impl Memory {
     }
 
     fn word<T>(&self, at: usize) -> &T {
-        // SAFETY: an atomic inside of the header, at one of its places; the mapping is for ever.
+        // SAFETY: an atomic at one of the fixed offsets of the header, whose mapping is never removed.
         unsafe { &*self.header.add(at).cast() }
     }
 
     fn append(&mut self, bytes: &[u8]) -> (u64, u64) {
         let start = self.log_bytes.next_multiple_of(ALIGNMENT);
         let file = self.file.as_raw_fd();
-        // SAFETY: writes to the file what lies in `bytes`.
+        // SAFETY: the kernel reads `bytes`, which outlive the call.
         let written = unsafe { libc::pwrite(file, bytes.as_ptr().cast(), bytes.len(), (LOG_AT + start) as i64) };
         assert_eq!(written, bytes.len() as isize);
         self.log_bytes = start + bytes.len();
@@ -261,26 +261,26 @@ impl Memory {
         // Readers see the log up to a multiple of the alignment.
         let end = self.log_bytes.next_multiple_of(ALIGNMENT);
         let file = self.file.as_raw_fd();
-        // SAFETY: lengthens the file.
+        // SAFETY: extends the file of this segment.
         assert_eq!(unsafe { libc::ftruncate(file, (LOG_AT + end) as i64) }, 0);
-        let word = Published::new(end, directory_at).expect("small").to_word();
+        let word = Published::new(end, directory_at).expect("the log is too long").to_word();
         self.word::<AtomicU64>(PUBLISHED_AT).store(word, Ordering::Release);
     }
 
     fn release(&self) {
         let released = self.word::<AtomicU32>(RELEASED_AT);
         released.fetch_add(1, Ordering::Release);
-        // SAFETY: looks at the address only.
+        // SAFETY: the kernel uses only the address.
         unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
-    /// Sends bytes, and the descriptor with them.
+    /// Sends bytes together with the descriptor.
     fn send(&self, stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
         #[repr(align(8))]
         struct Control([u8; 64]);
         let mut control = Control([0; 64]);
         let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: a header that points to buffers of these lengths, with one descriptor in it.
+        // SAFETY: the header points to buffers of these lengths and holds one descriptor.
         let sent = unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             message.msg_iov = &raw mut part;

@@ -1,23 +1,66 @@
-//! The exit code: decided here and nowhere else. The table is in `--help` and in the README.
+//! The exit codes of scela-run: every code is decided here, for sessions and for early ends.
 
 use nla::core::{Cause, Outcome};
 
-/// All ranks ended with 0.
+/// Every rank ended with 0.
 pub const SUCCESS: u8 = 0;
-/// Standard output could not be written.
+/// Standard output or a file of output could not be written.
 pub const OUTPUT_LOST: u8 = 1;
-/// The command line could not be understood.
+/// The command line cannot be followed.
 pub const USAGE: u8 = 2;
-/// `--timeout` ran out.
+/// The time of `--timeout` was over.
 pub const TIMED_OUT: u8 = 124;
-/// The job could not be launched.
+/// The programs could not be started.
 pub const NOT_LAUNCHED: u8 = 251;
 /// A node or an agent was lost.
 pub const LOST: u8 = 252;
-/// A bug of ScELA's own.
+/// A bug in scela-run.
 pub const BUG: u8 = 253;
 
-/// What `outcome` makes the launcher end with.
+/// The exit codes and their meanings, as `--help` lists them. README has the same table.
+pub const EXIT_CODES: &[(&str, &str)] = &[
+    ("0", "every rank ended with 0"),
+    ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
+    ("128+n", "signal n killed the rank that failed first, or ended scela-run"),
+    ("124", "the time of --timeout was over"),
+    ("2", "the command line cannot be followed"),
+    ("251", "the programs could not be started"),
+    ("252", "a node or an agent was lost"),
+    ("253", "a bug in scela-run; please report it"),
+];
+
+/// How scela-run ends without an outcome of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EarlyEnd {
+    /// It did what was asked: it printed a text, or simulated, or calibrated.
+    Done,
+    /// The text on standard output could not be written.
+    OutputLost,
+    /// The command line cannot be followed.
+    Usage,
+    /// The programs could not be started.
+    NotLaunched,
+    /// A signal ended the launch.
+    Signalled(i32),
+    /// A bug in scela-run.
+    Bug,
+}
+
+impl EarlyEnd {
+    /// Returns the exit code.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Done => SUCCESS,
+            Self::OutputLost => OUTPUT_LOST,
+            Self::Usage => USAGE,
+            Self::NotLaunched => NOT_LAUNCHED,
+            Self::Signalled(signal) => signalled(signal),
+            Self::Bug => BUG,
+        }
+    }
+}
+
+/// Returns the exit code for the outcome of a session.
 pub fn code(outcome: &Outcome) -> u8 {
     match outcome {
         Outcome::Success => SUCCESS,
@@ -34,7 +77,7 @@ pub fn code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Whether it was an agent that failed, by not coming or by getting lost; not a rank.
+/// Returns whether an agent failed rather than a rank: it did not start, or it was lost.
 pub fn is_of_agents(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Failed { first, .. } => match first.cause {
@@ -46,12 +89,12 @@ pub fn is_of_agents(outcome: &Outcome) -> bool {
     }
 }
 
-/// Ended by this signal.
+/// Returns the exit code for an end by this signal.
 pub fn signalled(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(127))
 }
 
-/// A failure never looks like success, whatever its low byte.
+/// Returns the low byte of a code, or 1 if that is 0: a failure never looks like success.
 fn low_byte(code: i32) -> u8 {
     match (code & 255) as u8 {
         0 => 1,

@@ -1,4 +1,4 @@
-//! [`Joined`]: what is known of a process that has initialised PMI.
+//! [`Member`]: the rank and job of a process that has initialised PMI.
 
 use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
@@ -6,59 +6,60 @@ use std::sync::OnceLock;
 use pmi::Rank;
 use pmi::v1::client::Maxes;
 
+use crate::client::Version;
 use crate::environment::Environment;
 use crate::segment::Segment;
-use crate::wire::Version;
 
-/// What is known of this rank and its job. Once made it is never taken away: other threads read it
-/// without a lock, whoever finalises PMI meanwhile.
+/// This process as a member of its job. Never freed: other threads read it without a lock, even while
+/// one thread finalises PMI.
 #[derive(Debug)]
-pub struct Joined {
+pub struct Member {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) is_spawned: bool,
-    /// The server is ours: it takes what our agent takes.
-    pub(crate) is_ours: bool,
-    /// What the server speaks; `None`: there is no server.
+    /// The server is ScELA's: its limits are those of [`pmi::limits`].
+    pub(crate) is_scela: bool,
+    /// The protocol of the server; `None` without a server.
     pub(crate) protocol: Option<Version>,
     pub(crate) segment: Option<Segment>,
     pub(crate) environment: Environment,
-    /// Asked for when first needed.
+    /// Requested from the server on first use, like the two fields below.
     pub(crate) name: OnceLock<CString>,
     pub(crate) appnum: OnceLock<i32>,
     pub(crate) maxes: OnceLock<Maxes>,
 }
 
-impl Joined {
-    /// This process's rank.
+impl Member {
+    /// Returns this process's rank.
     pub fn rank(&self) -> u32 {
         self.rank.0
     }
 
-    /// How many ranks the job has.
+    /// Returns the number of ranks of the job.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Whether the job has a parent.
+    /// Returns whether another job spawned this one.
     pub fn is_spawned(&self) -> bool {
         self.is_spawned
     }
 
-    /// Whether there is no server, and no other rank.
-    pub fn is_alone(&self) -> bool {
+    /// Returns whether this process has no server and is the only rank of its job.
+    pub fn is_singleton(&self) -> bool {
         self.protocol.is_none()
     }
 
-    /// The name of the board and the job, if it was asked for already.
+    /// Returns the name of the board and the job, if it has been requested already.
     #[inline]
     pub fn known_name(&self) -> Option<&CStr> {
         self.name.get().map(CString::as_c_str)
     }
 
-    /// Whether a later initialisation found the same again. What was learned by asking holds on.
+    /// Returns whether a later initialisation found the same rank and job, so that cached replies stay
+    /// valid.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let identity = |joined: &Self| joined.segment.as_ref().map(Segment::identity);
+        let identity = |member: &Self| member.segment.as_ref().map(Segment::identity);
         self.environment == other.environment
             && (self.rank, self.size, self.is_spawned) == (other.rank, other.size, other.is_spawned)
             && identity(self) == identity(other)

@@ -5,53 +5,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use nla::bootstrap::ArrivalTimes;
 use nla::core::{AgentId, NamespaceId, Notice, PhaseTimes, Time, TimedPhase, Timing};
 
 use crate::run::rank_locations::RankLocations;
-
-/// When agents have come, by their targets.
-#[derive(Clone, Debug, Default)]
-pub struct Arrivals {
-    /// When the plan was made, and the first was about to be started.
-    began: Time,
-    /// Those that are there: since then.
-    bootstrap: PhaseTimes,
-    /// Those that are in the tree: since they were told their places.
-    join: PhaseTimes,
-}
-
-impl Arrivals {
-    /// The first is about to be started.
-    pub fn from(now: Time) -> Self {
-        Self { began: now, ..Self::default() }
-    }
-
-    /// One is there.
-    pub fn on_here(&mut self, now: Time, target: u32) {
-        self.bootstrap.note(AgentId(target), now.saturating_sub(self.began), now);
-    }
-
-    /// One was told its place at `told`, and had joined so long after that.
-    pub fn on_joined(&mut self, told: Time, target: u32, took: Duration) {
-        self.join.note(AgentId(target), took, told.saturating_add(took));
-    }
-
-    /// From the first start until the last of them was there.
-    pub fn bootstrap(&self) -> &PhaseTimes {
-        &self.bootstrap
-    }
-
-    /// Of each, since it was told its place.
-    pub fn join(&self) -> &PhaseTimes {
-        &self.join
-    }
-}
 
 /// What the launcher notes.
 #[derive(Clone, Debug, Default)]
 pub struct Phases {
     /// Of agents.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalTimes,
     /// How many fences there were.
     fences: u32,
     /// The one that the launcher has waited for longest, of those behind the first, and how long.
@@ -80,7 +43,7 @@ pub(crate) struct Names<'a> {
 
 impl Phases {
     /// Of a session that came no further than to its agents, and ended then.
-    pub(crate) fn of_launch(arrivals: Arrivals, end: Time) -> Self {
+    pub(crate) fn of_launch(arrivals: ArrivalTimes, end: Time) -> Self {
         Self { arrivals, end: Some(end), ..Self::default() }
     }
 
@@ -128,9 +91,9 @@ impl Phases {
     fn rows(&self, timing: &Timing, names: &Names<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
-        rows.push(single("plan", self.arrivals.began));
-        rows.extend(row("bootstrap", &self.arrivals.bootstrap, |agent| (names.target)(agent.0)));
-        rows.extend(row("join", &self.arrivals.join, |agent| (names.target)(agent.0)));
+        rows.push(single("plan", self.arrivals.began()));
+        rows.extend(row("bootstrap", self.arrivals.bootstrap(), |agent| (names.target)(agent.0)));
+        rows.extend(row("join", self.arrivals.join(), |agent| (names.target)(agent.0)));
         let of = |agent: AgentId| names.agents.map_or_else(String::new, |places| places.of_agent(agent).to_owned());
         let few = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
         let mut further = PhaseTimes::default();
@@ -202,7 +165,7 @@ mod tests {
 
     /// Three agents on hosts n1 to n3.
     fn started() -> Phases {
-        let mut arrivals = Arrivals::from(ms(2));
+        let mut arrivals = ArrivalTimes::from(ms(2));
         for (target, now) in [(2, 102), (1, 152), (3, 302)] {
             arrivals.on_here(ms(now), target);
         }

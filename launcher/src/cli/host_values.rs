@@ -6,12 +6,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use nla::core::limits::RANKS_MAX;
+
 use super::error::shown;
-use super::options::RANKS_MAX;
-use super::request::{BootstrapKind, LaunchShape, Manager, ManagerChoice, MapBy};
 use super::value_problem::ValueProblem;
 use super::values::{Parsed, choice, decimal, number, some_time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
+use crate::cluster::manager::{Manager, ManagerChoice};
+use crate::cluster::placement::MapBy;
+use crate::plan::request::{BootstrapKind, LaunchShape};
 
 /// The longest `--start-timeout`, a day.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);

@@ -1,0 +1,174 @@
+//! From a request to a plan and the hosts that its agents run on.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use nla::bootstrap::{Links, NodeChoice};
+use thiserror::Error;
+
+use crate::cluster::allocation::Allocation;
+use crate::cluster::node_list::{self, NodeList, NodeListError};
+use crate::cluster::system::Process;
+use crate::exit::EarlyEnd;
+use crate::plan::machine::Machine;
+use crate::plan::mpi::{self, MpiError};
+use crate::plan::remote_launch::{self, MethodError, Recommended, RemoteLaunch};
+use crate::plan::request::Request;
+use crate::plan::{Plan, PlanError, plan};
+
+/// Where a session's agents run.
+pub enum AgentHosts {
+    /// On this machine.
+    Local,
+    /// On other nodes.
+    Remote(Box<RemoteLaunch>),
+}
+
+impl AgentHosts {
+    /// Returns whether agents run on other nodes.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_))
+    }
+}
+
+/// A session that is ready to be run or explained.
+pub struct Prepared {
+    /// The plan. Its remarks include those about the nodes.
+    pub plan: Plan,
+    /// Where its agents run.
+    pub agent_hosts: AgentHosts,
+    /// The resource manager's job that the nodes belong to.
+    pub allocation: Option<Allocation>,
+}
+
+/// Why a request does not become a session.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The nodes are not known.
+    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
+    Nodes(#[from] NodeListError),
+    /// The nodes cannot be reached in the requested way.
+    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
+    Method(#[from] MethodError),
+    /// The request does not fit the nodes.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The ranks' MPI library needs a file that is missing.
+    #[error(transparent)]
+    Mpi(#[from] MpiError),
+    /// The launcher's own program cannot be read.
+    #[error("the job could not be launched: {0}")]
+    Program(io::Error),
+}
+
+impl LaunchError {
+    /// Returns how scela-run ends after this error.
+    pub fn early_end(&self) -> EarlyEnd {
+        match self {
+            Self::Nodes(NodeListError::Allocation(_)) | Self::Mpi(_) | Self::Program(_) => EarlyEnd::NotLaunched,
+            Self::Nodes(_) | Self::Method(_) | Self::Plan(_) => EarlyEnd::Usage,
+        }
+    }
+}
+
+/// Recommends how to start agents on `nodes` nodes of `ppn` ranks each. It is not asked about a session on this
+/// machine alone.
+pub type Recommend<'a> = &'a dyn Fn(u32, u32) -> Recommended;
+
+/// Finds the nodes of a request and makes its plan.
+pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, LaunchError> {
+    let mut remarks = Vec::new();
+    let nodes = find_nodes(&request, machine, &mut remarks)?;
+    let allocation = nodes.allocation().cloned();
+    let (mut plan, agent_hosts) = match nodes {
+        NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
+        NodeList::Named { .. } => {
+            let (plan, remote) = prepare_remote(request, machine.clone(), nodes, recommend)?;
+            (plan, AgentHosts::Remote(Box::new(remote)))
+        }
+    };
+    plan.remarks.splice(..0, remarks);
+    Ok(Prepared { plan, agent_hosts, allocation })
+}
+
+/// Finds the nodes that the session may use. Adds lines for the user to `remarks`.
+pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
+    let process = Process { environment: &machine.environment };
+    let nodes = node_list::field(&request.options.hosts, &process, remarks)?;
+    if request.options.verbose > 0 {
+        remarks.extend(nodes.allocation().map(Allocation::words));
+        let why_not = nodes.allocation().and_then(|allocation| remote_launch::why_not(allocation.manager));
+        if request.options.launch.bootstrap.is_none() {
+            remarks.extend(why_not.map(|why| format!("agents are started by ssh: {why}")));
+        }
+    }
+    Ok(nodes)
+}
+
+/// Makes the plan for other nodes, and chooses how to start agents there.
+pub fn prepare_remote(
+    mut request: Request,
+    machine: Machine,
+    nodes: NodeList,
+    recommend: Recommend<'_>,
+) -> Result<(Plan, RemoteLaunch), LaunchError> {
+    let launch = &request.options.launch.clone();
+    let manager = nodes.allocation().map(|allocation| allocation.manager);
+    let mut method = remote_launch::method(launch, manager, &machine.program)?;
+    // Sending the program requires reading all of it, which --explain does without.
+    if !request.options.explain
+        && let Some(sent) = remote_launch::may_send(&mut method)
+    {
+        *sent = Some(nla::bootstrap::own_program().map_err(LaunchError::Program)?);
+    }
+    let all = nodes.nodes().to_vec();
+    let spares = (launch.spares as usize).min(all.len() - 1);
+    let held_back: BTreeSet<usize> = (all.len() - spares..all.len()).collect();
+    let mut plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
+    let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
+    let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
+    let (nodes_used, ppn) = plan.extent();
+    let recommended = recommend(nodes_used, ppn);
+    let typed = request.options.fanout;
+    let (links, fanout) = if launch.no_ports {
+        let fanout = remote_launch::shell_link_fanout(launch.shape, typed, recommended, &method)?;
+        // No more agents than the fan-out: all are children of the launcher.
+        let fanout = fanout.filter(|fanout| *fanout < plan.agents());
+        request.options.fanout = Some(fanout.unwrap_or(plan.agents().max(1)));
+        plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
+        (Links::RemoteShells, fanout)
+    } else {
+        (Links::Connections, remote_launch::launch_fanout(launch.shape, typed, recommended, &method))
+    };
+    let mut targets = plan.seats.clone();
+    // In a tree of shell links, a spare gets a position only after another node has failed.
+    if links == Links::Connections || fanout.is_none() {
+        // A spare may have to replace any other node.
+        let each = targets.len().div_ceil(used.len().max(1));
+        targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
+    }
+    let pool = used.union(&held_back).copied().collect();
+    let choice = NodeChoice {
+        nodes: all.len(),
+        targets,
+        pool,
+        min: least,
+        max: used.len(),
+        is_one_tree: links == Links::RemoteShells && fanout.is_some(),
+    };
+    let (batch, timeout) = (launch.batch, remote_launch::timeout(launch));
+    // The job keeps its size when nodes fail.
+    let request = plan.settled(&request);
+    let replan = move |left_out: &BTreeSet<usize>| {
+        plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.to_string())
+    };
+    let remote = RemoteLaunch { nodes: all, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
+    Ok((plan, remote))
+}
+
+/// Makes the plan, and adds the variables that the ranks' MPI library needs.
+fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, LaunchError> {
+    let mut plan = plan(request, machine, nodes)?;
+    mpi::provide(&mut plan, machine)?;
+    Ok(plan)
+}

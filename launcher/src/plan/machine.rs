@@ -1,0 +1,56 @@
+//! The facts about this machine and process that the plan depends on.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::unistd::{getpgrp, tcgetpgrp};
+use nla::sys::{self, ShellState};
+
+use super::environment::environment_of_process;
+
+/// The machine that the launcher runs on, as the plan sees it.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// The launcher's environment.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Its working directory.
+    pub wdir: PathBuf,
+    /// Its own program file, for the demo.
+    pub program: PathBuf,
+    /// Cores that it may use.
+    pub cores: u32,
+    /// The process state that it inherited from its shell.
+    pub shell: ShellState,
+    /// Standard output is a terminal.
+    pub stdout_is_terminal: bool,
+    /// Standard input is a terminal in whose background the launcher was started.
+    pub stdin_in_background: bool,
+    /// The session's public number.
+    pub session: u64,
+}
+
+impl Machine {
+    /// Reads the machine that this process runs on, for the session of this number.
+    pub fn of_process(session: u64) -> io::Result<Self> {
+        let stdin = io::stdin();
+        Ok(Self {
+            environment: environment_of_process(),
+            wdir: std::env::current_dir().map_err(|error| {
+                io::Error::new(error.kind(), format!("the working directory cannot be determined: {error}"))
+            })?,
+            program: std::env::current_exe()?,
+            cores: u32::try_from(sys::cores()).unwrap_or(1).max(1),
+            shell: ShellState::recorded(),
+            stdout_is_terminal: io::stdout().is_terminal(),
+            stdin_in_background: is_background(stdin.as_fd()),
+            session,
+        })
+    }
+}
+
+/// Returns whether `terminal` is a terminal in whose background this process runs.
+pub fn is_background(terminal: BorrowedFd<'_>) -> bool {
+    tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
+}

@@ -1,0 +1,295 @@
+//! The request for a session: what the user asked for, as typed values.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nla::core::CachePolicy;
+
+use crate::cluster::manager::Manager;
+use crate::cluster::node_list::HostOptions;
+
+/// The most children of an agent, unless `--fanout` is typed.
+pub const FANOUT_DEFAULT: u32 = 32;
+
+/// The time between TERM and KILL, unless `--kill-grace` is typed.
+pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// A request for one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// The options of the whole session.
+    pub options: Options,
+    /// The programs, in the order of their ranks. Never empty.
+    pub commands: Vec<Command>,
+}
+
+impl Request {
+    /// Returns whether the session is the built-in demonstration, which is then its only command.
+    pub fn is_demo(&self) -> bool {
+        self.commands.iter().any(|command| command.program == Program::Demo)
+    }
+}
+
+/// One program and its ranks: the words between two `:`, or one line of a configfile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// `-np`: the number of ranks, 1 to [`RANKS_MAX`](nla::core::limits::RANKS_MAX). The plan chooses it
+    /// if it is `None`. The plan also checks the bound for all commands together.
+    pub nprocs: Option<u32>,
+    /// The program to run.
+    pub program: Program,
+    /// The program's arguments, byte for byte as typed.
+    pub args: Vec<OsString>,
+    /// `-wdir`: the ranks' working directory. Never empty; may be relative to the launcher's own.
+    pub wdir: Option<PathBuf>,
+    /// `-env`: changes for this program, applied after [`Options::genv`], in the order typed.
+    pub env: Vec<EnvChange>,
+    /// `-envall`, `-envnone`, `-envlist`: the part of the launcher's environment that this program
+    /// inherits. Overrides [`Options::genv_policy`].
+    pub env_policy: Option<EnvPolicy>,
+    /// Where this command was typed, for messages about it.
+    pub place: TypedAt,
+}
+
+/// Where something was typed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TypedAt {
+    /// On the command line.
+    CommandLine,
+    /// In a configfile.
+    File {
+        /// The file's name as typed.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: u32,
+        /// The character in that line, counted from 1.
+        column: u32,
+    },
+}
+
+/// The program of a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// A program by path, or by a name to be looked up in PATH. Never empty.
+    Named(OsString),
+    /// `--demo`: the PMI hello that is built into scela-run.
+    Demo,
+}
+
+/// A change to the environment of ranks. Names are never empty and contain no `=`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvChange {
+    /// Sets this variable to this value.
+    Set(OsString, OsString),
+    /// Passes this variable on with the launcher's value (`-x NAME`), whatever the policy is.
+    Pass(OsString),
+}
+
+/// The part of the launcher's environment that ranks inherit, before any [`EnvChange`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvPolicy {
+    /// All variables. The default.
+    All,
+    /// No variables.
+    None,
+    /// These variables only. Never empty.
+    List(Vec<OsString>),
+}
+
+/// The ranks that read the launcher's standard input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StdinTo {
+    /// No rank.
+    None,
+    /// Every rank gets all of it.
+    All,
+    /// These ranks get all of it: ranges from first to last rank, both included, in ascending
+    /// order, neither overlapping nor adjacent.
+    Ranks(Vec<(u32, u32)>),
+    /// Every rank reads this file instead.
+    File(PathBuf),
+}
+
+/// `--mpi`: the MPI library whose variables are added to the ranks' environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mpi {
+    /// The library that a program's file names.
+    #[default]
+    Auto,
+    /// No library.
+    None,
+    /// Open MPI 3 and 4.
+    OpenMpi,
+}
+
+impl Mpi {
+    /// Every kind.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::None, Self::OpenMpi];
+
+    /// Returns the name that `--mpi` uses.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+            Self::OpenMpi => "openmpi",
+        }
+    }
+}
+
+/// `--stats`: the destination of the statistics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StatsTo {
+    /// A table on standard error.
+    Table,
+    /// JSON in this file. Never empty; may be relative to the launcher's own directory.
+    File(PathBuf),
+}
+
+/// `--bootstrap`: how agents are started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BootstrapKind {
+    /// As processes on this machine.
+    Fork,
+    /// By a secure shell for each node.
+    Ssh,
+    /// By a resource manager's own command.
+    Manager(Manager),
+    /// By a command of the user's, in which `{host}` stands for the host. Never empty.
+    Exec(OsString),
+}
+
+/// `--launch`: which process starts which agents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LaunchShape {
+    /// As the model recommends.
+    #[default]
+    Auto,
+    /// The launcher starts all agents, with a remote shell for each rank; for comparison.
+    Linear,
+    /// The launcher starts all agents, with a remote shell for each node.
+    Flat,
+    /// Agents start agents.
+    Tree,
+}
+
+/// How agents are started on their nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LaunchOptions {
+    /// `--bootstrap`. The plan chooses it if it is `None`.
+    pub bootstrap: Option<BootstrapKind>,
+    /// `--launcher-exec`: the program to run instead of `ssh` or the manager's command.
+    pub launcher_exec: Option<OsString>,
+    /// `--launch-agent`: the command on the other host that becomes the agent.
+    pub launch_agent: Option<OsString>,
+    /// `--launch`.
+    pub shape: LaunchShape,
+    /// `--batch`: remote shells that one agent opens at a time. At least 1; adaptive if `None`.
+    pub batch: Option<u32>,
+    /// `--connect-back`: the address by which other hosts reach this one.
+    pub connect_back: Option<OsString>,
+    /// `--iface`: the network interface that has this address.
+    pub iface: Option<OsString>,
+    /// `--port-range`: first and last port to listen on.
+    pub port_range: Option<(u16, u16)>,
+    /// `--no-ports`: links use the remote shells that started the agents.
+    pub no_ports: bool,
+    /// `--min-nodes`: continue with this many nodes if others fail to start.
+    pub min_nodes: Option<u32>,
+    /// `--spares`: nodes of the list that replace nodes that fail to start.
+    pub spares: u32,
+    /// `--start-timeout`: the time from the first remote shell until all agents must have reported.
+    /// More than zero.
+    pub deadline: Option<Duration>,
+}
+
+/// The options of the whole session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Which hosts, and which ranks on them.
+    pub hosts: HostOptions,
+    /// How agents are started there.
+    pub launch: LaunchOptions,
+    /// `--explain`: print the plan, start nothing.
+    pub explain: bool,
+    /// `-genv` and `-x`: changes for all programs, in the order typed.
+    pub genv: Vec<EnvChange>,
+    /// `-genvall`, `-genvnone`, `-genvlist`: the part of the launcher's environment that all programs
+    /// inherit.
+    pub genv_policy: Option<EnvPolicy>,
+    /// `--mpi`.
+    pub mpi: Mpi,
+    /// `-ppn`: the most ranks on one node.
+    pub ppn: Option<u32>,
+    /// `-prepend-rank`: whether each line of output begins with its rank.
+    pub prepend_rank: bool,
+    /// `-outfile-pattern`: the files for the ranks' stdout. Never empty.
+    pub outfile_pattern: Option<OsString>,
+    /// `-errfile-pattern`: the files for the ranks' stderr. Never empty.
+    pub errfile_pattern: Option<OsString>,
+    /// `--stdin`. The plan chooses it if it is `None`.
+    pub stdin: Option<StdinTo>,
+    /// `--timeout`: how long the session may run. More than zero.
+    pub timeout: Option<Duration>,
+    /// `--kill-grace`: the time between TERM and KILL. May be zero.
+    pub kill_grace: Duration,
+    /// How often `-v` was typed since the last `-q`.
+    pub verbose: u8,
+    /// Whether `-q` was typed, with no `-v` after it.
+    pub quiet: bool,
+    /// `--agents-per-node`. The plan chooses it if it is `None`.
+    pub agents_per_node: Option<u32>,
+    /// `--agents-as-nodes`: whether each agent counts as a node of its own.
+    pub agents_as_nodes: bool,
+    /// `--fanout`: the most children of an agent. [`Options::fanout`] adds the default.
+    pub fanout: Option<u32>,
+    /// `--cache` and `--cache-entries`: the policy of the bulletin board's caches.
+    pub cache: CachePolicy,
+    /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
+    pub pmi_port: bool,
+    /// `--timing`: whether to report how long each phase took.
+    pub timing: bool,
+    /// `--stats`: whether, and where, to report statistics.
+    pub stats: Option<StatsTo>,
+    /// `--label`: the session's name in messages and in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
+    /// the first a letter or digit.
+    pub label: Option<String>,
+}
+
+impl Options {
+    /// Returns the most children of an agent in the session's tree.
+    pub fn fanout(&self) -> u32 {
+        self.fanout.unwrap_or(FANOUT_DEFAULT)
+    }
+}
+
+impl Default for Options {
+    /// Returns the options of a command line without options.
+    fn default() -> Self {
+        Self {
+            hosts: HostOptions::default(),
+            launch: LaunchOptions::default(),
+            explain: false,
+            genv: Vec::new(),
+            genv_policy: None,
+            mpi: Mpi::default(),
+            ppn: None,
+            prepend_rank: false,
+            outfile_pattern: None,
+            errfile_pattern: None,
+            stdin: None,
+            timeout: None,
+            kill_grace: KILL_GRACE_DEFAULT,
+            verbose: 0,
+            quiet: false,
+            agents_per_node: None,
+            agents_as_nodes: false,
+            fanout: None,
+            cache: CachePolicy::default(),
+            pmi_port: false,
+            timing: false,
+            stats: None,
+            label: None,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! `PMI2_Job_Spawn`.
+
+use std::ffi::{c_char, c_int};
+
+use attachment::c::{self, Outcome, run};
+use attachment::spawn::{Arrays, Codes, Keyval, Pairs};
+use attachment::{SpawnRequest, limits};
+
+use crate::{ATTACHMENT, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, failed};
+
+const CODES: Codes = Codes { invalid: PMI2_ERR_INVALID_ARG, size: PMI2_ERR_INVALID_SIZE, too_long: PMI2_ERR_OTHER };
+
+/// `struct MPID_Info`, of which only the last two members are used.
+#[repr(C)]
+#[derive(Copy, Clone, Debug)]
+struct Info {
+    handle: c_int,
+    pobj_mutex: c_int,
+    ref_count: c_int,
+    next: *mut Self,
+    key: *const c_char,
+    value: *const c_char,
+}
+
+impl Keyval for Info {
+    fn key(&self) -> *const c_char {
+        self.key
+    }
+
+    fn value(&self) -> *const c_char {
+        self.value
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn PMI2_Job_Spawn(
+    count: c_int,
+    cmds: *const *const c_char,
+    argcs: *const c_int,
+    argvs: *const *const *const c_char,
+    maxprocs: *const c_int,
+    info_keyval_sizes: *const c_int,
+    info_keyval_vectors: *const *const Info,
+    preput_keyval_size: c_int,
+    preput_keyval_vector: *const *const Info,
+    job_id: *mut c_char,
+    job_id_size: c_int,
+    errors: *mut c_int,
+) -> c_int {
+    run(|| {
+        let arrays =
+            Arrays { programs: cmds, nprocs: maxprocs, info_sizes: info_keyval_sizes, infos: info_keyval_vectors };
+        let words = |at: usize| {
+            if argvs.is_null() || argcs.is_null() {
+                return Ok(Vec::new());
+            }
+            // SAFETY: arrays with an element for each command, of arrays of so many strings.
+            unsafe { words(*argvs.add(at), *argcs.add(at)) }
+        };
+        // SAFETY: NULL, or an array of so many pairs.
+        let hints = |infos, size| unsafe { hints(infos, size) };
+        // SAFETY: NULL or arrays as the header describes them.
+        let order = unsafe {
+            let preputs = preputs(preput_keyval_vector, preput_keyval_size)?;
+            SpawnRequest { commands: CODES.commands(count, arrays, words, hints)?, preputs }
+        };
+        // SAFETY: NULL, or the caller's array with an element for each command.
+        let launched = unsafe { CODES.spawn(&ATTACHMENT, &order, errors, failed)? };
+        if !job_id.is_null() {
+            // SAFETY: not NULL, so the caller's buffer of `job_id_size` bytes.
+            unsafe { c::write_cut(launched.job.as_bytes(), job_id, job_id_size) };
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// `argv` is NULL or has `argc` elements that are strings.
+unsafe fn words(argv: *const *const c_char, argc: c_int) -> Outcome<Vec<Vec<u8>>> {
+    let argc = CODES.count(argc, limits::SPAWN_ARGS_MAX)?;
+    // SAFETY: the caller guarantees it.
+    unsafe { c::array(argv, argc).iter().map(|&word| CODES.string(word)).collect() }
+}
+
+/// # Safety
+///
+/// `infos` is NULL or has `size` elements.
+unsafe fn hints(infos: *const Info, size: c_int) -> Outcome<Pairs> {
+    let size = CODES.count(size, limits::SPAWN_INFO_MAX)?;
+    // SAFETY: the caller guarantees it.
+    unsafe { c::array(infos, size).iter().map(|info| CODES.pair(info)).collect() }
+}
+
+/// # Safety
+///
+/// `preputs` is NULL or has `size` elements, each NULL or a pointer to one pair.
+unsafe fn preputs(preputs: *const *const Info, size: c_int) -> Outcome<Pairs> {
+    let size = CODES.count(size, limits::SPAWN_PREPUTS_MAX)?;
+    if preputs.is_null() && size > 0 {
+        return Err(PMI2_ERR_INVALID_ARG);
+    }
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        let pair = |&info: &*const Info| CODES.pair(info.as_ref().ok_or(PMI2_ERR_INVALID_ARG)?);
+        c::array(preputs, size).iter().map(pair).collect()
+    }
+}

@@ -1,0 +1,327 @@
+//! Which target gets which position in the tree, and when its agent is told to join.
+//!
+//! A session on one machine knows its tree from the beginning: [`Assembly::place`] gives out all positions, and each
+//! agent joins as soon as it and its parent have reported. On other nodes the tree consists of the agents that could
+//! be started: once every target [is settled](Assembly::is_settled), [`Assembly::commit`] gives the positions to the
+//! chosen targets and sends all other agents away.
+
+use core::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::arrival_times::ArrivalTimes;
+use super::failure::StartFailure;
+use crate::bootstrap::protocol::{BootCommand, BootReport, Links};
+use crate::core::{AgentId, Subtree, Time};
+use crate::wire::TreePosition;
+
+/// A command to the starter.
+#[derive(Clone, PartialEq, Debug)]
+pub(in crate::bootstrap) enum AssemblyAction {
+    /// Send the command to the agent at the target.
+    Tell(u32, BootCommand),
+    /// Tell the agent at the target to join over the remote shell that leads to it.
+    AdmitOverShell(u32, TreePosition),
+}
+
+/// The targets of an assembly and how their agents link.
+pub(in crate::bootstrap) struct AssemblySettings {
+    /// The targets, as a tree: the parent of each starts its agent.
+    pub starters: Subtree,
+    /// Agents are on other nodes than the launcher.
+    pub crosses_nodes: bool,
+    /// Whether links are TCP connections or go over remote shells.
+    pub links: Links,
+    /// The addresses where the launcher listens.
+    pub root: Vec<SocketAddr>,
+}
+
+/// The agents between their start and the tree. The launcher is target 0 throughout.
+pub(in crate::bootstrap) struct Assembly {
+    settings: AssemblySettings,
+    /// The addresses of the launcher and of each agent that has reported, by target.
+    addresses: BTreeMap<u32, Vec<SocketAddr>>,
+    failures: BTreeMap<u32, StartFailure>,
+    /// The agent number of each target that has a position, and the reverse.
+    agents: BTreeMap<u32, AgentId>,
+    targets: BTreeMap<AgentId, u32>,
+    tree: Subtree,
+    fanout: u32,
+    /// When each target was given its position, unless its agent has joined.
+    told: BTreeMap<u32, Time>,
+    times: ArrivalTimes,
+    reads_log: bool,
+}
+
+impl Assembly {
+    pub(in crate::bootstrap) fn new(now: Time, settings: AssemblySettings) -> Self {
+        Self {
+            addresses: BTreeMap::from([(0, settings.root.clone())]),
+            settings,
+            failures: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            tree: Subtree::whole(0, 1),
+            fanout: 1,
+            told: BTreeMap::new(),
+            times: ArrivalTimes::from(now),
+            reads_log: true,
+        }
+    }
+
+    /// Takes a report. Returns the agent that is lost to the tree, and why.
+    pub(in crate::bootstrap) fn on_report(
+        &mut self,
+        now: Time,
+        target: u32,
+        report: BootReport,
+        actions: &mut Vec<AssemblyAction>,
+    ) -> Option<(AgentId, StartFailure)> {
+        match report {
+            BootReport::Here { addresses, reads_log, .. } => {
+                self.reads_log &= reads_log;
+                self.addresses.insert(target, addresses);
+                self.times.on_here(now, target);
+                if let Some(agent) = self.agents.get(&target).copied() {
+                    self.admit(now, agent, actions);
+                    let children: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
+                    children.iter().for_each(|child| self.admit(now, child.head(), actions));
+                }
+                None
+            }
+            BootReport::NotStarted(failure) => {
+                self.addresses.remove(&target);
+                self.failures.insert(target, failure.clone());
+                Some((self.agents.get(&target).copied()?, failure))
+            }
+            BootReport::Joined { took } => {
+                if let Some(told) = self.told.remove(&target) {
+                    self.times.on_joined(told, target, took);
+                }
+                None
+            }
+            BootReport::Below(..) | BootReport::Task { .. } | BootReport::Joining => None,
+        }
+    }
+
+    /// Returns whether each target has an agent or has failed.
+    pub(in crate::bootstrap) fn is_settled(&self) -> bool {
+        let (reported, all) = self.progress();
+        reported as usize + self.failures.len() >= all as usize
+    }
+
+    /// Counts each target that is not settled as failed: the deadline has passed.
+    pub(in crate::bootstrap) fn fail_missing(&mut self) {
+        for target in 1..self.settings.starters.size() {
+            if !self.addresses.contains_key(&target) {
+                self.failures.entry(target).or_insert_with(StartFailure::late);
+            }
+        }
+    }
+
+    /// Gives the agents at `targets` their positions, in order, in a tree of as many. They are told once they report.
+    pub(in crate::bootstrap) fn place(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
+        let agents = || (1..).map(AgentId);
+        self.agents = targets.iter().copied().zip(agents()).collect();
+        self.targets = agents().zip(targets).collect();
+        (self.tree, self.fanout) = (tree, fanout);
+    }
+
+    /// Places the agents at `targets`, tells each of them to join, and tells all others to leave.
+    pub(in crate::bootstrap) fn commit(
+        &mut self,
+        now: Time,
+        targets: Vec<u32>,
+        tree: Subtree,
+        fanout: u32,
+        actions: &mut Vec<AssemblyAction>,
+    ) {
+        let chosen: BTreeSet<u32> = targets.iter().copied().collect();
+        let spare = self.addresses.keys().filter(|target| **target != 0 && !chosen.contains(target));
+        actions.extend(spare.map(|target| AssemblyAction::Tell(*target, BootCommand::Leave)));
+        self.place(targets, tree, fanout);
+        for agent in (1..tree.size()).map(AgentId) {
+            self.admit(now, agent, actions);
+        }
+    }
+
+    /// Tells an agent to join if it and its parent have reported.
+    fn admit(&mut self, now: Time, agent: AgentId, actions: &mut Vec<AssemblyAction>) {
+        let parent = self.tree.parent_of(agent).and_then(|parent| self.target(parent));
+        let (Some(target), Some(parent)) = (self.target(agent), parent) else { return };
+        let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&target)) else {
+            return;
+        };
+        let place = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        if self.settings.links == Links::RemoteShells {
+            // An agent further down is told its position by its parent, once that has joined.
+            if parent == 0 {
+                self.told.insert(target, now);
+                actions.push(AssemblyAction::AdmitOverShell(target, place));
+            }
+            return;
+        }
+        let starter = self.settings.starters.parent_of(AgentId(target)).map(|starter| starter.0);
+        let is_started_by_parent = self.settings.crosses_nodes && starter == Some(parent);
+        let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
+        let parent = addresses.clone();
+        self.told.insert(target, now);
+        actions.push(AssemblyAction::Tell(target, BootCommand::Join { place, parent, opener_port }));
+    }
+
+    fn target(&self, agent: AgentId) -> Option<u32> {
+        if agent == AgentId::ROOT { Some(0) } else { self.targets.get(&agent).copied() }
+    }
+
+    /// Returns how many agents have reported, and how many targets there are.
+    pub(in crate::bootstrap) fn progress(&self) -> (u32, u32) {
+        (self.addresses.len() as u32 - 1, self.settings.starters.size() - 1)
+    }
+
+    /// Returns the targets that have no agent, and why.
+    pub(in crate::bootstrap) fn failures(&self) -> &BTreeMap<u32, StartFailure> {
+        &self.failures
+    }
+
+    /// Returns whether all agents that have reported can read the launcher's log of long epochs.
+    pub(in crate::bootstrap) fn reads_log(&self) -> bool {
+        self.reads_log
+    }
+
+    pub(in crate::bootstrap) fn times(&self) -> &ArrivalTimes {
+        &self.times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bootstrap::StartPhase;
+
+    const NOW: Time = Duration::from_secs(1);
+
+    fn address(target: u32) -> SocketAddr {
+        format!("10.0.0.{target}:{}", 1000 + target).parse().unwrap()
+    }
+
+    fn here(target: u32) -> BootReport {
+        BootReport::Here {
+            addresses: vec![address(target)],
+            host: format!("n{target}"),
+            descriptors: 1024,
+            reads_log: true,
+        }
+    }
+
+    /// An assembly of so many targets on other nodes, each started by the launcher.
+    fn remote(targets: u32, links: Links) -> Assembly {
+        let starters = Subtree::whole(targets, targets);
+        let root = vec![address(0)];
+        Assembly::new(Duration::ZERO, AssemblySettings { starters, crosses_nodes: true, links, root })
+    }
+
+    fn report(assembly: &mut Assembly, target: u32, report: BootReport) -> Vec<AssemblyAction> {
+        let mut actions = Vec::new();
+        assembly.on_report(NOW, target, report, &mut actions);
+        actions
+    }
+
+    fn join(target: u32, agent: u32, agents: u32, parent: u32, opener_port: Option<u16>) -> AssemblyAction {
+        let place = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
+        AssemblyAction::Tell(target, BootCommand::Join { place, parent: vec![address(parent)], opener_port })
+    }
+
+    #[test]
+    fn an_agent_of_a_known_tree_joins_once_it_and_its_parent_have_reported() {
+        // A chain: agent 1 is the parent of 2, and 2 of 3.
+        let tree = Subtree::whole(3, 1);
+        let settings = AssemblySettings {
+            starters: Subtree::whole(3, 3),
+            crosses_nodes: false,
+            links: Links::Connections,
+            root: vec![address(0)],
+        };
+        let mut assembly = Assembly::new(Duration::ZERO, settings);
+        assembly.place(vec![1, 2, 3], tree, 2);
+        assert_eq!(report(&mut assembly, 2, here(2)), [], "its parent has not reported");
+        assert_eq!(report(&mut assembly, 1, here(1)), [join(1, 1, 3, 0, None), join(2, 2, 3, 1, None)]);
+        assert_eq!(report(&mut assembly, 3, here(3)), [join(3, 3, 3, 2, None)]);
+    }
+
+    #[test]
+    fn no_agent_of_other_nodes_joins_before_the_commit() {
+        let mut assembly = remote(3, Links::Connections);
+        for target in [1, 3] {
+            assert_eq!(report(&mut assembly, target, here(target)), []);
+        }
+        assert!(!assembly.is_settled());
+        assert_eq!(assembly.progress(), (2, 3));
+        let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
+        assert_eq!(report(&mut assembly, 2, BootReport::NotStarted(refused.clone())), []);
+        assert!(assembly.is_settled());
+        assert_eq!(assembly.failures(), &BTreeMap::from([(2, refused)]));
+        let mut actions = Vec::new();
+        assembly.commit(NOW, vec![3], Subtree::whole(1, 2), 2, &mut actions);
+        let leave = AssemblyAction::Tell(1, BootCommand::Leave);
+        assert_eq!(actions, [leave, join(3, 1, 1, 0, Some(1000))], "a spare leaves; the port is that of the starter");
+    }
+
+    #[test]
+    fn a_missing_agent_is_late_and_a_refused_one_keeps_its_reason() {
+        let mut assembly = remote(3, Links::Connections);
+        report(&mut assembly, 1, here(1));
+        let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
+        report(&mut assembly, 2, BootReport::NotStarted(refused.clone()));
+        assembly.fail_missing();
+        assert_eq!(assembly.failures(), &BTreeMap::from([(2, refused), (3, StartFailure::late())]));
+        assert!(assembly.is_settled());
+    }
+
+    #[test]
+    fn a_failure_names_the_agent_only_once_it_has_a_position() {
+        let mut assembly = remote(2, Links::Connections);
+        (1..=2).for_each(|target| drop(report(&mut assembly, target, here(target))));
+        let failure = StartFailure::new(StartPhase::Ended, "it ended");
+        let mut actions = Vec::new();
+        assembly.commit(NOW, vec![2, 1], Subtree::whole(2, 2), 2, &mut actions);
+        let lost = assembly.on_report(NOW, 2, BootReport::NotStarted(failure.clone()), &mut Vec::new());
+        assert_eq!(lost, Some((AgentId(1), failure.clone())));
+        let mut assembly = remote(2, Links::Connections);
+        assert_eq!(assembly.on_report(NOW, 2, BootReport::NotStarted(failure), &mut Vec::new()), None);
+    }
+
+    #[test]
+    fn over_remote_shells_only_the_roots_children_are_admitted_from_here() {
+        let starters = Subtree::whole(3, 1);
+        let settings = AssemblySettings { starters, crosses_nodes: true, links: Links::RemoteShells, root: Vec::new() };
+        let mut assembly = Assembly::new(Duration::ZERO, settings);
+        (1..=3).for_each(|target| drop(report(&mut assembly, target, here(target))));
+        let mut actions = Vec::new();
+        assembly.commit(NOW, vec![1, 2, 3], starters, 1, &mut actions);
+        let place = TreePosition { agents: 3, fanout: 1, agent: AgentId(1) };
+        assert_eq!(actions, [AssemblyAction::AdmitOverShell(1, place)]);
+    }
+
+    #[test]
+    fn one_agent_without_the_log_is_enough() {
+        let mut assembly = remote(2, Links::Connections);
+        report(&mut assembly, 1, here(1));
+        assert!(assembly.reads_log());
+        let blind = BootReport::Here { addresses: Vec::new(), host: String::new(), descriptors: 9, reads_log: false };
+        report(&mut assembly, 2, blind);
+        assert!(!assembly.reads_log());
+    }
+
+    #[test]
+    fn joining_is_timed_from_the_position_given() {
+        let mut assembly = remote(1, Links::Connections);
+        report(&mut assembly, 1, here(1));
+        let joined = BootReport::Joined { took: Duration::from_millis(5) };
+        report(&mut assembly, 1, joined.clone());
+        assert_eq!(assembly.times().join().took.count(), 0, "it has no position");
+        assembly.commit(NOW, vec![1], Subtree::whole(1, 2), 2, &mut Vec::new());
+        report(&mut assembly, 1, joined);
+        assert_eq!(assembly.times().join().took.count(), 1);
+    }
+}

@@ -1,0 +1,59 @@
+//! Why an agent could not be started: the phase that failed, and one line of words.
+
+use serde::{Deserialize, Serialize};
+
+use crate::core::bounded;
+
+/// The phase of an agent's start that failed.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum StartPhase {
+    /// The command that opens remote shells, or starts the step, could not be executed here.
+    Command,
+    /// The host's name could not be resolved.
+    Name,
+    /// The host's address is unreachable or does not answer.
+    Connect,
+    /// The host refused the connection: no process listens, or too many connections arrived at once.
+    Refused,
+    /// The host accepted the connection and closed it, as sshd does when too many clients are unauthenticated.
+    Busy,
+    /// The host's key is unknown or has changed.
+    HostKey,
+    /// The host refused to log the user in.
+    Login,
+    /// The remote shell ran, but the agent's program could not be found, sent or executed.
+    Program,
+    /// No answer of an agent arrived in time.
+    Answer,
+    /// The agent could not connect to its parent, or to the process that started it.
+    ConnectBack,
+    /// The agent ran, but did not join the tree over its remote shell.
+    Join,
+    /// The node lacks descriptors, memory or processes for an agent.
+    Limits,
+    /// The resource manager did not start the agent's task, or ended it.
+    Step,
+    /// The agent, or the remote shell to it, ended for another reason.
+    Ended,
+}
+
+/// Why an agent could not be started.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StartFailure {
+    /// The phase that failed.
+    pub phase: StartPhase,
+    /// One line: the last relevant words of the command, the remote shell or the agent.
+    pub words: String,
+}
+
+impl StartFailure {
+    /// Returns the failure of an agent that did not report before its deadline.
+    pub fn late() -> Self {
+        Self::new(StartPhase::Answer, "no answer in time (--start-timeout)")
+    }
+
+    /// Returns a failure with these words, cut to [`TEXT_BYTES_MAX`](crate::core::limits::TEXT_BYTES_MAX) bytes.
+    pub fn new(phase: StartPhase, words: impl Into<String>) -> Self {
+        Self { phase, words: bounded(words.into()) }
+    }
+}

@@ -1,0 +1,279 @@
+//! The launcher's side of bootstrap: starts the agents and assembles them into the tree.
+//!
+//! [`Bootstrap`] owns the starter and applies the decisions of its assembly. [`assemble`] waits until enough nodes
+//! have agents, leaves out those that failed, and gives out the positions in the tree. No rank starts before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use super::decide::arrival_times::ArrivalTimes;
+use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
+use super::decide::failure::StartFailure;
+use super::decide::node_choice::NodeChoice;
+use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport};
+use super::starter::Starter;
+use crate::core::{AgentId, Subtree};
+use crate::link::{Accepted, Clock, Reach};
+
+/// How long agents that are not to join may take to leave before others are started in their places.
+const LEAVE_TIME: Duration = Duration::from_secs(1);
+/// The interval at which [`Launch::on_progress`] is called.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The targets on other nodes, and how their agents are started.
+#[derive(Clone, Debug)]
+pub struct RemoteTargets {
+    /// The host of each target, from target 1 on.
+    pub hosts: Vec<HostAt>,
+    /// How an agent is started there.
+    pub method: Method,
+    /// The most agents that one agent starts; the launcher starts all of them if this is `None`.
+    pub fanout: Option<u32>,
+    /// How many remote shells one process opens at a time; adaptive if `None`.
+    pub batch: Option<u32>,
+    /// Writes the names of hosts as a host list, for the command that starts a step.
+    pub fold: fn(&[&str]) -> String,
+}
+
+/// Agents between their start and the tree.
+pub struct Bootstrap {
+    starter: Starter,
+    reports: mpsc::UnboundedReceiver<TargetReport>,
+    assembly: Assembly,
+    clock: Clock,
+}
+
+impl Bootstrap {
+    /// Starts all agents of `tree` on this machine. `root` is where the launcher listens.
+    pub fn local(order: BootOrder, clock: Clock, tree: Subtree, fanout: u32, root: Vec<SocketAddr>) -> Self {
+        let agents = tree.size() - 1;
+        let starters = Subtree::whole(agents, agents.max(1));
+        let settings = AssemblySettings { starters, crosses_nodes: false, links: order.links, root };
+        let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings);
+        bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
+        for target in 1..=agents {
+            let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
+            let reach = if is_leaf { Reach::Nobody } else { Reach::Here };
+            bootstrap.starter.start(target, None, reach);
+        }
+        bootstrap
+    }
+
+    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`]. After `timeout` each has reported or has
+    /// failed.
+    pub fn remote(
+        order: BootOrder,
+        clock: Clock,
+        targets: RemoteTargets,
+        root: Vec<SocketAddr>,
+        timeout: Duration,
+    ) -> Self {
+        let RemoteTargets { hosts, method, fanout, batch, fold } = targets;
+        let count = hosts.len() as u32;
+        let fanout = fanout.unwrap_or(count).max(1);
+        let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
+        let starters = Subtree::whole(count, fanout);
+        let settings = AssemblySettings { starters, crosses_nodes: method != Method::Fork, links: order.links, root };
+        let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings);
+        let below = Below { targets: count, fanout, hosts, method, batch, timeout };
+        match below.method {
+            Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
+            Method::Fork | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
+        }
+        bootstrap
+    }
+
+    fn new(
+        order: BootOrder,
+        clock: Clock,
+        method: Method,
+        batch: Option<u32>,
+        timeout: Duration,
+        settings: AssemblySettings,
+    ) -> Self {
+        // Bounded by the number of targets.
+        let (events, reports) = mpsc::unbounded_channel();
+        let assembly = Assembly::new(clock.now(), settings);
+        Self { starter: Starter::new(order, method, batch, timeout, events), reports, assembly, clock }
+    }
+
+    /// Waits for the next report. Cancel safe.
+    pub async fn next(&mut self) -> Option<TargetReport> {
+        self.reports.recv().await
+    }
+
+    /// Takes a report. Returns the agent that is lost to the tree, and why.
+    pub fn on_report(&mut self, (target, report): TargetReport) -> Option<(AgentId, StartFailure)> {
+        if let BootReport::Here { addresses, host, descriptors, reads_log } = &report {
+            tracing::debug!(target, %host, descriptors, ?addresses, reads_log, "an agent has reported");
+        }
+        let mut actions = Vec::new();
+        let lost = self.assembly.on_report(self.clock.now(), target, report, &mut actions);
+        self.act(actions);
+        lost
+    }
+
+    /// Waits until each target has an agent or has failed; those that have done neither at `deadline` have failed.
+    async fn settle(&mut self, deadline: Instant, mut on_progress: impl FnMut(&Self)) {
+        while !self.assembly.is_settled() {
+            match timeout_at(deadline.min(Instant::now() + PROGRESS_INTERVAL), self.next()).await {
+                Ok(Some(report)) => drop(self.on_report(report)),
+                Err(_) if Instant::now() < deadline => {}
+                Ok(None) | Err(_) => break,
+            }
+            on_progress(self);
+        }
+        self.assembly.fail_missing();
+    }
+
+    /// Returns how many agents have reported, and how many there are to be.
+    pub fn progress(&self) -> (u32, u32) {
+        self.assembly.progress()
+    }
+
+    /// Returns the targets that have no agent, and why.
+    pub fn failures(&self) -> &BTreeMap<u32, StartFailure> {
+        self.assembly.failures()
+    }
+
+    /// Sends the links of the root's children to `joined` if links go over remote shells. To be called before
+    /// [`commit`](Self::commit).
+    pub fn take_links(&self, joined: mpsc::Sender<Accepted>) {
+        self.starter.take_links(self.clock, joined);
+    }
+
+    /// Gives the agents at these targets their positions, in order, in a tree of as many; all others leave.
+    pub fn commit(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
+        let mut actions = Vec::new();
+        self.assembly.commit(self.clock.now(), targets, tree, fanout, &mut actions);
+        self.act(actions);
+    }
+
+    fn act(&self, actions: Vec<AssemblyAction>) {
+        for action in actions {
+            match action {
+                AssemblyAction::Tell(target, command) => self.starter.tell(target, command),
+                AssemblyAction::AdmitOverShell(target, position) => self.starter.admit(target, position),
+            }
+        }
+    }
+
+    /// Returns whether all agents that have reported can read the launcher's log of long epochs.
+    pub fn reads_log(&self) -> bool {
+        self.assembly.reads_log()
+    }
+
+    /// Returns when agents reported and joined.
+    pub fn arrivals(&self) -> &ArrivalTimes {
+        self.assembly.times()
+    }
+
+    /// See [`Starter::wait`].
+    pub async fn wait(&mut self, timeout: Duration) -> usize {
+        self.starter.wait(timeout).await
+    }
+}
+
+/// Where a plan has its agents.
+#[derive(Clone, Debug)]
+pub struct PlannedTree {
+    /// The node of each agent, among those that the plan was made for.
+    pub node_of_agent: Vec<usize>,
+    /// The tree of the agents.
+    pub tree: Subtree,
+    /// Its fan-out.
+    pub fanout: u32,
+}
+
+/// The launcher's part in [`assemble`].
+pub trait Launch {
+    /// Why a plan cannot be made.
+    type Error;
+
+    /// Returns the nodes of this launch.
+    fn nodes(&mut self) -> &mut NodeChoice;
+
+    /// Starts the agents at the targets of [`nodes`](Self::nodes).
+    fn start(&self, timeout: Duration) -> Bootstrap;
+
+    /// Makes the plan again without the nodes in `left_out`, since these targets failed.
+    fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>)
+    -> Result<(), Self::Error>;
+
+    /// Returns the tree of the plan as it is now.
+    fn planned(&self) -> PlannedTree;
+
+    /// Shows how many agents have reported. Called several times a second.
+    fn on_progress(&mut self, bootstrap: &Bootstrap);
+}
+
+/// Why no tree was assembled.
+#[derive(Debug)]
+pub enum NotAssembled<E> {
+    /// A signal asked the launcher to end.
+    Interrupted(i32),
+    /// Too few nodes have agents.
+    TooFewNodes,
+    /// The plan cannot be made without the nodes that failed.
+    Replan(E),
+    /// Without the failed nodes, a node would have more agents than were started there.
+    TooManyAgents,
+}
+
+/// Starts the agents of all targets, leaves out the nodes of those that fail if that is allowed, and gives the
+/// others their positions. Returns the target of each agent.
+///
+/// If remote shells and links are one tree, a failure sends all agents away and starts them again without the failed
+/// nodes, within the same `timeout`. `interrupted` yields the number of a signal that gives the launch up.
+pub async fn assemble<L: Launch>(
+    launch: &mut L,
+    timeout: Duration,
+    interrupted: impl Future<Output = i32>,
+) -> (Bootstrap, Result<Vec<u32>, NotAssembled<L::Error>>) {
+    let deadline = Instant::now() + timeout;
+    let mut interrupted = pin!(interrupted);
+    loop {
+        let timeout = launch.nodes().timeout(deadline.saturating_duration_since(Instant::now()));
+        let mut bootstrap = launch.start(timeout);
+        let settled = bootstrap.settle(Instant::now() + timeout, |bootstrap| launch.on_progress(bootstrap));
+        tokio::select! {
+            biased;
+            signal = &mut interrupted => return (bootstrap, Err(NotAssembled::Interrupted(signal))),
+            () = settled => {}
+        }
+        match choose(launch, bootstrap.failures()) {
+            // Each round has fewer nodes than the one before, so that this ends.
+            Ok(None) => drop(bootstrap.wait(LEAVE_TIME).await),
+            Ok(Some(targets)) => {
+                let PlannedTree { tree, fanout, .. } = launch.planned();
+                bootstrap.commit(targets.clone(), tree, fanout);
+                return (bootstrap, Ok(targets));
+            }
+            Err(why) => return (bootstrap, Err(why)),
+        }
+    }
+}
+
+/// Decides what to do after these failures: the target of each agent, or `None` if all are to be started again.
+fn choose<L: Launch>(
+    launch: &mut L,
+    failures: &BTreeMap<u32, StartFailure>,
+) -> Result<Option<Vec<u32>>, NotAssembled<L::Error>> {
+    let failed = || failures.keys().copied();
+    let left_out = launch.nodes().left_out(failed()).ok_or(NotAssembled::TooFewNodes)?;
+    if !failures.is_empty() {
+        launch.replan(failures, &left_out).map_err(NotAssembled::Replan)?;
+    }
+    let PlannedTree { node_of_agent, .. } = launch.planned();
+    let nodes = launch.nodes();
+    if !failures.is_empty() && nodes.is_one_tree {
+        nodes.restart(&node_of_agent, &left_out, failed());
+        return Ok(None);
+    }
+    nodes.target_of_agent(&node_of_agent, &left_out).map(Some).ok_or(NotAssembled::TooManyAgents)
+}
