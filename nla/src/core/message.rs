@@ -148,6 +148,7 @@ pub enum Contribution {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ReleaseContent {
     /// Of a fence: the update of all boards.
+    #[serde(rename = "News")]
     Update(Update),
     /// Of a ring: the position of the subtree's segment.
     Ring(RingPosition),
@@ -473,5 +474,24 @@ impl Down {
             | Self::End { .. }
             | Self::Leave => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::cause::Cause;
+    use crate::wire::encode;
+
+    #[test]
+    fn variants_with_new_names_keep_their_names_on_the_wire() {
+        let check = |bytes: Vec<u8>, name: &str| {
+            let found = bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert!(found, "{name}: {}", String::from_utf8_lossy(&bytes));
+        };
+        check(encode(&ReleaseContent::Update(Update::Overwritten(Keys::default()))), "News");
+        check(encode(&Question::GetFromJob { job: b"j".to_vec(), key: b"k".to_vec() }), "Elsewhere");
+        check(encode(&Reply::GotFromJob(None)), "Elsewhere");
+        check(encode(&Cause::ExitedEarly { in_fence: true }), "Left");
     }
 }
