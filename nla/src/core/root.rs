@@ -334,10 +334,9 @@ impl Root {
             };
             self.enter(Phase::Flushing { outcome }, "all processes of the session have ended");
         }
-        let has_stats = !self.session.stats || self.children.all_reported_stats();
         if let Phase::Flushing { outcome } = &self.phase
             && self.output_done
-            && has_stats
+            && (!self.session.stats || self.children.all_reported_stats())
         {
             let outcome = outcome.clone();
             self.over(outcome, "all output is written", actions);
