@@ -116,14 +116,20 @@ impl SpawnRequest {
     }
 
     fn bytes_len(&self) -> usize {
-        let pairs =
-            |pairs: &[(Vec<u8>, Vec<u8>)]| -> usize { pairs.iter().map(|(key, value)| key.len() + value.len()).sum() };
-        let commands = self.commands.iter().map(|command| {
-            let args: usize = command.args.iter().map(Vec::len).sum();
-            command.program.len() + args + pairs(&command.info)
-        });
-        commands.sum::<usize>() + pairs(&self.preputs)
+        self.commands.iter().map(SpawnCommand::bytes_len).sum::<usize>() + pairs_len(&self.preputs)
     }
+}
+
+impl SpawnCommand {
+    /// Returns the length of the command's program, arguments and infos.
+    pub(crate) fn bytes_len(&self) -> usize {
+        let args: usize = self.args.iter().map(Vec::len).sum();
+        self.program.len() + args + pairs_len(&self.info)
+    }
+}
+
+fn pairs_len(pairs: &[(Vec<u8>, Vec<u8>)]) -> usize {
+    pairs.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
 /// What a rank asks of its agent.
@@ -306,6 +312,13 @@ pub struct SpawnedJob {
     pub job: String,
     /// One code per rank that was asked for; 0: started.
     pub codes: Vec<i32>,
+}
+
+impl SpawnedJob {
+    /// Whether all ranks were started.
+    pub(crate) fn all_started(&self) -> bool {
+        self.codes.iter().all(|&code| code == 0)
+    }
 }
 
 /// Why a published name was refused or not found.

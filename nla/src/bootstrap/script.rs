@@ -1,57 +1,59 @@
-//! What a session runs at the other end: plain `sh`, which gets its script, like everything else, by
-//! standard input. So the command of the session is two plain words, which mean the same to every login
-//! shell, and to commands that use none.
+//! The script that a remote shell runs: it finds the agent's program on the node, or receives it, and becomes it.
 //!
-//! The script says first, behind a mark of its own since shells may greet, whether the program is there,
-//! and becomes it. It does not ask the program first whether it is of this version, which would be a start of it
-//! more: a program knows its version itself, and only if it did not become an agent does a second session look
-//! closely. If the program is not there, the script finds a directory where a file can be executed, asks for the
-//! program and takes it from its input. Where there is no such directory an interpreter that can make a system call
-//! takes it into memory, for this session only. Nothing more is
-//! sent before the script has said its word: a shell may read on beyond the end of what it executes.
+//! The remote shell runs plain `sh`, which reads this script from standard input like everything else. So the command
+//! has two plain words, which mean the same to every login shell, and to a command that starts no login shell.
 //!
-//! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, and all
-//! tasks read the same input, which is the order, or the program and then the order. Who has the program then
-//! skips it.
+//! The script first writes whether the program is there. A mark of its own precedes that word, since shells may print
+//! greetings. It does not ask the program for its version first, which would cost one more start: the program checks
+//! the version itself, and if it does not become an agent, a second remote shell asks. If the program is not there, the
+//! script finds a directory where files can be executed, asks for the program, and reads it from standard input. If
+//! there is no such directory, an interpreter that can make a system call reads the program into memory, for this
+//! session only. The starter sends nothing more before the script has written its word: a shell may read beyond the end
+//! of the command that it executes.
 //!
-//! **Other users of the node must not choose what the script runs.** The program found under the launcher's path has
-//! to belong to root, to this user, or to the owner of the program that starts the session, whose code this user runs
-//! already; neither group nor others may write to it. The same holds for every directory above it, sticky ones may be
-//! writable; if it does not hold there, the script runs the descriptor whose owner and mode it has checked.
+//! A task of a step cannot ask. Its script is a word of the command, so it contains no secret, and all tasks read the
+//! same input: the order, or the program and then the order. A task that has the program skips it.
 //!
-//! The program that was sent is stored in `.scela-UID`, a directory that the script makes with mode 0700, enters, and
-//! only then checks: the working directory has to be this user's, of mode 0700, and the inode that its path names
-//! without following links. From then on relative paths are used, so that whatever happens to the path does no harm.
-//! The file is written under a unique name, opened once as descriptor 9, compared with its SHA-256, renamed for later
-//! sessions, and executed by that descriptor. A stored file passes the same checks each time. If every such name is
-//! taken by another user, a directory of `mktemp -d` is used and removed before the program starts.
+//! **Other users of the node must not choose what the script runs.** The program found under the launcher's path must
+//! belong to root, to this user, or to the owner of the starter's own program, whose code this user runs already.
+//! Neither group nor others may write to it. The same holds for every directory above it, except that sticky
+//! directories may be writable. If it does not hold for a directory, the script runs the descriptor whose owner and mode
+//! it has checked.
+//!
+//! A program that was sent is stored in `.scela-UID`, a directory that the script makes with mode 0700, enters, and then
+//! checks: the working directory must belong to this user, have mode 0700, and be the inode that its path names without
+//! following links. The script then uses relative paths only, so that a later change of the path does no harm. It
+//! writes the file under a unique name, opens it once as descriptor 9, compares its SHA-256, renames it for later
+//! sessions, and executes the descriptor. A stored file passes the same checks each time. If another user has taken
+//! every such name, the script uses a directory of `mktemp -d` and removes it before the program starts.
 
 use super::agent_channel::NODE;
 use super::program;
 use super::protocol::{RemoteProgram, Sent};
 
-/// The version that a program at the other end has to have, as `scela-run --agent-id` prints it.
+/// Returns the version that the program at the other end must have, as `scela-run --agent-id` prints it.
 pub fn agent_id() -> String {
     format!("scela-{}-{}", env!("CARGO_PKG_VERSION"), crate::wire::VERSION)
 }
 
-/// The number of the system call that makes a file in memory, for which interpreters have no name.
+/// The number of memfd_create, which the interpreters cannot call by name.
 const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 
-/// What a session runs.
+/// The command that a remote shell runs.
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
-/// Finds the program, or takes it in. Before it come variables: `p` path, `v` anything if it is to be asked for its
-/// version, `m` mark, `i` id, `h` the SHA-256 of the file if it is sent, `s` its size or nothing if it is not, `o` the
-/// owner of the starter's own program, `a` anything if it is sent to all, unasked, `c` the number of memfd_create, `n`
-/// what errors begin with, `l` label, `t` dead-time. All of it is read before any of it is done.
+/// Finds the program, or receives it. Assignments of variables precede it: `p` the path, `v` non-empty to ask the
+/// program for its version, `m` the mark, `i` the version, `h` the SHA-256 of the program that can be sent, `s` its size
+/// or empty, `o` the owner of the starter's own program, `a` non-empty if the program is sent to all tasks unasked, `c`
+/// the number of memfd_create, `n` the prefix of error messages, `l` the label, `t` the dead-time. The shell reads all
+/// of the script before it executes any of it.
 ///
-/// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
-/// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
-/// shell that has the file open.
+/// The programs for the interpreters make a file in memory, with MFD_EXEC (16) if the kernel supports it. Without
+/// further arguments they exit then; otherwise they ask for the program, read exactly its bytes, and become a shell that
+/// has the file open.
 ///
-/// `exec` with a redirection is called by `command`: the shell would end if the file could not be opened. Commands get
-/// descriptor 9 as their standard input, since some shells close it on exec.
+/// `command exec` redirects: a plain `exec` would end the shell if the file could not be opened. Commands get descriptor
+/// 9 as their standard input, since some shells close it on exec.
 const OWN: &str = r#"
 perl='
 use strict;
@@ -241,40 +243,40 @@ scela() {
 scela
 "#;
 
-/// What a task of a step runs, before its script.
+/// The command that a task of a step runs; its script follows.
 pub(super) const STEP_COMMAND: [&str; 2] = ["/bin/sh", "-c"];
 
-/// The script for each task of a step. If `sent` is something, that comes before the order in the input.
+/// Returns the script for each task of a step. With `sent`, the program precedes the order in the input.
 pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &str, dead_ms: &str) -> String {
     match program {
-        // Nobody reads what it says to its output.
+        // The mark is empty: nothing reads the output of a task.
         RemoteProgram::Own { path, .. } => {
             let all = if sent.is_some() { "y" } else { "" };
             let named = format!("n=\"${NODE}: \"\n");
-            // There is no second session.
+            // The program must be asked for its version, since no second attempt follows.
             assignments(&[("a", all), ("v", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
         }
         RemoteProgram::Command(command) => format!("exec {command} {}", guard_words(label, dead_ms)),
     }
 }
 
-/// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
-/// words. With `looks`, a program that is there is asked for its version.
-pub(super) fn script(program: &RemoteProgram, looks: bool, mark: &str, label: &str, dead_ms: &str) -> String {
+/// Returns the script for a remote shell. `mark` precedes its words; `label` and `dead_ms` are arguments of the guardian.
+/// With `checks_version`, the script asks a program that is there for its version.
+pub(super) fn script(program: &RemoteProgram, checks_version: bool, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
         RemoteProgram::Own { path, sent } => {
-            let looks = if looks { "y" } else { "" };
-            let variables = assignments(&[("a", ""), ("v", looks), ("n", "")]);
+            let version = if checks_version { "y" } else { "" };
+            let variables = assignments(&[("a", ""), ("v", version), ("n", "")]);
             variables + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
-        // The user's own words, which the shell takes apart.
+        // The user's own command, which the shell splits into words.
         RemoteProgram::Command(command) => {
             format!("{{ echo {mark} here; exec {command} {}; }}\n", guard_words(label, dead_ms))
         }
     }
 }
 
-/// What a program is told to become.
+/// Returns the arguments that make the program a guardian with an agent, quoted for `sh`.
 fn guard_words(label: &str, dead_ms: &str) -> String {
     ["--guard", &agent_id(), label, dead_ms].map(quoted).join(" ")
 }
@@ -300,7 +302,7 @@ fn assignments(variables: &[(&str, &str)]) -> String {
     variables.iter().map(|(name, value)| format!("{name}={}\n", quoted(value))).collect()
 }
 
-/// A word for `sh` that stands for itself.
+/// Quotes a word for `sh`.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -321,16 +323,16 @@ mod tests {
 
     pub(super) const MARK: &str = "0123456789abcdef";
 
-    /// Runs the script as a session would, with a directory for the program; what is sent follows when it
-    /// is asked for.
+    /// Runs the script as a remote shell does, with a directory for the program. The file is sent if the script asks
+    /// for it.
     fn run(program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
-        session(true, program, directory, file)
+        remote_shell(true, program, directory, file)
     }
 
-    fn session(looks: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+    fn remote_shell(checks_version: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
         let mut command = Command::new(COMMAND[0]);
         command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory);
-        converse(command, &script(program, looks, MARK, "a label", "5000"), file, Some("an order"))
+        converse(command, &script(program, checks_version, MARK, "a label", "5000"), file, Some("an order"))
     }
 
     /// Gives a shell its script, the file if the script asks for it, and an order if there is one.
@@ -378,19 +380,19 @@ mod tests {
         entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
     }
 
-    /// A program that answers as a scela-run of this version would, or says its words and its input.
+    /// Returns a program that answers as a scela-run of this version, and otherwise prints its arguments and its input.
     fn program() -> String {
         format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo run \"$@\"; cat; fi\n", agent_id())
     }
 
     #[test]
-    fn the_program_that_is_there_is_run() {
+    fn a_program_that_is_there_is_run() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("it's here");
         install(&path, program().as_bytes());
         let said = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
-        for looks in [false, true] {
-            let output = session(looks, &own(&path, b""), directory.path(), b"");
+        for checks_version in [false, true] {
+            let output = remote_shell(checks_version, &own(&path, b""), directory.path(), b"");
             assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         }
         let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
@@ -399,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_one_is_taken_from_the_input_and_kept() {
+    fn a_missing_program_is_read_from_the_input_and_stored() {
         let directory = tempfile::tempdir().unwrap();
         let ran = format!("here\nrun --guard {} a label 5000\nan order", agent_id());
         for said in [format!("{MARK} need\n{MARK} {ran}"), format!("{MARK} {ran}")] {
@@ -482,7 +484,7 @@ mod tests {
         assert_eq!(files(&place), [stored(&place, file.as_bytes())]);
     }
 
-    /// The agent's working directory is the session's, not that of the stored program.
+    /// The agent's working directory is that of the remote shell, not that of the stored program.
     #[test]
     fn the_working_directory_stays() {
         let directory = tempfile::tempdir().unwrap();
@@ -507,8 +509,8 @@ mod tests {
         let ran = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
         for shared in [0o755, 0o775, 0o777, 0o1777] {
             mode(directory.path(), shared);
-            for looks in [false, true] {
-                let output = session(looks, &own, directory.path(), b"");
+            for checks_version in [false, true] {
+                let output = remote_shell(checks_version, &own, directory.path(), b"");
                 assert_eq!(String::from_utf8_lossy(&output.stdout), ran, "{shared:o} {output:?}");
             }
         }
@@ -522,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sent_has_to_be_there() {
+    fn a_program_that_cannot_be_sent_must_be_there() {
         let directory = tempfile::tempdir().unwrap();
         let own = RemoteProgram::Own { path: "/nonexistent/scela-run".to_owned(), sent: None };
         let output = run(&own, directory.path(), b"");
@@ -532,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_a_step_runs_what_is_there_or_says_why_not() {
+    fn a_task_of_a_step_runs_the_program_or_reports_why_not() {
         let directory = tempfile::tempdir().unwrap();
         let run = |program: &RemoteProgram| {
             let mut command = Command::new(STEP_COMMAND[0]);
@@ -551,13 +553,13 @@ mod tests {
     }
 
     #[test]
-    fn a_task_takes_what_is_sent_to_all_or_skips_it() {
+    fn a_task_reads_the_sent_program_or_skips_it() {
         use std::io::Write;
         let directory = tempfile::tempdir().unwrap();
         let file = program();
         let missing = own(Path::new("/nonexistent/scela-run"), b"");
         let sent = sent(file.as_bytes());
-        // It takes it, then finds it, and reads its order behind it both times.
+        // The first task stores the program, the second one skips it; both read the order behind it.
         for _ in 0..2 {
             let mut command = Command::new(STEP_COMMAND[0]);
             command.arg(STEP_COMMAND[1]).arg(step_script(&missing, Some(&sent), "a label", "5000"));
@@ -571,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_on_one_host_take_the_program_at_once() {
+    fn tasks_on_one_host_read_the_program_at_the_same_time() {
         use std::io::Write;
         let directory = tempfile::tempdir().unwrap();
         let file = program();
@@ -594,19 +596,19 @@ mod tests {
     }
 
     #[test]
-    fn only_who_looks_asks_the_program_for_its_version() {
+    fn the_program_is_asked_for_its_version_only_if_told_so() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, b"#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");
-        let output = session(false, &own(&path, b""), directory.path(), b"");
+        let output = remote_shell(false, &own(&path, b""), directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} here\n--guard\n"), "{output:?}");
         let file = program();
-        let output = session(true, &own(&path, file.as_bytes()), directory.path(), file.as_bytes());
+        let output = remote_shell(true, &own(&path, file.as_bytes()), directory.path(), file.as_bytes());
         assert!(String::from_utf8_lossy(&output.stdout).starts_with(&format!("{MARK} need\n{MARK} here\n")));
     }
 
     #[test]
-    fn another_version_and_a_broken_one_are_told() {
+    fn another_version_and_a_broken_program_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, b"#!/bin/sh\necho scela-0.0.0-1\n");

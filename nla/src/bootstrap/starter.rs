@@ -238,7 +238,7 @@ async fn run_schedule(shared: Rc<Shared>, mut schedule: Schedule, mut inputs: mp
         wakes = false;
         for action in actions.drain(..) {
             match action {
-                ScheduleAction::Open(task) => shared.spawn(attempt::run(Rc::clone(&shared), task)),
+                ScheduleAction::Open(task) => shared.spawn(attempt::run(Rc::clone(&shared), *task)),
                 ScheduleAction::GiveUp(target, failure) => shared.report(target, BootReport::NotStarted(failure)),
                 ScheduleAction::WakeAt(at) => (wake_at, wakes) = (at, true),
             }

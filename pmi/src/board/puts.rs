@@ -51,7 +51,7 @@ pub enum EncodedPutsError {
     #[error(transparent)]
     Unreadable(#[from] PutsError),
     /// It speaks for another rank.
-    #[error("a put in the name of rank {0}")]
+    #[error("a put on behalf of rank {0}")]
     ForeignRank(Rank),
     /// One of its puts is refused.
     #[error(transparent)]

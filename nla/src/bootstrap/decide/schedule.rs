@@ -61,7 +61,7 @@ pub(in crate::bootstrap) enum ScheduleInput {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) enum ScheduleAction {
     /// Start this agent. The result is reported as [`ScheduleInput::Answered`] or [`ScheduleInput::Failed`].
-    Open(Task),
+    Open(Box<Task>),
     /// Report that the target gets no agent.
     GiveUp(u32, StartFailure),
     /// Pass a [`ScheduleInput::Timeout`] at this time. Replaces an earlier one.
@@ -110,7 +110,7 @@ impl Schedule {
                 self.window.on_failure(false);
                 self.give_up(task, StartFailure::late(), actions);
             } else {
-                actions.push(ScheduleAction::Open(task));
+                actions.push(ScheduleAction::Open(Box::new(task)));
             }
         }
     }
@@ -206,6 +206,10 @@ mod tests {
         Task::new(target, None, Reach::Here, None)
     }
 
+    fn open(task: Task) -> ScheduleAction {
+        ScheduleAction::Open(Box::new(task))
+    }
+
     fn failed(task: Task, phase: StartPhase) -> ScheduleInput {
         ScheduleInput::Failed(Box::new(task), failure(phase))
     }
@@ -230,7 +234,7 @@ mod tests {
             match &actions[..] {
                 [ScheduleAction::Open(task)] => {
                     opened.push(now);
-                    let input = failed(task.clone(), phase);
+                    let input = failed((**task).clone(), phase);
                     actions = handle(schedule, now, input);
                 }
                 [ScheduleAction::WakeAt(at)] => {
@@ -248,14 +252,14 @@ mod tests {
         let mut schedule = schedule(Some(2));
         for target in 1..=2 {
             let actions = handle(&mut schedule, S, ScheduleInput::Start(task(target)));
-            assert_eq!(actions, [ScheduleAction::Open(task(target))]);
+            assert_eq!(actions, [open(task(target))]);
         }
         assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(task(3))), []);
         assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(task(4))), []);
         let next = handle(&mut schedule, S, ScheduleInput::Answered { took: QUICK });
-        assert_eq!(next, [ScheduleAction::Open(task(3))]);
+        assert_eq!(next, [open(task(3))]);
         let next = handle(&mut schedule, S, failed(task(1), StartPhase::Login));
-        assert_eq!(next, [ScheduleAction::GiveUp(1, failure(StartPhase::Login)), ScheduleAction::Open(task(4))]);
+        assert_eq!(next, [ScheduleAction::GiveUp(1, failure(StartPhase::Login)), open(task(4))]);
     }
 
     #[test]
@@ -324,7 +328,7 @@ mod tests {
         handle(&mut schedule, S, ScheduleInput::Start(first.clone()));
         let actions = handle(&mut schedule, S, failed(first, StartPhase::Login));
         let at = |target| Task::new(target, hosts(target..target + 1).pop(), Reach::Here, None);
-        let opened = [2, 3].map(|target| ScheduleAction::Open(at(target)));
+        let opened = [2, 3].map(|target| open(at(target)));
         assert_eq!(actions[0], ScheduleAction::GiveUp(1, failure(StartPhase::Login)));
         assert_eq!(actions[1..], opened);
     }

@@ -1,4 +1,4 @@
-//! The script on a host with another user who takes the names that it uses, and exchanges what lies there.
+//! The script on a host where another user takes the names that it uses and exchanges its files.
 //!
 //! For root only: the victim and the attacker are two users without privileges. The victim's shell runs in a mount
 //! namespace whose `/media`, `/dev/shm`, `/tmp` and `/mnt` are directories of the test.
@@ -31,15 +31,15 @@ const PLACES: [(&str, &str); 4] = [("run", "/media"), ("shm", "/dev/shm"), ("tmp
 /// The name that the script uses in each of them.
 const NAME: &str = ".scela-60001";
 
-/// The sessions that the victim starts while the attacker exchanges what it can.
-const SESSIONS: u32 = 20;
+/// How many remote shells the victim starts while the attacker exchanges files.
+const SHELLS: u32 = 20;
 
-/// What the attacker wants to be run.
+/// Returns the attacker's program.
 fn evil() -> String {
     format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo evil; cat; fi\n", agent_id())
 }
 
-/// What the victim wants to be run.
+/// Returns the victim's program.
 fn good() -> String {
     format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo good; cat; fi\n", agent_id())
 }
@@ -48,7 +48,7 @@ fn good() -> String {
 struct Host(TempDir);
 
 impl Host {
-    /// Returns a host whose directories everybody may write to, with the sticky bit; `None` if there can be none.
+    /// Returns a host whose directories have mode 1777; `None` if this user cannot make one.
     fn new() -> Option<Self> {
         let unshares = || Command::new("unshare").args(["--mount", "true"]).output();
         if !geteuid().is_root() || !unshares().is_ok_and(|output| output.status.success()) {
@@ -68,7 +68,7 @@ impl Host {
         self.0.path().join(name)
     }
 
-    /// Runs a session of the victim.
+    /// Runs a remote shell of the victim.
     fn start(&self, path: &str, is_sent: bool) -> Output {
         // The test's own directory may be in /tmp, which is covered last.
         let mut places = PLACES;
@@ -84,7 +84,7 @@ impl Host {
         converse(command, &script(&own, false, MARK, "a label", "5000"), good().as_bytes(), Some("an order"))
     }
 
-    /// The stored programs below a directory that are the victim's.
+    /// Returns the victim's stored programs.
     fn stored(&self) -> Vec<PathBuf> {
         let mut all: Vec<PathBuf> = PLACES.iter().flat_map(|(name, _)| files(&self.place(name))).collect();
         all.retain(|path| path.symlink_metadata().unwrap().uid() == VICTIM);
@@ -96,21 +96,21 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// Makes a directory of a user's.
+/// Makes a directory that belongs to a user.
 fn directory(path: &Path, owner: u32, mode: u32) {
     fs::create_dir(path).unwrap();
     chown(path, Some(owner), Some(owner)).unwrap();
     set_mode(path, mode);
 }
 
-/// Makes a program of a user's.
+/// Makes a program that belongs to a user.
 fn program_of(path: &Path, text: &str, owner: u32, mode: u32) {
     install(path, text.as_bytes());
     chown(path, Some(owner), Some(owner)).unwrap();
     set_mode(path, mode);
 }
 
-/// Something that takes a name before the victim does, made at the path.
+/// Takes a path before the victim does.
 type Trap = fn(&Path);
 
 const TRAPS: [(&str, Trap); 9] = [
@@ -146,7 +146,7 @@ fn ran(output: &Output, words: &str, trap: &str) {
 }
 
 #[test]
-fn a_trap_in_one_directory_leads_to_the_next() {
+fn a_trap_in_one_directory_makes_the_script_use_the_next() {
     for (name, trap) in TRAPS {
         let Some(host) = Host::new() else { return };
         trap(&host.place("run").join(NAME));
@@ -158,7 +158,7 @@ fn a_trap_in_one_directory_leads_to_the_next() {
 }
 
 #[test]
-fn traps_in_all_directories_leave_one_that_is_removed() {
+fn with_traps_in_all_directories_a_temporary_one_is_used_and_removed() {
     for (name, trap) in TRAPS {
         let Some(host) = Host::new() else { return };
         let paths = PLACES.map(|(place, _)| host.place(place).join(NAME));
@@ -200,14 +200,14 @@ fn a_program_of_another_user_is_not_run() {
     ran(&host.start("/mnt/scela-run", false), "MARK here\ngood\nan order", "a link");
 }
 
-/// The variables by which this test program is told to be the attacker: in which directories, and of which kind.
+/// The variables that make this test program the attacker: its directories, and its kind.
 const ATTACKED: &str = "SCELA_TEST_ATTACKED";
 const KIND: &str = "SCELA_TEST_ATTACKER";
 
 /// The most rounds of the attacker, which is killed long before.
 const ROUNDS_MAX: u32 = 10_000_000;
 
-/// The attacker's process, which ends with this value.
+/// The attacker's process. Dropping this kills it.
 struct Attacker(Child);
 
 impl Attacker {
@@ -226,8 +226,7 @@ impl Drop for Attacker {
     }
 }
 
-/// Waits for something to arrive in a directory that everybody may write to, and then exchanges that directory for a
-/// program.
+/// Waits for a file in a world-writable directory, and then exchanges that directory for a program.
 fn exchange_what_has_arrived(place: &Path, evil: &Path) {
     let (path, aside) = (place.join(NAME), place.join("aside"));
     if fs::create_dir(&path).is_ok() {
@@ -258,7 +257,7 @@ fn exchange_at_random(place: &Path, evil: &Path) {
     let _ = fs::remove_file(&path);
 }
 
-/// What the attacker may not do fails, and so does what it does too late.
+/// The attacker ignores errors: of operations that it may not perform, and of those that come too late.
 #[test]
 fn an_attacker_if_started_as_one() {
     let Some(places) = std::env::var_os(ATTACKED) else { return };
@@ -273,26 +272,26 @@ fn an_attacker_if_started_as_one() {
     }
 }
 
-/// In directories without the sticky bit the attacker may exchange the victim's own directory, too.
+/// In directories without the sticky bit, the attacker may exchange the victim's own directory as well.
 #[test]
-fn an_exchanger_does_not_get_its_program_run() {
+fn the_program_of_an_attacker_who_exchanges_files_is_not_run() {
     for (kind, mode) in [("patient", 0o1777), ("patient", 0o777), ("restless", 0o1777), ("restless", 0o777)] {
         let Some(host) = Host::new() else { return };
         let places: Vec<PathBuf> = PLACES.iter().map(|(name, _)| host.place(name)).collect();
         places.iter().for_each(|place| set_mode(place, mode));
         let mut attacker = Attacker::start(kind, &places);
-        for _ in 0..SESSIONS {
+        for _ in 0..SHELLS {
             let output = host.start("/nonexistent", true);
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(!said.contains("evil"), "{kind} {mode:o}: {output:?}");
             let words = "MARK here\ngood\nan order".replace("MARK", MARK);
             assert!(said.ends_with(&words), "{kind} {mode:o}: {output:?}");
-            // The next session has to make its directory again.
+            // The next remote shell must make its directory again.
             for path in places.iter().map(|place| place.join(NAME)) {
                 let _ = fs::remove_file(&path);
                 let _ = fs::remove_dir_all(&path);
             }
         }
-        assert_eq!(attacker.0.try_wait().unwrap(), None, "the attacker was there all the time");
+        assert_eq!(attacker.0.try_wait().unwrap(), None, "the attacker ran all the time");
     }
 }

@@ -112,7 +112,7 @@ fn after_an_error_it_reads_to_the_end_and_keeps_nothing() {
         assert_eq!(reader.read(line.as_bytes()), None);
     }
     let block = reader.block.as_ref().unwrap();
-    assert!(block.args.is_empty() && block.bytes == 0);
+    assert!(block.command.args.is_empty() && block.bytes == 0);
     assert_eq!(reader.read(b"endcmd"), None, "one more block will come");
     assert!(!reader.is_inside_block());
     for line in ["mcmd=spawn", "nprocs=1", "execname=a", "totspawns=2", "spawnssofar=2"] {
