@@ -15,8 +15,8 @@ use crate::limits::RANKS_INTERVALS_MAX;
 
 /// A set of ranks: sorted, disjoint, non-adjacent, non-empty half-open intervals.
 ///
-/// Shown, also by `Debug`, as `0-3,7`; the empty set as nothing. `Rank(u32::MAX)` is no rank of any
-/// namespace (a size is a `u32` too) and cannot be a state.
+/// Displays as `0-3,7`, also with `Debug`; the empty set displays as an empty string. `Rank(u32::MAX)` cannot be a member:
+/// a namespace's size is a `u32`, so it has no such rank.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>")]
 pub struct Ranks(Vec<(u32, u32)>);
@@ -112,7 +112,7 @@ impl Ranks {
         true
     }
 
-    /// Whether the rank is a state. O(log intervals).
+    /// Whether the rank is a member. O(log intervals).
     pub fn contains(&self, rank: Rank) -> bool {
         let at = self.0.partition_point(|interval| interval.1 <= rank.0);
         self.0.get(at).is_some_and(|interval| interval.0 <= rank.0)
@@ -178,7 +178,7 @@ impl Ranks {
         self.0 = left;
     }
 
-    /// Whether no rank is a state of both.
+    /// Whether no rank is a member of both.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         let (mut left, mut right) = (self.0.as_slice(), other.0.as_slice());
         while let ([l, left_rest @ ..], [r, right_rest @ ..]) = (left, right) {
@@ -193,7 +193,7 @@ impl Ranks {
         true
     }
 
-    /// Whether every state of `other` is a state.
+    /// Whether every state of `other` is a member.
     pub fn contains_all(&self, other: &Self) -> bool {
         let mut candidates = self.0.iter().peekable();
         other.0.iter().all(|&(start, end)| {
@@ -207,7 +207,7 @@ impl Ranks {
         self.0.iter().map(|&(start, end)| u64::from(end - start)).sum()
     }
 
-    /// Whether no rank is a state.
+    /// Whether no rank is a member.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -222,12 +222,12 @@ impl Ranks {
         &self.0
     }
 
-    /// The lowest state.
+    /// Returns the lowest member.
     pub fn first(&self) -> Option<Rank> {
         self.0.first().map(|interval| Rank(interval.0))
     }
 
-    /// The highest state.
+    /// Returns the highest member.
     pub fn last(&self) -> Option<Rank> {
         self.0.last().map(|interval| Rank(interval.1 - 1))
     }

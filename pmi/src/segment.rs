@@ -179,7 +179,7 @@ impl<'a> View<'a> {
             let (offset, length) = run.split_first_chunk::<8>()?;
             let offset = usize::try_from(u64::from_le_bytes(*offset)).ok()?;
             let length = usize::try_from(u64::from_le_bytes(*length.first_chunk()?)).ok()?;
-            Table::over(self.log.get(offset..offset.checked_add(length)?)?)
+            Table::new(self.log.get(offset..offset.checked_add(length)?)?)
         })
     }
 }
