@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, NamespaceId, Outcome, Root, RootAction, RootInput,
-    Subtree,
+    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Outcome, Root,
+    RootAction, RootInput, Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
@@ -216,17 +216,17 @@ impl World {
             What::Timer if here == 0 => self.root_input(&mut clock, RootInput::Timeout),
             What::Timer => self.input(here, &mut clock, Input::Timeout),
             What::ChildLost(child) if here == 0 => {
-                self.root_input(&mut clock, RootInput::ChildLost(AgentId(child), "the link broke".to_owned()));
+                self.root_input(&mut clock, RootInput::ChildLost(AgentId(child), LossReason::Closed));
             }
             What::ChildLost(child) => {
-                self.input(here, &mut clock, Input::ChildLost(AgentId(child), "the link broke".to_owned()));
+                self.input(here, &mut clock, Input::ChildLost(AgentId(child), LossReason::Closed));
             }
             What::ParentLost => {
                 self.places[here].orphaned = Some(clock);
-                self.input(here, &mut clock, Input::ParentLost { why: "the link broke".to_owned() });
+                self.input(here, &mut clock, Input::ParentLost { why: LossReason::Closed });
             }
             What::NeverJoined(agent) => {
-                let why = "it ended before it had joined".to_owned();
+                let why = NotStartedReason::Reported("it ended before it had joined".to_owned());
                 self.root_input(&mut clock, RootInput::AgentFailed(AgentId(agent), why));
             }
             What::Message(_) | What::Step(_) | What::Fault(_) => {}

@@ -27,7 +27,10 @@ use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::bootstrap::{BootOrder, ChildShells};
-use crate::core::{Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, NamespaceId, Subtree, Traffic, Up};
+use crate::core::{
+    Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
+    Traffic, Up,
+};
 use crate::link::{Accepted, Clock, Link, LinkEvent, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
@@ -185,7 +188,7 @@ impl AgentDriver {
                     code
                 }
                 Err(panic) => {
-                    self.report_panic(&panic);
+                    self.report_panic(panic);
                     self.shut_down().await;
                     PANICKED
                 }
@@ -196,13 +199,13 @@ impl AgentDriver {
     }
 
     /// Reports this agent as lost, on behalf of a core that can no longer do so.
-    fn report_panic(&mut self, panic: &Panic) {
+    fn report_panic(&mut self, Panic { task, text }: Panic) {
         let failure = Failure {
             at: self.clock.now(),
             agent: self.here.head(),
             namespace: NamespaceId::FIRST,
             ranks: Ranks::new(),
-            cause: Cause::Lost { why: panic.to_string() },
+            cause: Cause::Lost { why: LossReason::Panicked { task, text } },
         };
         self.send_up(&Up::Failed(failure));
     }
@@ -257,7 +260,7 @@ impl AgentDriver {
             }
             Event::Reaped => self.reap(),
             Event::Joined(accepted) => self.on_joined(accepted),
-            Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, why)),
+            Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
             Event::Sweep(next) => {
                 self.sweep = next;
                 if let Sweep::Announced = self.sweep {
@@ -327,7 +330,7 @@ impl AgentDriver {
                 Ok(message) => self.handle(Input::FromChild(peer, message)),
                 Err(error) => {
                     self.children.cut_off(peer);
-                    self.handle(Input::ChildLost(peer, format!("it sent {error}")));
+                    self.handle(Input::ChildLost(peer, LossReason::Undecodable(error.to_string())));
                 }
             },
             LinkEvent::Lost(why) => {
@@ -344,7 +347,7 @@ impl AgentDriver {
                 let in_log = |offset, length| self.log.as_ref()?.bytes(offset, length);
                 match decode_down(&bytes, in_log) {
                     Ok(message) => self.handle(Input::FromParent(message)),
-                    Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
+                    Err(error) => self.handle(Input::ParentLost { why: LossReason::Undecodable(error.to_string()) }),
                 }
             }
             LinkEvent::Lost(why) => {
@@ -385,7 +388,7 @@ impl AgentDriver {
             self.handle(Input::Started(namespace, ranks));
         }
         for (namespace, ranks, why) in batch.failed {
-            self.handle(Input::NotStarted(namespace, ranks, why));
+            self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Reported(why)));
         }
     }
 

@@ -24,8 +24,8 @@ use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::limits::DEAD_TIME;
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, Notice, Outcome, RankProgress, Root, RootAction,
-    RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, LossReason, NamespacePlan, NotStartedReason, Notice, Outcome,
+    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen};
 use crate::sys::Segment;
@@ -290,7 +290,7 @@ impl RootDriver {
                 Ok(message) => self.handle(RootInput::FromChild(peer, message)),
                 Err(error) => {
                     self.children.cut_off(peer);
-                    self.handle(RootInput::ChildLost(peer, format!("it sent {error}")));
+                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
                 }
             },
             LinkEvent::Lost(why) => {
@@ -303,7 +303,7 @@ impl RootDriver {
 
     fn on_report(&mut self, report: TargetReport) {
         if let Some((agent, failure)) = self.bootstrap.on_report(report) {
-            self.handle(RootInput::AgentFailed(agent, failure.words));
+            self.handle(RootInput::AgentFailed(agent, NotStartedReason::Reported(failure.words)));
         }
         // All agents report before the first rank starts, so no epoch is in the log yet.
         if !self.bootstrap.reads_log() {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pmi::{Answer, Board, Ranks};
 
 use super::AgentDriver;
-use crate::core::{Action, Input, NamespaceId, NamespacePlan, SessionPlan, Subtree, Up};
+use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
 use crate::driver::startup::Startup;
@@ -33,7 +33,7 @@ impl AgentDriver {
             Action::CancelStarts => {
                 let cancelled = self.startup.as_mut().map(Startup::cancel).unwrap_or_default();
                 for (namespace, ranks) in cancelled {
-                    self.handle(Input::NotStarted(namespace, ranks, "cancelled".to_owned()));
+                    self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Cancelled));
                 }
             }
             Action::Publish(namespace, epoch) => {
@@ -94,10 +94,7 @@ impl AgentDriver {
                 let local = startup.enqueue(plan, &ranks, board);
                 self.namespaces.insert(id, local);
             }
-            None => {
-                let why = "its agent could not set itself up; see SCELA_LOG=debug".to_owned();
-                self.handle(Input::NotStarted(id, ranks, why));
-            }
+            None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
         }
     }
 
