@@ -122,7 +122,6 @@ pub(crate) struct World {
 
 /// The bound on events of a checked run. A run with more of them is in an endless loop.
 const EVENTS_MAX_CHECKED: u64 = 20_000_000;
-/// The reason of each lost link.
 
 impl World {
     /// Creates a world in which all agents are about to be started.
