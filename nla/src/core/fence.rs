@@ -32,22 +32,22 @@ pub enum FenceError {
         open: u32,
     },
     /// It is on behalf of ranks that are not the sender's.
-    #[error("it speaks for ranks {0}, which are not the sender's")]
+    #[error("it is for ranks {0}, which are not the sender's")]
     ForeignRanks(Ranks),
     /// It is on behalf of no rank.
-    #[error("it speaks for no rank")]
+    #[error("it is for no rank")]
     NoRanks,
     /// Some of its ranks had arrived before.
     #[error("ranks of {0} arrived twice")]
     AlreadyArrived(Ranks),
     /// With it, the puts of the fence exceed [`FENCE_BYTES_MAX`].
-    #[error("the puts of one fence are over {FENCE_BYTES_MAX} bytes")]
+    #[error("the puts of the fence exceed {FENCE_BYTES_MAX} bytes")]
     TooLarge,
     /// It is a put ahead of its fence, which the session's cache policy does not use.
-    #[error("a put came ahead of its fence, which the session's cache policy does not do")]
+    #[error("a put arrived ahead of its fence, which the session's cache policy does not allow")]
     EarlyPut,
     /// Its puts cannot be decoded.
-    #[error("its puts cannot be read: {0}")]
+    #[error("its puts cannot be decoded: {0}")]
     Puts(#[from] pmi::PutsError),
     /// Its ranks are in a fence and the others in a ring, or the reverse: a fault of the program, not of the sender.
     #[error("{}", if *.ring { "called PMIX_Ring where others are in a fence" } else { "entered a fence where others called PMIX_Ring" })]
@@ -66,10 +66,10 @@ pub enum FenceError {
         all: Ranks,
     },
     /// A value for a neighbour in a ring exceeds [`ATTRIBUTE_BYTES_MAX`].
-    #[error("words in a ring are over {ATTRIBUTE_BYTES_MAX} bytes")]
+    #[error("a value in the ring exceeds {ATTRIBUTE_BYTES_MAX} bytes")]
     ValueTooLong,
     /// It releases a ring where no ring is complete.
-    #[error("it is not what was waited for")]
+    #[error("no ring is complete here")]
     Unexpected,
     /// The position that a release gives to the subtree is beyond the end of the ring.
     #[error("position {0} is beyond the end of the ring")]

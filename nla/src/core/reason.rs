@@ -31,7 +31,7 @@ pub enum LossReason {
     #[error("nothing was heard from it for {} s", .0.as_secs())]
     Silent(Duration),
     /// More than [`LINK_QUEUE_BYTES_MAX`](super::limits::LINK_QUEUE_BYTES_MAX) bytes waited to be written.
-    #[error("it does not take in what it is sent")]
+    #[error("it does not read what it is sent")]
     NotReading,
     /// This process is leaving, and with it the link.
     #[error("this side is leaving")]
@@ -43,13 +43,13 @@ pub enum LossReason {
     #[error("it broke the protocol: {0}")]
     Violation(#[from] Violation),
     /// The agent's guardian process ended: nothing would clean up after the agent.
-    #[error("its guardian process is gone; was it killed?")]
+    #[error("its guardian process ended; was it killed?")]
     GuardianLost,
     /// The agent received a fence's release while its ranks wait in a ring.
-    #[error("it got a fence's release where a ring was waited for")]
+    #[error("it received a fence's release while its ranks wait in a ring")]
     ReleaseOfFence,
     /// The agent received the release of a ring that does not fit the ring that is open there.
-    #[error("it got the release of a ring that makes no sense: {0}")]
+    #[error("it received a ring's release that does not fit its own ring: {0}")]
     ReleaseOfRing(FenceError),
     /// The subtree did not report the end of its processes in this time after KILL.
     #[error("it, or an agent below it, had not ended its ranks {} s after KILL", .0.as_secs())]
@@ -91,10 +91,10 @@ pub enum Violation {
         error: FenceError,
     },
     /// The peer asked for an entry of a namespace of which it has no ranks, or for more than its ranks can.
-    #[error("it asks for what it may not")]
+    #[error("it asked for an entry that it may not ask for")]
     Get,
     /// The peer passed on an inquiry that no rank of its subtree can make.
-    #[error("it asks agent {to} for rank {rank}, which it may not")]
+    #[error("it asked agent {to} on behalf of rank {rank}, which it may not")]
     Inquiry {
         /// The agent that was asked.
         to: AgentId,
@@ -102,16 +102,16 @@ pub enum Violation {
         rank: Rank,
     },
     /// The peer passed on a reply that no agent of its subtree can give.
-    #[error("it answers rank {rank}, which it may not")]
+    #[error("it answered rank {rank}, which it may not")]
     Reply {
         /// The rank that is answered.
         rank: Rank,
     },
     /// The peer's report of its end contradicts what is known of its subtree, or is its second one.
-    #[error("its last word makes no sense")]
+    #[error("the report of its end is inconsistent")]
     Ended,
     /// The peer's statistics contradict what is known of its subtree, were not asked for, or arrived twice.
-    #[error("its statistics make no sense")]
+    #[error("its statistics are inconsistent")]
     Stats,
     /// The peer sent more bytes of a lane than it was granted.
     #[error("it sent more than it was granted")]
@@ -125,7 +125,7 @@ pub enum Violation {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NotStartedReason {
     /// The plan that the parent sent is inconsistent.
-    #[error("its plan contradicts itself; that is a bug of ScELA")]
+    #[error("its plan is inconsistent; that is a bug of ScELA")]
     InvalidPlan,
     /// The agent cannot start ranks: the system refused a resource that it needs for that.
     #[error("its agent could not set itself up; see SCELA_LOG=debug")]
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_reason_travels_as_its_text() {
         let reason = LossReason::from(Violation::Inquiry { to: AgentId(3), rank: Rank(7) });
-        let text = "it broke the protocol: it asks agent 3 for rank 7, which it may not";
+        let text = "it broke the protocol: it asked agent 3 on behalf of rank 7, which it may not";
         assert_eq!(encode(&reason), encode(text), "the bytes are those of a string");
         assert_eq!(decode::<LossReason>(&encode(&reason)).unwrap(), LossReason::Reported(text.to_owned()));
         let reason = NotStartedReason::NotJoined(Duration::from_secs(60));

@@ -94,8 +94,8 @@ fn a_child_with_an_invalid_ring_segment_is_cut_off() {
         ("2-4", segment(2, "", ""), "its part of the ring has 2 ranks"),
         ("2-3", segment(2, "", ""), "the sender's are 2-4"),
         ("0-4", segment(5, "", ""), "not the sender's"),
-        ("2-4", segment(3, &long, ""), "words in a ring are over 1023 bytes"),
-        ("2-4", segment(3, "", &long), "words in a ring are over 1023 bytes"),
+        ("2-4", segment(3, &long, ""), "a value in the ring exceeds 1023 bytes"),
+        ("2-4", segment(3, "", &long), "a value in the ring exceeds 1023 bytes"),
     ] {
         let mut world = World::inner();
         let actions = world.after(T, Input::FromChild(AgentId(2), gathered_message(set, segment)));
@@ -116,7 +116,7 @@ fn an_agent_that_gets_an_invalid_ring_release_reports_itself_lost() {
         (ring_release(0, position(1, "", "")), "position 1 is beyond the end of the ring"),
         (ring_release(0, position(0, &long, "")), "position 0 is beyond"),
         (ring_release(1, position(0, "", "")), "it is for fence 1, the open one is 0"),
-        (epoch, "it got a fence's release where a ring was waited for"),
+        (epoch, "it received a fence's release while its ranks wait in a ring"),
     ] {
         let mut world = World::leaf(2, "0-1");
         world.ring(0);
@@ -130,6 +130,6 @@ fn an_agent_that_gets_an_invalid_ring_release_reports_itself_lost() {
     world.fence(T, 1, "b");
     let actions = world.after(T, Input::FromParent(ring_release(0, position(0, "", ""))));
     assert!(
-        matches!(failures(&actions)[..], [Cause::Lost { why }] if why.to_string().contains("not what was waited for"))
+        matches!(failures(&actions)[..], [Cause::Lost { why }] if why.to_string().contains("no ring is complete here"))
     );
 }
