@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::listener as reach;
+use super::listener::next_connection;
 use super::stream::Stream;
 use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
@@ -206,7 +206,7 @@ pub async fn accept_children(
     let mut handshakes = JoinSet::new();
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
-            connection = reach::next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
+            connection = next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
             Some(ended) = handshakes.join_next() => {
                 pass_on_panic(ended);
                 continue;
