@@ -39,6 +39,11 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         // Asked by a session that found a program on a node and does not know its version.
         [option] if option == "--agent-id" => print(&format!("{}\n", nla::bootstrap::agent_id())),
+        // Asked of the program that was sent, on a node without sha256sum.
+        [option] if option == "--agent-digest" => match nla::bootstrap::own_program() {
+            Ok(own) => print(&format!("{}\n", own.digest)),
+            Err(error) => fail(&error.to_string(), EarlyEnd::NotLaunched.code()),
+        },
         // The label is for users who look for processes of this session.
         [option, id, _label, dead_ms] if option == "--guard" => guard(id, dead_ms),
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
