@@ -230,7 +230,7 @@ fn cores_do_nothing_but_decide() {
     ];
     nobody_mentions(
         |source| source.product_lines(),
-        &sources_in(&["pmi/src/", "nla/src/core/"]),
+        &sources_in(&["pmi/src/", "nla/src/core/", "nla/src/bootstrap/decide/"]),
         &words,
         "cores have no clock, sockets, threads, processes, files or randomness: what they need is an argument",
     );
@@ -255,6 +255,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "serde",
         "serde_bytes",
         "serde_json",
+        "sha2",
         "sim",
         "snow",
         "strsim",
@@ -284,7 +285,9 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
 
 #[test]
 fn dependencies_point_one_way() {
-    only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes"]);
+    // tracing is a facade: without a subscriber it does nothing, and with one the subscriber does the I/O.
+    only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes", "tracing"]);
+    only_uses(&["nla/src/bootstrap/decide/"], &["serde"]);
     only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
@@ -303,7 +306,7 @@ fn dependencies_point_one_way() {
 }
 
 /// The chapters of the launcher, in the order of launcher/src/lib.rs: each depends only on those before it.
-const LAUNCHER_CHAPTERS: &[&str] = &["exit", "cluster", "plan", "run", "forecast", "cli"];
+const LAUNCHER_CHAPTERS: &[&str] = &["exit", "suggest", "cluster", "plan", "run", "forecast", "cli"];
 
 /// The chapters of the launcher that a line of its code names, in a path from the root of the crate or in one that
 /// climbs there by `super`.
@@ -350,6 +353,64 @@ fn paths_to_chapters_are_found() {
     assert!(chapters_named("use crate::runner; let planned = planes::plan(); ncrate::cli::x").is_empty());
 }
 
+/// Bootstrap's decisions use messages, the core's values, and no code that has effects.
+#[test]
+fn decisions_of_bootstrap_know_no_effects() {
+    let allowed = ["crate::bootstrap::protocol::", "crate::core::", "crate::link::Reach", "crate::wire::TreePosition"];
+    let mut offences = Offences::default();
+    for source in sources_in(&["nla/src/bootstrap/decide/"]) {
+        for line in source.product_lines() {
+            let paths = line.code.match_indices("crate::").map(|(at, _)| &line.code[at..]);
+            // `pub(in crate::bootstrap)` is no use.
+            let used = paths.filter(|path| !path.starts_with("crate::bootstrap)"));
+            for path in used.filter(|path| !allowed.iter().any(|allowed| path.starts_with(allowed))) {
+                offences.add(&source.path, line.number, path);
+            }
+            if mentions(&line.code, "super::super") {
+                offences.add(&source.path, line.number, "super::super");
+            }
+        }
+    }
+    offences.none("nla/src/bootstrap/decide uses nothing of this crate but values");
+}
+
+/// The contents of the strings in a line, or an empty text for a comment.
+fn strings(line: &Line<'_>) -> String {
+    if line.text.trim_start().starts_with("//") {
+        return String::new();
+    }
+    let is_blank = |(at, _): &(usize, char)| line.code.as_bytes().get(*at).is_none_or(|byte| *byte == b' ');
+    line.text.char_indices().filter(is_blank).map(|(_, letter)| letter).collect()
+}
+
+/// What commands that start agents say, and which options the user may try, is known to bootstrap and to the launcher.
+#[test]
+fn phrases_and_options_stay_out_of_the_core() {
+    const PHRASES: [&str; 8] = [
+        "Permission denied",
+        "publickey",
+        "Connection refused",
+        "Could not resolve",
+        "Host key",
+        "kex_exchange",
+        "command not found",
+        "srun",
+    ];
+    let mut offences = Offences::default();
+    for source in sources_in(&["nla/src/core/", "nla/src/wire/", "nla/src/link/"]) {
+        for line in source.product_lines() {
+            let text = strings(&line);
+            let has_option = text
+                .match_indices("--")
+                .any(|(at, _)| text[at + 2..].starts_with(|letter: char| letter.is_ascii_lowercase()));
+            if has_option || PHRASES.iter().any(|phrase| text.contains(phrase)) {
+                offences.add(&source.path, line.number, line.text.trim());
+            }
+        }
+    }
+    offences.none("no phrase of OpenSSH, a shell or srun, and no command-line option, stands in the core");
+}
+
 /// The names under `[section]` of a manifest.
 fn keys(manifest: &str, section: &str) -> BTreeSet<String> {
     let text = read(&root().join(manifest));
@@ -383,8 +444,8 @@ fn dependencies_are_the_allowed_ones() {
         "serde",
         "serde_bytes",
         "serde_json",
+        "sha2",
         "snow",
-        "strsim",
         "tempfile",
         "thiserror",
         "tokio",

@@ -77,18 +77,6 @@ pub fn code(outcome: &Outcome) -> u8 {
     }
 }
 
-/// Returns whether an agent failed rather than a rank: it did not start, or it was lost.
-pub fn is_of_agents(outcome: &Outcome) -> bool {
-    match outcome {
-        Outcome::Failed { first, .. } => match first.cause {
-            Cause::NotStarted { .. } => first.ranks.is_empty(),
-            Cause::Lost { .. } => true,
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
 /// Returns the exit code for an end by this signal.
 pub fn signalled(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(127))
@@ -105,7 +93,7 @@ fn low_byte(code: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nla::core::{AgentId, Failure, NamespaceId};
+    use nla::core::{AgentId, Failure, LossReason, NamespaceId, NotStartedReason};
     use std::time::Duration;
 
     fn failed(cause: Cause) -> u8 {
@@ -120,17 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn agents_fail_or_ranks_do() {
-        let of = |ranks: pmi::Ranks, cause| {
-            let (agent, namespace) = (AgentId(1), NamespaceId::FIRST);
-            let first = Failure { at: Duration::ZERO, agent, namespace, ranks, cause };
-            is_of_agents(&Outcome::Failed { first, others: 0 })
-        };
-        let (nobody, one) = (pmi::Ranks::new, || pmi::Ranks::range(0..1));
-        assert!(of(nobody(), Cause::NotStarted { why: String::new() }));
-        assert!(of(nobody(), Cause::Lost { why: String::new() }));
-        assert!(!of(one(), Cause::NotStarted { why: String::new() }), "a program that is not there");
-        assert!(!of(one(), Cause::Code(3)) && !is_of_agents(&Outcome::Success));
+    fn early_ends_have_codes_of_the_table() {
+        let ends = [EarlyEnd::Done, EarlyEnd::OutputLost, EarlyEnd::Usage, EarlyEnd::NotLaunched, EarlyEnd::Bug];
+        assert_eq!(ends.map(EarlyEnd::code), [0, 1, 2, 251, 253]);
+        assert_eq!(EarlyEnd::Signalled(15).code(), 143);
     }
 
     #[test]
@@ -148,7 +129,7 @@ mod tests {
         assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
         assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
-        assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
-        assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);
+        assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);
+        assert_eq!(failed(Cause::NotStarted { why: NotStartedReason::Cancelled }), 251);
     }
 }

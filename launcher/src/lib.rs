@@ -8,11 +8,12 @@
 //! - [`run`]: the session at work: agents, streams, signals, timing, reports.
 //! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
 //! - [`exit`]: the exit codes, in one place.
+//! - [`suggest`]: "did you mean ...?".
 //!
 //! A chapter depends only on chapters that stand before it in this order; `tests/tidy.rs` holds it:
 //!
 //! ```text
-//! exit, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! exit, suggest, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
@@ -26,3 +27,4 @@ pub mod exit;
 pub mod forecast;
 pub mod plan;
 pub mod run;
+pub mod suggest;

@@ -8,7 +8,7 @@
 use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -20,7 +20,7 @@ use launcher::exit::EarlyEnd;
 use launcher::forecast::calibrate;
 use launcher::forecast::explain::{explain, explained};
 use launcher::forecast::model;
-use launcher::forecast::simulate;
+use launcher::forecast::simulate::{self, Simulation};
 use launcher::plan::DEMO_RANK_ARGUMENT;
 use launcher::plan::launch::{Prepared, prepare};
 use launcher::plan::machine::Machine;
@@ -39,6 +39,11 @@ fn main() -> ExitCode {
     match arguments.as_slice() {
         // Asked by a session that found a program on a node and does not know its version.
         [option] if option == "--agent-id" => print(&format!("{}\n", nla::bootstrap::agent_id())),
+        // Asked of the program that was sent, on a node without sha256sum.
+        [option] if option == "--agent-digest" => match nla::bootstrap::own_program() {
+            Ok(own) => print(&format!("{}\n", own.digest)),
+            Err(error) => fail(&error.to_string(), EarlyEnd::NotLaunched.code()),
+        },
         // The label is for users who look for processes of this session.
         [option, id, _label, dead_ms] if option == "--guard" => guard(id, dead_ms),
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
@@ -46,6 +51,11 @@ fn main() -> ExitCode {
             Err(error) => fail(&error.to_string(), EarlyEnd::Usage.code()),
         },
         _ => {
+            if let Some(value) = std::env::var_os("SCELA_LOG")
+                && let Err(error) = cli::check_log_filter(&value)
+            {
+                return fail(&format!("{error}\n  hint: {}", error.hint()), EarlyEnd::Usage.code());
+            }
             trace();
             // The panic hook has already printed where the panic happened.
             catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {
@@ -87,7 +97,10 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
         Ok(Typed::Run(request)) => run(*request, clock),
         Ok(Typed::Simulate(simulation)) => {
             restart_with_large_pages();
-            ExitCode::from(simulate::run(&simulation, &mut io::stdout().lock(), &mut io::stderr().lock()).code())
+            match simulate::run(&simulation, &mut |text| say(&simulation, text)) {
+                Ok(text) => print(&text),
+                Err(error) => fail(&error.to_string(), error.early_end().code()),
+            }
         }
         Ok(Typed::Calibrate(options)) => match calibrate::measure(*options) {
             Ok(text) => print(&text),
@@ -143,11 +156,27 @@ fn restart_with_large_pages() {
     }
 }
 
-/// Writes `text` to standard output.
+/// Writes `text` to standard output. A reader that has left, such as `head`, is no error.
 fn print(text: &str) -> ExitCode {
-    let mut stdout = io::stdout();
-    let _ = stdout.write_all(text.as_bytes());
-    ExitCode::from(EarlyEnd::Done.code())
+    let written = if sys::stdout_was_closed() {
+        Err(io::Error::from(nix::errno::Errno::EBADF))
+    } else {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+    };
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code())
+        }
+        _ => ExitCode::from(EarlyEnd::Done.code()),
+    }
+}
+
+/// Shows a line of a simulation's progress on a terminal, in place of the one before.
+fn say(simulation: &Simulation, text: &str) {
+    if !simulation.quiet && io::stderr().is_terminal() {
+        let _ = io::stderr().write_all(format!("\r\x1b[K{text}").as_bytes());
+    }
 }
 
 fn fail(text: &str, code: u8) -> ExitCode {

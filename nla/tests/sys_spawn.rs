@@ -300,7 +300,7 @@ fn unusable_commands_have_clear_errors() {
     let not_in_path = error(here, &["surely-absent"]).to_string();
     assert_eq!(
         not_in_path,
-        "program 'surely-absent' was not found in PATH (/usr/bin:/bin); \
+        "program 'surely-absent' was not found in PATH; \
          give its path (./name for one in the working directory), or set PATH"
     );
     assert!(matches!(error(here, &[""]), ImageError::NotFound { .. }));
@@ -309,6 +309,9 @@ fn unusable_commands_have_clear_errors() {
     assert_eq!(plain, ImageError::NotExecutable { program: "./plain".to_owned() });
     assert!(plain.to_string().contains("chmod +x"));
     assert_eq!(error(here, &["./folder"]), ImageError::IsDirectory { program: "./folder".to_owned() });
+    script(here, "dos", b"#!/bin/sh\r\necho hello\r\n", 0o755);
+    let dos = "program './dos' is a script whose line 1 ends with CR; try dos2unix";
+    assert_eq!(error(here, &["./dos"]).to_string(), dos);
     let long = "x".repeat(5000);
     assert!(matches!(error(here, &[&format!("./{long}")]), ImageError::Unreadable { errno: 36, .. }));
 

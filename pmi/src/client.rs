@@ -1,14 +1,14 @@
-//! What the clients of both versions share: [`ClientError`], and the connection underneath.
+//! [`ClientError`] and the connection that the clients of both versions use.
 
 use std::io::{self, IoSlice, Read, Write};
 
 use thiserror::Error;
 
-use crate::limits::LINE_BYTES_MAX;
+use crate::limits::{LINE_BYTES_MAX, PENDING_BYTES_MAX};
 use crate::request::SpawnRequestError;
 use crate::wire::{LineBuffer, LineTooLong, frame};
 
-/// Memory kept for the next request.
+/// The capacity that a connection keeps for its next request.
 const KEEP_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a call failed.
@@ -17,21 +17,21 @@ pub enum ClientError {
     /// The stream failed.
     #[error("connection to the PMI server failed")]
     Io(#[from] io::Error),
-    /// The server has closed the connection.
+    /// The server closed the connection.
     #[error("PMI server closed the connection")]
     Closed,
     /// The server sent a line without end.
     #[error("PMI server broke the protocol")]
     Line(#[from] LineTooLong),
-    /// The server sent something else than a frame.
+    /// The server sent something other than a frame.
     #[error("PMI server broke the protocol")]
     Frame(#[from] frame::InvalidLength),
-    /// The server answered something else than what was asked.
-    #[error("PMI server answered {got:?} where {expected} was due")]
+    /// The server sent another reply than the expected one.
+    #[error("PMI server answered {got:?} where {expected} was expected")]
     Unexpected {
-        /// The name of the reply that was due.
+        /// The name of the expected reply.
         expected: &'static str,
-        /// What came.
+        /// The reply, cut at 1024 bytes.
         got: String,
     },
     /// The server refused the request.
@@ -39,23 +39,54 @@ pub enum ClientError {
     Refused {
         /// The name of the reply.
         reply: &'static str,
-        /// Its return code, not 0.
+        /// Its return code, which is not 0.
         rc: i32,
-        /// Its words.
+        /// The server's reason.
         reason: String,
     },
     /// An argument cannot be written as one line; nothing was sent.
-    #[error("{0} holds a blank or a newline, or is empty")]
+    #[error("{0} contains a blank or a newline, or is empty")]
     Unsendable(&'static str),
     /// A request does not fit the protocol; nothing was sent.
     #[error("{0} is too long to be sent")]
     TooLong(&'static str),
-    /// A spawn asks for what no server may be asked; nothing was sent.
-    #[error("spawn order is refused")]
+    /// A spawn exceeds a bound; nothing was sent.
+    #[error("spawn is refused")]
     Spawn(#[from] SpawnRequestError),
 }
 
-/// A refusal as "there is none".
+/// A parsed reply of either version.
+pub(crate) trait ParsedReply {
+    /// The name of the reply.
+    fn name(&self) -> &[u8];
+    /// The return code; not 0 for a refusal.
+    fn rc(&self) -> i32;
+    /// The server's reason for a refusal.
+    fn reason(&self) -> String;
+}
+
+/// Checks that a reply is the expected one and no refusal, and returns what `take` finds in it.
+///
+/// `reply` is `None` if `bytes` could not be parsed.
+pub(crate) fn check_reply<R: ParsedReply, T>(
+    bytes: &[u8],
+    reply: Option<R>,
+    expected: &'static str,
+    take: impl FnOnce(&R) -> Option<T>,
+) -> Result<T, ClientError> {
+    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+    let unexpected = || ClientError::Unexpected { expected, got: String::from_utf8_lossy(shown).into_owned() };
+    let reply = reply.filter(|reply| reply.name() == expected.as_bytes()).ok_or_else(unexpected)?;
+    if reply.rc() != 0 {
+        return Err(ClientError::Refused { reply: expected, rc: reply.rc(), reason: reply.reason() });
+    }
+    take(&reply).ok_or_else(unexpected)
+}
+
+/// The bytes of an unexpected reply that are shown.
+pub(crate) const SHOWN_BYTES_MAX: usize = 1024;
+
+/// Turns a refusal into `None`.
 pub(crate) fn none_if_refused<T>(result: Result<Option<T>, ClientError>) -> Result<Option<T>, ClientError> {
     match result {
         Err(ClientError::Refused { .. }) => Ok(None),
@@ -63,27 +94,28 @@ pub(crate) fn none_if_refused<T>(result: Result<Option<T>, ClientError>) -> Resu
     }
 }
 
-/// A stream, what was read from it and not asked for yet, and the request being written.
+/// A stream, the bytes that were read from it and not used yet, and the request that is being written.
 #[derive(Debug)]
 pub(crate) struct Connection<S> {
     pub(crate) stream: S,
     received: LineBuffer,
-    /// Written together, as one request.
+    /// Written with the next flush.
     pub(crate) request: Vec<u8>,
 }
 
 impl<S: Read + Write> Connection<S> {
-    pub(crate) fn over(stream: S) -> Self {
+    pub(crate) fn new(stream: S) -> Self {
         Self { stream, received: LineBuffer::new(LINE_BYTES_MAX), request: Vec::new() }
     }
 
-    /// Writes the request, as one, and forgets it.
+    /// Writes and clears the request.
     pub(crate) fn flush(&mut self) -> Result<(), ClientError> {
         self.flush_with(b"")
     }
 
-    /// Writes the request and what goes behind it, as one, and forgets it. `rest` is not copied: most
-    /// ranks would touch new memory for it.
+    /// Writes the request and `rest` with one call if the stream accepts both, and clears the request.
+    ///
+    /// Does not copy `rest`: most ranks would touch new memory for it.
     pub(crate) fn flush_with(&mut self, rest: &[u8]) -> Result<(), ClientError> {
         let mut parts = [IoSlice::new(&self.request), IoSlice::new(rest)];
         let written = write_all(&mut self.stream, &mut parts).and_then(|()| self.stream.flush());
@@ -92,7 +124,12 @@ impl<S: Read + Write> Connection<S> {
         Ok(written?)
     }
 
-    /// Waits for a line, and reads it.
+    /// Checks that a server takes so many encoded puts at a fence.
+    pub(crate) fn check_puts(puts: &[u8]) -> Result<(), ClientError> {
+        if puts.len() > PENDING_BYTES_MAX { Err(ClientError::TooLong("batch of puts")) } else { Ok(()) }
+    }
+
+    /// Waits for a line and passes it to `read`.
     pub(crate) fn line<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Result<T, ClientError> {
         loop {
             if let Some(line) = self.received.next_line()? {
@@ -102,7 +139,7 @@ impl<S: Read + Write> Connection<S> {
         }
     }
 
-    /// Waits for a frame, and reads its payload.
+    /// Waits for a frame and passes its payload to `read`.
     pub(crate) fn frame<T>(&mut self, read: impl FnOnce(&[u8]) -> T) -> Result<T, ClientError> {
         loop {
             if let Some(length) = frame::length(self.received.peek())?
@@ -130,9 +167,9 @@ impl<S: Read + Write> Connection<S> {
     }
 }
 
-/// Writes all of the parts, one behind the other.
+/// Writes all of the parts in order.
 fn write_all(stream: &mut impl Write, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
-    // Empty ones in front go.
+    // Skip empty parts at the front.
     IoSlice::advance_slices(&mut parts, 0);
     while !parts.is_empty() {
         match stream.write_vectored(parts) {

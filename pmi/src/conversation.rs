@@ -1,82 +1,77 @@
 //! [`Conversation`]: the server's side of PMI for one rank, PMI-1 or PMI-2.
 //!
-//! Bytes in, bytes out, and now and then a [`Request`] that only the agent can serve. It owns no
-//! descriptor and never waits: what must wait is a request whose answer comes later. Which version
-//! the rank speaks shows in its first line, and again in each later `init`.
+//! A conversation turns received bytes into replies, and into a [`Request`] wherever only the agent can serve the rank.
+//! It owns no descriptor and never waits: a request that has to wait is answered later. The version that the rank speaks
+//! follows from its first line, and again from each later `init`.
 //!
-//! # What is visible when
+//! # Visibility
 //!
-//! A rank sees its own puts at once, and those of others from the fence on that both took part in:
-//! the same answer whatever the tree's shape, the cache policy and the place of the other rank. Own
-//! puts since the last fence go first, then the node's board, then what a parent put for its
-//! children; then, if nobody put it, `universeSize`. Keys that begin `PMI_` are never put:
-//! `PMI_process_mapping` comes from the [`JobAttributes`], all others do not exist. A get never waits for
-//! anybody to put: MPICH probes for keys that nobody puts, and caches nothing that could outlive its
-//! epoch.
+//! A rank sees its own puts immediately, and those of another rank after the next fence in which both took part. This does
+//! not depend on the tree's shape, the cache policy or the other rank's node. A get looks at the rank's own puts since
+//! the last fence, then at the node's board, then at the preputs of the spawning rank. `universeSize` has a value even if
+//! no rank has put it. Keys that begin with `PMI_` cannot be put: `PMI_process_mapping` is one of the [`JobAttributes`],
+//! and no other such key exists. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
+//! that could outlive its epoch.
 //!
-//! Where the node holds [only a part](Board::partial) of the board, the agent is asked for what that
-//! part does not tell ([`Request::Get`]), and the rank waits as long as that takes; it is replied to
-//! as if the board were whole. Only the entries of such a board cannot be listed by number. Where
-//! puts are handed on [at once](JobAttributes::puts_at_once), each becomes a [`Request::Put`] when the rank
-//! makes it. It sees its own puts as ever; they are those that it put since its last fence.
+//! Where the node has [only a part](Board::partial) of the board, the conversation asks the agent for keys that this part
+//! does not know ([`Request::Get`]), and the rank waits for the answer. It then gets the same reply as from a whole board;
+//! only listing entries by number is refused. Where puts are handed on [at once](JobAttributes::puts_at_once), each put
+//! becomes a [`Request::Put`] when the rank makes it. The rank still sees its own puts since its last fence.
 //!
-//! # Turns
+//! # Order of calls
 //!
-//! Put, get, names and spawn are refused before `init` (in PMI-2 `fullinit`) and after `finalize`. A
-//! fence there breaks the conversation: legacy clients of PMI-1 ignore its `rc`, and would go on as
-//! if all had arrived. `abort` is taken at any time. JobAttributes about the job are told at any time.
+//! Put, get, names and spawn are refused before `init` (`fullinit` in PMI-2) and after `finalize`. A fence at those times
+//! breaks the conversation: legacy clients of PMI-1 ignore its `rc` and would continue as if all ranks had arrived.
+//! `abort` and queries of the job's attributes are accepted at any time.
 //!
 //! # The segment
 //!
-//! Our own libpmi speaks the same protocols and two requests more, which it sends only to an agent
-//! that announces them in its environment ([`crate::segment`]): one for the board's descriptor, one
-//! that arrives at a fence and carries all puts. The latter has no reply: the release shows in the
-//! segment.
+//! Our own libpmi sends two more requests, but only to an agent that announces them in its environment
+//! ([`crate::segment`]). One requests the descriptor of the board. The other arrives at a fence with all puts, and has no
+//! reply: the segment shows the release.
 
 use std::sync::Arc;
 
+use crate::engine::{self, Violation};
 use crate::limits::{BACKLOG_BYTES_MAX, LINE_BYTES_MAX};
 use crate::rank_state::{JobAttributes, Phase, RankState, Version};
 use crate::wire::{LineBuffer, frame};
 use crate::{Answer, Board, Rank, Request, v1, v2};
 
-/// One rank's conversation: its line buffer, its puts since the last fence, and a spawn that has
-/// arrived in part.
+/// One rank's conversation: its receive buffer, its puts since the last fence, and a spawn of which some lines arrived.
 ///
-/// The host calls [`receive`](Self::receive) with what it read and then
-/// [`advance`](Self::advance) until that returns `None`, sending `out` in between as it likes. When
-/// the returned request [wants an answer](Request::wants_answer), nothing more is handled until
-/// [`answer`](Self::answer); the host then advances again, for what came in meanwhile. It does well
-/// to read nothing while [`is_waiting`](Self::is_waiting). Replies take some ninety times the bytes
-/// received at worst (a short get of a long value in PMI-2, all of it `;`), so that the size of a
-/// read bounds `out`.
+/// The host passes what it read to [`receive`](Self::receive), then calls [`advance`](Self::advance) until that returns
+/// `None`. It may send `out` in between. If a returned request [wants an answer](Request::wants_answer), nothing more is
+/// handled until [`answer`](Self::answer), after which the host advances again for bytes that arrived meanwhile. The host
+/// should not read while [`is_waiting`](Self::is_waiting). Replies are at most about ninety times as long as the received
+/// bytes (a short get of a long value in PMI-2 that consists of `;`), so the size of a read limits `out`.
 #[derive(Clone, Debug)]
 pub struct Conversation {
     received: LineBuffer,
     state: RankState,
-    lines: v1::Engine,
-    frames: v2::Engine,
-    /// The host let more than [`BACKLOG_BYTES_MAX`] pile up.
+    lines: v1::Lines,
+    frames: v2::Frames,
+    /// More than [`BACKLOG_BYTES_MAX`] were received and not handled.
     is_flooded: bool,
 }
 
 impl Conversation {
-    /// A conversation that begins: nothing was received yet.
+    /// A conversation before the first byte.
     ///
     /// `appnum` is the number of the rank's command in the launch or spawn, from 0.
     pub fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         Self {
             received: LineBuffer::new(LINE_BYTES_MAX),
             state: RankState::new(attributes, rank, appnum),
-            lines: v1::Engine::default(),
-            frames: v2::Engine::default(),
+            lines: v1::Lines::default(),
+            frames: v2::Frames::default(),
             is_flooded: false,
         }
     }
 
-    /// Appends what was read: any part of a line, or several.
+    /// Appends bytes that were read: any part of a line or frame, or several of them.
     pub fn receive(&mut self, bytes: &[u8]) {
-        if self.state.phase == Phase::Broken || self.is_flooded {
+        if self.state.phase() == Phase::Broken || self.is_flooded {
             return;
         }
         let room = BACKLOG_BYTES_MAX + self.state.puts_bytes.unwrap_or(0);
@@ -88,113 +83,85 @@ impl Conversation {
         self.received.extend_from_slice(bytes);
     }
 
-    /// Handles what was received until something needs the agent, which is returned, or nothing
-    /// whole is left or an answer is owed. Replies are appended to `out`.
+    /// Handles received bytes and appends replies to `out`, until a request needs the agent, which is returned.
     ///
-    /// After [`Request::Broken`] nothing is ever handled again.
+    /// Returns `None` when no whole line or frame is left, or while the rank waits for an answer. After
+    /// [`Request::Broken`] nothing is handled any more.
     pub fn advance(&mut self, board: &Board, out: &mut Vec<u8>) -> Option<Request> {
         loop {
-            if self.is_waiting() || self.state.phase == Phase::Broken {
+            if self.is_waiting() || self.state.phase() == Phase::Broken {
                 return None;
             }
             if self.is_flooded {
-                let why = format!("sent more than {BACKLOG_BYTES_MAX} bytes without waiting for replies");
-                return Some(self.break_off(why));
+                return Some(self.break_off(Violation::Flood));
             }
-            let step = match (self.state.puts_bytes, self.state.version) {
-                (Some(bytes), _) => self.take_puts(bytes),
-                // A library that is initialised again begins with a line, whatever it spoke before.
-                (None, Version::Two) if !frame::is_line(self.received.peek()) => self.take_frame(board, out),
-                (None, _) => self.take_line(board, out),
-            };
-            match step {
-                Step::Incomplete => return None,
-                Step::Handled(None) => {}
-                Step::Handled(Some(request)) => {
-                    if matches!(request, Request::Broken { .. }) {
-                        self.received.clear();
-                    }
-                    return Some(request);
-                }
-                Step::Wrong(why) => return Some(self.break_off(why)),
+            match self.step(board, out) {
+                Ok(Step::Incomplete) => return None,
+                Ok(Step::Handled(None)) => {}
+                Ok(Step::Handled(Some(request))) => return Some(request),
+                Err(violation) => return Some(self.break_off(violation)),
             }
         }
     }
 
-    fn take_line(&mut self, board: &Board, out: &mut Vec<u8>) -> Step {
-        match self.received.next_line() {
-            Ok(None) => Step::Incomplete,
-            Ok(Some(line)) => Step::Handled(self.lines.handle(line, &mut self.state, board, out)),
-            Err(too_long) => Step::Wrong(too_long.to_string()),
+    /// Handles one line, frame or batch of puts, if a whole one was received.
+    fn step(&mut self, board: &Board, out: &mut Vec<u8>) -> Result<Step, Violation> {
+        let Self { received, state, lines, frames, .. } = self;
+        if let Some(puts_bytes) = state.puts_bytes {
+            let Some(bytes) = received.take(puts_bytes) else { return Ok(Step::Incomplete) };
+            state.puts_bytes = None;
+            return Ok(Step::Handled(Some(state.fence_in_segment(bytes)?)));
         }
+        // A library that is initialised again begins with a line, whatever it spoke before.
+        if state.version == Version::One || frame::is_line(received.peek()) {
+            let Some(line) = received.next_line()? else { return Ok(Step::Incomplete) };
+            return Ok(Step::Handled(lines.handle(line, state, board, out)?));
+        }
+        let Some(length) = frame::length(received.peek())? else { return Ok(Step::Incomplete) };
+        let Some(bytes) = received.take(frame::HEADER_BYTES + length) else { return Ok(Step::Incomplete) };
+        Ok(Step::Handled(frames.handle(&bytes[frame::HEADER_BYTES..], state, board, out)?))
     }
 
-    fn take_frame(&mut self, board: &Board, out: &mut Vec<u8>) -> Step {
-        let length = match frame::length(self.received.peek()) {
-            Ok(None) => return Step::Incomplete,
-            Ok(Some(length)) => length,
-            Err(error) => return Step::Wrong(error.to_string()),
-        };
-        match self.received.take(frame::HEADER_BYTES + length) {
-            None => Step::Incomplete,
-            Some(bytes) => {
-                let payload = &bytes[frame::HEADER_BYTES..];
-                Step::Handled(self.frames.handle(payload, &mut self.state, board, out))
-            }
-        }
-    }
-
-    fn take_puts(&mut self, bytes: usize) -> Step {
-        match self.received.take(bytes) {
-            None => Step::Incomplete,
-            Some(bytes) => {
-                self.state.puts_bytes = None;
-                Step::Handled(Some(self.state.fence_in_segment(bytes)))
-            }
-        }
-    }
-
-    /// Answers the request that is waited for; the reply is appended to `out`.
+    /// Answers the request that the rank waits for and appends the reply to `out`.
     ///
-    /// An answer to anything else comes too late (for an earlier program of this rank, say) and is
-    /// dropped.
+    /// Drops an answer to anything else: it is late, for example for an earlier program of this rank.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
-        if self.lines.is_waiting() {
-            self.lines.answer(answer, out);
-        } else {
-            self.frames.answer(answer, out);
-        }
+        let Some((version, awaited)) = self.state.awaited.take() else { return };
+        let awaited = match version {
+            Version::One => engine::answer(&self.lines, awaited, answer, out),
+            Version::Two => engine::answer(&self.frames, awaited, answer, out),
+        };
+        self.state.awaited = awaited.map(|awaited| (version, awaited));
     }
 
-    /// Whether an answer is owed.
+    /// Whether the rank waits for an answer.
     pub fn is_waiting(&self) -> bool {
-        self.lines.is_waiting() || self.frames.is_waiting()
+        self.state.awaited.is_some()
     }
 
-    /// Whether the rank has joined and neither finalised since nor broken the protocol.
+    /// Whether the rank has joined and has neither finalised since nor broken the protocol.
     pub fn is_active(&self) -> bool {
         self.state.is_active()
     }
 
-    /// Whose conversation this is.
+    /// Returns the rank whose conversation this is.
     pub fn rank(&self) -> Rank {
         self.state.rank
     }
 
-    fn break_off(&mut self, why: String) -> Request {
+    fn break_off(&mut self, violation: Violation) -> Request {
         self.received.clear();
-        self.state.break_off(why)
+        self.lines = v1::Lines::default();
+        self.state.break_off(violation)
     }
 }
 
-/// What came of looking at what was received.
+/// The outcome of looking for something to handle.
 enum Step {
-    /// There is nothing whole yet.
+    /// Nothing whole was received yet.
     Incomplete,
-    /// Something was handled.
+    /// One line, frame or batch of puts was handled.
     Handled(Option<Request>),
-    /// It is nothing that can be handled.
-    Wrong(String),
 }
 
 #[cfg(test)]

@@ -1,24 +1,23 @@
-//! What PMI *is*: wire formats, protocol engines, the bulletin board.
+//! PMI: wire formats, protocol engines and the bulletin board.
 //!
-//! **This crate does no I/O.** It opens no socket, reads no clock, starts no thread and draws no
-//! random number; the same bytes in give the same bytes out. Whoever hosts it (the agent, libpmi, a
-//! test) owns the descriptors and the waiting.
+//! **This crate does no I/O.** It opens no socket, reads no clock, starts no thread and draws no random number; the same
+//! input gives the same output. The host (the agent, libpmi, a test) owns descriptors and waits.
 //!
-//! - [`rank`], [`ranks`], [`mapping`]: who is where.
-//! - [`request`]: what a rank asks of its agent, whatever interface it speaks.
-//! - [`board`]: the bulletin board: batches of puts on their way up, epochs on their way down, the
-//!   node's cache.
-//! - [`conversation`]: the server's side for one rank, which speaks either protocol version.
-//! - [`segment`]: how the board lies in shared memory.
-//! - [`wire`]: framing and tokens shared by the protocol versions.
-//! - [`v1`], [`v2`]: PMI-1 and PMI-2: requests, replies, the server's engine, a client.
-//! - [`client`]: what the clients of both share.
-//! - [`limits`]: every bound of this crate, in one place.
+//! - [`rank`], [`ranks`], [`mapping`]: ranks, sets of ranks, and the node of each rank.
+//! - [`request`]: the requests of a rank to its agent, the same for both protocol versions.
+//! - [`board`]: the bulletin board: batches of puts that go up the tree, epochs that come down, the node's cache.
+//! - [`conversation`]: the server's side for one rank, in either protocol version.
+//! - [`segment`]: the layout of the board in shared memory.
+//! - [`wire`]: framing and tokens of both protocol versions.
+//! - [`v1`], [`v2`]: PMI-1 and PMI-2: commands, replies and a client of each.
+//! - [`client`]: the connection and errors of both clients.
+//! - [`limits`]: every bound of this crate.
 #![forbid(unsafe_code)]
 
 pub mod board;
 pub mod client;
 pub mod conversation;
+mod engine;
 pub mod limits;
 pub mod mapping;
 pub mod rank;
@@ -26,6 +25,7 @@ mod rank_state;
 pub mod ranks;
 pub mod request;
 pub mod segment;
+mod spawn_fields;
 pub mod v1;
 pub mod v2;
 pub mod wire;

@@ -1,36 +1,36 @@
-//! [`RankState`]: what the agent knows of one rank, whatever version of PMI it speaks.
+//! [`RankState`]: the state of one rank's conversation, the same for both versions of PMI.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::board::{PendingPuts, check_put};
+use crate::engine::{Awaited, Violation};
 use crate::limits::ABORT_MESSAGE_BYTES_MAX;
 use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
 
-/// What is the same for all ranks of a namespace on this agent.
+/// The attributes of a namespace, which are the same for all of its ranks on this agent.
 #[derive(Clone, PartialEq, Debug)]
 pub struct JobAttributes {
-    /// The namespace's name on the wire: without blanks, at most 32 bytes (Charm++ cuts its lines
-    /// when name and key are longer than 68 together), different from that of any job that this one
-    /// may connect to.
+    /// The namespace's name on the wire: without blanks and at most 32 bytes long, since Charm++ cuts its lines when
+    /// name and key are longer than 68 bytes together. It differs from the name of any job that this one may connect to.
     pub kvsname: String,
     /// The name of the namespace whose rank spawned this one.
     pub spawner: Option<String>,
-    /// How many ranks the namespace has.
+    /// The number of ranks of the namespace.
     pub size: u32,
-    /// What `MPI_UNIVERSE_SIZE` shall be; negative hides the attribute.
+    /// The value of `MPI_UNIVERSE_SIZE`; a negative one hides the attribute.
     pub universe_size: i32,
-    /// `PMI_process_mapping` ([`Mapping::wire_value`](crate::Mapping::wire_value)); `None` makes
-    /// MPI libraries compare host names instead.
+    /// `PMI_process_mapping` ([`Mapping::wire_value`](crate::Mapping::wire_value)). With `None`, MPI libraries compare
+    /// host names instead.
     pub mapping: Option<String>,
-    /// What the parent put for its children; empty in a namespace that was not spawned.
+    /// The entries that the spawning rank put for its children; empty in a namespace that was not spawned.
     pub preputs: Epoch,
-    /// Each put is handed on when it is made ([`Request::Put`]), not with the fence.
+    /// Whether each put is handed on when it is made ([`Request::Put`]) instead of with the fence.
     pub puts_at_once: bool,
 }
 
 impl JobAttributes {
-    /// What the agent itself provides under a key: an attribute of the job.
+    /// Returns the value that the agent itself provides for a key.
     pub fn attribute(&self, key: &[u8]) -> Option<Vec<u8>> {
         match key {
             b"PMI_process_mapping" => self.mapping.as_deref().map(|mapping| mapping.as_bytes().to_vec()),
@@ -39,8 +39,9 @@ impl JobAttributes {
         }
     }
 
-    /// All that can be looked up before anybody has put anything, the weakest of it first: what
-    /// lies at the bottom of a shared board.
+    /// Returns the entries that ranks find before any rank has put anything: the bottom of a shared board.
+    ///
+    /// A preput of a key replaces the agent's own value.
     pub fn entries(&self) -> Epoch {
         let attributes = [&b"universeSize"[..], b"PMI_process_mapping"];
         let attributes: Vec<_> = attributes.iter().filter_map(|key| Some((*key, self.attribute(key)?))).collect();
@@ -50,7 +51,7 @@ impl JobAttributes {
     }
 }
 
-/// How far the rank has come.
+/// The phase of a rank's conversation.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     New,
@@ -59,47 +60,66 @@ pub(crate) enum Phase {
     Broken,
 }
 
-/// Which protocol the rank speaks: its last `init` says so.
+/// The protocol version that a rank speaks, as chosen by its last `init`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Version {
     One,
     Two,
 }
 
-/// See the module. The engines change it as the rank speaks.
+/// The state of one rank's conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
     pub(crate) attributes: Arc<JobAttributes>,
     pub(crate) rank: Rank,
     /// The number of the rank's command.
     pub(crate) appnum: i32,
-    pub(crate) phase: Phase,
+    phase: Phase,
     pub(crate) version: Version,
-    /// What it put since its last fence, be it on its way already or not.
-    pub(crate) pending: PendingPuts,
-    /// The bytes of puts that follow what it said last.
+    /// The answer that the rank waits for, and the version of its request.
+    pub(crate) awaited: Option<(Version, Awaited)>,
+    /// The rank's puts since its last fence, whether they were handed on or not.
+    pending: PendingPuts,
+    /// The length of the encoded puts that follow the last command.
     pub(crate) puts_bytes: Option<usize>,
 }
 
 impl RankState {
     pub(crate) fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         let (phase, version) = (Phase::New, Version::One);
-        Self { attributes, rank, appnum, phase, version, pending: PendingPuts::default(), puts_bytes: None }
+        let pending = PendingPuts::default();
+        Self { attributes, rank, appnum, phase, version, awaited: None, pending, puts_bytes: None }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
     }
 
     pub(crate) fn is_active(&self) -> bool {
         self.phase == Phase::Active
     }
 
-    /// The rank has initialised PMI. Intel MPI does so more than once, without finalising in
-    /// between, and joins only once.
+    /// The rank has initialised PMI. Intel MPI does so more than once without finalising in between, and joins once.
     pub(crate) fn join(&mut self) -> Option<Request> {
         let joins = !self.is_active();
         self.phase = Phase::Active;
         joins.then_some(Request::Joined)
     }
 
-    /// What a get finds, by the rules of [`crate::conversation`].
+    /// The rank has finalised PMI.
+    pub(crate) fn finalize(&mut self) -> Request {
+        self.phase = Phase::Finalized;
+        Request::Finalized
+    }
+
+    /// Ends the conversation.
+    pub(crate) fn break_off(&mut self, violation: Violation) -> Request {
+        self.phase = Phase::Broken;
+        self.pending = PendingPuts::default();
+        Request::Broken { why: violation.to_string() }
+    }
+
+    /// Looks up a key by the rules of [`crate::conversation`].
     pub(crate) fn look_up<'a>(&'a self, key: &[u8], board: &'a Board) -> LookUp<'a> {
         if key.starts_with(b"PMI_") {
             return found(self.attributes.attribute(key).map(Cow::Owned));
@@ -109,20 +129,19 @@ impl RankState {
         }
         match board.look_up(key) {
             LookUp::Unknown if check_put(key, b"").is_ok() => LookUp::Unknown,
-            // Or nobody can have put it.
+            // No rank has put it, or could put it.
             LookUp::Absent | LookUp::Unknown => found(self.default_value(key)),
             value @ LookUp::Found(_) => value,
         }
     }
 
-    /// What a get finds of a key that no rank has put.
+    /// Returns the value of a key that no rank has put.
     pub(crate) fn default_value(&self, key: &[u8]) -> Option<Cow<'_, [u8]>> {
         let preput = self.attributes.preputs.get(key).map(Cow::Borrowed);
         preput.or_else(|| self.attributes.attribute(key).map(Cow::Owned))
     }
 
-    /// Notes a put that was checked. `Err` when there is no room for it; a request when it is to be
-    /// handed on at once.
+    /// Stores a put that was checked. Returns a request if puts are handed on at once.
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, PendingFull> {
         if !self.pending.push(self.rank, key, value) {
             return Err(PendingFull);
@@ -139,38 +158,29 @@ impl RankState {
         Request::Fence { puts: self.take_puts(), in_segment: false }
     }
 
-    /// What the rank put since its last fence and is not on its way yet.
+    /// The rank has arrived at a fence with these encoded puts and waits in the segment.
+    pub(crate) fn fence_in_segment(&mut self, bytes: &[u8]) -> Result<Request, Violation> {
+        if !self.is_active() {
+            return Err(Violation::FenceBeforeInit);
+        }
+        let mut puts = Puts::from_rank(self.rank, bytes)?;
+        // A rank uses one interface for its puts, but may use both.
+        if !self.pending.is_empty() {
+            let mut all = self.take_puts();
+            all.append(&puts);
+            puts = all;
+        }
+        Ok(Request::Fence { puts, in_segment: true })
+    }
+
+    /// Returns the puts since the last fence that were not handed on yet.
     fn take_puts(&mut self) -> Puts {
         let puts = self.pending.take();
         if self.attributes.puts_at_once { Puts::new() } else { puts }
     }
-
-    /// The rank has arrived at a fence, brings these puts of its own, and waits in the segment.
-    pub(crate) fn fence_in_segment(&mut self, bytes: &[u8]) -> Request {
-        if !self.is_active() {
-            return self.break_off("entered a fence without having initialised".into());
-        }
-        match Puts::from_rank(self.rank, bytes) {
-            Err(why) => self.break_off(format!("put what it may not: {why}")),
-            // A rank puts one way or the other.
-            Ok(puts) if self.pending.is_empty() => Request::Fence { puts, in_segment: true },
-            Ok(own) => {
-                let mut puts = self.take_puts();
-                puts.append(&own);
-                Request::Fence { puts, in_segment: true }
-            }
-        }
-    }
-
-    /// Ends the conversation from this side.
-    pub(crate) fn break_off(&mut self, why: String) -> Request {
-        self.phase = Phase::Broken;
-        self.pending = PendingPuts::default();
-        Request::Broken { why }
-    }
 }
 
-/// There is no room for a put before the next fence.
+/// A rank has no room for another put before its next fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PendingFull;
 
@@ -178,7 +188,7 @@ fn found(value: Option<Cow<'_, [u8]>>) -> LookUp<'_> {
     value.map_or(LookUp::Absent, LookUp::Found)
 }
 
-/// A rank's words as they may be shown on a terminal.
+/// Cuts a rank's text and replaces control characters, so that a terminal can show it.
 pub(crate) fn readable(message: &[u8]) -> String {
     let message = &message[..message.len().min(ABORT_MESSAGE_BYTES_MAX)];
     let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };

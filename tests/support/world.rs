@@ -128,9 +128,8 @@ impl World {
             path.contains("scela") && !path.contains("scela-bench")
         };
         let watched = self.watched.iter();
-        // A program that was sent stays for the next session.
-        let was_sent =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".scela-0-"));
+        // A program that was sent stays for the next session, in root's own directory.
+        let was_sent = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes() == b".scela-0");
         let on_hosts = watched.flat_map(|(place, before)| files(place).filter(|path| !before.contains(path)));
         let on_hosts = on_hosts.filter(|path| !was_sent(path));
         for path in files(&self.temporary()).chain(files(Path::new("/dev/shm")).filter(is_ours)).chain(on_hosts) {

@@ -6,8 +6,8 @@ use clap::{Arg, ArgAction};
 use super::options::{OPTIONS, Spec};
 use crate::exit::EXIT_CODES;
 
-/// Name and version.
-pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), "\n");
+/// Name, version and, if git knew it, the commit.
+pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION"), env!("SCELA_COMMIT"), "\n");
 
 /// The environment variables that scela-run reads, and what they do.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
@@ -16,17 +16,17 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", "where --calibrate keeps what it measured (default: ~/.cache)"),
 ];
 
-/// What help shows as examples: what to type, behind the program's name, and what it does.
+/// The examples of the help text: the words after the program's name, and their meaning.
 pub const EXAMPLES: &[(&str, &str)] = &[
     ("-np 4 ./a.out", "four ranks on your laptop"),
-    ("-np 64 --demo", "does it work here? no MPI needed"),
+    ("-np 64 --demo", "check that it works here; needs no MPI"),
     ("-l -np 4 ./a.out", "each line of output begins with its rank"),
     ("-f hosts -np 512 ./a.out", "512 ranks on the hosts of a file, over ssh"),
-    ("-hosts node[01-32] -ppn 16 --explain ./a.out", "what would be started where, how, and how soon?"),
+    ("-hosts node[01-32] -ppn 16 --explain ./a.out", "print what would be started where, and how fast"),
     ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
-    ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, an end for all"),
+    ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, and a time limit"),
     ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
-    ("--simulate 16384x64 --fanouts 8,32,128", "which fan-out would be best for a million ranks?"),
+    ("--simulate 16384x64 --fanouts 8,32,128", "find the best fan-out for a million ranks"),
 ];
 
 const ABOUT: &str = "\
@@ -38,14 +38,13 @@ end at the program's name; what follows it is the program's, up to a lone ':'.";
 
 const TEMPLATE: &str = "{about}\n\nUsage:\n{usage}\n\n{all-args}{after-help}\n";
 
-/// The command line as clap sees it, from the one table of options: for the help text, man pages
-/// and completions. [`parse`](super::parse) does not parse with it, since clap knows no long options
-/// with one dash, no two values behind one `-env`, no `:` between commands and no lines of files.
+/// Returns the command line as clap describes it, made of the table of options: for the help text, man pages
+/// and completions. [`cli`](super) says why [`parse`](super::parse) does not parse with it.
 pub fn command() -> clap::Command {
-    build("scela-run")
+    build("scela-run", Length::Full)
 }
 
-fn build(called: &str) -> clap::Command {
+fn build(called: &str, length: Length) -> clap::Command {
     let usage = format!(
         "  {called} [OPTIONS] PROGRAM [ARGS] [: [OPTIONS] PROGRAM [ARGS]]...\n  \
          {called} [OPTIONS] -configfile FILE\n  \
@@ -58,19 +57,28 @@ fn build(called: &str) -> clap::Command {
         .about(ABOUT)
         .override_usage(usage)
         .help_template(TEMPLATE)
-        .after_help(after_help(called))
+        .after_help(match length {
+            Length::Full => after_help(called),
+            Length::Screen => format!("'{called} --help' lists all options, examples, exit codes and variables."),
+        })
         .disable_help_flag(true)
         .disable_version_flag(true)
-        .args(OPTIONS.iter().map(arg))
+        .args(OPTIONS.iter().filter(|spec| length == Length::Full || spec.is_common).map(|spec| arg(spec, length)))
 }
 
-fn arg(spec: &'static Spec) -> Arg {
+fn arg(spec: &'static Spec, length: Length) -> Arg {
     let (letters, words): (Vec<&str>, Vec<&str>) = spec.names.iter().partition(|name| name.len() == 1);
     let mut letters = letters.into_iter().filter_map(|name| name.chars().next());
     let mut words = words.into_iter();
     let mut arg = Arg::new(Str::from(spec.names[0]))
-        .help(spec.help)
-        .help_heading(spec.group.heading())
+        .help(match length {
+            Length::Full => spec.help.to_owned(),
+            Length::Screen => first_line(spec.help),
+        })
+        .help_heading(match length {
+            Length::Full => spec.group.heading(),
+            Length::Screen => "Options",
+        })
         .action(if spec.values.is_empty() && spec.optional.is_none() { ArgAction::SetTrue } else { ArgAction::Set });
     if let Some(letter) = letters.next() {
         arg = arg.short(letter);
@@ -85,6 +93,11 @@ fn arg(spec: &'static Spec) -> Arg {
         arg = arg.num_args(0..=1).value_name(optional.name);
     }
     arg.visible_short_aliases(letters).visible_aliases(words)
+}
+
+/// Returns the first line of a help text, without the comma or semicolon that may end it.
+fn first_line(help: &str) -> String {
+    help.lines().next().unwrap_or_default().trim_end_matches([',', ';', ':']).to_owned()
 }
 
 fn after_help(called: &str) -> String {
@@ -103,19 +116,44 @@ fn after_help(called: &str) -> String {
     text.trim_end().to_owned()
 }
 
-/// The help text, for the name that scela-run was called by.
-pub(super) fn text(called: &str) -> String {
-    build(called).render_help().to_string()
+/// How much the help text says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Length {
+    /// `-h`: the most common options, on one screen.
+    Screen,
+    /// `--help`: everything.
+    Full,
+}
+
+/// Returns the help text, for the name that scela-run was called by.
+pub(super) fn text(called: &str, length: Length) -> String {
+    build(called, length).render_help().to_string()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{self, BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::limits::{BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
+    use super::super::options;
+    use super::text as text_of;
     use super::*;
     use crate::plan::request::{FANOUT_DEFAULT, KILL_GRACE_DEFAULT};
 
+    fn text(called: &str) -> String {
+        text_of(called, Length::Full)
+    }
+
     #[test]
-    fn clap_finds_nothing_wrong() {
+    fn the_short_help_fits_a_screen() {
+        let text = text_of("scela-run", Length::Screen);
+        assert!(text.lines().count() <= 40, "{} lines:\n{text}", text.lines().count());
+        for word in ["-np", "--hosts", "--demo", "--genv", "--timeout", "--explain", "'scela-run --help' lists all"] {
+            assert!(text.contains(word.trim_start_matches("-n")), "{word} is not in:\n{text}");
+        }
+        assert!(!text.contains("--fanout"));
+    }
+
+    #[test]
+    fn clap_accepts_the_table() {
         command().debug_assert();
     }
 
@@ -138,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_stand_in_the_order_of_the_table() {
+    fn headings_follow_the_order_of_the_table() {
         let text = text("scela-run");
         let mut at = 0;
         for spec in OPTIONS {
@@ -171,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_the_name_that_it_was_called_by() {
+    fn usage_and_examples_use_the_name_of_the_call() {
         let text = text("mpiexec");
         assert!(text.contains("\n  mpiexec [OPTIONS] -configfile FILE\n"), "{text}");
         assert!(text.contains("\n  mpiexec -np 4 ./a.out\n"), "{text}");

@@ -1,4 +1,4 @@
-//! From words to commands with their options, by the table of options; values stay as typed.
+//! Splits words into commands and options by the table of options. Values stay as typed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -6,25 +6,27 @@ use std::path::Path;
 use std::vec;
 
 use super::configfile::{self, Word};
-use super::error::{Fault, Problem, shown};
+use super::error::{Fault, Problem};
 use super::foreign;
+use super::help::Length;
 use super::options::{self, Id, Mode, Spec};
+use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
 
-/// What the words of a command line say.
+/// The scanned words of a command line.
 #[derive(Debug)]
 pub(super) enum Scanned {
-    Help,
+    Help(Length),
     Version,
     /// The commands, at least one.
     Segments(Vec<Segment>),
 }
 
-/// What stands between two `:`, or on one line of a configfile.
+/// The words between two `:`, or one line of a configfile.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Its first word's, or that of a `:` beside it where it has none.
+    /// The place of its first word, or of an adjacent `:` if it is empty.
     pub(super) place: TypedAt,
     pub(super) items: Vec<Item>,
     /// Never empty.
@@ -38,13 +40,13 @@ pub(super) struct Item {
     pub(super) spec: &'static Spec,
     /// The name as typed, dashes included.
     pub(super) typed: String,
-    /// One for each of the spec's values, or `NAME=VALUE` for two; and the optional one, if it is there.
+    /// One for each of the spec's values, or `NAME=VALUE` for two; then the optional value, if typed.
     pub(super) values: Vec<OsString>,
     pub(super) place: TypedAt,
 }
 
 impl Item {
-    /// The value of this index.
+    /// Returns the value of this index, or an empty one.
     pub(super) fn value(&self, index: usize) -> &OsStr {
         self.values.get(index).map_or(OsStr::new(""), OsString::as_os_str)
     }
@@ -52,7 +54,7 @@ impl Item {
 
 /// Why a scan stopped early.
 enum Stop {
-    Help,
+    Help(Length),
     Version,
     Fault(Fault),
 }
@@ -70,7 +72,7 @@ pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
     let mut segments = Vec::new();
     match scanner.segments(&mut segments) {
         Ok(()) => Ok(Scanned::Segments(segments)),
-        Err(Stop::Help) => Ok(Scanned::Help),
+        Err(Stop::Help(length)) => Ok(Scanned::Help(length)),
         Err(Stop::Version) => Ok(Scanned::Version),
         Err(Stop::Fault(fault)) => Err(fault),
     }
@@ -87,8 +89,8 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
         let scanner = Scanner { path: Some(path), words: line.into_iter() };
         match scanner.segments(&mut segments) {
             Err(Stop::Fault(fault)) => return Err(fault),
-            // No option of a file is one of those two.
-            Ok(()) | Err(Stop::Help | Stop::Version) => {}
+            // Help and version are refused in a file.
+            Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
         }
     }
     Ok(segments)
@@ -107,7 +109,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// All commands, to the end of the words.
+    /// Scans all commands to the end of the words.
     fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
         let mut before = Some(TypedAt::CommandLine);
         while let Some(place) = before {
@@ -118,7 +120,8 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// One command, and the `:` that ended it. `before` is where the one before it ended.
+    /// Scans one command. Returns it with the place of the `:` that ended it. `before` is the place of the `:`
+    /// before it.
     fn segment(&mut self, before: TypedAt) -> Result<(Segment, Option<TypedAt>), Stop> {
         let place = match self.words.as_slice().first() {
             Some(word) => self.place(Some(word)),
@@ -156,7 +159,7 @@ impl Scanner<'_> {
         Ok((segment, None))
     }
 
-    /// One option with its values.
+    /// Scans one option with its values.
     fn option(&mut self, word: Word, items: &mut Vec<Item>) -> Result<(), Stop> {
         let place = self.place(Some(&word));
         let (typed, glued) = match split_at_equals(&word.text) {
@@ -173,7 +176,8 @@ impl Scanner<'_> {
                 _ if self.path.is_some() && spec.is_of_the_command_line() => {
                     return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
                 }
-                Id::Mode(Mode::Help) => return Err(Stop::Help),
+                Id::Mode(Mode::Help) if name == "h" => return Err(Stop::Help(Length::Screen)),
+                Id::Mode(Mode::Help) => return Err(Stop::Help(Length::Full)),
                 Id::Mode(Mode::Version) => return Err(Stop::Version),
                 Id::Mode(Mode::ConfigFile | Mode::Demo | Mode::Calibrate) | Id::Local(_) | Id::Global(_) => {}
             }
@@ -201,8 +205,8 @@ impl Scanner<'_> {
         Err(Fault::new(place, unknown(typed, &name, dashes)).into())
     }
 
-    /// The values of an option: what was glued to it first, then the words that follow. In `-wdir -np 4` a
-    /// value was forgotten; the value of a variable may be anything.
+    /// Scans the values of an option: the value after `=` first, then the words that follow. A word that names an
+    /// option is no value (`-wdir -np 4` lacks one), except as the value of a variable.
     fn values(
         &mut self,
         spec: &Spec,
@@ -242,29 +246,29 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a word is an option rather than a program. `-` alone is not one.
+/// Returns whether a word is an option rather than a program. `-` alone is a program.
 fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes().starts_with(b"-")
 }
 
-/// Whether a word ends so, and is no option.
+/// Returns whether a word has this ending and is no option.
 fn looks_like(word: &OsStr, ending: &str) -> bool {
     word.as_bytes().ends_with(ending.as_bytes()) && !is_option(word)
 }
 
-/// Whether a word is the name of an option that there is.
+/// Returns whether a word is the name of an option, with its dashes.
 fn names_option(word: &OsStr) -> bool {
     let name = word.to_str().and_then(|word| word.strip_prefix("--").or_else(|| word.strip_prefix('-')));
     name.is_some_and(|name| options::find(name).is_some())
 }
 
-/// The option of `vvv`.
+/// Returns the option `-v` for words such as `vvv`.
 fn repeated_letter(name: &str) -> Option<&'static Spec> {
     let repeated = !name.is_empty() && name.bytes().all(|byte| byte == b'v');
     if repeated { options::find("v") } else { None }
 }
 
-/// Why there is no such option.
+/// Returns the problem of an unknown option.
 fn unknown(typed: String, name: &str, dashes: usize) -> Problem {
     if name == "pmi_args" {
         return Problem::Singleton { option: typed };

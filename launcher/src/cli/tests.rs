@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Splits at blanks; enough for tests.
+/// Splits a line at blanks.
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
@@ -48,7 +48,7 @@ fn named(program: &str) -> Program {
     Program::Named(program.into())
 }
 
-/// A command of which nothing but its program is typed.
+/// Returns a command with nothing typed but its program.
 fn plain(program: &str) -> Command {
     Command {
         nprocs: None,
@@ -65,7 +65,7 @@ fn set(name: &str, value: &str) -> EnvChange {
     EnvChange::Set(name.into(), value.into())
 }
 
-/// Each spelling changes the defaults as told.
+/// Checks that each spelling changes the defaults in this way.
 fn check_options(spellings: &[&str], change: impl FnOnce(&mut Options)) {
     let mut expected = Options::default();
     change(&mut expected);
@@ -74,7 +74,7 @@ fn check_options(spellings: &[&str], change: impl FnOnce(&mut Options)) {
     }
 }
 
-/// Each spelling changes the command as told, and leaves the session's options alone.
+/// Checks that each spelling changes the command in this way, and no option of the session.
 fn check_command(spellings: &[&str], change: impl FnOnce(&mut Command)) {
     let mut expected = plain("./a");
     change(&mut expected);
@@ -287,10 +287,14 @@ fn help_and_version() {
             other => panic!("{line}: {other:?}"),
         }
     }
-    let version = Typed::Version(format!("scela-run {}\n", env!("CARGO_PKG_VERSION")));
+    let short = typed("scela-run", "-h");
+    assert!(matches!(short, Typed::Help(text) if text.contains("'scela-run --help' lists all options")));
+    let version = format!("scela-run {}{}\n", env!("CARGO_PKG_VERSION"), env!("SCELA_COMMIT"));
     for line in ["-V", "-version", "--version", "-np 2 -V ./a"] {
-        assert_eq!(typed("mpirun", line), version, "{line}");
+        assert_eq!(typed("mpirun", line), Typed::Version(version.clone()), "{line}");
     }
+    let commit = env!("SCELA_COMMIT").trim_start_matches(" (").trim_end_matches(')');
+    assert!(commit.is_empty() || commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
 }
 
 #[test]

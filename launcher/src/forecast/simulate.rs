@@ -1,6 +1,5 @@
 //! `--simulate`: what a job of so many ranks would do, by the tree's own code in virtual time.
 
-use std::io::Write;
 use std::time::Duration;
 
 use nla::core::CachePolicy;
@@ -55,39 +54,60 @@ impl Default for Simulation {
 /// The length of the values that simulated ranks put.
 const VALUE_BYTES: u32 = 64;
 
-/// Simulates what `simulation` asks for and writes what came out to `out`. The exit code: success, usage
-/// where it was refused, which `err` is told, or a bug where an invariant did not hold.
-pub fn run(simulation: &Simulation, out: &mut impl Write, err: &mut impl Write) -> EarlyEnd {
-    let fanouts = &simulation.fanouts;
-    let mut rows = Vec::new();
-    for fanout in fanouts {
-        let spec = spec(simulation, *fanout);
-        match sim::run(&spec) {
-            Ok(report) if fanouts.len() == 1 => {
-                // Nobody to tell if nobody reads; likewise below.
-                let _ = write!(out, "{report}");
-                return EarlyEnd::Done;
-            }
-            Ok(report) => {
-                if rows.is_empty() {
-                    let _ = writeln!(out, "{}", heading(&report));
-                }
-                let _ = writeln!(out, "{}", row(*fanout, &report));
-                rows.push((exchange(&report), *fanout));
-            }
-            Err(refusal) => {
-                let _ = writeln!(err, "scela-run: error: fan-out {fanout}: {refusal}");
-                return match refusal {
-                    Refusal::Violated(_) => EarlyEnd::Bug,
-                    _ => EarlyEnd::Usage,
-                };
-            }
+/// Why a simulation has no result.
+#[derive(Debug, thiserror::Error)]
+#[error("fan-out {fanout}: {refusal}")]
+pub struct SimulateError {
+    fanout: u32,
+    refusal: Refusal,
+}
+
+impl SimulateError {
+    /// Returns how scela-run ends after this error.
+    pub fn early_end(&self) -> EarlyEnd {
+        match self.refusal {
+            Refusal::Violated(_) => EarlyEnd::Bug,
+            _ => EarlyEnd::Usage,
         }
     }
-    if let Some((_, best)) = rows.iter().min() {
-        let _ = writeln!(out, "recommended: --fanout {best}");
+}
+
+/// Simulates the job with each fan-out and returns the text to print: a report for one fan-out, a table for several.
+///
+/// A large job takes a minute. `show_progress` gets a line before each fan-out, and an empty one at the end.
+pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Result<String, SimulateError> {
+    let fanouts = &simulation.fanouts;
+    let reports = fanouts.iter().zip(1..).map(|(&fanout, number)| {
+        show_progress(&progress(simulation, fanout, number));
+        sim::run(&spec(simulation, fanout)).map_err(|refusal| SimulateError { fanout, refusal })
+    });
+    let reports: Result<Vec<Report>, SimulateError> = reports.collect();
+    show_progress("");
+    Ok(match reports?.as_slice() {
+        [report] => report.to_string(),
+        reports => table(fanouts, reports),
+    })
+}
+
+/// A line of progress.
+fn progress(simulation: &Simulation, fanout: u32, number: usize) -> String {
+    let (nodes, ppn) = simulation.size;
+    let ranks = u64::from(nodes) * u64::from(ppn);
+    let all = simulation.fanouts.len();
+    let which = if all == 1 { String::new() } else { format!(", {number} of {all}") };
+    format!("scela-run: simulating {ranks} ranks with fan-out {fanout}{which}")
+}
+
+/// A row for each fan-out, and the best one.
+fn table(fanouts: &[u32], reports: &[Report]) -> String {
+    let mut text = reports.first().map_or_else(String::new, heading);
+    for (fanout, report) in fanouts.iter().zip(reports) {
+        text.push_str(&row(*fanout, report));
     }
-    EarlyEnd::Done
+    if let Some((_, best)) = reports.iter().map(exchange).zip(fanouts).min() {
+        text.push_str(&format!("recommended: --fanout {best}\n"));
+    }
+    text
 }
 
 fn spec(simulation: &Simulation, fanout: u32) -> Spec {
@@ -119,8 +139,8 @@ fn exchange(report: &Report) -> u64 {
 fn heading(report: &Report) -> String {
     let Report { agents, ranks, cache, .. } = report;
     format!(
-        "{ranks} ranks on {agents} agents, {cache}; times in ms\n\
-         fan-out  depth  all joined  all started    fence     gets  exchange  board messages       bytes"
+        "{ranks} ranks on {agents} agents, {cache}; times in ms, exchange = fence + gets\n\
+         fan-out  depth  all joined  all started    fence     gets  exchange  board messages   board MiB\n"
     )
 }
 
@@ -131,7 +151,7 @@ fn row(fanout: u32, report: &Report) -> String {
         report.levels.iter().map(|level| count(&level.up_board) + count(&level.down_board)).sum()
     };
     format!(
-        "{fanout:>7} {:>6} {:>11.1} {:>12.1} {:>8.2} {:>8.2} {:>9.2} {:>15} {:>11}",
+        "{fanout:>7} {:>6} {:>11.1} {:>12.1} {:>8.2} {:>8.2} {:>9.2} {:>15} {:>11.1}\n",
         report.depth,
         ms(report.joined),
         ms(report.started),
@@ -139,6 +159,39 @@ fn row(fanout: u32, report: &Report) -> String {
         ms(report.getting),
         ms(exchange(report)),
         both(|traffic| traffic.messages),
-        both(|traffic| traffic.bytes),
+        both(|traffic| traffic.bytes) as f64 / f64::from(1 << 20),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn simulated(fanouts: Vec<u32>) -> (String, Vec<String>) {
+        let mut lines = Vec::new();
+        let simulation = Simulation { size: (4, 2), fanouts, ..Simulation::default() };
+        (run(&simulation, &mut |line| lines.push(line.to_owned())).unwrap(), lines)
+    }
+
+    #[test]
+    fn fan_outs_are_compared_in_the_same_units() {
+        let (text, progress) = simulated(vec![2, 4]);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].ends_with("; times in ms, exchange = fence + gets"), "{text}");
+        assert!(lines[1].ends_with("board messages   board MiB"), "{text}");
+        assert!(lines[4].starts_with("recommended: --fanout ") && lines.len() == 5, "{text}");
+        let expected = [
+            "scela-run: simulating 8 ranks with fan-out 2, 1 of 2",
+            "scela-run: simulating 8 ranks with fan-out 4, 2 of 2",
+            "",
+        ];
+        assert_eq!(progress, expected);
+    }
+
+    #[test]
+    fn one_fan_out_has_a_report() {
+        let (text, progress) = simulated(vec![32]);
+        assert!(text.starts_with("simulated: 8 ranks on 4 agents, fan-out 32"), "{text}");
+        assert_eq!(progress, ["scela-run: simulating 8 ranks with fan-out 32", ""]);
+    }
 }

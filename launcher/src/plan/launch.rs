@@ -4,16 +4,18 @@ use std::collections::BTreeSet;
 use std::io;
 
 use nla::bootstrap::{Links, NodeChoice};
+use nla::sys;
 use thiserror::Error;
 
 use crate::cluster::allocation::Allocation;
 use crate::cluster::node_list::{self, NodeList, NodeListError};
 use crate::cluster::system::Process;
 use crate::exit::EarlyEnd;
+use crate::plan::checks::{self, CheckError};
 use crate::plan::machine::Machine;
 use crate::plan::mpi::{self, MpiError};
 use crate::plan::remote_launch::{self, MethodError, Recommended, RemoteLaunch};
-use crate::plan::request::Request;
+use crate::plan::request::{BootstrapKind, Request};
 use crate::plan::{Plan, PlanError, plan};
 
 /// Where a session's agents run.
@@ -51,8 +53,11 @@ pub enum LaunchError {
     #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
     Method(#[from] MethodError),
     /// The request does not fit the nodes.
-    #[error(transparent)]
+    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
     Plan(#[from] PlanError),
+    /// An option names something that this machine does not have.
+    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
+    Check(#[from] CheckError),
     /// The ranks' MPI library needs a file that is missing.
     #[error(transparent)]
     Mpi(#[from] MpiError),
@@ -66,7 +71,7 @@ impl LaunchError {
     pub fn early_end(&self) -> EarlyEnd {
         match self {
             Self::Nodes(NodeListError::Allocation(_)) | Self::Mpi(_) | Self::Program(_) => EarlyEnd::NotLaunched,
-            Self::Nodes(_) | Self::Method(_) | Self::Plan(_) => EarlyEnd::Usage,
+            Self::Nodes(_) | Self::Method(_) | Self::Plan(_) | Self::Check(_) => EarlyEnd::Usage,
         }
     }
 }
@@ -78,7 +83,9 @@ pub type Recommend<'a> = &'a dyn Fn(u32, u32) -> Recommended;
 /// Finds the nodes of a request and makes its plan.
 pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, LaunchError> {
     let mut remarks = Vec::new();
+    checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
+    let nodes = if chooses_method(&request) { nodes } else { nodes.or_local(&sys::host_name()) };
     let allocation = nodes.allocation().cloned();
     let (mut plan, agent_hosts) = match nodes {
         NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
@@ -88,13 +95,22 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
         }
     };
     plan.remarks.splice(..0, remarks);
+    let shared_files = checks::shared_files(&plan.options, plan.size());
+    plan.remarks.extend(shared_files);
     Ok(Prepared { plan, agent_hosts, allocation })
+}
+
+/// Returns whether the user has chosen how to reach hosts: then even this machine's own name is reached so.
+fn chooses_method(request: &Request) -> bool {
+    let launch = &request.options.launch;
+    let chooses = !matches!(launch.bootstrap, None | Some(BootstrapKind::Fork));
+    chooses || launch.launcher_exec.is_some() || launch.launch_agent.is_some() || launch.no_ports
 }
 
 /// Finds the nodes that the session may use. Adds lines for the user to `remarks`.
 pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
     let process = Process { environment: &machine.environment };
-    let nodes = node_list::field(&request.options.hosts, &process, remarks)?;
+    let nodes = node_list::find(&request.options.hosts, &process, remarks)?;
     if request.options.verbose > 0 {
         remarks.extend(nodes.allocation().map(Allocation::words));
         let why_not = nodes.allocation().and_then(|allocation| remote_launch::why_not(allocation.manager));

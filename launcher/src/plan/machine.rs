@@ -5,7 +5,8 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use nix::unistd::{getpgrp, tcgetpgrp};
+use nix::sys::resource::{Resource, getrlimit};
+use nix::unistd::{geteuid, getpgrp, tcgetpgrp};
 use nla::sys::{self, ShellState};
 
 use super::environment::environment_of_process;
@@ -27,6 +28,8 @@ pub struct Machine {
     pub stdout_is_terminal: bool,
     /// Standard input is a terminal in whose background the launcher was started.
     pub stdin_in_background: bool,
+    /// The limits on the number of processes, by name.
+    pub process_limits: Vec<(&'static str, u64)>,
     /// The session's public number.
     pub session: u64,
 }
@@ -45,9 +48,20 @@ impl Machine {
             shell: ShellState::recorded(),
             stdout_is_terminal: io::stdout().is_terminal(),
             stdin_in_background: is_background(stdin.as_fd()),
+            process_limits: process_limits(),
             session,
         })
     }
+}
+
+/// Reads the limits on the number of processes. RLIMIT_NPROC does not hold for root.
+fn process_limits() -> Vec<(&'static str, u64)> {
+    let of_kernel = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(|path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some((path, text.trim().parse().ok()?))
+    });
+    let of_user = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !geteuid().is_root());
+    of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u", soft))).collect()
 }
 
 /// Returns whether `terminal` is a terminal in whose background this process runs.

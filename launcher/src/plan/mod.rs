@@ -1,12 +1,14 @@
 //! What the command line means here: pure arithmetic and bookkeeping on what was typed, what the
 //! machine is and which nodes there are, so that it can be tested without any of them.
 
+pub mod checks;
 mod elf;
 pub mod environment;
 pub mod launch;
 pub(crate) mod library;
 pub mod machine;
 pub mod mpi;
+pub mod pattern;
 pub mod remote_launch;
 pub mod request;
 mod seats;
@@ -58,6 +60,21 @@ pub enum PlanError {
         /// How many there are.
         size: u32,
     },
+    /// More processes than this machine allows.
+    #[error(
+        "{ranks} ranks and {agents} agents do not fit on this machine: with a guardian for each agent they are \
+         {} processes, and {limit} allows {max}", *ranks + 2 * *agents
+    )]
+    TooManyProcesses {
+        /// How many ranks there would be.
+        ranks: u64,
+        /// How many agents there would be.
+        agents: u64,
+        /// The limit's name.
+        limit: &'static str,
+        /// Its value.
+        max: u64,
+    },
     /// More agents than a session can have.
     #[error("{agents} agents are more than a session can have ({AGENTS_MAX})")]
     TooManyAgents {
@@ -81,6 +98,22 @@ pub enum PlanError {
     /// The ranks do not fit.
     #[error(transparent)]
     Placement(#[from] PlacementError),
+}
+
+impl PlanError {
+    /// Returns the next step to try, a fragment without full stop.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::TooManyRanks { .. } => "start fewer ranks with -np",
+            Self::NoSuchRank { .. } => "name ranks that exist with -stdin, or start more with -np",
+            Self::TooManyProcesses { .. } => "start fewer ranks with -np, or name other hosts with -hosts or -f",
+            Self::TooManyAgents { .. } => "leave --agents-per-node and --launch linear out",
+            Self::AgentsAsNodes => "leave --agents-as-nodes out, or name no hosts",
+            Self::TwoPerNode { .. } => "leave one of them out",
+            Self::Map(_) => "write the node of each rank, counted from 0, as in -rankmap 0,0,1,1",
+            Self::Placement(_) => "name more hosts, or start fewer ranks",
+        }
+    }
 }
 
 /// A session to be run.
@@ -150,6 +183,9 @@ pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Pl
     let Seating { nodes, placement, mapping, seats, remark } = seating(size, options, machine, field, &rule)?;
     remarks.extend(remark);
     let agents = nodes.len() as u32;
+    if let NodeList::Local { .. } = field {
+        check_processes(size, agents, machine)?;
+    }
     let (stdin, input) = stdin(options, size, machine)?;
     let name = format!("{:08x}", machine.session & 0xffff_ffff);
     let settings = RootSettings {
@@ -186,6 +222,15 @@ pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Pl
     };
     let label = options.label.clone().unwrap_or(name);
     Ok(Plan { settings, seats, label, input, options: options.clone(), demo: request.is_demo(), remarks })
+}
+
+/// Checks that this machine can have as many processes: ranks, agents and their guardians.
+fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), PlanError> {
+    let (ranks, agents) = (u64::from(ranks), u64::from(agents));
+    match machine.process_limits.iter().find(|(_, max)| ranks + 2 * agents > *max) {
+        Some((limit, max)) => Err(PlanError::TooManyProcesses { ranks, agents, limit, max: *max }),
+        None => Ok(()),
+    }
 }
 
 fn command_plan(

@@ -22,6 +22,7 @@ fn machine() -> Machine {
         shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
         stdout_is_terminal: false,
         stdin_in_background: false,
+        process_limits: Vec::new(),
         session: 0x1234_5678_9abc_def0,
     }
 }
@@ -137,7 +138,7 @@ fn too_many_ranks_and_too_many_per_node_are_told() {
     assert_eq!(error.to_string(), "16777217 ranks are more than a job can have (16777216)");
     assert_eq!(
         plan_of("-np 4 -ppn 2 ./a").remarks,
-        ["4 ranks are more than -ppn 2 on 1 node(s) makes; they are started all the same"]
+        ["4 ranks are more than -ppn 2 on 1 node makes; they are started all the same"]
     );
     assert!(plan_of("-np 2 -ppn 2 ./a").remarks.is_empty());
 }
@@ -152,7 +153,7 @@ fn the_demo_is_this_program_itself() {
 /// A field of the nodes of a list.
 fn field_of(list: &str) -> NodeList {
     let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
-    crate::cluster::node_list::field(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
+    crate::cluster::node_list::find(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
 }
 
 /// A plan for the nodes of a list, under options that no word stands for yet.
@@ -314,4 +315,19 @@ fn who_gives_the_hosts_on_standard_input_has_none_for_ranks() {
     let from_input = |hosts: &mut HostOptions| hosts.sources = vec![HostSource::File("-".into())];
     assert!(planned_on("-np 4 ./a", "a,b", from_input).unwrap().input.is_none());
     assert!(plan_on("-np 4 ./a", "a,b").input.is_some());
+}
+
+#[test]
+fn more_processes_than_the_machine_allows_are_refused() {
+    let small = Machine { process_limits: vec![("/proc/sys/kernel/pid_max", 32_768), ("ulimit -u", 100)], ..machine() };
+    let error = planned("-np 99 ./a", &small).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "99 ranks and 2 agents do not fit on this machine: with a guardian for each agent they are 103 processes, and \
+         ulimit -u allows 100"
+    );
+    assert_eq!(error.hint(), "start fewer ranks with -np, or name other hosts with -hosts or -f");
+    assert!(planned("-np 50 ./a", &small).is_ok());
+    let first = planned("-np 1000000 ./a", &small).unwrap_err().to_string();
+    assert!(first.ends_with("and /proc/sys/kernel/pid_max allows 32768"), "{first}");
 }

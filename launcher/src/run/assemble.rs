@@ -137,7 +137,7 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
     bad.sort_unstable();
     bad.dedup();
     let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
-    let mut text = format!("{} of {all} hosts could not be started", bad.len());
+    let mut text = format!("{} of {all} {} could not be started", bad.len(), if all == 1 { "host" } else { "hosts" });
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));

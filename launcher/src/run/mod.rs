@@ -4,7 +4,6 @@ mod assemble;
 pub mod demo;
 pub(crate) mod input;
 mod output;
-pub(crate) mod pattern;
 mod progress;
 pub(crate) mod rank_locations;
 pub mod report;

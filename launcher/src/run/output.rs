@@ -13,13 +13,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
+use nix::errno::Errno;
 use nla::core::NamespaceId;
 use nla::driver::split_stream_message;
 use nla::link::Receipt;
+use nla::sys;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::run::pattern::{self, Facts};
+use crate::plan::pattern::{self, Values};
 use crate::run::rank_locations::RankLocations;
 
 /// Files kept open at a time; ranks beyond have theirs closed and opened again.
@@ -152,8 +154,8 @@ impl Page {
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
         if let Some(pattern) = &self.style.pattern {
             let host = self.style.locations.of_rank(namespace, rank);
-            let facts = Facts { namespace, rank, host, session: &self.style.session };
-            let path = pattern::fill(pattern, &facts);
+            let values = Values { namespace, rank, host, session: &self.style.session };
+            let path = pattern::fill(pattern, &values);
             let mut lines = Vec::new();
             let open = self.files.open_lines.get(&path).copied();
             let open = lay_out(&data, (namespace, rank), open, self.style.labels, self.style.labels, &mut lines);
@@ -176,6 +178,8 @@ impl Page {
     fn write(&mut self) {
         if !self.closed && !self.gathered.is_empty() {
             let result = match self.stream {
+                // Rust's runtime has opened /dev/null in place of a closed standard output.
+                Stream::Out if sys::stdout_was_closed() => Err(Errno::EBADF.into()),
                 Stream::Out => write_all(&io::stdout(), &self.gathered),
                 Stream::Err => write_all(&io::stderr(), &self.gathered),
             };
@@ -192,7 +196,6 @@ impl Page {
 /// Past the standard library's own buffer, which would hold back an unfinished line; and patient
 /// where somebody has made the descriptor nonblocking.
 fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
-    use nix::errno::Errno;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     while !bytes.is_empty() {
         match nix::unistd::write(target, bytes) {

@@ -27,18 +27,22 @@ enum State {
     Over,
 }
 
-/// How far the agents and ranks of a session have come.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Come {
-    /// Agents that are there.
+/// The agents and ranks of a session that is being launched.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counts {
+    /// Agents that have reported.
     pub(crate) agents: u32,
-    /// Of so many.
+    /// All agents.
     pub(crate) agents_all: u32,
+    /// The time since the first agent of another node was started, and the time that all of them may take.
+    pub(crate) assembly: Option<(Duration, Duration)>,
+    /// The hosts whose agents have neither reported nor failed.
+    pub(crate) waiting_for: Vec<String>,
     /// Ranks that were started.
     pub(crate) started: u64,
     /// Ranks that have arrived at the first fence.
     pub(crate) arrived: u64,
-    /// Of so many.
+    /// All ranks.
     pub(crate) ranks_all: u64,
 }
 
@@ -67,10 +71,10 @@ impl Progress {
     }
 
     /// Shows how far it has come, if it is time to.
-    pub(crate) fn show(&self, now: Time, come: Come) {
+    pub(crate) fn show(&self, now: Time, counts: &Counts) {
         if self.is_wanted() && now >= self.next.get() {
             self.next.set(now + PAUSE);
-            show_progress(&line(come));
+            show_progress(&line(counts));
         }
     }
 
@@ -100,12 +104,23 @@ impl Progress {
     }
 }
 
-fn line(come: Come) -> String {
-    let Come { agents, agents_all, started, arrived, ranks_all } = come;
-    match (agents < agents_all, arrived) {
-        (true, _) => format!("scela-run: {agents} of {agents_all} agents are there"),
-        (false, 0) => format!("scela-run: {agents} agents are there, {started} of {ranks_all} ranks started"),
-        (false, _) => format!("scela-run: {started} ranks started, {arrived} of {ranks_all} in the fence"),
+fn line(counts: &Counts) -> String {
+    let Counts { agents, agents_all, assembly, waiting_for, started, arrived, ranks_all } = counts;
+    if agents < agents_all {
+        let mut text = format!("scela-run: {agents} of {agents_all} agents");
+        if let Some((time, timeout)) = assembly {
+            text.push_str(&format!(", {} of {} s", time.as_secs(), timeout.as_secs()));
+        }
+        match waiting_for.as_slice() {
+            [] => {}
+            [host] => text.push_str(&format!(", waiting for {host}")),
+            [host, others @ ..] => text.push_str(&format!(", waiting for {host} and {} more", others.len())),
+        }
+        return text;
+    }
+    match arrived {
+        0 => format!("scela-run: {agents} agents, {started} of {ranks_all} ranks started"),
+        _ => format!("scela-run: {started} ranks started, {arrived} of {ranks_all} in the fence"),
     }
 }
 
@@ -114,13 +129,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_is_waited_for() {
-        let come = Come { agents: 3, agents_all: 32, started: 0, arrived: 0, ranks_all: 512 };
-        assert_eq!(line(come), "scela-run: 3 of 32 agents are there");
-        let come = Come { agents: 32, started: 64, ..come };
-        assert_eq!(line(come), "scela-run: 32 agents are there, 64 of 512 ranks started");
-        let come = Come { started: 512, arrived: 500, ..come };
-        assert_eq!(line(come), "scela-run: 512 ranks started, 500 of 512 in the fence");
+    fn the_line_names_what_it_waits_for() {
+        let counts = Counts { agents: 3, agents_all: 32, ranks_all: 512, ..Counts::default() };
+        assert_eq!(line(&counts), "scela-run: 3 of 32 agents");
+        let assembly = Some((Duration::from_millis(16_400), Duration::from_secs(30)));
+        let remote = |hosts: &[&str]| Counts {
+            assembly,
+            waiting_for: hosts.iter().map(|host| (*host).to_owned()).collect(),
+            ..counts.clone()
+        };
+        assert_eq!(line(&remote(&["node003"])), "scela-run: 3 of 32 agents, 16 of 30 s, waiting for node003");
+        let many = "scela-run: 3 of 32 agents, 16 of 30 s, waiting for n1 and 2 more";
+        assert_eq!(line(&remote(&["n1", "n2", "n3"])), many);
+        let joined = Counts { agents: 32, started: 64, ..counts };
+        assert_eq!(line(&joined), "scela-run: 32 agents, 64 of 512 ranks started");
+        let fence = Counts { started: 512, arrived: 500, ..joined };
+        assert_eq!(line(&fence), "scela-run: 512 ranks started, 500 of 512 in the fence");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use nla::core::{Action, AgentId, Down, Input, Notice, ReleaseContent, RootAction, RootInput, Update};
+use nla::core::{
+    Action, AgentId, Down, Input, NotStartedReason, Notice, ReleaseContent, RootAction, RootInput, Update,
+};
 use pmi::Answer;
 
 use crate::events::EventKind;
@@ -82,7 +84,7 @@ impl World {
             Action::CancelStarts => {
                 let cancelled = self.members[here].ranks.cancel();
                 if !cancelled.is_empty() {
-                    self.input(here, clock, Input::NotStarted(NS, cancelled, "cancelled".to_owned()));
+                    self.input(here, clock, Input::NotStarted(NS, cancelled, NotStartedReason::Cancelled));
                 }
             }
             Action::Publish(_, epoch) => {

@@ -276,12 +276,7 @@ impl crate::world::World {
 
 /// Formats a time.
 fn time(nanoseconds: u64) -> String {
-    match nanoseconds {
-        ..10_000 => format!("{nanoseconds} ns"),
-        10_000..10_000_000 => format!("{:.1} us", nanoseconds as f64 / 1e3),
-        10_000_000..10_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
-        _ => format!("{:.1} s", nanoseconds as f64 / 1e9),
-    }
+    format!("{:.3} ms", nanoseconds as f64 / 1e6)
 }
 
 /// Formats a number of bytes.

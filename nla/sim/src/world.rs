@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, NamespaceId, Outcome, Root, RootAction, RootInput,
-    Subtree,
+    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Outcome, Root,
+    RootAction, RootInput, Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
@@ -122,8 +122,6 @@ pub(crate) struct World {
 
 /// The bound on events of a checked run. A run with more of them is in an endless loop.
 const EVENTS_MAX_CHECKED: u64 = 20_000_000;
-/// The reason of each lost link.
-const LINK_BROKE: &str = "the link broke";
 
 impl World {
     /// Creates a world in which all agents are about to be started.
@@ -201,17 +199,17 @@ impl World {
             EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),
             EventKind::Timer => self.input(here, clock, Input::Timeout),
             EventKind::ChildLost(child) if here == 0 => {
-                self.root_input(clock, RootInput::ChildLost(AgentId(child), LINK_BROKE.to_owned()));
+                self.root_input(clock, RootInput::ChildLost(AgentId(child), LossReason::Closed));
             }
             EventKind::ChildLost(child) => {
-                self.input(here, clock, Input::ChildLost(AgentId(child), LINK_BROKE.to_owned()));
+                self.input(here, clock, Input::ChildLost(AgentId(child), LossReason::Closed));
             }
             EventKind::ParentLost => {
                 self.members[here].parent_lost_at = Some(*clock);
-                self.input(here, clock, Input::ParentLost { why: LINK_BROKE.to_owned() });
+                self.input(here, clock, Input::ParentLost { why: LossReason::Closed });
             }
             EventKind::NeverJoined(agent) => {
-                let why = "it ended before it had joined".to_owned();
+                let why = NotStartedReason::Reported("it ended before it had joined".to_owned());
                 self.root_input(clock, RootInput::AgentFailed(AgentId(agent), why));
             }
             EventKind::Join | EventKind::Message(_) | EventKind::Fault(_) => {}

@@ -1,4 +1,4 @@
-//! An agent's end of its bootstrap channel.
+//! The agent's end of its bootstrap channel.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -10,56 +10,54 @@ use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, Time};
-use crate::link::listener as reach;
-use crate::link::{Accepted, connect};
+use crate::link::{Accepted, candidates, connect};
 use crate::sys;
 use crate::wire::{decode, encode, framed};
 
-/// The number of a task in its step, from 0 on.
+/// The variable with the number of a task in its step, from 0 on.
 const TASK: &str = "SLURM_PROCID";
-/// What the resource manager calls the node of a task.
+/// The variable with the resource manager's name of the node of a task.
 pub(crate) const NODE: &str = "SLURMD_NODENAME";
 
-/// See the module.
-pub(crate) enum Channel {
+/// The channel to the process that started this agent.
+pub(super) enum AgentChannel {
     /// Standard input and output.
     Own(mpsc::UnboundedReceiver<BootCommand>),
-    /// A connection to who awaits it.
+    /// A connection that this agent opened.
     Callback(Box<Accepted>),
 }
 
-impl Channel {
-    /// The channel that the order is about. A member of a step says which it is.
-    pub(crate) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
+impl AgentChannel {
+    /// Opens the channel that the order describes. A task of a step reports its node first.
+    pub(super) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
         if order.callback.is_empty() {
-            return Ok(Self::Own(commands()));
+            return Ok(Self::Own(read_commands()));
         }
         if !order.is_shared() {
             let opener = (AgentId::ROOT, "who has opened the session to here");
-            return Ok(Self::Callback(Box::new(call(order, opener, AgentId(order.target)).await?)));
+            return Ok(Self::Callback(Box::new(call_back(order, opener, AgentId(order.target)).await?)));
         }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
         let (Some(task), Ok(node)) = (task, std::env::var(NODE)) else {
             let words = format!("{TASK} and {NODE} do not tell which task this is");
             return Err(StartFailure::new(StartPhase::Step, words));
         };
-        let mut accepted = call(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
+        let mut accepted = call_back(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
         let lost = |error| StartFailure::new(StartPhase::ConnectBack, format!("the launcher is gone: {error}"));
         accepted.send(&BootReport::Task { node }).await.map_err(lost)?;
         Ok(Self::Callback(Box::new(accepted)))
     }
 
-    /// Fails when nobody listens any more.
-    pub(crate) async fn tell(&mut self, report: &BootReport) -> io::Result<()> {
+    /// Sends a report. Fails if the other end does not read any more.
+    pub(super) async fn report(&mut self, report: &BootReport) -> io::Result<()> {
         match self {
             Self::Own(_) => write_report(report),
             Self::Callback(accepted) => accepted.send(report).await.map_err(io::Error::other),
         }
     }
 
-    /// What the agent is told; nothing more if the channel has ended. Nothing is lost if it is dropped before
-    /// it is done.
-    pub(crate) async fn next(&mut self) -> Option<BootCommand> {
+    /// Waits for the next command; `None` once the channel has ended. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<BootCommand> {
         match self {
             Self::Own(commands) => commands.recv().await,
             Self::Callback(accepted) => accepted.receive().await.ok(),
@@ -67,19 +65,19 @@ impl Channel {
     }
 }
 
-/// Calls who awaits it: the command that has started this process is its child.
-async fn call(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
+/// Connects to the process that started this agent. For the handshake, that process is the parent.
+async fn call_back(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
     let port = order.callback.first().map(SocketAddr::port);
-    let addresses = reach::candidates(port, order.callback.clone());
+    let addresses = candidates(port, order.callback.clone());
     let (accepted, _) = connect_to_any(order, addresses, above, agent).await?;
-    // Should it fail, only a host that is lost while the agent waits for its place goes unnoticed.
-    let _ = probe(&accepted, order.dead_time);
+    // Without keep-alive, only the loss of the other host goes unnoticed while the agent waits for its position.
+    let _ = keep_alive(&accepted, order.dead_time);
     Ok(accepted)
 }
 
-/// Lets the kernel ask now and then whether the other end's host is there, and end the connection when it has not
-/// answered for about that time: nothing may be said on it for long. A process that is stopped counts as there.
-fn probe(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
+/// Sets TCP keep-alive: the connection may be silent for long, and ends when the other host has not answered for about
+/// `dead_time`. A stopped process counts as alive.
+fn keep_alive(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt};
     const PROBES: u32 = 4;
     let Some(connection) = accepted.stream.as_connection() else { return Ok(()) };
@@ -88,31 +86,32 @@ fn probe(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
     setsockopt(connection, sockopt::TcpKeepInterval, &pause)?;
     setsockopt(connection, sockopt::TcpKeepCount, &(PROBES - 1))?;
     setsockopt(connection, sockopt::KeepAlive, &true)?;
-    // The same where something was said and nobody has taken it.
+    // The same bound for sent bytes that are not acknowledged.
     setsockopt(connection, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
 }
 
-/// Connects to one of these addresses, the first where `who` is.
-pub(crate) async fn connect_to_any(
+/// Connects to the first of these addresses that completes the handshake. `above` is the number and, for messages,
+/// the description of the expected process; `agent` is this agent's own number.
+pub(super) async fn connect_to_any(
     order: &BootOrder,
     addresses: impl IntoIterator<Item = SocketAddr>,
     above: (AgentId, &str),
     agent: AgentId,
 ) -> Result<(Accepted, Time), StartFailure> {
-    let (above, who) = above;
-    let mut why = Vec::new();
+    let (above, description) = above;
+    let mut errors = Vec::new();
     for address in addresses {
         match connect(address, above, agent, order.session, &order.key).await {
             Ok(connected) => return Ok(connected),
-            Err(error) => why.push(format!("{address}: {error}")),
+            Err(error) => errors.push(format!("{address}: {error}")),
         }
     }
-    let words = format!("{who} cannot be reached ({})", why.join("; "));
+    let words = format!("{description} cannot be reached ({})", errors.join("; "));
     Err(StartFailure::new(StartPhase::ConnectBack, words))
 }
 
-/// The order, from standard input, and the marker behind which all is said that goes to standard output.
-pub(crate) fn take_order() -> io::Result<BootOrder> {
+/// Reads the order from standard input, and writes the marker that precedes all reports to standard output.
+pub(super) fn take_order() -> io::Result<BootOrder> {
     let order: BootOrder = read_frame(&mut Input)?;
     if !order.is_shared() {
         let mut channel = io::stdout().lock();
@@ -122,10 +121,10 @@ pub(crate) fn take_order() -> io::Result<BootOrder> {
     Ok(order)
 }
 
-/// Says why there will be no agent, where no [`Channel`] is open: on standard output, where somebody listens to
-/// this agent alone; in a step, among its command's own errors.
-pub(crate) fn tell_failure(order: &BootOrder, failure: StartFailure) {
-    // Whoever could read this may be gone.
+/// Reports a failure before an [`AgentChannel`] is open: on standard output; in a step, whose output nothing reads, on
+/// standard error.
+pub(super) fn report_failure(order: &BootOrder, failure: StartFailure) {
+    // The reader may have exited.
     if !order.is_shared() {
         let _ = write_report(&BootReport::NotStarted(failure));
     } else {
@@ -134,20 +133,20 @@ pub(crate) fn tell_failure(order: &BootOrder, failure: StartFailure) {
     }
 }
 
-/// Lets go of standard input, output and errors: nobody shall wait for their end.
-pub(crate) fn close_own(is_remote: bool) -> io::Result<()> {
+/// Replaces standard input, output and error by /dev/null, so that their other ends see the end of the channel.
+pub(super) fn close_standard_streams(is_remote: bool) -> io::Result<()> {
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     nix::unistd::dup2_stdin(&null)?;
     nix::unistd::dup2_stdout(&null)?;
-    // The errors of a session end with it; the launcher's own are there as long as it is.
+    // Standard error of a remote shell ends with the shell. A local agent shares the launcher's, for SCELA_LOG only: a
+    // stopped reader of it must not block an agent.
     if is_remote || std::env::var_os("SCELA_LOG").is_none() {
-        // A reader of the launcher's errors that has fallen asleep must not stop an agent.
         nix::unistd::dup2_stderr(&null)?;
     }
     Ok(())
 }
 
-/// Standard input without a buffer: what follows a frame may be for somebody else.
+/// Standard input without a buffer: the bytes behind a frame may be for another reader.
 struct Input;
 
 impl Read for Input {
@@ -174,14 +173,14 @@ fn write_report(report: &BootReport) -> io::Result<()> {
     channel.flush()
 }
 
-/// What comes over standard input, until it ends: by a thread of its own, since that may be anything. It ends
-/// with who writes there.
-fn commands() -> mpsc::UnboundedReceiver<BootCommand> {
-    // Bounded by what one order of the launcher's is about.
-    let (heard, commands) = mpsc::unbounded_channel();
+/// Reads commands from standard input until it ends, in a thread of its own: standard input may be a file or a
+/// terminal, which tokio cannot wait for. The thread ends with the input.
+fn read_commands() -> mpsc::UnboundedReceiver<BootCommand> {
+    // Bounded by the targets that the launcher sends commands for, one each.
+    let (send, commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         while let Ok(command) = read_frame(&mut Input) {
-            if heard.send(command).is_err() {
+            if send.send(command).is_err() {
                 return;
             }
         }

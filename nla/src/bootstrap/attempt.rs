@@ -1,125 +1,122 @@
-//! One session: it is opened, its agent calls or answers, and both say what there is to say until the agent has joined
-//! or there is none.
+//! One start of an agent: opens the remote shell, waits until the agent calls back or answers, and carries the
+//! conversation until the agent has joined the tree or is lost.
 
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
-use super::callback::Member;
+use super::callback::CallbackChannel;
+use super::decide::conversation::{Conversation, Heard, Next};
 use super::decide::failure::StartFailure;
-use super::processes::Children;
+use super::decide::schedule::{ScheduleInput, Task};
+use super::processes::Processes;
 use super::protocol::{BootCommand, BootOrder, BootReport, Method};
-use super::shell::Session;
-use super::shell_links as carried;
-use super::starter::{END_TIME, Shared, Task, Way};
+use super::shell::Shell;
+use super::shell_links;
+use super::starter::{END_TIME, Shared};
 
-/// How a session has begun.
-pub(super) enum Beginning {
-    Well(Duration),
-    Badly(Box<Task>, StartFailure),
-}
-
-/// Why a session came to nothing.
-struct Obstacle {
+/// Why a start failed.
+struct Failed {
     failure: StartFailure,
-    /// A program that had not been looked at did not show that it is an agent. Never where there is a look at it.
-    was_trusted: bool,
+    /// The remote script became a program without asking for its version, and that did not answer as an agent. Never
+    /// set if the script asks.
+    was_unchecked: bool,
 }
 
-/// A session up to its agent's first report, and what that is.
-async fn begin(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Obstacle> {
-    let (mut session, child) = Session::open(&shared.method, task.host.as_ref(), order, task.looks)
-        .map_err(|failure| Obstacle { failure, was_trusted: false })?;
+/// Opens a remote shell and waits for its agent's first report.
+async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Failed> {
+    let (mut shell, child) = Shell::open(&shared.method, task.host.as_ref(), order, task.checks_version)
+        .map_err(|failure| Failed { failure, was_unchecked: false })?;
     let pid = child.id();
-    shared.children.add(child, shared.method == Method::Fork);
+    shared.processes.add(child, shared.method == Method::Fork);
     let call = async {
-        match shared.callers.get() {
-            Some(callers) => callers.call_of(task.target).await,
+        match shared.callbacks.get() {
+            Some(callbacks) => callbacks.call_of(task.target).await,
             None => std::future::pending().await,
         }
     };
-    let (member, said) = tokio::select! {
+    let timeout = shared.deadline.timeout(shared.now(), order.below.is_some());
+    let (callback, heard) = tokio::select! {
         biased;
-        (member, report) = call => (Some(member), Ok(Some(report))),
-        said = session.begin(order, &shared.deadline) => (None, said),
+        (channel, report) = call => (Some(channel), Ok(Some(report))),
+        heard = shell.first_report(timeout, || shared.deadline.passed_on(shared.now(), order)) => (None, heard),
     };
-    let was_trusted = session.was_trusted && !matches!(said, Ok(Some(_)));
-    let failure = match said {
+    let was_unchecked = shell.was_unchecked && !matches!(heard, Ok(Some(_)));
+    let failure = match heard {
         Ok(Some(BootReport::NotStarted(failure))) | Err(failure) => failure,
         Ok(Some(report)) => {
-            let channel = match member {
-                Some(member) => {
-                    shared.close(session, pid, true);
-                    Channel::Member(member)
+            let channel = match callback {
+                Some(channel) => {
+                    shared.close(shell, pid, true);
+                    Channel::Callback(channel)
                 }
-                None => Channel::Session(Box::new(session), pid),
+                None => Channel::Shell(Box::new(shell), pid),
             };
             return Ok((channel, report));
         }
-        Ok(None) => session.ended(shared.children.exit_code(pid, END_TIME).await).await,
+        Ok(None) => shell.end_reason(shared.processes.exit_code(pid, END_TIME).await).await,
     };
-    shared.close(session, pid, true);
-    Err(Obstacle { failure, was_trusted })
+    shared.close(shell, pid, true);
+    Err(Failed { failure, was_unchecked })
 }
 
-/// One session from its beginning until it is over.
-pub(super) async fn attend(shared: Rc<Shared>, mut task: Task, begun: mpsc::UnboundedSender<Beginning>) {
-    let began = Instant::now();
+/// Runs one start from its beginning until its channel is not needed any more.
+pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
+    let began = shared.now();
     let target = task.target;
-    let callers = shared.callers.get();
-    let callback = callers.map_or_else(Vec::new, |callers| callers.addresses.clone());
+    let callback = shared.callbacks.get().map_or_else(Vec::new, |callbacks| callbacks.addresses.clone());
     let order = BootOrder { target, callback, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
     let (mut channel, report) = loop {
-        match begin(&shared, &task, &order).await {
-            Ok(begun) => break begun,
-            // What was there did not become an agent: is it one at all?
-            Err(Obstacle { was_trusted: true, .. }) => task.looks = true,
-            Err(Obstacle { failure, .. }) => return drop(begun.send(Beginning::Badly(Box::new(task), failure))),
+        match open(&shared, &task, &order).await {
+            Ok(opened) => break opened,
+            // The program on the node did not answer as an agent. Look again, and ask it for its version first.
+            Err(Failed { was_unchecked: true, .. }) => task.checks_version = true,
+            Err(Failed { failure, .. }) => return shared.schedule(ScheduleInput::Failed(Box::new(task), failure)),
         }
     };
-    let _ = begun.send(Beginning::Well(began.elapsed()));
+    shared.schedule(ScheduleInput::Answered { took: shared.now().saturating_sub(began) });
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, target, below, report, &mut channel).await;
-    if let Channel::Session(session, pid) = channel {
-        match has_joined && shared.carries_links() {
-            true => carried::take_over(&shared, target, *session, pid).await,
-            false => shared.close(*session, pid, !has_joined),
+    if let Channel::Shell(shell, pid) = channel {
+        match has_joined && shared.has_shell_links() {
+            true => shell_links::take_over(&shared, target, *shell, pid).await,
+            false => shared.close(*shell, pid, !has_joined),
         }
     }
 }
 
-/// What an agent that is there speaks over.
+/// A bootstrap channel, as the process above the agent sees it.
 pub(super) enum Channel {
     /// The input and output of a process of this machine.
-    Session(Box<Session>, u32),
-    /// A connection of its own.
-    Member(Member),
+    Shell(Box<Shell>, u32),
+    /// A connection that the agent opened.
+    Callback(CallbackChannel),
 }
 
 impl Channel {
-    async fn next_of(
-        &mut self,
-        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
-    ) -> Result<Option<BootReport>, StartFailure> {
-        match self {
-            Self::Session(session, _) => session.next_of(commands).await,
-            Self::Member(member) => Ok(member.next_of(commands).await),
+    async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Heard {
+        let report = match self {
+            Self::Shell(shell, _) => shell.next_report(commands).await,
+            Self::Callback(channel) => Ok(channel.next_report(commands).await),
+        };
+        match report {
+            Ok(Some(report)) => Heard::Report(report),
+            Ok(None) => Heard::Ended,
+            Err(failure) => Heard::Broken(failure),
         }
     }
 
-    /// Why it has ended, as far as anybody knows.
-    async fn ended(&mut self, children: &Children) -> StartFailure {
+    /// Returns why the channel ended, as far as that can be known.
+    async fn end_reason(&mut self, processes: &Processes) -> StartFailure {
         match self {
-            Self::Session(session, pid) => session.ended(children.exit_code(*pid, END_TIME).await).await,
-            Self::Member(member) => member.ended(),
+            Self::Shell(shell, pid) => shell.end_reason(processes.exit_code(*pid, END_TIME).await).await,
+            Self::Callback(channel) => channel.end_reason(),
         }
     }
 }
 
-/// All that an agent says from its `first` report on, and all that it and the `below` targets behind it are told,
-/// until it is over. Returns whether it has joined the tree, or joins it over this channel.
+/// Passes on all reports of an agent from its `first` on, and all commands for it and for the `below` targets behind
+/// it. Returns whether the agent has joined the tree, or joins over this channel.
 pub(super) async fn converse(
     shared: &Shared,
     target: u32,
@@ -127,38 +124,20 @@ pub(super) async fn converse(
     first: BootReport,
     channel: &mut Channel,
 ) -> bool {
-    // Bounded by the targets behind this one: each is told one thing.
-    let (commands, mut incoming) = mpsc::unbounded_channel();
-    shared.ways.borrow_mut().insert(target, Way { commands, targets: 1 + below });
-    let mut has_joined = false;
-    let mut next = Ok(Some(first));
+    let mut commands = shared.add_route(target, below);
+    let mut conversation = Conversation::new(target, below > 0, shared.order.links);
+    let (mut heard, mut reports) = (Heard::Report(first), Vec::new());
     loop {
-        match next {
-            Ok(Some(BootReport::Below(target, report))) => shared.report(target, *report),
-            Ok(Some(report @ BootReport::NotStarted(_))) => {
-                shared.report(target, report);
-                return false;
-            }
-            Ok(Some(BootReport::Joining)) if shared.carries_links() => return true,
-            Ok(Some(report)) => {
-                has_joined |= matches!(report, BootReport::Joined { .. });
-                shared.report(target, report);
-                // Nothing follows; who waits for its end waits for nothing.
-                if has_joined && below == 0 {
-                    return true;
-                }
-            }
-            Ok(None) if has_joined => return true,
-            Ok(None) => {
-                let failure = channel.ended(&shared.children).await;
+        let next = conversation.handle(heard, &mut reports);
+        reports.drain(..).for_each(|(target, report)| shared.report(target, report));
+        heard = match next {
+            Next::Wait => channel.next(&mut commands).await,
+            Next::ReportEnd => {
+                let failure = channel.end_reason(&shared.processes).await;
                 shared.report(target, BootReport::NotStarted(failure));
                 return false;
             }
-            Err(failure) => {
-                shared.report(target, BootReport::NotStarted(failure));
-                return has_joined;
-            }
-        }
-        next = channel.next_of(&mut incoming).await;
+            Next::Stop { joined } => return joined,
+        };
     }
 }

@@ -1,5 +1,6 @@
-//! Agents that call back: to a port that is open while they come, as soon as they have their order. Such a
-//! connection, whose ends have proved that they know the session's key, is the agent's bootstrap channel.
+//! Agents that call back: as soon as an agent has its order, it connects to a port of the process that started it.
+//! After the handshake, in which both ends prove that they know the session's key, that connection is the agent's
+//! bootstrap channel.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,33 +18,31 @@ use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
-use crate::link::Clock;
-use crate::link::listener::{self as reach, BoundListener};
-use crate::link::{Accepted, Authenticator, accept_children};
+use crate::link::{Accepted, Authenticator, BoundListener, Clock, accept_children, listen};
 
-/// Bound of the queue of those that have called.
+/// Bound of the queue of authenticated connections.
 const QUEUE: usize = 64;
 
-/// A port that is open until all have called that are to, or it is dropped.
-pub(super) struct Port {
-    /// Where they find it, the likeliest first.
+/// A port for callbacks. It is closed once all expected agents have connected, or when this is dropped.
+pub(super) struct CallbackListener {
+    /// Where agents find it, the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
-    /// Who has proved to be of the session.
+    /// The connections whose other ends have proved that they know the key.
     pub(super) arrivals: mpsc::Receiver<Accepted>,
-    door: JoinHandle<()>,
+    accepting: JoinHandle<()>,
 }
 
-impl Port {
-    /// Opens one for those of these numbers. They find this process at `own` addresses; where none are given, at
-    /// those that it knows of itself.
+impl CallbackListener {
+    /// Opens a port for agents that identify themselves by these numbers. They find this process at the `own`
+    /// addresses; without any, at those of its interfaces.
     pub(super) async fn open(
         order: &BootOrder,
         numbers: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
         let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
-        let door = reach::listen(order.reach).await.map_err(no_port)?;
-        let Some(BoundListener { mut addresses, listener }) = door else {
+        let listener = listen(order.reach).await.map_err(no_port)?;
+        let Some(BoundListener { mut addresses, listener }) = listener else {
             return Err(no_port(io::ErrorKind::Unsupported.into()));
         };
         if !own.is_empty() {
@@ -52,94 +51,97 @@ impl Port {
         }
         let (arrived, arrivals) = mpsc::channel(QUEUE);
         let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
-        // They take the session's time from their parents.
-        let door = tokio::task::spawn_local(accept_children(listener, authenticator, Clock::start(), arrived));
-        Ok(Self { addresses, arrivals, door })
+        // The agents ignore the time in this welcome: they take the session's time from their parents.
+        let accepting = accept_children(listener, authenticator, Clock::start(), arrived);
+        Ok(Self { addresses, arrivals, accepting: tokio::task::spawn_local(accepting) })
     }
 
-    /// Lets nobody in any more: it is free for others then.
+    /// Closes the port, so that another step can listen on it.
     pub(super) async fn close(&mut self) {
-        self.door.abort();
-        let _ = (&mut self.door).await;
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
     }
 }
 
-impl Drop for Port {
+impl Drop for CallbackListener {
     fn drop(&mut self) {
-        self.door.abort();
+        self.accepting.abort();
     }
 }
 
-type Awaited = BTreeMap<u32, oneshot::Sender<Accepted>>;
+type Expected = BTreeMap<u32, oneshot::Sender<Accepted>>;
 
-/// The agents at the other ends of sessions, each of which is to call.
-pub(super) struct Callers {
-    /// Where they find this process, the likeliest first.
+/// The callbacks of the agents that remote shells start.
+pub(super) struct Callbacks {
+    /// Where the agents find this process, the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
-    awaited: Rc<RefCell<Awaited>>,
+    expected: Rc<RefCell<Expected>>,
 }
 
-impl Callers {
-    /// Opens a port for the agents at these targets, as [`Port::open`] does. It is closed with the starter.
-    pub(super) async fn open(
+impl Callbacks {
+    /// Opens a port for the agents at these targets, as [`CallbackListener::open`] does. It is closed with the starter.
+    pub(super) async fn listen(
         shared: &Shared,
         targets: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
-        let mut port = Port::open(&shared.order, targets, own).await?;
-        let (addresses, awaited) = (port.addresses.clone(), Rc::<RefCell<Awaited>>::default());
-        let waiting = Rc::clone(&awaited);
+        let mut listener = CallbackListener::open(&shared.order, targets, own).await?;
+        let (addresses, expected) = (listener.addresses.clone(), Rc::<RefCell<Expected>>::default());
+        let waiting = Rc::clone(&expected);
         shared.spawn(async move {
-            while let Some(accepted) = port.arrivals.recv().await {
-                // Who is not awaited any more was too late: it leaves when it hears nothing.
+            while let Some(accepted) = listener.arrivals.recv().await {
+                // An agent whose start was given up is dropped here; it exits when its connection ends.
                 if let Some(waiter) = waiting.borrow_mut().remove(&accepted.peer.0) {
                     let _ = waiter.send(accepted);
                 }
             }
         });
-        Ok(Self { addresses, awaited })
+        Ok(Self { addresses, expected })
     }
 
-    /// The call of the agent at a target, and what it says first. Pending for ever if it does not call.
-    pub(super) async fn call_of(&self, target: u32) -> (Member, BootReport) {
+    /// Waits for the callback of the agent at a target, and its first report. Pending for ever if it does not call.
+    pub(super) async fn call_of(&self, target: u32) -> (CallbackChannel, BootReport) {
         let (waiter, call) = oneshot::channel();
-        self.awaited.borrow_mut().insert(target, waiter);
+        self.expected.borrow_mut().insert(target, waiter);
         if let Ok(mut accepted) = call.await {
             match timeout(HELLO_TIME, accepted.receive()).await {
-                Ok(Ok(report)) => return (Member::new(accepted, StartPhase::Ended), report),
-                other => tracing::warn!(target, ?other, "an agent has called and does not say what it should"),
+                Ok(Ok(report)) => return (CallbackChannel::new(accepted, StartPhase::Ended), report),
+                other => tracing::warn!(target, ?other, "an agent called back and sent no valid report"),
             }
         }
         std::future::pending().await
     }
 }
 
-/// The connection of an agent that is there.
-pub(super) struct Member {
+/// The bootstrap channel of an agent that called back.
+pub(super) struct CallbackChannel {
     accepted: Accepted,
-    /// How far its start has come when it is lost.
+    /// The phase that has failed if the connection is lost.
     lost: StartPhase,
 }
 
-impl Member {
+impl CallbackChannel {
     pub(super) fn new(accepted: Accepted, lost: StartPhase) -> Self {
         Self { accepted, lost }
     }
 
-    /// Waits for a report, or for something to tell. `None` at the end.
-    pub(super) async fn next_of(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Option<BootReport> {
+    /// Sends commands until the next report. `None` at the end of the connection.
+    pub(super) async fn next_report(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
+    ) -> Option<BootReport> {
         loop {
             let command = tokio::select! {
                 report = self.accepted.receive() => return report.ok(),
                 Some(command) = commands.recv() => command,
             };
-            // If it does not listen any more, it says nothing more either.
+            // If the agent does not read any more, the connection ends.
             let _ = self.accepted.send(&command).await;
         }
     }
 
-    /// Why it has ended.
-    pub(super) fn ended(&self) -> StartFailure {
+    /// Returns the failure of an agent whose connection has ended.
+    pub(super) fn end_reason(&self) -> StartFailure {
         StartFailure::new(self.lost, "its agent ended before it was part of the tree")
     }
 }

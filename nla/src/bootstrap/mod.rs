@@ -1,13 +1,31 @@
-//! How an agent gets onto a node and into the tree.
+//! How does an agent get onto a node and into the tree?
 //!
-//! A **target** is where an agent is to be started, numbered from 1 in the order of the plan's nodes;
-//! the launcher is 0. Stations and agents are not the same: a target whose node fails gets no agent,
-//! and the numbers of agents, which are places in the tree, are given to the targets that are left.
+//! A **target** is one agent to be started, numbered from 1 in the order of the plan's nodes; target 0 is the launcher.
+//! A target is not an agent number: a target that fails gets no agent, and the numbers of agents, which are positions
+//! in the tree, are given to the targets that are left.
+//!
+//! The life of one agent, with the file that knows the step:
+//!
+//! 1. The launcher, or an agent that starts others, decides which agent to start next (`decide/schedule.rs`) and opens a
+//!    remote shell, starts a step of a resource manager, or forks (`starter.rs`, `attempt.rs`, `shell.rs`, `step.rs`).
+//! 2. The script at the other end finds this program, or takes it in, and becomes it (`script.rs`, `program.rs`).
+//! 3. The agent reads its order with the session's key from standard input, and calls back to the process that started
+//!    it or answers on standard output (`protocol.rs`, `agent.rs`, `agent_channel.rs`, `callback.rs`). A remote shell
+//!    that is not needed any more is closed.
+//! 4. The launcher waits until each target has reported or has failed, leaves out nodes that failed, and gives out
+//!    the positions in the tree (`root.rs`; `decide/assembly.rs`, `decide/node_choice.rs`).
+//! 5. The agent connects to its parent (`agent.rs`), or makes its remote shell the link (`shell_links.rs`,
+//!    `child_shells.rs`). From there on the [driver](crate::driver) runs it.
+//!
+//! All decisions are values in `decide/`, without sockets, clocks, threads or processes. The other files carry them
+//! out. What a failure *means* is decided in `decide/ssh.rs` and `decide/slurm.rs`; what the user reads about it is the
+//! launcher's. This module builds on [`crate::link`] and never on [`crate::driver`].
 
-pub(crate) mod agent_channel;
-pub(crate) mod agent_shell;
+mod agent;
+mod agent_channel;
 mod attempt;
 mod callback;
+mod child_shells;
 mod decide;
 mod processes;
 mod program;
@@ -20,15 +38,18 @@ mod shell_links;
 mod starter;
 mod step;
 
+pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, join, with_order};
+pub(crate) use child_shells::ChildShells;
 pub use decide::arrival_times::ArrivalTimes;
 pub use decide::failure::{StartFailure, StartPhase};
 pub use decide::node_choice::NodeChoice;
 pub use program::own_program;
 pub use protocol::{
-    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, RemoteProgram, Sent, marked,
+    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, RemoteProgram, Sent,
+    TargetReport, marked,
 };
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;
 pub use shell::opening_words;
-pub use starter::{Starter, TargetReport};
+pub use starter::Starter;
 pub use step::step_words;

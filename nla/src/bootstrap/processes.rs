@@ -1,4 +1,4 @@
-//! The processes that sessions consist of on this machine.
+//! The processes of this machine that starts consist of: remote shells, steps, and guardians of local agents.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,53 +15,53 @@ use crate::sys::Ended;
 
 struct Process {
     child: Child,
-    /// It was waited for, here or by somebody else: nobody may signal its pid any more.
+    /// How it ended, if it was reaped, here or elsewhere. Its pid may be another process's now and must not be signalled.
     ended: Option<Ended>,
-    /// It is an agent's guardian, which ends by itself; else it is only a way to one.
+    /// It is an agent's guardian or a step, which exits by itself; otherwise a remote shell.
     is_guardian: bool,
 }
 
-/// All that were started and have not been seen to end.
+/// All started processes that have not been reaped.
 #[derive(Default)]
-pub(super) struct Children(RefCell<Vec<Process>>);
+pub(super) struct Processes(RefCell<Vec<Process>>);
 
-impl Children {
+impl Processes {
     pub(super) fn add(&self, child: Child, is_guardian: bool) {
         self.0.borrow_mut().push(Process { child, ended: None, is_guardian });
-        // Those that were told to end have done so by now.
+        // Also forgets those that have exited since, so that the list stays short.
         self.reap();
     }
 
-    /// Those that have not been seen to end.
+    /// Returns the pids of the processes that have not been reaped.
     pub(super) fn pids(&self) -> BTreeSet<u32> {
         self.0.borrow().iter().filter(|process| process.ended.is_none()).map(|process| process.child.id()).collect()
     }
 
-    /// Somebody who waits for all children of this process has waited for this one. False if it is not one of these.
+    /// Notes that `waitid(P_ALL)` elsewhere has reaped this process. Returns whether it is one of these.
     pub(super) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
         let mut all = self.0.borrow_mut();
         let process = all.iter_mut().find(|process| process.child.id() == pid && process.ended.is_none());
         process.map(|process| process.ended = Some(ended)).is_some()
     }
 
-    /// Tells one to end.
+    /// Sends SIGTERM to one process.
     pub(super) fn end(&self, pid: u32) {
         self.0.borrow().iter().filter(|process| process.child.id() == pid).for_each(terminate);
     }
 
-    /// Tells all to end that are no guardians.
-    pub(super) fn end_sessions(&self) {
+    /// Sends SIGTERM to all remote shells.
+    pub(super) fn end_shells(&self) {
         self.0.borrow().iter().filter(|process| !process.is_guardian).for_each(terminate);
     }
 
-    /// Tells all to end.
+    /// Sends SIGTERM to all processes.
     pub(super) fn end_all(&self) {
         self.0.borrow().iter().for_each(terminate);
     }
 
-    /// The exit code of one that is about to end; `None` if a signal ended it, if somebody else has
-    /// waited for it, or if it takes longer than `patience`.
-    pub(super) async fn exit_code(&self, pid: u32, patience: Duration) -> Option<i32> {
+    /// Waits up to `limit` for the exit code of a process; `None` if a signal killed it, if its code is unknown since
+    /// it was reaped elsewhere, or if it takes longer.
+    pub(super) async fn exit_code(&self, pid: u32, limit: Duration) -> Option<i32> {
         let mut ended = signal(SignalKind::child()).ok()?;
         let code = async {
             loop {
@@ -84,25 +84,25 @@ impl Children {
                 }
             }
         };
-        timeout(patience, code).await.ok().flatten()
+        timeout(limit, code).await.ok().flatten()
     }
 
-    /// Waits until all have ended, for at most `patience`. Returns how many have not.
-    pub(super) async fn wait(&self, patience: Duration) -> usize {
+    /// Waits up to `limit` until all processes have exited. Returns how many have not.
+    pub(super) async fn wait(&self, limit: Duration) -> usize {
         let Ok(mut ended) = signal(SignalKind::child()) else { return self.reap() };
         let all = async {
             while self.reap() > 0 {
                 ended.recv().await;
             }
         };
-        let _ = timeout(patience, all).await;
+        let _ = timeout(limit, all).await;
         self.reap()
     }
 
-    /// Takes out those that have ended. Returns how many are left.
+    /// Removes the processes that have exited. Returns how many are left.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
-        // A number that was waited for may be another process's by now.
+        // Never ask for a process that was reaped: its pid may be another's.
         all.retain_mut(|process| process.ended.is_none() && is_running(&mut process.child));
         all.len()
     }
@@ -115,7 +115,7 @@ fn is_running(child: &mut Child) -> bool {
             tracing::debug!(code = status.code(), signal = status.signal(), "a started process has ended");
             false
         }
-        // Somebody else has waited for it.
+        // It was reaped elsewhere.
         Err(_) => false,
     }
 }
@@ -148,39 +148,39 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_was_waited_for_here_is_not_signalled_either() {
-        let children = Children::default();
+    async fn a_process_reaped_here_keeps_its_code_and_is_not_signalled() {
+        let processes = Processes::default();
         for (script, code) in [("exit 7", Some(7)), ("kill -9 $$", None)] {
             let child = Command::new("sh").args(["-c", script]).spawn().expect("sh exists");
             let pid = child.id();
-            children.add(child, false);
+            processes.add(child, false);
             for _ in 0..2 {
-                assert_eq!(children.exit_code(pid, Duration::from_secs(60)).await, code);
-                assert!(children.pids().is_empty());
+                assert_eq!(processes.exit_code(pid, Duration::from_secs(60)).await, code);
+                assert!(processes.pids().is_empty());
             }
         }
-        assert_eq!(children.wait(Duration::ZERO).await, 0);
+        assert_eq!(processes.wait(Duration::ZERO).await, 0);
     }
 
     #[tokio::test]
-    async fn who_was_waited_for_elsewhere_is_not_signalled() {
-        let children = Children::default();
+    async fn a_process_reaped_elsewhere_is_not_signalled() {
+        let processes = Processes::default();
         let child = Command::new("sleep").arg("60").spawn().expect("sleep exists");
         let pid = child.id();
-        children.add(child, false);
-        assert_eq!(children.pids(), BTreeSet::from([pid]));
-        // As if it had ended, and its pid were another's by now.
-        assert!(children.note_ended(pid, Ended::Exited(7)));
-        assert!(!children.note_ended(pid, Ended::Exited(7)) && !children.note_ended(pid + 1, Ended::Exited(0)));
-        assert!(children.pids().is_empty());
-        children.end(pid);
-        children.end_sessions();
-        children.end_all();
-        assert_eq!(children.exit_code(pid, Duration::from_secs(1)).await, Some(7));
-        let mut process = children.0.borrow_mut().pop().expect("it is still known");
+        processes.add(child, false);
+        assert_eq!(processes.pids(), BTreeSet::from([pid]));
+        // As if it had been reaped elsewhere, and its pid belonged to another process.
+        assert!(processes.note_ended(pid, Ended::Exited(7)));
+        assert!(!processes.note_ended(pid, Ended::Exited(7)) && !processes.note_ended(pid + 1, Ended::Exited(0)));
+        assert!(processes.pids().is_empty());
+        processes.end(pid);
+        processes.end_shells();
+        processes.end_all();
+        assert_eq!(processes.exit_code(pid, Duration::from_secs(1)).await, Some(7));
+        let mut process = processes.0.borrow_mut().pop().expect("it is still known");
         assert_eq!(process.child.try_wait().expect("it is our child"), None, "it runs");
         process.child.kill().expect("it is our child");
         process.child.wait().expect("it is our child");
-        assert_eq!(children.wait(Duration::ZERO).await, 0);
+        assert_eq!(processes.wait(Duration::ZERO).await, 0);
     }
 }

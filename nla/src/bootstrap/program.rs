@@ -1,38 +1,59 @@
-//! This program as it is sent to nodes where it is not.
+//! This program, as it is sent to nodes that lack it.
 //!
-//! Only what the kernel loads is sent: the headers of an ELF file say how far that reaches, and what debuggers
-//! read lies behind it. The rest is four fifths of a release build.
+//! Only the part that the kernel loads is sent. The headers of an ELF file say how far that reaches; debug information
+//! lies behind it, four fifths of a release build.
 
+use std::fmt::Write as _;
 use std::fs::File;
-use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 
+use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 
 use super::protocol::Sent;
 
-/// Bytes that are read at a time.
+/// How many bytes are read at a time.
 const PIECE: usize = 64 * 1024;
 
-/// What this process runs, under a name that says what is in it and whose it is. Reads all of it.
+/// The user that the kernel shows for an owner that a namespace or a file server does not know
+/// (`/proc/sys/kernel/overflowuid` by default): it stands for many users.
+const UNKNOWN_USER: u32 = 65534;
+
+/// Describes the program of this process as it may be sent. Reads all of it.
 pub fn own_program() -> io::Result<Sent> {
-    let (mut hasher, mut size) = (DefaultHasher::new(), 0);
+    let (mut hasher, mut size) = (Sha256::new(), 0);
     let mut file = loaded()?;
     let mut piece = vec![0; PIECE];
     loop {
         match file.read(&mut piece)? {
             0 => break,
             length => {
-                hasher.write(&piece[..length]);
+                hasher.update(&piece[..length]);
                 size += length as u64;
             }
         }
     }
-    Ok(Sent { name: format!(".scela-{}-{:016x}", nix::unistd::getuid(), hasher.finish()), size })
+    Ok(Sent { digest: hex(hasher.finalize()), size })
 }
 
-/// Sends it.
+/// Writes bytes as hexadecimal digits.
+pub(super) fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Returns the owner of this process's program; `None` if the kernel shows it as [`UNKNOWN_USER`].
+pub(super) fn owner() -> Option<u32> {
+    let owner = std::fs::metadata("/proc/self/exe").ok()?.uid();
+    (owner != UNKNOWN_USER).then_some(owner)
+}
+
+/// Writes the program to the input of a remote shell or a step.
 pub(super) async fn send(input: &mut Sender) -> io::Result<()> {
     let mut file = loaded()?;
     let mut piece = vec![0; PIECE];
@@ -44,7 +65,7 @@ pub(super) async fn send(input: &mut Sender) -> io::Result<()> {
     }
 }
 
-/// As much of this process's program as is loaded.
+/// Opens this process's program, cut behind the part that the kernel loads.
 fn loaded() -> io::Result<impl Read> {
     let mut file = File::open("/proc/self/exe")?;
     let mut head = vec![0; 4096];
@@ -53,8 +74,8 @@ fn loaded() -> io::Result<impl Read> {
     Ok(io::Read::chain(io::Cursor::new(head).take(length as u64), file).take(extent))
 }
 
-/// How many bytes of a file the kernel loads: the end of the last loaded segment. `None` for what is no
-/// 64-bit little-endian ELF file, or one whose program headers are not at its beginning.
+/// Returns the end of the last segment that the kernel loads, by the `head` of a file. `None` unless it is a 64-bit
+/// little-endian ELF file whose program headers are in `head`.
 fn loaded_bytes(head: &[u8]) -> Option<u64> {
     const LITTLE_64: &[u8] = b"\x7fELF\x02\x01";
     const LOAD: u32 = 1;
@@ -81,8 +102,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Makes a program. Another process writes it: a file cannot be executed while anybody has it open for writing, as
-    /// has each process that another test's thread forks meanwhile.
+    /// Writes an executable file. A separate process writes it: execve fails with ETXTBSY while any process has the
+    /// file open for writing, and a process that another test forks meanwhile would inherit the descriptor.
     pub(in crate::bootstrap) fn install(path: &Path, bytes: &[u8]) {
         let mut command = Command::new("sh");
         command.args(["-c", "cat > \"$0\" && chmod 700 \"$0\""]).arg(path).stdin(Stdio::piped());
@@ -92,7 +113,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_loaded_runs() {
+    fn the_part_that_is_loaded_runs() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cut");
         let bytes = std::fs::read("/bin/sh").unwrap();
@@ -104,7 +125,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn no_head_of_a_file_is_trusted() {
+    fn a_broken_head_of_a_file_is_harmless() {
         let head = std::fs::read("/bin/sh").unwrap()[..4096].to_vec();
         for length in [0, 5, 16, 63, 64, 100, 200] {
             assert_eq!(loaded_bytes(&head[..length]), None, "{length} bytes");
@@ -113,15 +134,21 @@ pub(super) mod tests {
         for at in 32..600 {
             let mut broken = head.clone();
             broken[at] ^= 0xff;
-            // Whatever it says, it says something.
+            // Any result is fine; it must not panic.
             let _ = loaded_bytes(&broken);
         }
     }
 
     #[test]
-    fn a_program_has_the_name_of_its_content() {
-        let (one, other) = (own_program().unwrap(), own_program().unwrap());
-        assert_eq!(one, other);
-        assert!(one.size > 0 && one.name.starts_with(".scela-"));
+    fn the_digest_is_that_of_sha256sum() {
+        let own = own_program().unwrap();
+        let mut bytes = Vec::new();
+        loaded().unwrap().read_to_end(&mut bytes).unwrap();
+        assert_eq!(own.size, bytes.len() as u64);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("loaded");
+        std::fs::write(&path, bytes).unwrap();
+        let said = Command::new("sha256sum").arg(path).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout).split(' ').next(), Some(&*own.digest));
     }
 }

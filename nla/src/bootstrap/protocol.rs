@@ -1,21 +1,23 @@
-//! What goes over a bootstrap channel: the input and output of the process that starts an agent.
+//! The messages of a bootstrap channel, between an agent and the process that started it.
 //!
-//! Who starts an agent writes a [`BootOrder`] with the session's key, and then [`BootCommand`]s; the
-//! agent answers with [`BootReport`]s. An agent that has started others passes on what it and they say
-//! to each other. The channel is over when the agent and all that it has started have joined the tree.
+//! The starter writes a [`BootOrder`] with the session's key, then [`BootCommand`]s; the agent answers with
+//! [`BootReport`]s. An agent that has started others relays both. The channel ends once the agent and all agents that
+//! it has started have joined the tree.
 //!
-//! A session that need not last is closed as soon as there is a better channel: its order says where who has
-//! opened it listens, the agent connects there as to a parent, and says everything over that connection. On
-//! its output come only its marker and, if it cannot connect, why.
+//! A channel is one of these:
 //!
-//! Where one command starts many agents, they share its standard input, and its output is nobody's. All then
-//! get one [`BootOrder`], and connect in the same way. The first report of each is [`BootReport::Task`].
+//! - The standard input and output of the process that becomes the agent. A remote shell may print greetings first. So
+//!   the agent's first bytes are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`] bytes before it are
+//!   skipped.
+//! - A connection. The order names the callback addresses; the agent connects there as to a parent and sends all
+//!   reports over that connection. On standard output it writes only its marker and, if it cannot connect, why. The
+//!   remote shell is then closed.
+//! - The connection of a task in a step. All tasks read one order from the command's standard input and connect in the
+//!   same way. The first report of each is [`BootReport::Task`].
 //!
-//! Where links go over sessions, the channel becomes the link: an agent that is told to join says that it is about
-//! to, and both ends go on with the hello. Who is below an agent is told its place by that agent, once it has joined.
-//!
-//! A channel of standard input and output is dirty: a shell may greet first. So the agent's first bytes there
-//! are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`] bytes before it are skipped.
+//! If links go over remote shells, the channel becomes the link: an agent that is told to join reports
+//! [`BootReport::Joining`], and both ends continue with the handshake. An agent further down is told its position by
+//! its parent, once that has joined.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,194 +30,195 @@ use crate::core::limits::SHELL_GREETING_BYTES_MAX;
 use crate::link::Reach;
 use crate::wire::{SessionId, SessionKey, TreePosition};
 
-/// Bytes of the marker.
+/// The length of the marker in bytes.
 pub const MARKER: usize = 16;
 
-/// All that an agent needs to say that it is there.
+/// Everything that an agent needs to report itself and to join the tree.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BootOrder {
-    /// The session's public name.
+    /// The session's public number.
     pub session: SessionId,
     /// The session's key.
     pub key: SessionKey,
-    /// The agent's first bytes on its output must be these.
+    /// The first bytes that the agent writes to its output.
     pub marker: [u8; MARKER],
-    /// The target that it is at; 0 in an order for many.
+    /// The agent's target; 0 in an order for many agents.
     pub target: u32,
-    /// Where who has started it hears it, the likeliest first; nowhere if its channel is its standard input and
-    /// output.
+    /// The callback addresses, the likeliest first; empty if the channel is the agent's standard input and output.
     pub callback: Vec<SocketAddr>,
-    /// Who has to reach it.
+    /// From where the agent must be reachable.
     pub reach: Reach,
-    /// What links go over.
+    /// Whether links are TCP connections or go over remote shells.
     pub links: Links,
-    /// What `ps` shows and messages say for this session.
+    /// The session's name in `ps` and in messages.
     pub label: String,
-    /// How long silence on a link or from the guardian means nothing.
+    /// How long a link or the guardian may be silent before it counts as lost.
     pub dead_time: Duration,
-    /// The targets that it is to start agents at.
+    /// The targets where this agent starts agents.
     pub below: Option<Below>,
-    /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's process and
-    /// a descriptor there.
+    /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's pid, and a descriptor of
+    /// that process.
     pub log: Option<(u32, i32)>,
 }
 
-/// What links go over.
+/// The carrier of a session's links.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Links {
-    /// Connections of their own.
+    /// TCP connections.
     Connections,
-    /// The sessions that start agents: who has opened one is the parent, and nobody listens anywhere.
+    /// The remote shells that start the agents. The process that opened one is the parent, and no process listens.
     RemoteShells,
 }
 
 impl BootOrder {
-    /// Many get it, and its target is none.
+    /// Returns whether many agents read this order, so that it names no target.
     pub fn is_shared(&self) -> bool {
         self.target == 0
     }
 
-    /// Whether the agent is on another node than the launcher, as far as that is known.
+    /// Returns whether the agent is on another node than the launcher, as far as that is known.
     pub fn is_remote(&self) -> bool {
         matches!(self.reach, Reach::Network(_)) || self.links == Links::RemoteShells
     }
 }
 
-/// Stations below one, for the agent there to start.
+/// The targets below one, where the agent at that target starts agents.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Below {
-    /// How many targets the session has; with the fan-out they form a tree as agents do.
+    /// The number of targets of the session. With the fan-out they form a tree, as agents do.
     pub targets: u32,
-    /// The most that one agent starts.
+    /// The most agents that one agent starts.
     pub fanout: u32,
     /// The hosts of all targets below this one, in order.
     pub hosts: Vec<HostAt>,
-    /// How to get there.
+    /// How agents are started there.
     pub method: Method,
-    /// How many sessions to open at a time; adaptive if nothing is given.
+    /// How many remote shells one process opens at a time; adaptive if `None`.
     pub batch: Option<u32>,
-    /// How long all of them together may take to be there, from when this is read.
-    pub patience: Duration,
+    /// How long all of them together may take to report, from when this is read.
+    pub timeout: Duration,
 }
 
-/// A host as sessions are opened to it.
+/// A host, as remote shells are opened to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostAt {
     /// Its name, as the user or the resource manager wrote it.
     pub name: String,
-    /// The user to be there, if it is another.
+    /// The user to log in as, if it is another one.
     pub user: Option<String>,
 }
 
 /// How the process that becomes an agent is started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Method {
-    /// As a child, on this machine.
+    /// As a child of this process.
     Fork,
-    /// By a command that opens a session on another node, and passes its input and output on.
+    /// By a command that opens a remote shell on another node and passes its input and output on.
     RemoteShell {
-        /// The command's words; `{host}` in them stands for the host, with `user@` in front where it has
-        /// one. What the session is to run follows them.
+        /// The words of the command. `{host}` in them stands for the host, as `user@host` if it has a user. The
+        /// command that runs at the other end follows them.
         words: Vec<String>,
-        /// The session has to last as long as the agent does.
+        /// The remote shell must last as long as the agent.
         lasts: bool,
-        /// What the session is to run.
+        /// The program that runs at the other end.
         program: RemoteProgram,
     },
-    /// By one command of a resource manager that starts a task on each of many nodes. It lasts as long as
-    /// the agents do, so that only the launcher can run it.
+    /// By one command of a resource manager that starts a task on each of many nodes. It lasts as long as the agents,
+    /// so only the launcher runs it.
     Step {
-        /// The command's words; `{hosts}` in them stands for the list of hosts, `{nodes}` for how many these
-        /// are. What each task is to run follows them.
+        /// The words of the command. `{hosts}` in them stands for the host list, `{nodes}` for its length. The command
+        /// that each task runs follows them.
         words: Vec<String>,
-        /// What each task is to run.
+        /// The program that each task runs.
         program: RemoteProgram,
     },
 }
 
-/// What becomes an agent at the other end of a session.
+/// The program that becomes the agent at the other end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RemoteProgram {
-    /// This program, if it is there under this path and of this version; else it is sent through the
-    /// session.
+    /// This program, if a file of this version has this path there; otherwise it is sent through the remote shell.
     Own {
         /// The path.
         path: String,
-        /// What is sent. If nothing is, it has to be there.
+        /// The program to send; `None` if it must be there.
         sent: Option<Sent>,
     },
-    /// A command of the user's, as one would type it there, that ends with a `scela-run` of this version.
+    /// A command of the user's for the shell there, which must end with a `scela-run` of this version.
     Command(String),
 }
 
 /// A program that may be sent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Sent {
-    /// The name of its file, which says what is in it.
-    pub name: String,
+    /// The SHA-256 of what is sent, in hexadecimal digits.
+    pub digest: String,
     /// Its size in bytes.
     pub size: u64,
 }
 
-/// What an agent is told before it is part of the tree.
+/// A command to an agent that has not joined the tree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum BootCommand {
     /// Join the tree.
     Join {
-        /// There.
+        /// The agent's position.
         place: TreePosition,
-        /// Where its parent may be reached, the likeliest first. Nowhere if links go over sessions.
+        /// The parent's addresses, the likeliest first; empty if links go over remote shells.
         parent: Vec<SocketAddr>,
-        /// Its parent is who opened the session to this node, and listens on this port: the address that
-        /// the session came from is the likeliest of all.
+        /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
+        /// is then the likeliest of all.
         opener_port: Option<u16>,
     },
-    /// It is not needed.
+    /// Exit: the agent is not needed.
     Leave,
-    /// Pass this on to that target, which is below.
+    /// Pass the command on to a target below.
     Below(u32, Box<BootCommand>),
 }
 
-/// What an agent tells before it is part of the tree.
+/// A report of an agent that has not joined the tree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum BootReport {
-    /// Which of those it is that share an order: nothing else comes first.
+    /// Identifies one of the agents that share an order. Always the first report of such an agent.
     Task {
-        /// The node that it is on, as the resource manager calls it.
+        /// The agent's node, as the resource manager calls it.
         node: String,
     },
-    /// It is there.
+    /// The agent runs.
     Here {
-        /// Where its children may connect, the likeliest first; none if it will have none.
+        /// Where its children connect, the likeliest first; empty if it will have none.
         addresses: Vec<SocketAddr>,
-        /// The name of its host, as the host has it.
+        /// The name that its host gives itself.
         host: String,
-        /// How many descriptors it may open.
+        /// How many descriptors the agent may open.
         descriptors: u64,
-        /// It can read the launcher's log.
+        /// The agent can read the launcher's log of long epochs.
         reads_log: bool,
     },
-    /// It is about to say hello to its parent over this channel, on which nothing else follows. Only where links go
-    /// over sessions.
+    /// The agent is about to begin the handshake with its parent over this channel, on which no other report follows.
+    /// Only if links go over remote shells.
     Joining,
-    /// It is connected to its parent.
+    /// The agent is connected to its parent.
     Joined {
-        /// Since it was told its place.
+        /// How long that took since the agent was told its position.
         took: Duration,
     },
-    /// It cannot go on, or was never there.
+    /// The agent cannot join, or was never started.
     NotStarted(StartFailure),
-    /// A target below says so.
+    /// A report of the agent at a target below.
     Below(u32, Box<BootReport>),
 }
 
-/// A channel said more than [`SHELL_GREETING_BYTES_MAX`] bytes, and no marker among them.
+/// A channel carried more than [`SHELL_GREETING_BYTES_MAX`] bytes without the marker.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("its channel said {SHELL_GREETING_BYTES_MAX} bytes, none of them from an agent")]
 pub struct NoMarker;
 
-/// Where the bytes after `marker` begin in what a channel has said so far; `None` while it may
-/// still come.
+/// A report, and the target that it is about.
+pub type TargetReport = (u32, BootReport);
+
+/// Returns where the bytes after `marker` begin in what a channel has carried so far; `None` while the marker may still
+/// follow.
 pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, NoMarker> {
     match said.windows(MARKER).position(|window| window == marker) {
         Some(at) => Ok(Some(at + MARKER)),

@@ -15,8 +15,8 @@ use super::decide::arrival_times::ArrivalTimes;
 use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
-use super::protocol::{Below, BootOrder, BootReport, HostAt, Method};
-use super::starter::{Starter, TargetReport};
+use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport};
+use super::starter::Starter;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Clock, Reach};
 
@@ -80,7 +80,7 @@ impl Bootstrap {
         let starters = Subtree::whole(count, fanout);
         let settings = AssemblySettings { starters, crosses_nodes: method != Method::Fork, links: order.links, root };
         let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings);
-        let below = Below { targets: count, fanout, hosts, method, batch, patience: timeout };
+        let below = Below { targets: count, fanout, hosts, method, batch, timeout };
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
             Method::Fork | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
@@ -134,6 +134,11 @@ impl Bootstrap {
     /// Returns how many agents have reported, and how many there are to be.
     pub fn progress(&self) -> (u32, u32) {
         self.assembly.progress()
+    }
+
+    /// Returns the targets whose agents have neither reported nor failed.
+    pub fn unsettled(&self) -> Vec<u32> {
+        self.assembly.unsettled()
     }
 
     /// Returns the targets that have no agent, and why.
@@ -190,7 +195,7 @@ pub struct PlannedTree {
     pub fanout: u32,
 }
 
-/// What [`assemble`] needs of the launcher.
+/// The launcher's part in [`assemble`].
 pub trait Launch {
     /// Why a plan cannot be made.
     type Error;
@@ -212,7 +217,7 @@ pub trait Launch {
     fn on_progress(&mut self, bootstrap: &Bootstrap);
 }
 
-/// Why there is no tree.
+/// Why no tree was assembled.
 #[derive(Debug)]
 pub enum NotAssembled<E> {
     /// A signal asked the launcher to end.
@@ -276,4 +281,87 @@ fn choose<L: Launch>(
         return Ok(None);
     }
     nodes.target_of_agent(&node_of_agent, &left_out).map(Some).ok_or(NotAssembled::TooManyAgents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::StartPhase;
+
+    /// A launch of one agent per node, whose plan is one node per kept node.
+    struct Planned {
+        nodes: NodeChoice,
+        agents: usize,
+        replanned: Option<BTreeSet<usize>>,
+    }
+
+    impl Planned {
+        fn new(nodes: usize, min: usize, max: usize, is_one_tree: bool) -> Self {
+            let targets: Vec<usize> = (0..nodes).collect();
+            let pool = targets.iter().copied().collect();
+            Self { nodes: NodeChoice { nodes, targets, pool, min, max, is_one_tree }, agents: max, replanned: None }
+        }
+    }
+
+    impl Launch for Planned {
+        type Error = &'static str;
+
+        fn nodes(&mut self) -> &mut NodeChoice {
+            &mut self.nodes
+        }
+
+        fn start(&self, _: Duration) -> Bootstrap {
+            unreachable!("these tests start no process")
+        }
+
+        fn replan(&mut self, _: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), Self::Error> {
+            self.replanned = Some(left_out.clone());
+            self.agents = self.agents.min(self.nodes.nodes - left_out.len());
+            if self.agents == 1 { Err("one is too few") } else { Ok(()) }
+        }
+
+        fn planned(&self) -> PlannedTree {
+            let agents = self.agents as u32;
+            PlannedTree { node_of_agent: (0..self.agents).collect(), tree: Subtree::whole(agents, 2), fanout: 2 }
+        }
+
+        fn on_progress(&mut self, _: &Bootstrap) {}
+    }
+
+    fn failures(targets: &[u32]) -> BTreeMap<u32, StartFailure> {
+        targets.iter().map(|target| (*target, StartFailure::new(StartPhase::Login, "no"))).collect()
+    }
+
+    #[test]
+    fn without_failures_the_plan_stays_and_spares_are_not_used() {
+        let mut launch = Planned::new(4, 3, 3, false);
+        assert_eq!(choose(&mut launch, &failures(&[])).unwrap(), Some(vec![1, 2, 3]));
+        assert_eq!(launch.replanned, None);
+    }
+
+    #[test]
+    fn the_plan_is_made_again_with_the_spare() {
+        let mut launch = Planned::new(4, 3, 3, false);
+        assert_eq!(choose(&mut launch, &failures(&[2])).unwrap(), Some(vec![1, 3, 4]));
+        assert_eq!(launch.replanned, Some([1].into()));
+    }
+
+    #[test]
+    fn one_tree_is_started_again_without_the_failed_node() {
+        let mut launch = Planned::new(4, 3, 3, true);
+        assert_eq!(choose(&mut launch, &failures(&[2])).unwrap(), None);
+        assert_eq!(launch.nodes.targets, [0, 2, 3]);
+        assert_eq!(choose(&mut launch, &failures(&[])).unwrap(), Some(vec![1, 2, 3]), "the second round");
+    }
+
+    #[test]
+    fn a_launch_is_given_up_with_too_few_nodes_or_without_a_plan() {
+        let mut launch = Planned::new(4, 3, 3, false);
+        assert!(matches!(choose(&mut launch, &failures(&[1, 2])), Err(NotAssembled::TooFewNodes)));
+        assert_eq!(launch.replanned, None);
+        let mut launch = Planned::new(2, 1, 2, false);
+        assert!(matches!(choose(&mut launch, &failures(&[1])), Err(NotAssembled::Replan("one is too few"))));
+        let mut launch = Planned { agents: 5, ..Planned::new(4, 3, 4, false) };
+        assert!(matches!(choose(&mut launch, &failures(&[])), Err(NotAssembled::TooManyAgents)));
+    }
 }

@@ -1,42 +1,59 @@
-//! What a session runs at the other end: plain `sh`, which gets its script, like everything else, by
-//! standard input. So the command of the session is two plain words, which mean the same to every login
-//! shell, and to commands that use none.
+//! The script that a remote shell runs: it finds the agent's program on the node, or receives it, and becomes it.
 //!
-//! The script says first, behind a mark of its own since shells may greet, whether the program is there,
-//! and becomes it. It does not ask the program first whether it is of this version, which would be a start of it
-//! more: a program knows its version itself, and only if it did not become an agent does a second session look
-//! closely. If the program is not there, the script finds a directory where a file can be executed, asks for the
-//! program and takes it from its input. A program that was sent stays there under a name with its
-//! content's hash, for the next session; only files of one's own are trusted. Where there is no such directory
-//! an interpreter that can make a system call takes it into memory, for this session only. Nothing more is
-//! sent before the script has said its word: a shell may read on beyond the end of what it executes.
+//! The remote shell runs plain `sh`, which reads this script from standard input like everything else. So the command
+//! has two plain words, which mean the same to every login shell, and to a command that starts no login shell.
 //!
-//! In a step there is nobody to ask: its script is a word of the command and has nothing secret in it, and all
-//! tasks read the same input, which is the order, or the program and then the order. Who has the program then
-//! skips it.
+//! The script first writes whether the program is there. A mark of its own precedes that word, since shells may print
+//! greetings. It does not ask the program for its version first, which would cost one more start: the program checks
+//! the version itself, and if it does not become an agent, a second remote shell asks. If the program is not there, the
+//! script finds a directory where files can be executed, asks for the program, and reads it from standard input. If
+//! there is no such directory, an interpreter that can make a system call reads the program into memory, for this
+//! session only. The starter sends nothing more before the script has written its word: a shell may read beyond the end
+//! of the command that it executes.
+//!
+//! A task of a step cannot ask. Its script is a word of the command, so it contains no secret, and all tasks read the
+//! same input: the order, or the program and then the order. A task that has the program skips it.
+//!
+//! **Other users of the node must not choose what the script runs.** The program found under the launcher's path must
+//! belong to root, to this user, or to the owner of the starter's own program, whose code this user runs already.
+//! Neither group nor others may write to it. The same holds for every directory above it, except that sticky
+//! directories may be writable. If it does not hold for a directory, the script runs the descriptor whose owner and mode
+//! it has checked.
+//!
+//! A program that was sent is stored in `.scela-UID`, a directory that the script makes with mode 0700, enters, and then
+//! checks: the working directory must belong to this user, have mode 0700, and be the inode that its path names without
+//! following links. The script then uses relative paths only, so that a later change of the path does no harm. It
+//! writes the file under a unique name, opens it once as descriptor 9, compares its SHA-256, renames it for later
+//! sessions, and executes the descriptor. A stored file passes the same checks each time. If another user has taken
+//! every such name, the script uses a directory of `mktemp -d` and removes it before the program starts.
 
 use super::agent_channel::NODE;
+use super::program;
 use super::protocol::{RemoteProgram, Sent};
 
-/// The version that a program at the other end has to have, as `scela-run --agent-id` prints it.
+/// Returns the version that the program at the other end must have, as `scela-run --agent-id` prints it.
 pub fn agent_id() -> String {
     format!("scela-{}-{}", env!("CARGO_PKG_VERSION"), crate::wire::VERSION)
 }
 
-/// The number of the system call that makes a file in memory, for which interpreters have no name.
+/// The number of memfd_create, which the interpreters cannot call by name.
 const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
 
-/// What a session runs.
+/// The command that a remote shell runs.
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
-/// Finds the program, or takes it in. Before it come variables: `p` path, `v` anything if it is to be asked for its
-/// version, `m` mark, `i` id, `f` the name of the file if it is sent, `s` its size or nothing if it is not, `a`
-/// anything if it is sent to all, unasked, `c` the number of memfd_create, `n` what errors begin with, `l` label, `t`
-/// dead-time. All of it is read before any of it is done.
+/// Finds the program, or receives it. Assignments of variables precede it: `p` the path, `v` non-empty to ask the
+/// program for its version, `m` the mark, `i` the version, `h` the SHA-256 of the program that can be sent, `s` its size
+/// or empty, `o` the owner of the starter's own program, `a` non-empty if the program is sent to all tasks unasked, `c`
+/// the number of memfd_create, `n` the prefix of error messages, `l` the label, `t` the dead-time. The shell reads all
+/// of the script before it executes any of it.
 ///
-/// What the interpreters run makes a file in memory, with MFD_EXEC (16) where the kernel knows that, and ends
-/// there if it was given nothing else; else it asks for the program, reads no byte too many, and becomes a
-/// shell that has the file open.
+/// The programs for the interpreters make a file in memory, with MFD_EXEC (16) if the kernel supports it. Without
+/// further arguments they exit then; otherwise they ask for the program, read exactly its bytes, and become a shell that
+/// has the file open.
+///
+/// `command exec` redirects: a plain `exec` would end the shell if the file could not be opened. Commands get descriptor
+/// 9 as their standard input, since some shells close it on exec.
 const OWN: &str = r#"
 perl='
 use strict;
@@ -75,6 +92,10 @@ while size > 0:
 os.execv("/bin/sh", ["/bin/sh", "-c", then, "/proc/self/fd/%d" % file] + sys.argv[5:])
 '
 held='
+whole "$0" "$6" || {
+  echo "scela: $5, and what arrived in memory is not what was sent" >&2
+  exit 126
+}
 test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
   echo "scela: $5, and in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)" >&2
   exit 126
@@ -82,95 +103,194 @@ test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
 echo "$1 here"
 exec "$0" --guard "$2" "$3" "$4"
 '
+whole='
+whole() {
+  if command -v sha256sum >/dev/null; then
+    x=$(sha256sum <"$1")
+  else
+    x=$("$1" --agent-digest </dev/null)
+  fi 2>/dev/null
+  test "${x%% *}" = "$2"
+}
+'
+eval "$whole"
 interpreter() {
   "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
-  exec "$1" "$2" "$3" "$c" "$s" "$m" "$held" "$m" "$i" "$l" "$t" "$n$e"
+  exec "$1" "$2" "$3" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h"
 }
 runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
-is() { test -x "$1" && { test -z "$v" || runs "$1"; }; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
 go() { echo "$m here"; exec "$1" --guard "$i" "$l" "$t"; }
 no() { echo "scela: $n$1" >&2; exit 126; }
+back() { cd -P "${b:-/}" || cd -P "$HOME" || cd /; } 2>/dev/null
+opens() { test -f "$1" && test -r "$1" && { command exec 9<"$1"; } 2>/dev/null; }
+safe() {
+  while read -r mode _ owner _; do
+    case $mode in
+    -????-??-* | d????-??-* | d????????[tT]*) ;;
+    *) return 1 ;;
+    esac
+    case $owner in
+    0 | "$u" | "$o") ;;
+    *) return 1 ;;
+    esac
+  done <<END
+$(ls -Lnd "$@" 2>/dev/null)
+END
+}
+fixed() {
+  test ! -h "$p" && x=$(cd -P "${p%/*}/" && pwd -P) || return 1
+  g=${x%/}/${p##*/}
+  set -- "$g" /
+  while test -n "$x"; do
+    set -- "$@" "$x/"
+    x=${x%/*}
+  done
+  safe "$@"
+}
+is() {
+  test -f "$p" && test -x "$p" || return 1
+  fixed || {
+    g=/proc/self/fd/9
+    opens "$p" && safe /dev/stdin <&9
+  } || {
+    e="$p belongs to another user, or others may write to it"
+    return 1
+  }
+  test -z "$v" || runs "$g"
+}
+enters() {
+  test ! -h "$1" && cd -P "$1/." && test -O . || return 1
+  same=
+  while read -r inode mode _ owner _; do
+    case $mode in
+    drwx--[-S]---*) ;;
+    *) return 1 ;;
+    esac
+    test "${same:=$inode $owner}" = "$inode $owner" || return 1
+  done <<END
+$(ls -ndi . "$1")
+END
+}
+drop() {
+  rm -f "$w"
+  cd /
+  rmdir "$r"
+} 2>/dev/null
+has() {
+  test -d "$1/.scela-$u" && enters "$1/.scela-$u" || return 1
+  test ! -h "$f" && opens "$f" && safe /dev/stdin <&9 && whole "$g" "$h" || return 1
+  test -z "$v" || runs "$g"
+}
+room() {
+  enters "$r" || return 1
+  trap 'drop; exit 126' HUP INT TERM
+  w=$(mktemp ./new-XXXXXX) && echo "exit 0" >"$w" && chmod 700 "$w" && "$w" </dev/null && return
+  drop
+  return 1
+}
+own() {
+  r=$1/.scela-$u
+  mkdir -m 700 "$r"
+  room
+}
+unique() {
+  r=$(mktemp -d "$1/.scela-$u-XXXXXX") || return 1
+  f=
+  room
+}
+somewhere() {
+  for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
+    case $d in
+    /*) test -d "$d" && "$1" "$d" && return ;;
+    esac
+  done 2>/dev/null
+  return 1
+}
 scela() {
-  is "$p" && skip && go "$p"
+  u=$(id -u)
+  b=$PWD
   e="there is no $p"
   test -e "$p" && e="$p is not of this version, or cannot be executed"
+  is && skip && go "$g"
   test -n "$s" || no "$e"
   umask 077
-  w=
-  for d in "$XDG_RUNTIME_DIR" /dev/shm "$TMPDIR" /tmp "$HOME"; do
-    test -n "$d" && test -d "$d" || continue
-    test -O "$d/$f" && is "$d/$f" && skip && go "$d/$f"
-    test -z "$w" || continue
-    n=$(mktemp "$d/.scela-XXXXXX" 2>/dev/null) || continue
-    if echo "exit 0" >"$n" && chmod 700 "$n" && "$n" </dev/null; then w=$n; else rm -f "$n"; fi
-  done 2>/dev/null
-  if test -z "$w"; then
+  g=/proc/self/fd/9
+  f=./scela-run-$h
+  somewhere has && skip && back && go "$g"
+  somewhere own || somewhere unique || {
+    back
     e="$e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
     interpreter perl -e "$perl"
     for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -c "$python"; done
     no "no place: $e, and neither perl nor python can take it into memory"
-  fi
+  }
   echo "$m need"
-  if head -c "$s" >"$w" && runs "$w"; then
-    k=${w%/*}/$f
-    mv -f "$w" "$k" 2>/dev/null && w=$k
-    go "$w"
+  if ! { head -c "$s" >"$w" && opens "$w" && whole "$g" "$h"; }; then
+    e="$e, and the one that was sent did not arrive whole"
+  elif ! runs "$g"; then
+    e="$e, and the one that was sent does not run there: $(why "$g")"
+  else
+    test -n "$f" && mv -f "$w" "$f" 2>/dev/null || drop
+    trap - HUP INT TERM
+    back
+    go "$g"
   fi
-  e="$e, and the one that was sent does not run there: $(why "$w")"
-  rm -f "$w"
+  drop
   no "$e"
 }
 scela
 "#;
 
-/// What a task of a step runs, before its script.
+/// The command that a task of a step runs; its script follows.
 pub(super) const STEP_COMMAND: [&str; 2] = ["/bin/sh", "-c"];
 
-/// The script for each task of a step. If `sent` is something, that comes before the order in the input.
+/// Returns the script for each task of a step. With `sent`, the program precedes the order in the input.
 pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &str, dead_ms: &str) -> String {
     match program {
-        // Nobody reads what it says to its output.
+        // The mark is empty: nothing reads the output of a task.
         RemoteProgram::Own { path, .. } => {
             let all = if sent.is_some() { "y" } else { "" };
             let named = format!("n=\"${NODE}: \"\n");
-            // There is no second session.
+            // The program must be asked for its version, since no second attempt follows.
             assignments(&[("a", all), ("v", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
         }
         RemoteProgram::Command(command) => format!("exec {command} {}", guard_words(label, dead_ms)),
     }
 }
 
-/// The script for the shell. `mark` begins the lines that it says; `label` and `dead_ms` are the guardian's
-/// words. With `looks`, a program that is there is asked for its version.
-pub(super) fn script(program: &RemoteProgram, looks: bool, mark: &str, label: &str, dead_ms: &str) -> String {
+/// Returns the script for a remote shell. `mark` precedes its words; `label` and `dead_ms` are arguments of the guardian.
+/// With `checks_version`, the script asks a program that is there for its version.
+pub(super) fn script(program: &RemoteProgram, checks_version: bool, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
         RemoteProgram::Own { path, sent } => {
-            let looks = if looks { "y" } else { "" };
-            let variables = assignments(&[("a", ""), ("v", looks), ("n", "")]);
+            let version = if checks_version { "y" } else { "" };
+            let variables = assignments(&[("a", ""), ("v", version), ("n", "")]);
             variables + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
-        // The user's own words, which the shell takes apart.
+        // The user's own command, which the shell splits into words.
         RemoteProgram::Command(command) => {
             format!("{{ echo {mark} here; exec {command} {}; }}\n", guard_words(label, dead_ms))
         }
     }
 }
 
-/// What a program is told to become.
+/// Returns the arguments that make the program a guardian with an agent, quoted for `sh`.
 fn guard_words(label: &str, dead_ms: &str) -> String {
     ["--guard", &agent_id(), label, dead_ms].map(quoted).join(" ")
 }
 
 fn own_script(path: &str, sent: Option<&Sent>, mark: &str, label: &str, dead_ms: &str) -> String {
-    let (name, size) = sent.map(|sent| (sent.name.as_str(), sent.size.to_string())).unwrap_or_default();
+    let (digest, size) = sent.map(|sent| (sent.digest.as_str(), sent.size.to_string())).unwrap_or_default();
+    let owner = program::owner().map(|owner| owner.to_string()).unwrap_or_default();
     let variables = [
         ("p", path),
         ("m", mark),
         ("i", &agent_id()),
-        ("f", name),
+        ("h", digest),
         ("s", &size),
+        ("o", &owner),
         ("c", &MEMFD_CREATE.to_string()),
         ("l", label),
         ("t", dead_ms),
@@ -182,48 +302,58 @@ fn assignments(variables: &[(&str, &str)]) -> String {
     variables.iter().map(|(name, value)| format!("{name}={}\n", quoted(value))).collect()
 }
 
-/// A word for `sh` that stands for itself.
+/// Quotes a word for `sh`.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
+mod traps;
+
+#[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::{Path, PathBuf};
     use std::process::{Command, Output, Stdio};
+
+    use sha2::{Digest, Sha256};
 
     use super::*;
     use crate::bootstrap::program::tests::install;
 
-    const MARK: &str = "0123456789abcdef";
+    pub(super) const MARK: &str = "0123456789abcdef";
 
-    /// Runs the script as a session would, with a directory for the program; what is sent follows when it
-    /// is asked for.
+    /// Runs the script as a remote shell does, with a directory for the program. The file is sent if the script asks
+    /// for it.
     fn run(program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
-        session(true, program, directory, file)
+        remote_shell(true, program, directory, file)
     }
 
-    fn session(looks: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+    fn remote_shell(checks_version: bool, program: &RemoteProgram, directory: &Path, file: &[u8]) -> Output {
+        let mut command = Command::new(COMMAND[0]);
+        command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory);
+        converse(command, &script(program, checks_version, MARK, "a label", "5000"), file, Some("an order"))
+    }
+
+    /// Gives a shell its script, the file if the script asks for it, and an order if there is one.
+    pub(super) fn converse(mut command: Command, script: &str, file: &[u8], order: Option<&str>) -> Output {
         use std::io::{BufRead, BufReader, Read, Write};
-        let mut child = Command::new(COMMAND[0])
-            .args(&COMMAND[1..])
-            .env("XDG_RUNTIME_DIR", directory)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        input.write_all(script(program, looks, MARK, "a label", "5000").as_bytes()).unwrap();
+        input.write_all(script.as_bytes()).unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         let mut said = String::new();
         output.read_line(&mut said).unwrap();
         if said.ends_with("need\n") {
             input.write_all(file).unwrap();
-            output.read_line(&mut said).unwrap();
+            if order.is_some() {
+                output.read_line(&mut said).unwrap();
+            }
         }
         if said.ends_with("here\n") {
-            input.write_all(b"an order").unwrap();
+            // A shell that fails to execute the program ends without reading.
+            let _ = input.write_all(order.unwrap_or_default().as_bytes());
         }
         drop(input);
         output.read_to_string(&mut said).unwrap();
@@ -231,23 +361,38 @@ mod tests {
     }
 
     fn own(path: &Path, file: &[u8]) -> RemoteProgram {
-        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
-        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent) }
+        RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent(file)) }
     }
 
-    /// A program that answers as a scela-run of this version would, or says its words and its input.
+    pub(super) fn sent(file: &[u8]) -> Sent {
+        Sent { digest: program::hex(Sha256::digest(file)), size: file.len() as u64 }
+    }
+
+    /// The path of a stored program below `directory`, for this user.
+    fn stored(directory: &Path, file: &[u8]) -> PathBuf {
+        let name = format!(".scela-{}/scela-run-{}", nix::unistd::getuid(), sent(file).digest);
+        directory.join(name)
+    }
+
+    /// The paths of all files below `directory`, without its own.
+    pub(super) fn files(directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(directory).unwrap().flatten().map(|entry| entry.path());
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+    }
+
+    /// Returns a program that answers as a scela-run of this version, and otherwise prints its arguments and its input.
     fn program() -> String {
         format!("#!/bin/sh\nif test \"$1\" = --agent-id; then echo {}; else echo run \"$@\"; cat; fi\n", agent_id())
     }
 
     #[test]
-    fn the_program_that_is_there_is_run() {
+    fn a_program_that_is_there_is_run() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("it's here");
         install(&path, program().as_bytes());
         let said = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
-        for looks in [false, true] {
-            let output = session(looks, &own(&path, b""), directory.path(), b"");
+        for checks_version in [false, true] {
+            let output = remote_shell(checks_version, &own(&path, b""), directory.path(), b"");
             assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         }
         let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
@@ -256,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_one_is_taken_from_the_input_and_kept() {
+    fn a_missing_program_is_read_from_the_input_and_stored() {
         let directory = tempfile::tempdir().unwrap();
         let ran = format!("here\nrun --guard {} a label 5000\nan order", agent_id());
         for said in [format!("{MARK} need\n{MARK} {ran}"), format!("{MARK} {ran}")] {
@@ -265,13 +410,121 @@ mod tests {
             let output = run(&own, directory.path(), file.as_bytes());
             assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
         }
-        let kept: Vec<_> =
-            std::fs::read_dir(directory.path()).unwrap().flatten().map(|kept| kept.file_name()).collect();
-        assert_eq!(kept, [".scela-test-0"]);
+        assert_eq!(files(directory.path()), [stored(directory.path(), program().as_bytes())]);
     }
 
     #[test]
-    fn what_is_not_sent_has_to_be_there() {
+    fn a_stored_program_is_used_only_if_it_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, other) = (program(), "#!/bin/sh\necho other\n");
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        let need = format!("{MARK} need\n{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+        let here = need.split_once('\n').unwrap().1;
+        let path = stored(directory.path(), file.as_bytes());
+        for (said, spoil) in [(&*need, None), (here, Some(other)), (&need, None), (here, Some("")), (&need, None)] {
+            let output = run(&own, directory.path(), file.as_bytes());
+            assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+            assert_eq!(files(directory.path()), [&*path]);
+            if let Some(spoil) = spoil {
+                install(&path, spoil.as_bytes());
+            }
+        }
+        // Others may write to the file.
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        mode(&path, 0o777);
+        assert_eq!(String::from_utf8_lossy(&run(&own, directory.path(), file.as_bytes()).stdout), need);
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_program_that_is_cut_or_changed_on_its_way_is_refused_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = program();
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        for arrived in [&file[..file.len() - 1], &file.replace("cat;", "tac;")] {
+            let mut command = Command::new(COMMAND[0]);
+            command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory.path());
+            let script = script(&own, false, MARK, "a label", "5000");
+            let output = converse(command, &script, arrived.as_bytes(), None);
+            assert_eq!(output.status.code(), Some(126));
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.ends_with("and the one that was sent did not arrive whole\n"), "{said}");
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn a_program_computes_its_digest_where_there_is_no_sha256sum() {
+        let directory = tempfile::tempdir().unwrap();
+        let tools = directory.path().join("bin");
+        std::fs::create_dir(&tools).unwrap();
+        for tool in ["sh", "cat", "chmod", "head", "id", "ls", "mkdir", "mktemp", "mv", "rm", "rmdir"] {
+            let path = ["/bin", "/usr/bin"].iter().map(|place| Path::new(place).join(tool)).find(|path| path.exists());
+            std::os::unix::fs::symlink(path.unwrap(), tools.join(tool)).unwrap();
+        }
+        let place = directory.path().join("place");
+        std::fs::create_dir(&place).unwrap();
+        // Its digest is only known when it is complete: it reads that from a file.
+        let digest = directory.path().join("digest");
+        let own_digest = format!("test \"$1\" = --agent-digest && exec cat '{}'\n", digest.display());
+        let file = program().replacen('\n', &format!("\n{own_digest}"), 1);
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        let run = |order| {
+            let mut command = Command::new(COMMAND[0]);
+            command.args(&COMMAND[1..]).env("PATH", &tools);
+            command.env("XDG_RUNTIME_DIR", &place);
+            converse(command, &script(&own, true, MARK, "a label", "5000"), file.as_bytes(), order)
+        };
+        std::fs::write(&digest, "another").unwrap();
+        let output = run(None);
+        assert!(String::from_utf8_lossy(&output.stderr).ends_with("did not arrive whole\n"), "{output:?}");
+        std::fs::write(&digest, sent(file.as_bytes()).digest).unwrap();
+        let output = run(Some("an order"));
+        assert!(String::from_utf8_lossy(&output.stdout).ends_with("an order"), "{output:?}");
+        assert_eq!(files(&place), [stored(&place, file.as_bytes())]);
+    }
+
+    /// The agent's working directory is that of the remote shell, not that of the stored program.
+    #[test]
+    fn the_working_directory_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = program().replace("cat;", "pwd; cat;");
+        let own = own(Path::new("/nonexistent/scela-run"), file.as_bytes());
+        for _ in 0..2 {
+            let output = run(&own, directory.path(), file.as_bytes());
+            let here = std::env::current_dir().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.ends_with(&format!(" a label 5000\n{}\nan order", here.display())), "{output:?}");
+        }
+    }
+
+    /// An installation that a group shares: its directory may be writable, its file may not.
+    #[test]
+    fn a_program_that_others_may_write_to_is_not_run() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("scela-run");
+        install(&path, program().as_bytes());
+        let own = RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: None };
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let ran = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+        for shared in [0o755, 0o775, 0o777, 0o1777] {
+            mode(directory.path(), shared);
+            for checks_version in [false, true] {
+                let output = remote_shell(checks_version, &own, directory.path(), b"");
+                assert_eq!(String::from_utf8_lossy(&output.stdout), ran, "{shared:o} {output:?}");
+            }
+        }
+        for writable in [0o775, 0o757] {
+            mode(&path, writable);
+            let output = run(&own, directory.path(), b"");
+            assert_eq!(output.status.code(), Some(126));
+            let said = format!("scela: {} belongs to another user, or others may write to it\n", path.display());
+            assert_eq!(String::from_utf8_lossy(&output.stderr), said);
+        }
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_sent_must_be_there() {
         let directory = tempfile::tempdir().unwrap();
         let own = RemoteProgram::Own { path: "/nonexistent/scela-run".to_owned(), sent: None };
         let output = run(&own, directory.path(), b"");
@@ -281,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_a_step_runs_what_is_there_or_says_why_not() {
+    fn a_task_of_a_step_runs_the_program_or_reports_why_not() {
         let directory = tempfile::tempdir().unwrap();
         let run = |program: &RemoteProgram| {
             let mut command = Command::new(STEP_COMMAND[0]);
@@ -300,13 +553,13 @@ mod tests {
     }
 
     #[test]
-    fn a_task_takes_what_is_sent_to_all_or_skips_it() {
+    fn a_task_reads_the_sent_program_or_skips_it() {
         use std::io::Write;
         let directory = tempfile::tempdir().unwrap();
         let file = program();
         let missing = own(Path::new("/nonexistent/scela-run"), b"");
-        let sent = Sent { name: ".scela-test-0".into(), size: file.len() as u64 };
-        // It takes it, then finds it, and reads its order behind it both times.
+        let sent = sent(file.as_bytes());
+        // The first task stores the program, the second one skips it; both read the order behind it.
         for _ in 0..2 {
             let mut command = Command::new(STEP_COMMAND[0]);
             command.arg(STEP_COMMAND[1]).arg(step_script(&missing, Some(&sent), "a label", "5000"));
@@ -315,24 +568,47 @@ mod tests {
             child.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
             let said = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
             assert!(said.ends_with(&format!(" here\nrun --guard {} a label 5000\nan order", agent_id())), "{said}");
-            assert!(directory.path().join(&sent.name).exists());
+            assert_eq!(files(directory.path()), [stored(directory.path(), file.as_bytes())]);
         }
     }
 
     #[test]
-    fn only_who_looks_asks_the_program_for_its_version() {
+    fn tasks_on_one_host_read_the_program_at_the_same_time() {
+        use std::io::Write;
+        let directory = tempfile::tempdir().unwrap();
+        let file = program();
+        let missing = own(Path::new("/nonexistent/scela-run"), b"");
+        let script = step_script(&missing, Some(&sent(file.as_bytes())), "a label", "5000");
+        let start = || {
+            let mut command = Command::new(STEP_COMMAND[0]);
+            command.arg(STEP_COMMAND[1]).arg(&script).env("XDG_RUNTIME_DIR", directory.path()).env(NODE, "n1");
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut tasks: Vec<_> = (0..8).map(|_| start()).collect();
+        for task in &mut tasks {
+            task.stdin.take().unwrap().write_all(format!("{file}an order").as_bytes()).unwrap();
+        }
+        for task in tasks {
+            let said = String::from_utf8(task.wait_with_output().unwrap().stdout).unwrap();
+            assert!(said.ends_with(&format!(" here\nrun --guard {} a label 5000\nan order", agent_id())), "{said}");
+        }
+        assert_eq!(files(directory.path()), [stored(directory.path(), file.as_bytes())]);
+    }
+
+    #[test]
+    fn the_program_is_asked_for_its_version_only_if_told_so() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, b"#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");
-        let output = session(false, &own(&path, b""), directory.path(), b"");
+        let output = remote_shell(false, &own(&path, b""), directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{MARK} here\n--guard\n"), "{output:?}");
         let file = program();
-        let output = session(true, &own(&path, file.as_bytes()), directory.path(), file.as_bytes());
+        let output = remote_shell(true, &own(&path, file.as_bytes()), directory.path(), file.as_bytes());
         assert!(String::from_utf8_lossy(&output.stdout).starts_with(&format!("{MARK} need\n{MARK} here\n")));
     }
 
     #[test]
-    fn another_version_and_a_broken_one_are_told() {
+    fn another_version_and_a_broken_program_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, b"#!/bin/sh\necho scela-0.0.0-1\n");
@@ -343,5 +619,6 @@ mod tests {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains("is not of this version"), "{said}");
         assert!(said.ends_with("and the one that was sent does not run there: no library\n"), "{said}");
+        assert_eq!(files(directory.path()), [path]);
     }
 }

@@ -1,4 +1,6 @@
-//! One session: from a command to an agent that is there, and what is said until it has joined.
+//! One remote shell: the process of this machine that reaches a node, and the pipes to its other end.
+//!
+//! A forked agent on this machine is handled in the same way: its pipes lead to the agent itself.
 
 use std::cell::RefCell;
 use std::io;
@@ -6,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,49 +17,48 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::decide::deadline::Deadline;
-use super::decide::failure::{StartFailure, StartPhase, judge};
+use super::decide::failure::{StartFailure, StartPhase};
+use super::decide::ssh::judge;
 use super::protocol::{BootCommand, BootOrder, BootReport, HostAt, Method, RemoteProgram};
 use super::shell_channel::Reader;
 use super::starter::END_TIME;
-use super::step::forget_steps;
+use super::step::remove_step_variables;
 use super::{program, script};
-use crate::link::SESSION_OPENER;
-use crate::link::Stream;
+use crate::link::{SSH_CONNECTION, Stream};
 use crate::wire::{encode, framed};
 
-/// Bytes of a session's errors that are kept: the last ones.
+/// How many bytes of standard error are kept: the last ones.
 const ERRORS_KEPT: usize = 4096;
 
-/// A session that was opened.
-pub(super) struct Session {
+/// A remote shell that was opened.
+pub(super) struct Shell {
     input: Sender,
     reader: Reader,
     errors: Option<Errors>,
-    /// What the shell at the other end is to do, where there is one.
+    /// The script for the shell at the other end; `None` for a forked agent.
     script: Option<Script>,
-    /// It has become a program without a look at it, which has not shown yet that it is an agent.
-    pub(super) was_trusted: bool,
+    /// The script became a program without asking for its version, and that has not answered as an agent.
+    pub(super) was_unchecked: bool,
     /// The process here lasts as long as the agent.
     pub(super) lasts: bool,
 }
 
 struct Script {
-    /// What its lines begin with.
+    /// The prefix of the script's own lines.
     mark: String,
     text: String,
-    /// It becomes a program that is there without a look at it.
-    trusts: bool,
+    /// The script becomes a program that is already there without asking for its version.
+    is_unchecked: bool,
 }
 
-/// The last words on a session's standard error, as they come in.
+/// The end of what a remote shell writes to standard error, read as it arrives.
 pub(super) struct Errors {
     kept: Rc<RefCell<Vec<u8>>>,
     reading: JoinHandle<()>,
 }
 
 impl Errors {
-    fn follow(mut from: Receiver) -> Self {
+    fn read(mut from: Receiver) -> Self {
         let kept = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&kept);
         let reading = tokio::task::spawn_local(async move {
@@ -71,15 +73,19 @@ impl Errors {
         Self { kept, reading }
     }
 
-    /// Waits for their end, and forgets all but the last: whoever writes there must not have to wait.
-    pub(super) async fn follow_to_end(&mut self) -> String {
+    /// Reads to the end, so that no process at the other end ever blocks on a full pipe. Returns the last bytes.
+    pub(super) async fn read_to_end(&mut self) -> String {
         let _ = (&mut self.reading).await;
-        String::from_utf8_lossy(&self.kept.borrow()).into_owned()
+        self.text()
     }
 
-    /// All that was said before the end, which is near.
+    /// Returns the last words of a remote shell that has ended. Waits at most [`END_TIME`] for them.
     pub(super) async fn last_words(&mut self) -> String {
         let _ = timeout(END_TIME, &mut self.reading).await;
+        self.text()
+    }
+
+    fn text(&self) -> String {
         String::from_utf8_lossy(&self.kept.borrow()).into_owned()
     }
 }
@@ -90,13 +96,14 @@ impl Drop for Errors {
     }
 }
 
-impl Session {
-    /// Starts the process that opens the session. With `looks`, a program at its other end is asked for its version.
+impl Shell {
+    /// Starts the process that reaches the node. With `checks_version`, the script asks a program that is already
+    /// there for its version.
     pub(super) fn open(
         method: &Method,
         host: Option<&HostAt>,
         order: &BootOrder,
-        looks: bool,
+        checks_version: bool,
     ) -> Result<(Self, Child), StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
         match method {
@@ -107,13 +114,13 @@ impl Session {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
             }
-            // Only whole steps are started: `Starter::start_steps`.
+            // Steps are started as a whole: `Starter::start_steps`.
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
             Method::RemoteShell { words, lasts, program } => {
                 let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
-                let text = script::script(program, looks, &mark, &order.label, &dead_ms);
-                let trusts = !looks && matches!(program, RemoteProgram::Own { .. });
-                let script = Script { mark, text, trusts };
+                let text = script::script(program, checks_version, &mark, &order.label, &dead_ms);
+                let is_unchecked = !checks_version && matches!(program, RemoteProgram::Own { .. });
+                let script = Script { mark, text, is_unchecked };
                 let words = words_for(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
@@ -123,63 +130,57 @@ impl Session {
         }
     }
 
-    fn spawn(
-        mut command: Command,
-        with_errors: bool,
-        script: Option<Script>,
-        lasts: bool,
-    ) -> io::Result<(Self, Child)> {
+    fn spawn(mut command: Command, is_remote: bool, script: Option<Script>, lasts: bool) -> io::Result<(Self, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        if with_errors {
-            // Ctrl-C at the terminal is for the launcher, which tells the agents itself.
+        if is_remote {
+            // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
             command.stderr(Stdio::piped()).process_group(0);
-            // Where this process was reached from says nothing about the other node; a session by other
-            // means than the secure shell would pass it on.
-            command.env_remove(SESSION_OPENER);
-            forget_steps(&mut command);
+            // SSH_CONNECTION describes how this process was reached. A command other than ssh would pass it on to the
+            // other node, where it is wrong.
+            command.env_remove(SSH_CONNECTION);
+            remove_step_variables(&mut command);
         }
         let mut child = command.spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
-        let errors = errors.map(Errors::follow);
-        Ok((Self { input, reader, errors, script, was_trusted: false, lasts }, child))
+        let errors = errors.map(Errors::read);
+        Ok((Self { input, reader, errors, script, was_unchecked: false, lasts }, child))
     }
 
-    /// From the opened session to the agent's first words: its order is given, its program sent if it has
-    /// to be. `None` if the session ends before.
-    pub(super) async fn begin(
+    /// Runs the script, sends the program if the node lacks it, sends the order, and waits for the agent's first
+    /// report. `order` is called when the order is written, since it contains the remaining time. `None` if the remote
+    /// shell ends before.
+    pub(super) async fn first_report(
         &mut self,
-        order: &BootOrder,
-        deadline: &Deadline,
+        limit: Duration,
+        order: impl Fn() -> BootOrder,
     ) -> Result<Option<BootReport>, StartFailure> {
-        let patience = deadline.patience(order.below.is_some());
-        timeout(patience, self.greet(order, deadline)).await.unwrap_or_else(|_| Err(StartFailure::late()))
+        timeout(limit, self.send_order(order)).await.unwrap_or_else(|_| Err(StartFailure::late()))
     }
 
-    async fn greet(&mut self, order: &BootOrder, deadline: &Deadline) -> Result<Option<BootReport>, StartFailure> {
-        let Self { input, reader, script, was_trusted, .. } = self;
-        if let Some(Script { mark, text, trusts }) = script {
-            // Who does not take it says why when it ends.
+    async fn send_order(&mut self, order: impl Fn() -> BootOrder) -> Result<Option<BootReport>, StartFailure> {
+        let Self { input, reader, script, was_unchecked, .. } = self;
+        if let Some(Script { mark, text, is_unchecked }) = script {
+            // A shell that does not read its input says why when it ends.
             let _ = input.write_all(text.as_bytes()).await;
             let Some(word) = reader.word_behind(mark).await? else { return Ok(None) };
-            *was_trusted = *trusts && word == "here";
+            *was_unchecked = *is_unchecked && word == "here";
             if word == "need" && (program::send(input).await.is_err() || reader.word_behind(mark).await?.is_none()) {
                 return Ok(None);
             }
         }
-        if input.write_all(&framed(&encode(&deadline.passed_on(order)))).await.is_err()
-            || !reader.skip_to(&order.marker).await?
-        {
+        let order = order();
+        if input.write_all(&framed(&encode(&order))).await.is_err() || !reader.skip_to(&order.marker).await? {
             return Ok(None);
         }
-        *was_trusted = false;
+        *was_unchecked = false;
         reader.next().await
     }
 
-    /// Waits for a report, or for something to tell.
-    pub(super) async fn next_of(
+    /// Sends commands until the next report. `None` at the end of the channel.
+    pub(super) async fn next_report(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<BootCommand>,
     ) -> Result<Option<BootReport>, StartFailure> {
@@ -188,19 +189,19 @@ impl Session {
                 report = self.reader.next() => return report,
                 Some(command) = commands.recv() => command,
             };
-            // If it does not listen any more, what it says next tells why.
+            // If the agent does not read any more, its last report or the end of the channel says why.
             let _ = self.input.write_all(&framed(&encode(&command))).await;
         }
     }
 
-    /// What links go over, with what has come that way already, and who follows the session's errors.
+    /// Returns the stream for a link, the bytes that were already read from it, and the reader of standard error.
     pub(super) fn into_parts(self) -> (Stream, BytesMut, Option<Errors>) {
-        let (output, said) = self.reader.into_parts();
-        (Stream::pipes(output, self.input), BytesMut::from(&said[..]), self.errors)
+        let (output, unread) = self.reader.into_parts();
+        (Stream::pipes(output, self.input), BytesMut::from(&unread[..]), self.errors)
     }
 
-    /// What a session that is over says by its end: its process's exit code, and its last words.
-    pub(super) async fn ended(&mut self, code: Option<i32>) -> StartFailure {
+    /// Returns why a remote shell ended, by its exit code and its last words.
+    pub(super) async fn end_reason(&mut self, code: Option<i32>) -> StartFailure {
         let Some(errors) = &mut self.errors else {
             let rest = self.reader.rest();
             let words = if rest.is_empty() {
@@ -211,13 +212,13 @@ impl Session {
             return StartFailure::new(StartPhase::Ended, words);
         };
         let said = errors.last_words().await;
-        tracing::debug!(?code, %said, "a session has ended");
+        tracing::debug!(?code, %said, "a remote shell has ended");
         judge(code, &said)
     }
 }
 
-/// The command that a [`Starter`](super::starter::Starter) runs for an agent on `host`, to the byte; none where it
-/// starts one of its own kind on this machine, or many by [one command](super::step::step_words).
+/// Returns the command that a [`Starter`](super::starter::Starter) runs for an agent on `host`, word by word; `None`
+/// for a fork and for [a step](super::step::step_words), which starts many agents.
 pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     match method {
         Method::Fork | Method::Step { .. } => None,
@@ -225,7 +226,7 @@ pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     }
 }
 
-/// The words that open a session to `host`, and what it runs.
+/// Returns the words that open a remote shell to `host`, and what it runs there.
 fn words_for(words: &[String], host: Option<&HostAt>) -> Vec<String> {
     let name = host.map_or(String::new(), |host| match &host.user {
         Some(user) => format!("{user}@{}", host.name),

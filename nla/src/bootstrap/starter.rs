@@ -1,166 +1,139 @@
-//! Starting agents: from the launcher, and from agents that start others.
+//! Starts agents: from the launcher, and from agents that start others.
 //!
-//! A [`Starter`] opens sessions, as many at a time as its window allows, and says what comes of them:
-//! each report of an agent that it has started, or of one below, with the target that it is about.
-//! What it is told for a target goes to the agent there, or to the one on the way. A session's
-//! agent calls back as soon as it is there (`callers`), and what they say to each other goes over that
-//! connection: the session is ended, so that only those are open that have not come to anything yet. Where it
-//! has to last, it is the channel. Where one command starts many agents (`step`), each calls back, too.
-//!
-//! All agents are to be there by one time. Who starts others that start others has to hear of them by then:
-//! so each session, and each who starts agents below, is given a part of what is left (`deadline`).
+//! A [`Starter`] runs the tasks around a [`Schedule`]: it opens remote shells as the schedule says, and passes the
+//! reports of all agents on, each with its target. Commands for a target go to the agent there, or to the agent on the
+//! route to it. An agent calls back as soon as it runs ([`Callbacks`]); the remote shell is then closed, so that only
+//! those are open whose agents have not answered. A remote shell that must last as long as its agent stays the
+//! bootstrap channel. One command may also start many agents ([`Step`]); each of them calls back.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::sleep_until;
 
-use super::attempt::{Beginning, attend};
-use super::callback::Callers;
+use super::attempt;
+use super::callback::Callbacks;
 use super::decide::deadline::Deadline;
-use super::decide::failure::{StartFailure, StartPhase};
+use super::decide::roster::steps;
+use super::decide::schedule::{Schedule, ScheduleAction, ScheduleInput, Task, tasks_below};
 use super::decide::window::Window;
-use super::processes::Children;
-use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method};
-use super::shell::Session;
-use super::shell_links::ShellLinks;
+use super::processes::Processes;
+use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method, TargetReport};
+use super::shell::Shell;
+use super::shell_links::{self, ShellLinks};
 use super::step::Step;
-use crate::core::{AgentId, Subtree};
-use crate::link::Accepted;
-use crate::link::Clock;
-use crate::link::Reach;
+use crate::core::Time;
+use crate::link::{Accepted, Clock, Reach};
 use crate::sys::Ended;
 use crate::wire::TreePosition;
 
-/// The wait before a host that refuses a session is tried again; it doubles each time, up to so many times, and is
-/// spread by as much again.
-const RETRY_TIME: Duration = Duration::from_millis(50);
-const RETRY_DOUBLINGS: u32 = 4;
-
-/// How long the process of a session that is over may take to end, and its last words to come.
+/// How long a process may take to exit once its channel has ended, and how long its last words may take to arrive.
 pub(super) const END_TIME: Duration = Duration::from_secs(1);
 
-/// What becomes of a target.
-pub type TargetReport = (u32, BootReport);
-
-/// A target and what is to be started there.
-#[derive(Clone, Debug)]
-pub(super) struct Task {
-    pub(super) target: u32,
-    pub(super) host: Option<HostAt>,
-    pub(super) reach: Reach,
-    pub(super) below: Option<Below>,
-    pub(super) tries: u32,
-    /// Why it is tried again.
-    pub(super) before: Option<StartFailure>,
-    /// A program that is there is asked for its version.
-    pub(super) looks: bool,
-}
-
-impl Task {
-    /// One that was not tried yet.
-    fn new(target: u32, host: Option<HostAt>, reach: Reach, below: Option<Below>) -> Self {
-        Self { target, host, reach, below, tries: 0, before: None, looks: false }
-    }
-}
-
-/// See the module. Dropping it ends what was not started.
+/// Starts the agents of some targets. Dropping it ends all starts that are under way.
 pub struct Starter {
-    tasks: mpsc::UnboundedSender<Task>,
     shared: Rc<Shared>,
     scheduler: AbortHandle,
 }
 
-/// What all sessions of a starter have in common.
+/// The state that the tasks of a starter share.
 pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,
     pub(super) deadline: Deadline,
-    pub(super) reports: mpsc::UnboundedSender<TargetReport>,
-    /// The way to each target: the channel of the session on the way, by the first target behind it.
-    pub(super) ways: RefCell<BTreeMap<u32, Way>>,
-    pub(super) children: Children,
-    /// Where the agents at the other ends of sessions call, if they do.
-    pub(super) callers: OnceCell<Callers>,
-    /// Where links go over sessions.
-    pub(super) carried: ShellLinks,
-    pub(super) sessions: RefCell<Vec<AbortHandle>>,
+    /// The time since this starter was created: an agent that starts others may not know the session's time yet.
+    clock: Clock,
+    inputs: mpsc::UnboundedSender<ScheduleInput>,
+    reports: mpsc::UnboundedSender<TargetReport>,
+    /// The channels to targets, each by the first target that it leads to.
+    routes: RefCell<BTreeMap<u32, Route>>,
+    pub(super) processes: Processes,
+    /// Where started agents call back, if they do.
+    pub(super) callbacks: OnceCell<Callbacks>,
+    /// The links over remote shells, if there are any.
+    pub(super) links: ShellLinks,
+    tasks: RefCell<Vec<AbortHandle>>,
 }
 
-pub(super) struct Way {
-    pub(super) commands: mpsc::UnboundedSender<BootCommand>,
-    /// The targets behind it: this many from its own on.
-    pub(super) targets: u32,
+/// The channel to an agent, and the targets behind it.
+struct Route {
+    commands: mpsc::UnboundedSender<BootCommand>,
+    /// How many targets it leads to, its own among them.
+    targets: u32,
 }
 
 impl Starter {
-    /// Starts nothing yet. `order` is the same for all agents but for the target; `batch` fixes how many
-    /// sessions are opened at a time; after `patience` all agents are there, or have failed. Reports are bounded by
-    /// the number of targets.
+    /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `batch`
+    /// fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed. Reports are
+    /// bounded by the number of targets.
     pub fn new(
         order: BootOrder,
         method: Method,
         batch: Option<u32>,
-        patience: Duration,
+        timeout: Duration,
         reports: mpsc::UnboundedSender<TargetReport>,
     ) -> Self {
         let window = match method {
-            // Nothing is gained by waiting.
+            // A fork never waits for another host.
             Method::Fork => Window::new(Some(u32::MAX)),
             Method::RemoteShell { .. } | Method::Step { .. } => Window::new(batch),
         };
+        // Bounded by the number of targets: each is in it once at a time.
+        let (inputs, incoming) = mpsc::unbounded_channel();
+        let clock = Clock::start();
+        let deadline = Deadline::after(clock.now(), timeout);
+        let schedule = Schedule::new(window, deadline, order.marker);
         let shared = Rc::new(Shared {
             order,
             method,
-            deadline: Deadline::after(patience),
+            deadline,
+            clock,
+            inputs,
             reports,
-            ways: RefCell::default(),
-            children: Children::default(),
-            callers: OnceCell::new(),
-            carried: ShellLinks::default(),
-            sessions: RefCell::default(),
+            routes: RefCell::default(),
+            processes: Processes::default(),
+            callbacks: OnceCell::new(),
+            links: ShellLinks::default(),
+            tasks: RefCell::default(),
         });
-        // Bounded by the number of targets.
-        let (tasks, incoming) = mpsc::unbounded_channel();
-        let scheduler = tokio::task::spawn_local(schedule(Rc::clone(&shared), window, incoming, tasks.downgrade()));
-        Self { tasks, shared, scheduler: scheduler.abort_handle() }
+        let scheduler = tokio::task::spawn_local(run_schedule(Rc::clone(&shared), schedule, incoming));
+        Self { shared, scheduler: scheduler.abort_handle() }
     }
 
-    /// Starts the agents at all targets below that `order` names, as who got that order; none if it names none.
+    /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.
     pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), below.batch, below.patience, reports);
+        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, reports);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
 
-    /// Starts an agent at a target of this host, without one of this machine, to be reached from there.
+    /// Starts an agent at a target on `host`, or on this machine. It must be reachable from `reach`.
     pub fn start(&self, target: u32, host: Option<HostAt>, reach: Reach) {
-        self.push(Task::new(target, host, reach, None));
+        self.shared.schedule(ScheduleInput::Start(Task::new(target, host, reach, None)));
     }
 
-    /// Starts agents at all targets of `below`: the nearest ones from here, which start the others. They find
-    /// this process at `own` addresses, the likeliest first; where none are given, at those that it knows itself.
+    /// Starts agents at all targets of `below`: the children of `here` from this process, the others from there. They
+    /// call back at the `own` addresses, the likeliest first; without any, at those that this process finds itself.
     pub fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
-        let near = tasks_below(here, below, self.shared.order.reach);
+        let children = tasks_below(here, below, self.shared.order.reach);
         let lasts = !matches!(self.shared.method, Method::RemoteShell { lasts: false, .. });
-        if lasts || self.shared.carries_links() {
-            return near.into_iter().for_each(|task| self.push(task));
+        if lasts || self.shared.has_shell_links() {
+            return children.into_iter().for_each(|task| self.shared.schedule(ScheduleInput::Start(task)));
         }
         let targets = here + 1..=here + below.hosts.len() as u32;
-        let (shared, tasks) = (Rc::clone(&self.shared), self.tasks.clone());
+        let shared = Rc::clone(&self.shared);
         self.shared.spawn(async move {
-            match Callers::open(&shared, targets.clone(), &own).await {
-                Ok(callers) => {
-                    let _ = shared.callers.set(callers);
-                    near.into_iter().for_each(|task| drop(tasks.send(task)));
+            match Callbacks::listen(&shared, targets.clone(), &own).await {
+                Ok(callbacks) => {
+                    let _ = shared.callbacks.set(callbacks);
+                    children.into_iter().for_each(|task| shared.schedule(ScheduleInput::Start(task)));
                 }
                 Err(failure) => {
                     targets.for_each(|target| shared.report(target, BootReport::NotStarted(failure.clone())));
@@ -169,255 +142,152 @@ impl Starter {
         });
     }
 
-    /// Starts agents at all of `hosts`, the targets from 1 on, by steps: one, unless a host is there several
-    /// times. They find this process at `own` addresses, the likeliest first; `fold` makes a list of hosts of
-    /// their names. For [`Method::Step`] only.
+    /// Starts agents on all of `hosts`, the targets from 1 on, by steps of a resource manager: one step, unless a host
+    /// is listed several times. They call back at the `own` addresses, the likeliest first. `fold` writes names of
+    /// hosts as a host list. For [`Method::Step`] only.
     pub fn start_steps(&self, hosts: &[HostAt], own: &[IpAddr], fold: fn(&[&str]) -> String) {
-        let mut steps: Vec<BTreeMap<String, u32>> = Vec::new();
-        for (target, host) in (1..).zip(hosts) {
-            match steps.iter_mut().find(|step| !step.contains_key(&host.name)) {
-                Some(step) => drop(step.insert(host.name.clone(), target)),
-                None => steps.push(BTreeMap::from([(host.name.clone(), target)])),
-            }
-        }
-        for targets in steps {
+        for targets in steps(hosts) {
             let step = Step { shared: Rc::clone(&self.shared), own: own.to_vec(), fold };
-            self.shared.spawn(step.attend(targets));
+            self.shared.spawn(step.run(targets));
         }
     }
 
-    /// Tells something to the agent at a target, through those on the way.
+    /// Sends a command to the agent at a target, through the agents on the route to it.
     pub fn tell(&self, target: u32, command: BootCommand) {
-        let ways = self.shared.ways.borrow();
-        if let Some((first, way)) = ways.range(..=target).next_back()
-            && target - first < way.targets
+        let routes = self.shared.routes.borrow();
+        if let Some((first, route)) = routes.range(..=target).next_back()
+            && target - first < route.targets
         {
             let command = if *first == target { command } else { BootCommand::Below(target, Box::new(command)) };
-            // Who is gone is reported as that.
-            let _ = way.commands.send(command);
+            // The loss of the agent is reported by the task that reads its channel.
+            let _ = route.commands.send(command);
         }
     }
 
-    /// Where links go over sessions: those that come about go to `joined`. To be called before
-    /// [`admit`](Self::admit), with the session's time.
+    /// Sends the links over remote shells to `joined`. `clock` is the session's. To be called before
+    /// [`admit`](Self::admit).
     pub fn take_links(&self, clock: Clock, joined: mpsc::Sender<Accepted>) {
-        self.shared.carried.take_links(clock, joined);
+        self.shared.links.take_links(clock, joined);
     }
 
-    /// Tells the agent at a target, which was started from here, to join with this process as its parent, over its
-    /// session.
-    pub fn admit(&self, target: u32, place: TreePosition) {
-        self.shared.carried.expect(target, place.agent);
-        self.shared.spawn(super::shell_links::wait_for(Rc::clone(&self.shared), target));
-        self.tell(target, BootCommand::Join { place, parent: Vec::new(), opener_port: None });
+    /// Tells the agent at a target, which was started from here, to join over its remote shell with this process as
+    /// its parent.
+    pub fn admit(&self, target: u32, position: TreePosition) {
+        self.shared.links.pending.borrow_mut().expect(self.shared.now(), target, position.agent);
+        self.shared.spawn(shell_links::time_out(Rc::clone(&self.shared), target));
+        self.tell(target, BootCommand::Join { place: position, parent: Vec::new(), opener_port: None });
     }
 
-    /// The processes of sessions that have not been seen to end.
+    /// Returns the pids of started processes that have not been reaped.
     pub fn processes(&self) -> BTreeSet<u32> {
-        self.shared.children.pids()
+        self.shared.processes.pids()
     }
 
-    /// Who waits for all children of this process has waited for this one. False if it has not been started here.
+    /// Notes that the process with this pid was reaped elsewhere (`waitid(P_ALL)`). Returns whether it was started
+    /// here.
     pub fn note_ended(&self, pid: u32, ended: Ended) -> bool {
-        self.shared.children.note_ended(pid, ended)
+        self.shared.processes.note_ended(pid, ended)
     }
 
-    fn push(&self, task: Task) {
-        // The scheduler lives as long as this.
-        let _ = self.tasks.send(task);
-    }
-
-    /// Ends all sessions that are not over, and waits for the guardians that were started here, for at
-    /// most `patience`; those that are left are told to end what they guard, and waited for once more.
-    /// Returns how many did not.
-    pub async fn wait(&mut self, patience: Duration) -> usize {
-        self.scheduler.abort();
-        // An agent that has not joined ends when its channel does.
-        self.shared.sessions.borrow_mut().drain(..).for_each(|session| session.abort());
-        let children = &self.shared.children;
-        // One that carries a link ends by itself, when all at its other end has.
-        if self.shared.carries_links() {
-            children.wait(END_TIME.min(patience)).await;
+    /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
+    /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
+    pub async fn wait(&mut self, timeout: Duration) -> usize {
+        self.stop();
+        let processes = &self.shared.processes;
+        // A remote shell that carries a link exits by itself, after all processes at its other end.
+        if self.shared.has_shell_links() {
+            processes.wait(END_TIME.min(timeout)).await;
         }
-        children.end_sessions();
-        match children.wait(patience).await {
+        processes.end_shells();
+        match processes.wait(timeout).await {
             0 => 0,
             _ => {
-                children.end_all();
-                children.wait(patience).await
+                processes.end_all();
+                processes.wait(timeout).await
             }
         }
+    }
+
+    /// Aborts all tasks. An agent that has not joined exits when its channel ends.
+    fn stop(&self) {
+        self.scheduler.abort();
+        self.shared.tasks.borrow_mut().drain(..).for_each(|task| task.abort());
     }
 }
 
 impl Drop for Starter {
     fn drop(&mut self) {
-        self.scheduler.abort();
-        self.shared.sessions.borrow_mut().drain(..).for_each(|session| session.abort());
-        self.shared.children.end_sessions();
+        self.stop();
+        self.shared.processes.end_shells();
     }
 }
 
-/// The nearest targets below `here`, each with what is below it.
-fn tasks_below(here: u32, below: &Below, reach: Reach) -> Vec<Task> {
-    let Some(subtree) = Subtree::whole(below.targets, below.fanout).of(AgentId(here)) else { return Vec::new() };
-    let host = |target: u32| below.hosts.get((target - here - 1) as usize).cloned();
-    subtree
-        .children()
-        .map(|child| {
-            let target = child.head().0;
-            let hosts: Vec<HostAt> = (target + 1..target + child.size()).filter_map(host).collect();
-            let below = (!hosts.is_empty()).then(|| Below { hosts, ..below.clone() });
-            Task::new(target, host(target), reach, below)
-        })
-        .collect()
-}
-
-/// Opens sessions as the window allows.
-async fn schedule(
-    shared: Rc<Shared>,
-    mut window: Window,
-    mut incoming: mpsc::UnboundedReceiver<Task>,
-    again: mpsc::WeakUnboundedSender<Task>,
-) {
-    // Bounded by the window.
-    let (ended, mut endings) = mpsc::unbounded_channel();
-    let mut waiting = VecDeque::new();
+/// Carries out what the schedule decides.
+async fn run_schedule(shared: Rc<Shared>, mut schedule: Schedule, mut inputs: mpsc::UnboundedReceiver<ScheduleInput>) {
+    let (mut actions, mut wake_at) = (Vec::new(), Time::ZERO);
+    let mut wakes = false;
     loop {
-        while !waiting.is_empty() && window.open() {
-            let Some(task) = waiting.pop_front() else { break };
-            if shared.deadline.is_over() {
-                window.on_failure(false);
-                give_up(&shared, task, StartFailure::late(), &again);
-                continue;
+        let input = tokio::select! {
+            Some(input) = inputs.recv() => input,
+            () = sleep_until(shared.clock.instant(wake_at)), if wakes => ScheduleInput::Timeout,
+        };
+        if let ScheduleInput::Failed(task, failure) = &input {
+            tracing::debug!(target = task.target, ?failure, limit = schedule.limit(), "an agent was not started");
+        }
+        schedule.handle(shared.now(), input, &mut actions);
+        wakes = false;
+        for action in actions.drain(..) {
+            match action {
+                ScheduleAction::Open(task) => shared.spawn(attempt::run(Rc::clone(&shared), *task)),
+                ScheduleAction::GiveUp(target, failure) => shared.report(target, BootReport::NotStarted(failure)),
+                ScheduleAction::WakeAt(at) => (wake_at, wakes) = (at, true),
             }
-            shared.spawn(attend(Rc::clone(&shared), task, ended.clone()));
-        }
-        tokio::select! {
-            task = incoming.recv() => match task {
-                Some(task) => waiting.push_back(task),
-                None => return,
-            },
-            Some(ending) = endings.recv() => match ending {
-                Beginning::Well(took) => window.on_success(took),
-                Beginning::Badly(task, failure) => {
-                    let retries = failure.phase.retries();
-                    window.on_failure(retries > 0);
-                    tracing::debug!(target = task.target, ?failure, limit = window.limit(), "a session has failed");
-                    let wait = retry_time(&task, &shared.order);
-                    // There may only be so many at a time: each has to wait for its turn.
-                    let is_alone = window.under_way() == 0;
-                    let again_later = retries > 0 && (task.tries < retries || !is_alone);
-                    if again_later && shared.deadline.allows(wait) {
-                        retry(*task, failure, wait, again.clone());
-                    } else {
-                        give_up(&shared, *task, failure, &again);
-                    }
-                }
-            },
         }
     }
-}
-
-/// How long to wait before a host that has refused is tried again: not the same for all.
-fn retry_time(task: &Task, order: &BootOrder) -> Duration {
-    let mut hasher = DefaultHasher::new();
-    (order.marker, task.target, task.tries).hash(&mut hasher);
-    let least = RETRY_TIME * 2_u32.pow(task.tries.min(RETRY_DOUBLINGS));
-    least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
-}
-
-fn retry(task: Task, failure: StartFailure, wait: Duration, again: mpsc::WeakUnboundedSender<Task>) {
-    tokio::task::spawn_local(async move {
-        sleep(wait).await;
-        if let Some(tasks) = again.upgrade() {
-            let _ = tasks.send(Task { tries: task.tries + 1, before: Some(failure), ..task });
-        }
-    });
-}
-
-/// A target gets no agent; what it was to start is started from here.
-fn give_up(shared: &Shared, task: Task, last: StartFailure, again: &mpsc::WeakUnboundedSender<Task>) {
-    let failure = reason(task.before, last);
-    if let (Some(below), Some(tasks)) = (&task.below, again.upgrade()) {
-        for orphan in tasks_below(task.target, below, task.reach) {
-            let _ = tasks.send(orphan);
-        }
-    }
-    let _ = shared.reports.send((task.target, BootReport::NotStarted(failure)));
-}
-
-/// What is told of a host that was tried again: that the last try had too little time is not why it has failed.
-fn reason(before: Option<StartFailure>, last: StartFailure) -> StartFailure {
-    before.filter(|_| last.phase == StartPhase::Answer).unwrap_or(last)
 }
 
 impl Shared {
-    /// Runs something that ends with the starter.
-    pub(super) fn spawn(&self, what: impl Future<Output = ()> + 'static) {
-        let running = tokio::task::spawn_local(what);
-        self.sessions.borrow_mut().push(running.abort_handle());
+    /// Runs a task that ends with the starter.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        let running = tokio::task::spawn_local(task);
+        self.tasks.borrow_mut().push(running.abort_handle());
     }
 
-    pub(super) fn carries_links(&self) -> bool {
+    pub(super) fn schedule(&self, input: ScheduleInput) {
+        // The scheduler receives as long as any task of this starter runs.
+        let _ = self.inputs.send(input);
+    }
+
+    /// Returns the time since the starter was created.
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(super) fn has_shell_links(&self) -> bool {
         self.order.links == Links::RemoteShells
     }
 
     pub(super) fn report(&self, target: u32, report: BootReport) {
         if let BootReport::NotStarted(_) = report {
-            self.carried.settle(target);
+            self.links.pending.borrow_mut().settle(self.now(), target);
         }
-        // Nobody listens when the session is over.
+        // At the end of the session nothing receives reports any more.
         let _ = self.reports.send((target, report));
     }
 
-    /// Closes the descriptors of a session. Its process is ended too, unless an agent needs it.
-    pub(super) fn close(&self, session: Session, pid: u32, is_over: bool) {
-        if self.method != Method::Fork && (is_over || !session.lasts) {
-            self.children.end(pid);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn below(targets: u32, fanout: u32, hosts: std::ops::Range<u32>) -> Below {
-        Below {
-            targets,
-            fanout,
-            hosts: hosts.map(|host| HostAt { name: format!("n{host}"), user: None }).collect(),
-            method: Method::Fork,
-            batch: None,
-            patience: Duration::from_secs(1),
-        }
+    /// Makes the channel to `target` the route to it and to the `below` targets behind it. Returns the commands that
+    /// are to be sent over the channel.
+    pub(super) fn add_route(&self, target: u32, below: u32) -> mpsc::UnboundedReceiver<BootCommand> {
+        // Bounded by the targets behind this one: each is sent one command.
+        let (commands, incoming) = mpsc::unbounded_channel();
+        self.routes.borrow_mut().insert(target, Route { commands, targets: 1 + below });
+        incoming
     }
 
-    #[test]
-    fn a_host_that_has_refused_did_so_whatever_its_last_try_came_to() {
-        let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
-        let busy = StartFailure::new(StartPhase::Busy, "not now");
-        assert_eq!(reason(None, StartFailure::late()), StartFailure::late());
-        assert_eq!(reason(Some(refused.clone()), StartFailure::late()), refused);
-        assert_eq!(reason(Some(refused), busy.clone()), busy);
-    }
-
-    #[test]
-    fn each_station_is_started_once_from_the_one_above() {
-        fn walk(here: u32, below: &Below, seen: &mut Vec<u32>) {
-            for task in tasks_below(here, below, Reach::Here) {
-                assert_eq!(task.host.unwrap().name, format!("n{}", task.target));
-                seen.push(task.target);
-                task.below.iter().for_each(|below| walk(task.target, below, seen));
-            }
-        }
-        for targets in [1, 2, 7, 32, 100] {
-            for fanout in [2, 3, 8, 200] {
-                let mut seen = Vec::new();
-                walk(0, &below(targets, fanout, 1..targets + 1), &mut seen);
-                assert_eq!(seen, (1..=targets).collect::<Vec<_>>());
-            }
+    /// Closes the descriptors of a remote shell. Ends its process as well, unless an agent needs it.
+    pub(super) fn close(&self, shell: Shell, pid: u32, is_over: bool) {
+        if self.method != Method::Fork && (is_over || !shell.lasts) {
+            self.processes.end(pid);
         }
     }
 }

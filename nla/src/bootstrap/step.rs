@@ -1,17 +1,13 @@
-//! A step: one command of a resource manager that starts agents at many targets, each a task on a node.
+//! A step: one command of a resource manager that starts a task, and so an agent, on each of many nodes.
 //!
-//! The command's input goes to all tasks alike, and what they write comes back mingled. So all get the same
-//! order, connect to the port that it names, and say there on which node they are: that connection, whose
-//! ends have proved that they know the session's key, is the agent's bootstrap channel.
+//! All tasks read the same standard input, and their output is mixed. So all get the same order, connect to the port
+//! that it names, and report there which node they are on. That connection is the agent's bootstrap channel. The
+//! [`Roster`] decides what became of the tasks. The command lasts as long as the agents and exits with the last one.
 //!
-//! A manager that cannot reach a node may take the step down on all others. So nothing is said of any target
-//! before it is settled for all of them; and if it comes to that, the step is started again without those
-//! nodes. The command lasts as long as the agents and ends with the last of them.
-//!
-//! The program is not sent at first: it would go to each node through the one command. Where it is not, a second
-//! step, of those nodes only, takes it in.
+//! The first step does not send the program, since it would go to every node through the one command. A second step
+//! sends it, to the nodes that lack it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -24,125 +20,103 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::attempt::{Channel, converse};
-use super::callback::{Member, Port};
+use super::callback::{CallbackChannel, CallbackListener};
 use super::decide::failure::{StartFailure, StartPhase};
-use super::decide::slurm::{is_in_list, judge_step, step_word};
-use super::processes::Children;
+use super::decide::roster::{Roster, RosterInput, StepOutcome, StepTargets};
+use super::processes::Processes;
 use super::protocol::{BootOrder, BootReport, Method, RemoteProgram, Sent};
 use super::starter::{END_TIME, Shared};
 use super::{program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
-use crate::link::listener as reach;
-use crate::link::{Accepted, HandshakeError};
+use crate::link::{Accepted, HandshakeError, SSH_CONNECTION};
 use crate::wire::{encode, framed};
 
-/// Lines of the command's errors that are kept: the last ones.
-const LINES_KEPT: usize = 32;
-/// How long a task that has ended may take to have said why.
-const LAST_WORDS_TIME: Duration = Duration::from_millis(300);
 /// Bound of the queues between tasks.
 const QUEUE: usize = 64;
 
-/// What all steps of a starter have in common.
+/// The parameters that all steps of a starter share.
 pub(super) struct Step {
     pub(super) shared: Rc<Shared>,
-    /// Where the tasks find this process.
+    /// The addresses where the tasks find this process.
     pub(super) own: Vec<IpAddr>,
+    /// Writes names of hosts as a host list.
     pub(super) fold: fn(&[&str]) -> String,
 }
 
-/// A step under way. Dropping it ends the command, unless its agents are there.
+/// A step under way. Dropping it ends the command, unless its agents are needed.
 struct Running<'a> {
-    children: &'a Children,
+    processes: &'a Processes,
     pid: u32,
     is_needed: bool,
-    /// What the command writes to its standard error.
+    /// The lines that the command writes to standard error.
     lines: mpsc::Receiver<String>,
-    /// Where its tasks call. Who comes when it is closed finds nobody, and leaves.
-    port: Port,
-}
-
-impl Running<'_> {
-    /// Lets nobody in any more: the port is free for another step.
-    async fn close(mut self) {
-        self.port.close().await;
-    }
+    /// Where its tasks connect. A task that connects after it is closed exits.
+    listener: CallbackListener,
+    /// The agents that have reported, by node, with their first reports.
+    agents: BTreeMap<String, (CallbackChannel, BootReport)>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.is_needed {
-            self.children.end(self.pid);
+            self.processes.end(self.pid);
         }
     }
 }
 
 impl Step {
     /// Starts agents on these nodes, each at its target.
-    pub(super) async fn attend(self, targets: BTreeMap<String, u32>) {
-        let without = self.start_all(targets, None).await;
-        if without.is_empty() {
+    pub(super) async fn run(self, targets: StepTargets) {
+        let without_program = self.start_all(targets, None).await;
+        if without_program.is_empty() {
             return;
         }
         match program::own_program() {
-            Ok(sent) => drop(self.start_all(without, Some(sent)).await),
+            Ok(sent) => drop(self.start_all(without_program, Some(sent)).await),
             Err(error) => {
                 let words = format!("the program is not there, and cannot be read here: {error}");
                 let failure = StartFailure::new(StartPhase::Program, words);
-                without.values().for_each(|target| self.fail(*target, failure.clone()));
+                without_program.values().for_each(|target| self.fail(*target, failure.clone()));
             }
         }
     }
 
-    /// The same, with the program in front of the order where one is given. Those are left where only the
-    /// program was missing.
-    async fn start_all(&self, mut targets: BTreeMap<String, u32>, sent: Option<Sent>) -> BTreeMap<String, u32> {
-        let may_send = sent.is_none() && self.is_own();
-        let mut without = BTreeMap::new();
-        // Each time there are fewer.
+    /// Starts steps until each target has an agent or has failed. With `sent`, the program precedes the order. Returns
+    /// the nodes that only lack the program.
+    async fn start_all(&self, mut targets: StepTargets, sent: Option<Sent>) -> StepTargets {
+        let may_send = sent.is_none() && self.runs_own_program();
+        let mut without_program = StepTargets::new();
         while !targets.is_empty() {
-            let mut roster = Roster::of(&targets);
             let mut running = match self.start(&targets, sent.as_ref()).await {
                 Ok(running) => running,
                 Err(failure) => {
                     targets.values().for_each(|target| self.fail(*target, failure.clone()));
-                    return without;
+                    break;
                 }
             };
-            roster.gather(&self.shared, &mut running).await;
-            let Roster { present, failures, is_taken_down, .. } = roster;
-            let again = is_taken_down && !failures.is_empty();
-            running.is_needed = !again && !present.is_empty();
-            for (node, failure) in failures {
-                match targets.remove(&node) {
-                    Some(target) if may_send && failure.phase == StartPhase::Program => {
-                        without.insert(node, target);
-                    }
-                    Some(target) => self.fail(target, failure),
-                    None => {}
-                }
-            }
-            running.close().await;
-            if again {
-                continue;
-            }
-            for (node, (member, report)) in present {
-                let Some(target) = targets.remove(&node) else { continue };
+            let outcome = self.follow(targets, &mut running).await.conclude(may_send);
+            let StepOutcome { started, failed, without_program: without, restart } = outcome;
+            running.is_needed = !started.is_empty();
+            failed.into_iter().for_each(|(target, failure)| self.fail(target, failure));
+            without_program.extend(without);
+            running.listener.close().await;
+            for (node, target) in started {
+                let Some((channel, report)) = running.agents.remove(&node) else { continue };
                 let shared = Rc::clone(&self.shared);
                 self.shared.spawn(async move {
-                    converse(&shared, target, 0, report, &mut Channel::Member(member)).await;
+                    converse(&shared, target, 0, report, &mut Channel::Callback(channel)).await;
                 });
             }
-            return without;
+            targets = restart;
         }
-        without
+        without_program
     }
 
-    /// Whether it is this program that each task is to run, and not a command of the user's.
-    fn is_own(&self) -> bool {
+    /// Returns whether the tasks run this program, and not a command of the user's.
+    fn runs_own_program(&self) -> bool {
         matches!(&self.shared.method, Method::Step { program: RemoteProgram::Own { .. }, .. })
     }
 
@@ -150,187 +124,119 @@ impl Step {
         self.shared.report(target, BootReport::NotStarted(failure));
     }
 
-    /// Starts the command and gives it the order for all.
-    async fn start(&self, targets: &BTreeMap<String, u32>, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
+    /// Starts the command and writes the order for all tasks to its standard input.
+    async fn start(&self, targets: &StepTargets, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
         let shared = &self.shared;
         let Method::Step { words, program } = &shared.method else {
             return Err(StartFailure::new(StartPhase::Command, "there is no command that starts a step"));
         };
         let nodes: Vec<&str> = targets.keys().map(String::as_str).collect();
         let tasks = 1..=nodes.len() as u32;
-        let port = Port::open(&shared.order, tasks, &self.own).await?;
-        let order = BootOrder { target: 0, callback: port.addresses.clone(), ..shared.order.clone() };
+        let listener = CallbackListener::open(&shared.order, tasks, &self.own).await?;
+        let order = BootOrder { target: 0, callback: listener.addresses.clone(), ..shared.order.clone() };
 
         let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
         let mut words = step_words(words, &(self.fold)(&nodes), nodes.len());
         words.push(script);
         tracing::debug!(?words, "a step is started");
-        let (pid, mut input, lines) = spawn(&words, &shared.children)
+        let (pid, mut input, lines) = self
+            .spawn(&words)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
 
         let is_sent = sent.is_some();
         shared.spawn(async move {
-            // Who does not take it ends, and says why. Nothing follows: the input ends here.
+            // A command that does not read its input exits, and says why. The input ends after the order.
             if is_sent && program::send(&mut input).await.is_err() {
                 return;
             }
             let _ = input.write_all(&framed(&encode(&order))).await;
         });
-        Ok(Running { children: &shared.children, pid, is_needed: false, lines, port })
+        let agents = BTreeMap::new();
+        Ok(Running { processes: &shared.processes, pid, is_needed: false, lines, listener, agents })
+    }
+
+    /// Tells the roster what happens to a step until all its targets are settled.
+    async fn follow(&self, targets: StepTargets, running: &mut Running<'_>) -> Roster {
+        let shared = &self.shared;
+        let deadline = shared.now() + shared.deadline.timeout(shared.now(), false);
+        let mut roster = Roster::new(targets, deadline);
+        let (introduced, mut introductions) = mpsc::channel(QUEUE);
+        let mut ended = pin!(running.processes.exit_code(running.pid, Duration::MAX));
+        while !roster.is_settled() {
+            let input = tokio::select! {
+                Some(accepted) = running.listener.arrivals.recv() => {
+                    shared.spawn(introduce(accepted, introduced.clone()));
+                    continue;
+                }
+                Some((node, channel, report)) = introductions.recv() => {
+                    running.agents.insert(node.clone(), (channel, report));
+                    RosterInput::Reported(node)
+                }
+                Some(line) = running.lines.recv() => RosterInput::Line(line),
+                code = &mut ended => {
+                    // The last lines may arrive after the exit.
+                    while let Ok(Some(line)) = timeout(END_TIME, running.lines.recv()).await {
+                        roster.handle(shared.now(), RosterInput::Line(line));
+                    }
+                    RosterInput::CommandEnded(code)
+                }
+                () = sleep(roster.wake_at().saturating_sub(shared.now())) => RosterInput::Timeout,
+            };
+            roster.handle(shared.now(), input);
+        }
+        roster
+    }
+
+    /// Starts the command. Returns its pid, its input, and the lines that it writes to standard error.
+    fn spawn(&self, words: &[String]) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
+        command.process_group(0);
+        // All tasks inherit this environment.
+        command.env_remove(SSH_CONNECTION);
+        remove_step_variables(&mut command);
+        let mut child = command.spawn()?;
+        let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
+        let pid = child.id();
+        self.shared.processes.add(child, true);
+        let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
+        let errors = Receiver::from_owned_fd(OwnedFd::from(pipes.1))?;
+        let (line, lines) = mpsc::channel(QUEUE);
+        tokio::task::spawn_local(read_lines(errors, line));
+        Ok((pid, input, lines))
     }
 }
 
-/// The command that starts a step on these hosts, without its last word: a script.
+/// Returns the command that starts a step on these hosts, without its last word, the script.
 pub fn step_words(words: &[String], hosts: &str, count: usize) -> Vec<String> {
     let words = words.iter().map(|word| word.replace("{hosts}", hosts).replace("{nodes}", &count.to_string()));
     words.chain(script::STEP_COMMAND.map(str::to_owned)).collect()
 }
 
-/// What has become of a step's tasks.
-struct Roster<'a> {
-    targets: &'a BTreeMap<String, u32>,
-    /// Agents that are there, by node, and what they have said.
-    present: BTreeMap<String, (Member, BootReport)>,
-    failures: BTreeMap<String, StartFailure>,
-    /// Tasks that have ended. Why may be known better in a moment.
-    ends: BTreeMap<String, StartFailure>,
-    /// The command's last lines.
-    said: VecDeque<String>,
-    /// The manager ends all tasks because of those nodes that have failed.
-    is_taken_down: bool,
-}
-
-impl<'a> Roster<'a> {
-    fn of(targets: &'a BTreeMap<String, u32>) -> Self {
-        Self {
-            targets,
-            present: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            said: VecDeque::new(),
-            is_taken_down: false,
-        }
-    }
-
-    /// Waits until each target has an agent or has failed; or until the command has ended, or it is too
-    /// late, and so they have. But if the step is taken down, only those have failed that it is because of.
-    async fn gather(&mut self, shared: &Shared, running: &mut Running<'_>) {
-        let deadline = Instant::now() + shared.deadline.patience(false);
-        let mut words_until = deadline;
-        let (introduced, mut introductions) = mpsc::channel(QUEUE);
-        let mut ended = pin!(running.children.exit_code(running.pid, Duration::MAX));
-        let code = loop {
-            if !self.is_taken_down && self.present.len() + self.failures.len() == self.targets.len() {
-                return;
-            }
-            tokio::select! {
-                Some(accepted) = running.port.arrivals.recv() => shared.spawn(introduce(accepted, introduced.clone())),
-                Some((node, member, report)) = introductions.recv() => {
-                    if self.targets.contains_key(&node) && !self.failures.contains_key(&node) {
-                        self.present.insert(node, (member, report));
-                    }
-                }
-                Some(line) = running.lines.recv() => {
-                    self.take(line);
-                    if !self.ends.is_empty() {
-                        words_until = words_until.min(Instant::now() + LAST_WORDS_TIME);
-                    }
-                }
-                code = &mut ended => break code,
-                () = sleep_until(words_until), if words_until < deadline => {
-                    self.count_ends();
-                    words_until = deadline;
-                }
-                () = sleep_until(deadline) => {
-                    self.is_taken_down = false;
-                    return self.fail_rest(&StartFailure { phase: StartPhase::Step, ..StartFailure::late() });
-                }
-            }
-        };
-        // What it said last may still be on its way.
-        while let Ok(Some(line)) = timeout(END_TIME, running.lines.recv()).await {
-            self.take(line);
-        }
-        self.count_ends();
-        if !self.is_taken_down || self.failures.is_empty() {
-            let failure = judge_step(code, self.said.make_contiguous());
-            self.fail_rest(&failure);
-        }
-    }
-
-    /// Takes a line of the command's errors.
-    fn take(&mut self, line: String) {
-        if let Some(word) = step_word(&line) {
-            self.is_taken_down |= word.is_fatal;
-            let into = if word.is_end { &mut self.ends } else { &mut self.failures };
-            for node in self.targets.keys().filter(|node| is_in_list(node, word.nodes)) {
-                if !self.present.contains_key(node) {
-                    into.entry(node.clone()).or_insert_with(|| word.failure.clone());
-                }
-            }
-        }
-        if self.said.len() == LINES_KEPT {
-            self.said.pop_front();
-        }
-        self.said.push_back(line);
-    }
-
-    /// Nothing better will be known of the tasks that have ended, unless somebody has ended all of them.
-    fn count_ends(&mut self) {
-        for (node, failure) in std::mem::take(&mut self.ends) {
-            if !self.is_taken_down && !self.present.contains_key(&node) {
-                self.failures.entry(node).or_insert(failure);
-            }
-        }
-    }
-
-    fn fail_rest(&mut self, failure: &StartFailure) {
-        for node in self.targets.keys().filter(|node| !self.present.contains_key(*node)) {
-            self.failures.entry(node.clone()).or_insert_with(|| failure.clone());
-        }
-    }
-}
-
-/// Hears which task somebody is, and its agent's first words.
-async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, Member, BootReport)>) {
-    let words = async { Ok((accepted.receive().await?, accepted.receive().await?)) };
-    let words: Result<Result<_, HandshakeError>, _> = timeout(HELLO_TIME, words).await;
-    match words {
+/// Receives the node of a task and its agent's first report.
+async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, CallbackChannel, BootReport)>) {
+    let reports = async { Ok((accepted.receive().await?, accepted.receive().await?)) };
+    let reports: Result<Result<_, HandshakeError>, _> = timeout(HELLO_TIME, reports).await;
+    match reports {
         Ok(Ok((BootReport::Task { node }, report))) => {
-            // Nobody hears it when the step is over.
-            let _ = introduced.send((node, Member::new(accepted, StartPhase::Step), report)).await;
+            // After the step is settled nothing receives this.
+            let _ = introduced.send((node, CallbackChannel::new(accepted, StartPhase::Step), report)).await;
         }
-        other => tracing::warn!(task = %accepted.peer, ?other, "a task of the step does not say what it should"),
+        other => tracing::warn!(task = %accepted.peer, ?other, "a task of the step sent no valid report"),
     }
 }
 
-/// Starts the command: its pid, its input, and the lines that it writes to its standard error.
-fn spawn(words: &[String], children: &Children) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // Ctrl-C at the terminal is for the launcher, which tells the agents itself.
-    command.process_group(0);
-    // All tasks get this environment.
-    command.env_remove(reach::SESSION_OPENER);
-    forget_steps(&mut command);
-    let mut child = command.spawn()?;
-    let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
-    let pid = child.id();
-    children.add(child, true);
-    let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
-    Ok((pid, input, lines(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?)))
-}
-
-/// Lets a command know nothing of the step in which this process runs.
-pub(super) fn forget_steps(command: &mut Command) {
-    for (name, _) in std::env::vars_os().filter(|(name, _)| is_about_steps(name.as_encoded_bytes())) {
+/// Removes the variables of the step in which this process runs from a command's environment.
+pub(super) fn remove_step_variables(command: &mut Command) {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_step(name.as_encoded_bytes())) {
         command.env_remove(name);
     }
 }
 
-/// Variables that say to `srun` how a step is to be, or that are of the step in which the launcher runs. What
-/// says which job this is, and where to ask for a step, stays.
-fn is_about_steps(name: &[u8]) -> bool {
+/// Returns whether a variable belongs to a step of Slurm, or sets an option of `srun`. Those that identify the job,
+/// and the controller to ask for a step, do not.
+fn is_of_step(name: &[u8]) -> bool {
     const STAYS: [&str; 7] = [
         "SLURM_JOB",
         "SLURM_CONF",
@@ -344,27 +250,23 @@ fn is_about_steps(name: &[u8]) -> bool {
     ["SLURM", "SRUN_"].iter().any(begins) && !STAYS.iter().any(begins)
 }
 
-/// Lines, each up to its bound. They are read until they end, whoever wants them: the command must not find
-/// its errors closed.
-fn lines(mut from: Receiver) -> mpsc::Receiver<String> {
-    let (line, lines) = mpsc::channel(QUEUE);
-    tokio::task::spawn_local(async move {
-        let (mut piece, mut held) = ([0; 1024], Vec::new());
-        while let Ok(length @ 1..) = from.read(&mut piece).await {
-            for &byte in &piece[..length] {
-                match byte {
-                    b'\n' => {
-                        let text = String::from_utf8_lossy(&held).trim().to_owned();
-                        held.clear();
-                        let _ = line.send(text).await;
-                    }
-                    _ if held.len() < TEXT_BYTES_MAX => held.push(byte),
-                    _ => {}
+/// Reads lines, each cut to [`TEXT_BYTES_MAX`] bytes, to the end even if nothing receives them: the command must not
+/// find its standard error closed.
+async fn read_lines(mut from: Receiver, lines: mpsc::Sender<String>) {
+    let (mut piece, mut line) = ([0; 1024], Vec::new());
+    while let Ok(length @ 1..) = from.read(&mut piece).await {
+        for &byte in &piece[..length] {
+            match byte {
+                b'\n' => {
+                    let text = String::from_utf8_lossy(&line).trim().to_owned();
+                    line.clear();
+                    let _ = lines.send(text).await;
                 }
+                _ if line.len() < TEXT_BYTES_MAX => line.push(byte),
+                _ => {}
             }
         }
-    });
-    lines
+    }
 }
 
 #[cfg(test)]
@@ -372,35 +274,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_not_told_of_another() {
+    fn a_step_inherits_the_job_and_no_other_step() {
         for name in ["SLURM_NTASKS", "SLURM_PROCID", "SLURM_CPUS_PER_TASK", "SLURM_HOSTFILE", "SRUN_CPUS_PER_TASK"] {
-            assert!(is_about_steps(name.as_bytes()), "{name}");
+            assert!(is_of_step(name.as_bytes()), "{name}");
         }
         for name in ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF", "PATH", "CUDA_VISIBLE_DEVICES"] {
-            assert!(!is_about_steps(name.as_bytes()), "{name}");
+            assert!(!is_of_step(name.as_bytes()), "{name}");
         }
-    }
-
-    #[test]
-    fn only_those_fail_that_it_is_because_of() {
-        let targets: BTreeMap<String, u32> = ["n1", "n2", "n3"].into_iter().map(str::to_owned).zip(1..).collect();
-        let failed = |lines: &[&str]| {
-            let mut roster = Roster::of(&targets);
-            lines.iter().for_each(|line| roster.take((*line).to_owned()));
-            roster.count_ends();
-            roster.failures.into_iter().map(|(node, failure)| format!("{node}: {}", failure.words)).collect::<Vec<_>>()
-        };
-        let end = "its agent ended before it had said anything: Exited with exit code 1";
-        assert_eq!(
-            failed(&["srun: error: n[1-2]: tasks 0-1: Exited with exit code 1", "scela: n2: there is no it"]),
-            [format!("n1: {end}"), "n2: there is no it".to_owned()]
-        );
-        assert_eq!(
-            failed(&[
-                "srun: error: Task launch for StepId=1.0 failed on node n3: no",
-                "srun: error: n1: task 0: Killed"
-            ]),
-            ["n3: its slurmd did not start the agent: no"]
-        );
     }
 }

@@ -1,11 +1,11 @@
-//! The session's clock, as this process knows it.
+//! The session's clock in this process.
 
 use std::time::{Duration, Instant};
 
 use crate::core::Time;
 
-/// Time since the session began. Agents take their offset from their parent's welcome, so their
-/// clocks agree with the root's to within the latency of the links between.
+/// The time since the session began. An agent takes its offset from its parent's welcome, so its clock agrees with the
+/// root's to within the latency of the links between them.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     began: Instant,
@@ -13,22 +13,22 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The session begins now.
+    /// Starts a clock: the session begins now.
     pub fn start() -> Self {
         Self { began: Instant::now(), offset: Duration::ZERO }
     }
 
-    /// The session's time is `now`.
+    /// Creates a clock that shows `now`.
     pub fn joined(now: Time) -> Self {
         Self { began: Instant::now(), offset: now }
     }
 
-    /// The session's time.
+    /// Returns the session's time.
     pub fn now(&self) -> Time {
         self.began.elapsed() + self.offset
     }
 
-    /// When, by the runtime's clock, the session's time will be `at`.
+    /// Returns the instant of tokio's clock at which the session's time is `at`.
     pub fn instant(&self, at: Time) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.began + at.saturating_sub(self.offset))
     }

@@ -1,4 +1,4 @@
-//! The hello over a real connection: a child that connects, a parent that lets in.
+//! The handshake on a stream: a child connects, a parent authenticates it.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -26,33 +26,33 @@ use crate::wire::{
 /// Why a connection did not become a link.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// One end has no reason to trust the other.
+    /// The ends do not trust each other, or their versions differ.
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// What came after the handshake does not open.
+    /// A record after the handshake could not be decrypted.
     #[error("after the handshake came {0}")]
     Record(#[from] RecordError),
     /// The machine failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// It took too long.
+    /// The handshake took longer than [`HELLO_TIME`].
     #[error("the hello took longer than {} s", HELLO_TIME.as_secs())]
     Late,
-    /// It proved to be of the session, but is not awaited here.
+    /// The agent proved to be of the session, but is no expected child, or has joined already.
     #[error("agent {0} is not awaited here, or is here already")]
     NotExpected(AgentId),
 }
 
 impl HandshakeError {
-    /// The connection broke, and nothing was wrong before.
-    fn went_away(&self) -> bool {
+    /// Returns whether the connection broke, so that nothing is wrong with the handshake itself.
+    fn is_broken_connection(&self) -> bool {
         matches!(self, Self::Io(_))
     }
 }
 
-/// A connection whose other end has proved who it is.
+/// A stream whose other end is authenticated.
 pub struct Accepted {
-    /// The other end.
+    /// The agent at the other end.
     pub peer: AgentId,
     pub(crate) stream: Stream,
     pub(crate) established: Established,
@@ -60,18 +60,18 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// Sends a message of at most a record's size, before this is a link or where it never becomes one.
+    /// Sends a message of at most a record's size. For streams that are no link, or not yet.
     pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
         send(&mut self.stream, &mut self.established, message).await
     }
 
-    /// The next such message of the other end. Nothing is lost if it is dropped before it is done.
+    /// Receives the next such message. Cancel safe.
     pub(crate) async fn receive<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, HandshakeError> {
         receive(&mut self.stream, &mut self.established, &mut self.leftover).await
     }
 }
 
-/// Connects to the parent at `address` as `agent`: the connection, and the session's time.
+/// Connects to the parent at `address` as `agent`. Returns the stream and the session's time.
 pub async fn connect(
     address: SocketAddr,
     parent: AgentId,
@@ -79,10 +79,12 @@ pub async fn connect(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    timeout(HELLO_TIME, greet(address, parent, agent, session, key)).await.map_err(|_| HandshakeError::Late)?
+    timeout(HELLO_TIME, connect_untimed(address, parent, agent, session, key))
+        .await
+        .map_err(|_| HandshakeError::Late)?
 }
 
-/// The same over the agent's own session, from whose opener `leftover` has come already.
+/// Does the same over the pipes of a remote shell, from which `leftover` was read before.
 pub(crate) async fn connect_over(
     stream: Stream,
     leftover: BytesMut,
@@ -91,11 +93,11 @@ pub(crate) async fn connect_over(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    let greeting = introduce(stream, leftover, parent, agent, session, key);
-    timeout(HELLO_TIME, greeting).await.map_err(|_| HandshakeError::Late)?
+    let handshake = initiate(stream, leftover, parent, agent, session, key);
+    timeout(HELLO_TIME, handshake).await.map_err(|_| HandshakeError::Late)?
 }
 
-async fn greet(
+async fn connect_untimed(
     address: SocketAddr,
     parent: AgentId,
     agent: AgentId,
@@ -103,11 +105,11 @@ async fn greet(
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
     let stream = Stream::connection(TcpStream::connect(address).await?);
-    introduce(stream, BytesMut::new(), parent, agent, session, key).await
+    initiate(stream, BytesMut::new(), parent, agent, session, key).await
 }
 
-/// Says hello over a stream to the parent, from which `leftover` has come already.
-async fn introduce(
+/// Runs the child's part of the handshake on a stream from which `leftover` was read before.
+async fn initiate(
     mut stream: Stream,
     mut leftover: BytesMut,
     parent: AgentId,
@@ -128,11 +130,11 @@ async fn introduce(
     Ok((Accepted { peer: parent, stream, established, leftover }, now))
 }
 
-/// Fills `bytes` with what has come already, and what comes next.
+/// Fills `bytes` from `leftover`, then from the stream.
 async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), HandshakeError> {
-    let (here, to_come) = bytes.split_at_mut(leftover.len().min(bytes.len()));
-    leftover.copy_to_slice(here);
-    match stream.read.read_exact(to_come).await {
+    let (first, rest) = bytes.split_at_mut(leftover.len().min(bytes.len()));
+    leftover.copy_to_slice(first);
+    match stream.read.read_exact(rest).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HelloError::Truncated.into()),
         Err(error) => Err(error.into()),
@@ -171,29 +173,29 @@ async fn receive<M: serde::de::DeserializeOwned>(
     }
 }
 
-/// Lets children in: knows the session, its key, who is awaited, and which handshakes were seen.
+/// Decides who may join: knows the session, its key, the expected children, and the handshakes seen so far.
 pub struct Authenticator {
     session: SessionId,
     key: SessionKey,
-    awaited: BTreeSet<AgentId>,
+    expected: BTreeSet<AgentId>,
     seen: Seen,
 }
 
 impl Authenticator {
-    /// Awaits `children`, each once.
+    /// Creates an authenticator that admits each of `children` once.
     pub fn new(session: SessionId, key: SessionKey, children: impl IntoIterator<Item = AgentId>) -> Self {
-        Self { session, key, awaited: children.into_iter().collect(), seen: Seen::default() }
+        Self { session, key, expected: children.into_iter().collect(), seen: Seen::default() }
     }
 
-    /// Whether all have come.
+    /// Returns whether all expected children have joined.
     pub fn is_done(&self) -> bool {
-        self.awaited.is_empty()
+        self.expected.is_empty()
     }
 }
 
-/// Lets children in until all have come: each that has proved who it is goes to `joined`. A stranger
-/// holds up nobody, and at most [`UNAUTHENTICATED_MAX`] are heard at a time. When this is dropped, whoever is
-/// being let in is not, and nothing is said of it.
+/// Accepts connections until all expected children have joined; each authenticated stream goes to `joined`. At most
+/// [`UNAUTHENTICATED_MAX`] connections are in the handshake at a time, and none of them delays another. Dropping this drops
+/// these connections without a message.
 pub async fn accept_children(
     listener: TcpListener,
     authenticator: Authenticator,
@@ -201,29 +203,31 @@ pub async fn accept_children(
     joined: mpsc::Sender<Accepted>,
 ) {
     let authenticator = Rc::new(RefCell::new(authenticator));
-    let mut greetings = JoinSet::new();
+    let mut handshakes = JoinSet::new();
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
-            connection = reach::next_connection(&listener), if greetings.len() < UNAUTHENTICATED_MAX => connection,
-            Some(_) = greetings.join_next() => continue,
+            connection = reach::next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
+            Some(_) = handshakes.join_next() => continue,
         };
         let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());
-        greetings.spawn_local(async move {
+        handshakes.spawn_local(async move {
             match accept(stream, &authenticator, || clock.now()).await {
                 Ok(accepted) => drop(joined.send(accepted).await),
-                // An agent that ends meanwhile.
-                Err(error) if error.went_away() => tracing::debug!(%peer, %error, "who was being let in is gone"),
+                // An agent that exits during its handshake is no reason to warn.
+                Err(error) if error.is_broken_connection() => {
+                    tracing::debug!(%peer, %error, "a connection broke during its handshake")
+                }
                 Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
             }
         });
     }
     drop(listener);
-    // The last child is still to be welcomed.
-    while greetings.join_next().await.is_some() {}
+    // The last child may not have been sent its welcome yet.
+    while handshakes.join_next().await.is_some() {}
 }
 
-/// Judges a connection. Nothing that it sends is parsed before it has proved that it knows the key.
-/// `authenticator` is borrowed only between two waits, so that a silent stranger delays nobody.
+/// Authenticates a connection. Nothing that it sends is parsed before it has proved that it knows the key.
+/// `authenticator` is never borrowed across a wait, so that a silent peer delays no other connection.
 pub async fn accept(
     stream: TcpStream,
     authenticator: &RefCell<Authenticator>,
@@ -233,7 +237,7 @@ pub async fn accept(
     timeout(HELLO_TIME, admit(stream, BytesMut::new(), authenticator, now)).await.map_err(|_| HandshakeError::Late)?
 }
 
-/// The same for who was started over a session, from which `leftover` has come already.
+/// Does the same over the pipes of a remote shell, from which `leftover` was read before.
 pub(crate) async fn accept_over(
     stream: Stream,
     leftover: BytesMut,
@@ -258,7 +262,7 @@ async fn admit(
     stream.write.write_all(&answer).await?;
     let mut established = result?;
     let Hello { agent } = receive(&mut stream, &mut established, &mut leftover).await?;
-    if !authenticator.borrow_mut().awaited.remove(&agent) {
+    if !authenticator.borrow_mut().expected.remove(&agent) {
         return Err(HandshakeError::NotExpected(agent));
     }
     send(&mut stream, &mut established, &Welcome { now: now() }).await?;

@@ -1,9 +1,9 @@
-//! A link at work: one task that reads records, one that writes them.
+//! The lanes of a link: one task reads records, another writes them.
 //!
-//! Whoever sends puts messages into the queue of a lane and goes on; the writer takes the most
-//! urgent lane that has something to send, and for lanes with a window, something that it may
-//! send. What a queue holds is bounded by who fills it: streams by their windows and permits, the
-//! control and board lanes by [`LINK_QUEUE_BYTES_MAX`], beyond which the peer counts as lost.
+//! A sender puts messages into the queue of a lane and goes on. The writer takes the most urgent lane that has
+//! something to send; a lane with a window also needs window left. Queues of lanes with a window are bounded by the
+//! windows and permits of their senders, those of the control and board lanes by [`LINK_QUEUE_BYTES_MAX`], beyond which
+//! the peer counts as lost.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -20,39 +20,37 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf};
-use crate::core::AgentId;
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::core::{AgentId, LossReason, Violation};
 use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
 
 const LANES: usize = Lane::ALL.len();
-/// Bytes that the writer hands to the kernel at a time: the most that an urgent message waits for
-/// inside this process.
+/// How many bytes the writer passes to the kernel at a time: the most that an urgent message waits for in this process.
 const WRITE_BYTES: usize = 64 * 1024;
-/// Granted window is told to the sender when it has come to this.
+/// The least window that is granted to the sender in one record.
 const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
 
-/// What a link tells its owner.
+/// An event of a link, for its owner.
 #[derive(Debug)]
 pub enum LinkEvent {
     /// A message of the control or board lane.
     Message(Bytes),
-    /// The link is gone; nothing follows.
-    Lost(String),
+    /// The link is lost, for this reason. No event follows.
+    Lost(LossReason),
 }
 
-/// Something to be let go when the bytes that it belongs to have been passed on: a window to be
-/// granted again, a permit, a count.
+/// Something to drop once the bytes that it belongs to were written: a window to grant again, a permit, a count.
 #[derive(Default)]
 pub struct Receipt(#[expect(dead_code, reason = "held for its drop")] Option<Box<dyn Any + Send + Sync>>);
 
 impl Receipt {
-    /// Holds `what` until the bytes are gone.
+    /// Keeps `what` until the bytes were written.
     pub fn holding(what: impl Any + Send + Sync) -> Self {
         Self(Some(Box::new(what)))
     }
 }
 
-/// Counts what is written to links: one for all links of a process.
+/// Counts the bytes written to all links of a process.
 #[derive(Clone, Default, Debug)]
 pub struct Meter(Arc<Written>);
 
@@ -63,18 +61,17 @@ struct Written {
 }
 
 impl Meter {
-    /// Bytes that were handed to the kernel: records, with all that belongs to them.
+    /// Returns the bytes passed to the kernel: whole records.
     pub fn link_bytes(&self) -> u64 {
         self.0.all.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the lanes with a window that these records carried, the lengths of messages among
-    /// them.
+    /// Returns the bytes of lanes with a window that these records carried, the length prefixes of messages included.
     pub fn stream_bytes(&self) -> u64 {
         self.0.streams.load(Ordering::Relaxed)
     }
 
-    // Statistics: they order nothing.
+    // Relaxed: no other memory access depends on these counts.
 
     fn note_written(&self, bytes: usize) {
         self.0.all.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -93,12 +90,12 @@ struct Item {
 #[derive(Default)]
 struct Queues {
     lanes: [VecDeque<Item>; LANES],
-    /// Bytes of the front item, its length in front, that were sent already.
+    /// How many bytes of the first item were sent, its length prefix included.
     sent: [usize; LANES],
     window: [u32; LANES],
     grants: [u32; LANES],
-    /// Bytes received that were not granted again yet: never more than the window.
-    held: [u32; LANES],
+    /// Received bytes whose window was not granted again; at most the window.
+    ungranted: [u32; LANES],
     unwindowed_bytes: usize,
     overflow: bool,
     closing: bool,
@@ -111,27 +108,27 @@ struct Shared {
 
 impl Shared {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // Nothing in here panics between two steps that belong together.
+        // No holder of the lock panics while the queues are inconsistent.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    /// Notes that bytes have come in. False if the peer had no window for them.
+    /// Counts received bytes. Returns false if the peer had no window for them.
     fn take_in(&self, lane: Lane, bytes: usize) -> bool {
-        let held = &mut self.queues().held[lane.index()];
-        *held = held.saturating_add(bytes as u32);
-        *held <= STREAM_WINDOW_BYTES
+        let ungranted = &mut self.queues().ungranted[lane.index()];
+        *ungranted = ungranted.saturating_add(bytes as u32);
+        *ungranted <= STREAM_WINDOW_BYTES
     }
 }
 
-/// The sending side of a link, for anyone in the process.
+/// The sending side of a link. Clones send on the same link.
 #[derive(Clone)]
 pub struct Link {
     shared: Arc<Shared>,
 }
 
-/// Window of a lane to be granted to the peer when dropped.
+/// Window of a lane, granted to the peer when this is dropped.
 struct Grant {
     shared: Arc<Shared>,
     lane: Lane,
@@ -151,14 +148,14 @@ impl Drop for Grant {
     }
 }
 
-/// Takes the messages of the lanes with a window: each with the receipt that grants its window
-/// again. An empty message ends the lane.
+/// Receives the messages of lanes with a window, each with the receipt that grants its window again. An empty message
+/// ends the lane.
 pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
 
 impl Link {
-    /// Sets a link to work in this thread's `LocalSet`: its events go to `events` under the peer's
-    /// number, its streams to `streams`. `suspended` tells that silence means nothing for now, `meter`
-    /// counts what is written.
+    /// Starts the tasks of a link in this thread's `LocalSet`. Its events go to `events` with the peer's number, the
+    /// messages of lanes with a window to `streams`. While `suspended` is set the peer may be silent. `meter` counts
+    /// what is written.
     pub fn start(
         accepted: Accepted,
         events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -185,7 +182,7 @@ impl Link {
         let writer =
             Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new(), meter };
         tokio::task::spawn_local(async move {
-            // Whichever side ends first takes the other with it.
+            // The first of them to end ends the link.
             let why = tokio::select! {
                 why = reader.run(read, leftover) => why,
                 why = writer.run(write) => why,
@@ -196,7 +193,7 @@ impl Link {
         Self { shared }
     }
 
-    /// Queues a message. It is framed here; `receipt` is let go when it has been written.
+    /// Queues a message, and frames it. `receipt` is dropped once it was written.
     pub fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
         debug_assert!(bytes.len() <= lane.message_bytes_max());
         let mut queues = self.shared.queues();
@@ -209,7 +206,7 @@ impl Link {
         self.shared.work.notify_one();
     }
 
-    /// Writes out what is queued, then closes; the peer sees the end of the stream.
+    /// Writes out what is queued, then closes the stream.
     pub fn close(&self) {
         self.shared.queues().closing = true;
         self.shared.work.notify_one();
@@ -226,7 +223,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> String {
+    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> LossReason {
         let mut assemblers = Lane::ALL.map(Assembler::new);
         let mut messages = Vec::new();
         loop {
@@ -239,7 +236,7 @@ impl Reader {
                         match content {
                             Content::Piece(lane, bytes) => {
                                 if lane.has_window() && !self.shared.take_in(lane, bytes.len()) {
-                                    return "it broke the protocol: it sent more than it was granted".to_owned();
+                                    return Violation::Window.into();
                                 }
                                 let assembler = &mut assemblers[lane.index()];
                                 assembler.push(bytes);
@@ -247,7 +244,7 @@ impl Reader {
                                     match assembler.next_message() {
                                         Ok(Some(message)) => messages.push((lane, message)),
                                         Ok(None) => break,
-                                        Err(error) => return format!("it broke the protocol: {error}"),
+                                        Err(error) => return Violation::Framing(error.to_string()).into(),
                                     }
                                 }
                             }
@@ -259,33 +256,33 @@ impl Reader {
                             Content::Alive => {}
                         }
                     }
-                    Err(error) => return format!("it broke the protocol: {error}"),
+                    Err(error) => return Violation::Framing(error.to_string()).into(),
                 }
                 for (lane, message) in messages.drain(..) {
                     if lane.has_window() {
-                        // 4 bytes of length went over the wire with it.
+                        // Its length prefix of 4 bytes used window as well.
                         let grant = Grant { shared: Arc::clone(&self.shared), lane, bytes: message.len() as u32 + 4 };
                         (self.streams)(lane, message, Receipt::holding(grant));
                     } else if self.events.send((self.peer, LinkEvent::Message(message))).await.is_err() {
-                        return "this side is leaving".to_owned();
+                        return LossReason::Leaving;
                     }
                 }
             }
             bytes::Buf::advance(&mut buffer, used);
             buffer.reserve(WRITE_BYTES.max(RECORD_BYTES_MAX));
             match stream.read_buf(&mut buffer).await {
-                Ok(0) if buffer.is_empty() => return "it closed the connection".to_owned(),
-                Ok(0) => return "the connection ended in the middle of a record".to_owned(),
+                Ok(0) if buffer.is_empty() => return LossReason::Closed,
+                Ok(0) => return LossReason::Truncated,
                 Ok(_) => self.heard.set(Instant::now()),
-                Err(error) => return format!("the connection broke: {error}"),
+                Err(error) => return LossReason::ConnectionFailed(error.to_string()),
             }
         }
     }
 }
 
-/// Ends when nothing was heard for `dead_time`. This process may itself have been late, by load or
-/// by being stopped: then the peer's silence is judged later by as much.
-async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> String {
+/// Returns once nothing was received for `dead_time`. If this process itself ran late, under load or stopped by a
+/// signal, the peer gets as much more time.
+async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> LossReason {
     let tick = dead_time / 8;
     loop {
         let before = Instant::now();
@@ -293,7 +290,7 @@ async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: D
         let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
         heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
         if heard.get().elapsed() > dead_time {
-            return format!("nothing was heard from it for {} s", dead_time.as_secs());
+            return LossReason::Silent(dead_time);
         }
     }
 }
@@ -307,7 +304,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut stream: WriteHalf) -> String {
+    async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut ticks = tokio::time::interval(self.alive_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out = Vec::new();
@@ -315,24 +312,24 @@ impl Writer {
         loop {
             let (overflow, closing) = self.fill(&mut out);
             if overflow {
-                return "it does not take in what it is sent".to_owned();
+                return LossReason::NotReading;
             }
             if !out.is_empty() {
                 spoke = true;
                 if let Err(error) = stream.write_all(&out).await {
-                    return format!("the connection broke: {error}");
+                    return LossReason::ConnectionFailed(error.to_string());
                 }
                 self.meter.note_written(out.len());
-                // Not under the lock: a receipt may take that of another link, or of this one.
+                // Not under the lock: dropping a receipt may lock the queues of this link or of another one.
                 self.passed_on.clear();
                 out.clear();
                 out.shrink_to(WRITE_BYTES);
                 continue;
             }
             if closing {
-                // The reader goes on until the peer has closed too.
+                // The reader continues until the peer has closed as well.
                 let _ = stream.shutdown().await;
-                // Of a pipe, this is what the peer sees as the end.
+                // Closing a pipe ends it for the peer; shutdown does not.
                 drop(stream);
                 return std::future::pending().await;
             }
@@ -348,7 +345,8 @@ impl Writer {
         }
     }
 
-    /// Seals what may be sent now, the most urgent first, up to about [`WRITE_BYTES`].
+    /// Seals what may be sent now, the most urgent lane first, up to about [`WRITE_BYTES`]. Returns whether the queues are
+    /// over their bound, and whether the link is closing with nothing left to send.
     fn fill(&mut self, out: &mut Vec<u8>) -> (bool, bool) {
         let mut queues = self.shared.queues();
         let queues = &mut *queues;
@@ -356,8 +354,8 @@ impl Writer {
             let granted = &mut queues.grants[lane.index()];
             if *granted >= GRANT_BYTES {
                 self.sealer.seal(&Content::Grant(lane, *granted), out);
-                let held = &mut queues.held[lane.index()];
-                *held = held.saturating_sub(std::mem::take(granted));
+                let ungranted = &mut queues.ungranted[lane.index()];
+                *ungranted = ungranted.saturating_sub(std::mem::take(granted));
             }
         }
         let mut piece = Vec::new();

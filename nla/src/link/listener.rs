@@ -1,5 +1,4 @@
-//! Addresses: where an agent or the launcher listens, under which addresses others may reach it, and in
-//! which order they are tried.
+//! Where an agent or the launcher listens, at which addresses others reach it, and in which order they try these.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,26 +10,26 @@ use tokio::time::sleep;
 
 use crate::sys;
 
-/// From where an agent has to be reached.
+/// From where an agent must be reachable.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reach {
-    /// From nowhere: it will have no children.
+    /// From nowhere: it will have no children, and does not listen.
     Nobody,
-    /// From this machine only.
+    /// From this machine: it listens on the loopback interface.
     Here,
-    /// From other nodes. It listens on a port of this range, first and last, if one is given.
+    /// From other nodes. It listens on a port of this range (first, last), or on any port.
     Network(Option<(u16, u16)>),
 }
 
-/// An open port, and where it may be reached.
+/// An open port, and the addresses where it is reachable.
 pub struct BoundListener {
-    /// The likeliest first.
+    /// The addresses, the likeliest first.
     pub addresses: Vec<SocketAddr>,
-    /// The port.
+    /// The listening socket.
     pub listener: TcpListener,
 }
 
-/// Opens a port to be reached from there, if from anywhere.
+/// Opens a port that is reachable from `reach`; `None` for [`Reach::Nobody`].
 pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let ports = match reach {
         Reach::Nobody => return Ok(None),
@@ -45,27 +44,27 @@ pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let is_v4_only = listener.local_addr()?.is_ipv4();
     let mut own = sys::addresses();
     own.retain(|address| address.is_ipv4() || !is_v4_only);
-    let addresses = ranked(session_end(End::Server), own).map(|address| SocketAddr::new(address, port)).collect();
+    let addresses = ranked(ssh_end(End::Server), own).map(|address| SocketAddr::new(address, port)).collect();
     Ok(Some(BoundListener { addresses, listener }))
 }
 
-/// A port of the range, or any, on all addresses: of IPv6 too, where there is that.
+/// Binds a port of the range, or any port, on all addresses, IPv6 included if the kernel supports it.
 async fn bind(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
     let (first, last) = ports.unwrap_or((0, 0));
-    let mut why = io::Error::other("the range of ports is empty");
+    let mut failure = io::Error::other("the range of ports is empty");
     for port in first..=last {
         for address in [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)] {
             match TcpListener::bind(SocketAddr::new(address, port)).await {
                 Ok(listener) => return Ok(listener),
-                Err(error) => why = error,
+                Err(error) => failure = error,
             }
         }
     }
-    Err(why)
+    Err(failure)
 }
 
-/// The next connection. A listener that fails is left alone for a moment: without descriptors, most likely, and the
-/// connection waits on. Nothing is lost if it is dropped before it is done.
+/// Accepts the next connection. Pauses after an error, which is most likely EMFILE: the connection stays in the
+/// backlog. Cancel safe.
 pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     const PAUSE: Duration = Duration::from_millis(10);
     loop {
@@ -76,8 +75,8 @@ pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, Socke
     }
 }
 
-/// Where to look for a parent: where the session to this node came from, if the parent has opened it,
-/// then what the parent says of itself.
+/// Returns the addresses to try for a parent: the one that the remote shell to this node came from, if the parent
+/// opened that, with `opener_port`; then the parent's own.
 pub(crate) fn candidates(opener_port: Option<u16>, parent: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let opener = opener_port.and_then(|port| Some(SocketAddr::new(opener()?, port)));
     let mut all: Vec<SocketAddr> = opener.into_iter().collect();
@@ -89,8 +88,8 @@ pub(crate) fn candidates(opener_port: Option<u16>, parent: Vec<SocketAddr>) -> V
     all
 }
 
-/// Addresses of which others know one: that under which they have reached this node, then the rest; the
-/// loopback's last, for those on the same machine.
+/// Orders addresses by how likely others reach this node at them: the `known` one first, at which they did, and
+/// loopback addresses last, for processes of this machine.
 fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAddr> {
     let mut all: Vec<IpAddr> = known.into_iter().collect();
     for address in own {
@@ -98,37 +97,37 @@ fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAdd
             all.push(address);
         }
     }
-    // Stable: the rest stays in order.
+    // The sort is stable.
     all.sort_by_key(IpAddr::is_loopback);
     all.into_iter()
 }
 
-/// Where this process was started from, as whatever has started it tells.
+/// Returns the address that this process was started from, by sshd's or slurmd's environment.
 fn opener() -> Option<IpAddr> {
     let of_step = || std::env::var(STEP_OPENER).ok()?.parse().ok();
-    session_end(End::Client).or_else(of_step)
+    ssh_end(End::Client).or_else(of_step)
 }
 
-/// Where the command is that has started a step of Slurm, in the environment of its tasks.
+/// The variable with the address of `srun`, in the environment of a step's tasks.
 const STEP_OPENER: &str = "SLURM_LAUNCH_NODE_IPADDR";
-/// Where a session of the secure shell comes from, in its environment.
-pub(crate) const SESSION_OPENER: &str = "SSH_CONNECTION";
+/// The variable with both ends of the connection, in the environment of a remote shell that sshd started.
+pub(crate) const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// An end of the secure shell's connection.
+/// An end of ssh's connection.
 #[derive(Copy, Clone)]
 enum End {
     Client,
     Server,
 }
 
-/// As sshd tells it: `client port server port`.
-fn session_end(end: End) -> Option<IpAddr> {
-    let connection = std::env::var(SESSION_OPENER).ok()?;
+/// Returns an address of SSH_CONNECTION, which sshd sets to `client port server port`.
+fn ssh_end(end: End) -> Option<IpAddr> {
+    let connection = std::env::var(SSH_CONNECTION).ok()?;
     let word = connection.split_ascii_whitespace().nth(match end {
         End::Client => 0,
         End::Server => 2,
     })?;
-    // A link's own address comes with its zone, which means nothing elsewhere.
+    // A link-local address has a zone, which means nothing on another host; it does not parse.
     word.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_reached_is_likeliest_and_loopback_last() {
+    fn the_address_that_was_reached_is_first_and_loopback_last() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let own = ["127.0.0.1", "10.0.0.5", "192.168.1.5"].map(address);
         let ranked = ranked(Some(address("192.168.1.5")), own.into());
@@ -145,15 +144,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ports_of_a_range_are_tried_in_turn() {
+    async fn the_ports_of_a_range_are_tried_in_order() {
         let taken = bind(None).await.unwrap();
         let port = taken.local_addr().unwrap().port();
         assert!(bind(Some((port, port))).await.is_err());
         if let Ok(next) = bind(Some((port, port.saturating_add(20)))).await {
             assert_ne!(next.local_addr().unwrap().port(), port);
         }
-        let door = listen(Reach::Here).await.unwrap().unwrap();
-        assert!(door.addresses.iter().all(|address| address.ip().is_loopback()));
+        let listener = listen(Reach::Here).await.unwrap().unwrap();
+        assert!(listener.addresses.iter().all(|address| address.ip().is_loopback()));
         assert!(listen(Reach::Nobody).await.unwrap().is_none());
     }
 }

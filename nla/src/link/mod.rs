@@ -1,7 +1,7 @@
-//! One connection at work: the stream, the handshake on it, the lanes over it, and the listener that accepts it.
+//! One link: its byte stream, the handshake on it, the lanes over it, and the listener that accepts it.
 //!
-//! [`crate::bootstrap`] and [`crate::driver`] both build on this module. It knows [`crate::wire`] and [`crate::sys`],
-//! and nothing of how agents are started or of what their messages mean.
+//! [`crate::bootstrap`] and [`crate::driver`] both build on this module. It uses [`crate::wire`] and [`crate::sys`], and
+//! does not know how agents are started or what their messages mean.
 
 mod clock;
 mod handshake;
@@ -13,6 +13,6 @@ pub use clock::Clock;
 pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};
 pub(crate) use handshake::{accept_over, connect_over};
 pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
-pub(crate) use listener::SESSION_OPENER;
 pub use listener::{BoundListener, Reach, listen};
+pub(crate) use listener::{SSH_CONNECTION, candidates};
 pub(crate) use stream::Stream;

@@ -1,4 +1,4 @@
-//! What a link goes over: a connection, or the input and output of a session that started an agent.
+//! The byte stream of a link: a TCP connection, or the input and output pipes of a remote shell.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -11,41 +11,41 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::unix::pipe;
 
-/// Both directions.
+/// A byte stream in both directions.
 pub(crate) struct Stream {
     pub(crate) read: ReadHalf,
     pub(crate) write: WriteHalf,
 }
 
-/// The direction to here.
+/// The reading half.
 pub(crate) enum ReadHalf {
     Connection(OwnedReadHalf),
     Pipe(pipe::Receiver),
 }
 
-/// The direction from here.
+/// The writing half.
 pub(crate) enum WriteHalf {
     Connection(OwnedWriteHalf),
     Pipe(pipe::Sender),
 }
 
 impl Stream {
-    /// A connection prepared for a link: no delay for small messages, and no more in the kernel's buffer than
-    /// urgent messages may wait for.
+    /// Prepares a connection for a link: sets TCP_NODELAY, and limits the send buffer so that urgent messages do not
+    /// wait behind it for long.
     pub(crate) fn connection(stream: TcpStream) -> Self {
-        // Either failing costs speed, not correctness. A pipe holds less anyway.
+        // A failure costs speed, not correctness. A pipe's buffer is smaller anyway.
         let _ = stream.set_nodelay(true);
         let _ = setsockopt(&stream, sockopt::SndBuf, &(256 * 1024));
         let (read, write) = stream.into_split();
         Self { read: ReadHalf::Connection(read), write: WriteHalf::Connection(write) }
     }
 
-    /// What a session takes in and says.
+    /// Combines the pipes from and to a remote shell.
     pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender) -> Self {
         Self { read: ReadHalf::Pipe(input), write: WriteHalf::Pipe(output) }
     }
 
-    /// The connection, if it is one.
+    /// Returns the TCP connection, if it is one.
     pub(crate) fn as_connection(&self) -> Option<&TcpStream> {
         match &self.read {
             ReadHalf::Connection(read) => Some(read.as_ref()),
@@ -55,7 +55,7 @@ impl Stream {
 }
 
 fn poll_end(output: &pipe::Sender) -> Poll<io::Result<()>> {
-    // Where one socket is both input and output, closing a descriptor of it ends nothing.
+    // If one socket serves as input and output, closing one of its descriptors does not end the stream.
     let _ = shutdown(output.as_raw_fd(), Shutdown::Write);
     Poll::Ready(Ok(()))
 }
@@ -78,7 +78,7 @@ impl AsyncWrite for WriteHalf {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Neither holds anything back.
+        // Neither buffers in this process.
         Poll::Ready(Ok(()))
     }
 
@@ -118,11 +118,11 @@ mod tests {
         [Stream::pipes(from_child, to_child), Stream::pipes(from_parent, to_parent)]
     }
 
-    /// As an sshd does it that has one socket for both directions.
+    /// One socket pair for both directions, as some sshd versions use.
     fn sockets() -> [Stream; 2] {
         let (parent, child) = UnixStream::pair().expect("descriptors are left");
         [parent, child].map(|end| {
-            end.set_nonblocking(true).expect("a socket can be told");
+            end.set_nonblocking(true).expect("a socket can be set nonblocking");
             let other = OwnedFd::from(end.try_clone().expect("descriptors are left"));
             let input =
                 pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(end)).expect("a socket can be waited for");
@@ -130,20 +130,20 @@ mod tests {
         })
     }
 
-    /// Both ends of a link over a session, from which the parent has read so many bytes before it knew that.
-    async fn greeted([mut parent, child]: [Stream; 2], early: usize, key: u8) -> Option<[Accepted; 2]> {
+    /// Runs the handshake. The parent has read `early` bytes of the stream before the handshake begins.
+    async fn connected([mut parent, child]: [Stream; 2], early: usize, key: u8) -> Option<[Accepted; 2]> {
         let keys = [SessionKey([1; 32]), SessionKey([key; 32])];
         let authenticator = RefCell::new(Authenticator::new(SESSION, keys[0].clone(), [CHILD]));
         let accepted = async {
-            let mut said = vec![0; early];
-            parent.read.read_exact(&mut said).await.expect("the child speaks first");
-            accept_over(parent, BytesMut::from(&said[..]), &authenticator, || Duration::from_secs(9)).await
+            let mut leftover = vec![0; early];
+            parent.read.read_exact(&mut leftover).await.expect("the child speaks first");
+            accept_over(parent, BytesMut::from(&leftover[..]), &authenticator, || Duration::from_secs(9)).await
         };
         let connected = connect_over(child, BytesMut::new(), AgentId::ROOT, CHILD, SESSION, &keys[1]);
         let (accepted, connected) = tokio::join!(accepted, connected);
-        let (connected, now) = connected.ok()?;
+        let (child, now) = connected.ok()?;
         assert_eq!(now, Duration::from_secs(9));
-        Some([accepted.ok()?, connected])
+        Some([accepted.ok()?, child])
     }
 
     fn started(accepted: Accepted) -> (Link, mpsc::Receiver<(AgentId, LinkEvent)>) {
@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_carries_a_link_to_its_end() {
+    async fn pipes_carry_a_link_to_its_end() {
         let carry = async |ends: [Stream; 2], early| {
-            let [above, below] = greeted(ends, early, 1).await.expect("they know each other");
+            let [above, below] = connected(ends, early, 1).await.expect("both know the key");
             assert_eq!((above.peer, below.peer), (CHILD, AgentId::ROOT));
             let ((above, mut from_below), (below, mut from_above)) = (started(above), started(below));
             // More than a pipe holds.
@@ -166,17 +166,14 @@ mod tests {
                 let Some((_, LinkEvent::Message(heard))) = incoming.recv().await else { panic!("no message") };
                 assert!(heard == message);
             }
-            // Who closes writes out first; the other sees the end and lets go.
+            // The end that closes writes out what is queued first; the other end sees the end of the stream.
             above.send(Lane::Control, Bytes::from_static(b"last"), Receipt::default());
             above.close();
             let last = from_above.recv().await;
             assert!(matches!(&last, Some((_, LinkEvent::Message(heard))) if &heard[..] == b"last"), "{last:?}");
             for incoming in [&mut from_above, &mut from_below] {
                 let end = incoming.recv().await;
-                assert!(
-                    matches!(&end, Some((_, LinkEvent::Lost(why))) if why == "it closed the connection"),
-                    "{end:?}"
-                );
+                assert!(matches!(&end, Some((_, LinkEvent::Lost(crate::core::LossReason::Closed)))), "{end:?}");
             }
         };
         let all = async {
@@ -189,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_does_not_know_the_key_gets_no_link() {
-        assert!(greeted(pipes(), 0, 2).await.is_none());
+    async fn a_peer_with_the_wrong_key_is_refused() {
+        assert!(connected(pipes(), 0, 2).await.is_none());
     }
 }

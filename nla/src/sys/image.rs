@@ -50,6 +50,12 @@ pub enum ImageError {
         /// The name as the user typed it.
         program: String,
     },
+    /// The program is a script whose first line ends with CR LF.
+    #[error("program '{program}' is a script whose line 1 ends with CR; try dos2unix")]
+    CarriageReturn {
+        /// The name as the user typed it.
+        program: String,
+    },
     /// The program is a directory.
     #[error("program '{program}' is a directory; name the file in it")]
     IsDirectory {
@@ -121,7 +127,13 @@ impl Image {
         let search = env.iter().find(|(name, _)| name == b"PATH");
         let search = search.map_or(PATH_DEFAULT, |(_, value)| value);
         let path = find(&at, program, search, &wdir)?;
-        let script = reads_like_text(&at, &path);
+        let start = start_of(&at, &path);
+        if start.as_deref().is_some_and(ends_interpreter_with_cr) {
+            return Err(ImageError::CarriageReturn { program: shown(program) });
+        }
+        // execvp gives every file of an unknown format to /bin/sh, which would report a "syntax error" in a binary of
+        // another machine. A file that is executable but not readable is no script either.
+        let script = start.is_some_and(|start| !start.contains(&0));
         let mut argv: Vec<CString> =
             argv.iter().map(|argument| text(argument, "command line")).collect::<Result<_, _>>()?;
         if argv.is_empty() {
@@ -187,7 +199,7 @@ fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CStr
     }
     match first_failure {
         Some(failure) => Err(failure.error(name())),
-        None => Err(ImageError::NotFound { program: name(), searched: format!("in PATH ({})", shown(search)) }),
+        None => Err(ImageError::NotFound { program: name(), searched: "in PATH".to_owned() }),
     }
 }
 
@@ -225,18 +237,18 @@ fn check_file(at: &OwnedFd, path: &CStr) -> Result<(), FileFailure> {
     faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_err(failure)
 }
 
-/// Returns whether the start of the file looks like text.
-///
-/// execvp gives every file of an unknown format to /bin/sh, which would report a "syntax error" in a binary of another
-/// machine. A file that is executable but not readable is no script either.
-fn reads_like_text(at: &OwnedFd, path: &CStr) -> bool {
+/// Reads the first bytes of a file; `None` if it cannot be read.
+fn start_of(at: &OwnedFd, path: &CStr) -> Option<Vec<u8>> {
     let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let Ok(file) = openat(at, path, flags, Mode::empty()) else {
-        return false;
-    };
+    let file = openat(at, path, flags, Mode::empty()).ok()?;
     let mut start = Vec::new();
-    match std::fs::File::from(file).take(SNIFF_BYTES).read_to_end(&mut start) {
-        Ok(_) => !start.contains(&0),
-        Err(_) => false,
-    }
+    std::fs::File::from(file).take(SNIFF_BYTES).read_to_end(&mut start).ok()?;
+    Some(start)
+}
+
+/// Returns whether a script's first line names its interpreter and ends with CR LF: the kernel would take the CR for
+/// a part of the interpreter's name.
+fn ends_interpreter_with_cr(start: &[u8]) -> bool {
+    let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    line.starts_with(b"#!") && line.ends_with(b"\r")
 }

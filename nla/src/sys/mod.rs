@@ -45,5 +45,5 @@ pub use reap::{
     signal_name,
 };
 pub use segment::{Segment, SegmentReader};
-pub use shell::{LimitCut, ShellState};
+pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};

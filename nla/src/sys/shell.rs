@@ -131,6 +131,15 @@ static LIMITS: [Recorded; RESOURCES] =
 #[unsafe(link_section = ".init_array")]
 static RECORD: extern "C" fn() = record;
 
+/// Whether descriptor 1 was closed when the process started.
+static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether standard output was closed when the process started (`>&-` in a shell). Rust's runtime then opens
+/// /dev/null in its stead before `main`, so that writing to it seems to succeed.
+pub fn stdout_was_closed() -> bool {
+    STDOUT_CLOSED.load(Relaxed)
+}
+
 /// Records all attributes. Runs before `main`, while the process has one thread.
 extern "C" fn record() {
     // SAFETY: umask takes no pointer and cannot fail. The process has one thread, so no file is created between the two
@@ -141,6 +150,8 @@ extern "C" fn record() {
         umask
     };
     UMASK.store(umask, Relaxed);
+    // SAFETY: F_GETFD takes no pointer.
+    STDOUT_CLOSED.store(unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } == -1, Relaxed);
     let (mut mask, mut ignored) = (0u64, 0u64);
     // SAFETY: reads the mask into one u64, the size of the kernel's signal set; a null new set
     // changes nothing.

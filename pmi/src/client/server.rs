@@ -1,4 +1,4 @@
-//! [`Server`] and [`ScriptedStream`]: what the tests of both clients talk to, without sockets.
+//! [`Server`] and [`ScriptedStream`]: the servers that the tests of both clients use, without sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -6,26 +6,26 @@ use std::sync::Arc;
 
 use crate::{Answer, Board, Conversation, Epoch, JobAttributes, NameError, Rank, Request, SpawnedJob};
 
-/// A server for one rank that is alone: what is written is served at once.
+/// A server for a job of one rank, which serves what is written to it immediately.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) conversation: Conversation,
     pub(crate) board: Board,
-    /// Published names.
+    /// The published names and their ports.
     names: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Attributes of the node.
+    /// The attributes of the node, the newest first.
     attributes: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) requests: Vec<Request>,
     pub(crate) replies: VecDeque<u8>,
-    /// What each write held.
+    /// The bytes of each write.
     pub(crate) writes: Vec<Vec<u8>>,
-    /// Most bytes that one read or write takes.
+    /// The most bytes that one read or write transfers.
     pub(crate) bytes_at_once: usize,
     pub(crate) has_segment: bool,
 }
 
 impl Server {
-    /// One that takes and gives a few bytes at a time.
+    /// A server that transfers a few bytes at a time and has no segment.
     pub(crate) fn new() -> Self {
         let attributes = JobAttributes {
             kvsname: "kvs_1".into(),
@@ -49,7 +49,7 @@ impl Server {
         }
     }
 
-    /// One that takes each request whole, and has a segment.
+    /// A server that takes each request whole and has a segment.
     pub(crate) fn with_segment() -> Self {
         Self { bytes_at_once: usize::MAX, has_segment: true, ..Self::new() }
     }
@@ -140,14 +140,14 @@ impl Write for Server {
 impl Read for Server {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = buffer.len().min(self.bytes_at_once).min(self.replies.len());
-        for (place, byte) in buffer.iter_mut().zip(self.replies.drain(..read)) {
-            *place = byte;
+        for (slot, byte) in buffer.iter_mut().zip(self.replies.drain(..read)) {
+            *slot = byte;
         }
         Ok(read)
     }
 }
 
-/// Replies that were written beforehand; what is sent is only noted.
+/// A stream with prepared replies that records what is written.
 #[derive(Debug)]
 pub(crate) struct ScriptedStream {
     replies: Vec<u8>,
@@ -174,7 +174,7 @@ impl Write for ScriptedStream {
 
 impl Read for ScriptedStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // So that nobody reads further than it must.
+        // One byte at a time, so that a client that reads further than it must is noticed.
         let read = (&self.replies[self.read..]).take(1).read(buffer)?;
         self.read += read;
         Ok(read)

@@ -1,6 +1,6 @@
 //! [`Client`]: the rank's side of PMI-1 over any stream.
 //!
-//! One request, one reply, blocking as the stream blocks. It opens nothing: the caller brings the
+//! Each call writes one request and blocks until its reply is read, if the stream blocks. The caller provides the
 //! connected stream (`PMI_FD`, or one end of a pair).
 
 use std::io::{Read, Write};
@@ -10,18 +10,17 @@ use super::reply::ReplyLine;
 use super::spawn::write_spawn;
 use crate::Rank;
 pub use crate::client::ClientError;
-use crate::client::{Connection, none_if_refused};
-use crate::limits::PENDING_BYTES_MAX;
+use crate::client::{Connection, ParsedReply, check_reply, none_if_refused};
 use crate::request::SpawnRequest;
 
-/// The maxima that a server advertises: sizes of C buffers, terminating NUL included.
+/// The maxima that a server advertises: sizes of C buffers, including the terminating NUL.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Maxes {
-    /// Of a key-value space's name.
+    /// The size of a key-value space's name.
     pub kvsname: usize,
-    /// Of a key.
+    /// The size of a key.
     pub key: usize,
-    /// Of a value.
+    /// The size of a value.
     pub value: usize,
 }
 
@@ -31,7 +30,7 @@ const INIT: Command<'static> = Command::Init { version: 1, subversion: 1 };
 #[derive(Debug)]
 pub struct Client<S> {
     connection: Connection<S>,
-    /// Asked for when first needed.
+    /// Requested when first needed.
     kvsname: Option<String>,
 }
 
@@ -43,9 +42,10 @@ impl<S: Read + Write> Client<S> {
         Ok(client)
     }
 
-    /// Initialises PMI and asks for the segment, in one round trip; whether the segment's descriptor
-    /// came with the second reply. Only of a server that announces it
-    /// ([`crate::segment::VARIABLE`]).
+    /// Initialises PMI and requests the segment in one round trip. Returns whether the segment's descriptor came with
+    /// the second reply.
+    ///
+    /// For servers that announce the segment ([`crate::segment::VARIABLE`]); others may end the job.
     pub fn init_with_segment(stream: S) -> Result<(Self, bool), ClientError> {
         let mut client = Self::unjoined(stream);
         INIT.write(&mut client.connection.request);
@@ -56,8 +56,8 @@ impl<S: Read + Write> Client<S> {
         Ok((client, given.is_some()))
     }
 
-    /// Presents itself as `rank` on a connection to a port, then initialises PMI. Returns the
-    /// namespace's size and this process's rank as well, which have no other source then.
+    /// Sends `initack` as `rank` on a connection to a port and initialises PMI. Also returns the namespace's size and
+    /// this process's rank, which have no other source in this mode.
     pub fn init_on_port(stream: S, rank: Rank) -> Result<(Self, u32, Rank), ClientError> {
         let mut client = Self::unjoined(stream);
         client.send(Command::Initack { rank: rank.0 })?;
@@ -85,7 +85,7 @@ impl<S: Read + Write> Client<S> {
         self.ask(put, "put_result", |_| Some(()))
     }
 
-    /// The value of a key, `None` when nobody put it. Never waits for anybody.
+    /// Returns the value of a key, or `None` if no rank has put it. Never waits for a put.
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let key = word("key", key)?;
         let kvsname = self.kvsname()?;
@@ -93,22 +93,20 @@ impl<S: Read + Write> Client<S> {
         none_if_refused(self.ask(get, "get_result", |reply| Some(Some(reply.last("value")?.to_vec()))))
     }
 
-    /// Waits until all ranks of the namespace are here; what they put can then be got.
+    /// Waits until all ranks of the namespace have called it. Their puts are then visible.
     pub fn barrier(&mut self) -> Result<(), ClientError> {
         self.ask(Command::BarrierIn { group: None }, "barrier_out", |_| Some(()))
     }
 
     /// Arrives at a fence with these encoded puts ([`Puts::bytes`](crate::Puts::bytes)), at most
-    /// [`PENDING_BYTES_MAX`]. There is no reply: the release shows in the segment.
+    /// [`PENDING_BYTES_MAX`](crate::limits::PENDING_BYTES_MAX). There is no reply: the segment shows the release.
     pub fn fence_in_segment(&mut self, puts: &[u8]) -> Result<(), ClientError> {
-        if puts.len() > PENDING_BYTES_MAX {
-            return Err(ClientError::TooLong("batch of puts"));
-        }
+        Connection::<S>::check_puts(puts)?;
         Command::FenceInSegment { puts_bytes: puts.len() }.write(&mut self.connection.request);
         self.connection.flush_with(puts)
     }
 
-    /// The name of the key-value space. Asks once.
+    /// Returns the name of the key-value space. Requests it once.
     pub fn kvsname(&mut self) -> Result<String, ClientError> {
         if let Some(kvsname) = &self.kvsname {
             return Ok(kvsname.clone());
@@ -120,7 +118,7 @@ impl<S: Read + Write> Client<S> {
         Ok(kvsname)
     }
 
-    /// The advertised maxima.
+    /// Returns the advertised maxima.
     pub fn maxes(&mut self) -> Result<Maxes, ClientError> {
         self.ask(Command::Maxes, "maxes", |reply| {
             let size = |field| crate::wire::fields::number(reply.word(field)?);
@@ -128,12 +126,12 @@ impl<S: Read + Write> Client<S> {
         })
     }
 
-    /// The universe's size; negative when unknown.
+    /// Returns the universe's size; negative if unknown.
     pub fn universe_size(&mut self) -> Result<i32, ClientError> {
         self.ask(Command::UniverseSize, "universe_size", |reply| crate::wire::fields::number(reply.word("size")?))
     }
 
-    /// The number of the command that this rank belongs to.
+    /// Returns the number of the command that this rank belongs to.
     pub fn appnum(&mut self) -> Result<i32, ClientError> {
         self.ask(Command::Appnum, "appnum", |reply| crate::wire::fields::number(reply.word("appnum")?))
     }
@@ -144,23 +142,23 @@ impl<S: Read + Write> Client<S> {
         self.ask(publish, "publish_result", |_| Some(()))
     }
 
-    /// The port published under a name, `None` when the server refuses, most likely since there is
+    /// Returns the port that is published under a name, or `None` if the server refuses, most likely because there is
     /// none.
     pub fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let lookup = Command::Lookup { service: line("service", service)? };
-        // Hydra has fields behind the port, so it is read as one word.
+        // Hydra sends fields after the port, so read only one word.
         none_if_refused(self.ask(lookup, "lookup_result", |reply| Some(Some(reply.word("port")?.to_vec()))))
     }
 
-    /// Withdraws a published name.
+    /// Unpublishes a name.
     pub fn unpublish(&mut self, service: &[u8]) -> Result<(), ClientError> {
         let unpublish = Command::Unpublish { service: line("service", service)? };
         self.ask(unpublish, "unpublish_result", |_| Some(()))
     }
 
-    /// Starts further ranks, in a namespace of their own.
-    pub fn spawn(&mut self, order: &SpawnRequest) -> Result<(), ClientError> {
-        for command in &order.commands {
+    /// Starts further ranks in a namespace of their own.
+    pub fn spawn(&mut self, spawn: &SpawnRequest) -> Result<(), ClientError> {
+        for command in &spawn.commands {
             line("program", &command.program)?;
             command.args.iter().try_for_each(|arg| line("argument", arg).map(drop))?;
             for (key, value) in &command.info {
@@ -168,37 +166,37 @@ impl<S: Read + Write> Client<S> {
                 line("info value", value)?;
             }
         }
-        for (key, value) in &order.preputs {
+        for (key, value) in &spawn.preputs {
             line("preput key", key)?;
             line("preput value", value)?;
         }
-        write_spawn(order, &mut self.connection.request);
+        write_spawn(spawn, &mut self.connection.request);
         self.connection.flush()?;
         self.reply("spawn_result", |_| Some(()))
     }
 
-    /// Ends the namespace with a code. There is no reply: the caller exits, or waits to be killed.
+    /// Ends the namespace with a code. There is no reply: the caller exits or waits to be killed.
     pub fn abort(&mut self, code: i32) -> Result<(), ClientError> {
         self.send(Command::Abort { code: Some(code), message: b"" })
     }
 
-    /// Finalises PMI. The connection stays open; [`Client::join`] begins anew.
+    /// Finalises PMI. The connection stays open for [`Client::join`].
     pub fn finalize(&mut self) -> Result<(), ClientError> {
         self.ask(Command::Finalize, "finalize_ack", |_| Some(()))
     }
 
-    /// The stream, for waiting on it or for sending something that no client should.
+    /// Returns the stream, to wait on it or to send what this client would not.
     pub fn stream_mut(&mut self) -> &mut S {
         &mut self.connection.stream
     }
 
-    /// Gives the stream back; what was read and not asked for is lost.
+    /// Returns the stream; bytes that were read and not used are lost.
     pub fn into_stream(self) -> S {
         self.connection.stream
     }
 
     fn unjoined(stream: S) -> Self {
-        Self { connection: Connection::over(stream), kvsname: None }
+        Self { connection: Connection::new(stream), kvsname: None }
     }
 
     fn ask<T>(
@@ -216,7 +214,7 @@ impl<S: Read + Write> Client<S> {
         self.connection.flush()
     }
 
-    /// Waits for a reply, and takes out of it what was asked for.
+    /// Waits for a reply and returns what `read` finds in it.
     fn reply<T>(
         &mut self,
         expected: &'static str,
@@ -226,29 +224,35 @@ impl<S: Read + Write> Client<S> {
     }
 }
 
-/// Takes what was asked for out of a reply.
+/// Checks a reply and returns what `read` finds in it.
 pub(crate) fn read_reply<T>(
     line: &[u8],
     expected: &'static str,
     read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
 ) -> Result<T, ClientError> {
-    let unexpected = || ClientError::Unexpected { expected, got: String::from_utf8_lossy(line).into_owned() };
-    let reply = ReplyLine::parse(line).ok_or_else(unexpected)?;
-    if reply.name != expected.as_bytes() {
-        return Err(unexpected());
-    }
-    if reply.rc != 0 {
-        return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
-    }
-    read(reply).ok_or_else(unexpected)
+    check_reply(line, ReplyLine::parse(line), expected, |reply| read(*reply))
 }
 
-/// `bytes`, if they can stand at the end of a line.
+impl ParsedReply for ReplyLine<'_> {
+    fn name(&self) -> &[u8] {
+        self.name
+    }
+
+    fn rc(&self) -> i32 {
+        self.rc
+    }
+
+    fn reason(&self) -> String {
+        ReplyLine::reason(self)
+    }
+}
+
+/// Returns `bytes` if they can stand at the end of a line.
 fn line<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
     if bytes.contains(&b'\n') { Err(ClientError::Unsendable(what)) } else { Ok(bytes) }
 }
 
-/// `bytes`, if they can stand inside a line.
+/// Returns `bytes` if they can stand inside a line.
 fn word<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
     let is_word = !bytes.is_empty() && !bytes.contains(&b' ');
     if is_word { line(what, bytes) } else { Err(ClientError::Unsendable(what)) }

@@ -1,9 +1,8 @@
 //! [`Command`]: one request line of PMI-1.
 //!
-//! Parsing borrows from the line and does not allocate. It is about form only: lengths, reserved
-//! keys and turns are the engine's business. Bytes need not be UTF-8, unknown fields, bare words and
-//! blanks before the line are ignored; but `cmd=` comes first, as every client since
-//! MPICH2 1.0 sends it.
+//! Parsing borrows from the line and does not allocate. It checks only the form; the engine checks lengths, reserved keys
+//! and the order of calls. Bytes need not be UTF-8. Unknown fields, bare words and blanks before the line are ignored,
+//! but `cmd=` must come first, as every client since MPICH2 1.0 sends it.
 
 use thiserror::Error;
 
@@ -12,14 +11,14 @@ use crate::wire::fields;
 /// A request of a rank.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Command<'a> {
-    /// `init`: speak this version of the protocol.
+    /// `init`: requests this version of the protocol.
     Init {
-        /// `pmi_version`; 2 asks to go on in PMI-2's framing.
+        /// `pmi_version`; 2 requests PMI-2's frames from here on.
         version: u32,
         /// `pmi_subversion`; 0 when absent.
         subversion: u32,
     },
-    /// `initack`: which rank speaks, on a connection to a port.
+    /// `initack`: names the rank on a connection to a port.
     Initack {
         /// `pmiid`.
         rank: u32,
@@ -34,16 +33,16 @@ pub enum Command<'a> {
     UniverseSize,
     /// `put`.
     Put {
-        /// Whatever the client calls its key-value space.
+        /// The client's name for its key-value space.
         kvsname: &'a [u8],
-        /// May be anything that fits before ` value=`.
+        /// Everything before ` value=`.
         key: &'a [u8],
-        /// All up to the end of the line.
+        /// Everything up to the end of the line.
         value: &'a [u8],
     },
     /// `get`.
     Get {
-        /// Whatever the client calls its key-value space.
+        /// The client's name for its key-value space.
         kvsname: &'a [u8],
         /// The key.
         key: &'a [u8],
@@ -59,67 +58,67 @@ pub enum Command<'a> {
     DestroyKvs,
     /// `barrier_in`.
     BarrierIn {
-        /// `group`, of PMI 1.2, which we never offer.
+        /// `group`, of PMI 1.2, which is never offered.
         group: Option<&'a [u8]>,
     },
     /// `publish_name`.
     Publish {
-        /// All up to ` port=`, blanks included.
+        /// Everything up to ` port=`, including blanks.
         service: &'a [u8],
-        /// All up to the end of the line.
+        /// Everything up to the end of the line.
         port: &'a [u8],
     },
     /// `lookup_name`.
     Lookup {
-        /// All up to the end of the line.
+        /// Everything up to the end of the line.
         service: &'a [u8],
     },
     /// `unpublish_name`.
     Unpublish {
-        /// All up to the end of the line.
+        /// Everything up to the end of the line.
         service: &'a [u8],
     },
     /// `abort`.
     Abort {
-        /// `exitcode` (MPICH) or `exit_code`; `None` when absent or not a number.
+        /// `exitcode` (MPICH) or `exit_code`; `None` if absent or not a number.
         code: Option<i32>,
-        /// `message` (MPICH >= 4.1) or `error_msg` (Flux); empty when absent.
+        /// `message` (MPICH >= 4.1) or `error_msg` (Flux); empty if absent.
         message: &'a [u8],
     },
     /// `finalize`.
     Finalize,
-    /// `scela_segment`, of our own libpmi.
+    /// `scela_segment`, sent by our own libpmi.
     Segment,
-    /// `scela_fence`, of our own libpmi: so many bytes of encoded puts follow the line.
+    /// `scela_fence`, sent by our own libpmi: encoded puts follow the line.
     FenceInSegment {
-        /// `puts`.
+        /// `puts`: the length of the encoded puts.
         puts_bytes: usize,
     },
-    /// Anything else; not empty.
+    /// Any other command; not empty.
     Unknown {
         /// The command's name.
         name: &'a [u8],
     },
 }
 
-/// A line is not a request.
+/// Why a line is not a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum ParseError {
-    /// The line does not say what is asked, so that nothing can be answered.
+    /// The line has no command, so there is no reply to it.
     #[error("sent a line without a command")]
     NoCommand,
-    /// The command lacks a field. There is a reply that says so.
+    /// The command lacks a field. A reply reports this.
     #[error("sent a request that lacks a field ({reason})")]
     Field {
-        /// The name of the reply that is due.
+        /// The name of the reply.
         reply: &'static str,
-        /// What lacks, without blanks.
+        /// The missing field, in words without blanks.
         reason: &'static str,
     },
 }
 
 impl<'a> Command<'a> {
-    /// Reads a line, without its newline.
+    /// Parses a line without its newline.
     pub fn parse(line: &'a [u8]) -> Result<Self, ParseError> {
         let start = line.iter().position(|&byte| byte != b' ').unwrap_or(line.len());
         let line = &line[start..];
@@ -137,7 +136,7 @@ impl<'a> Command<'a> {
             b"put" => {
                 let value = fields::split(line, b"value")
                     .ok_or(ParseError::Field { reply: "put_result", reason: "value_missing" });
-                // The value may look like fields itself, so these are looked for before it only.
+                // The value may look like fields, so search for those only before it.
                 let (head, value) = value?;
                 Self::Put {
                     kvsname: need(fields::word(head, b"kvsname"), "put_result", "kvsname_missing")?,
@@ -211,9 +210,9 @@ impl<'a> Command<'a> {
         Self::Abort { code: code.and_then(fields::number), message: message.unwrap_or_default() }
     }
 
-    /// Appends the line, with its newline, that [`Command::parse`] reads as this command.
+    /// Appends the line, with its newline, that [`Command::parse`] parses as this command.
     ///
-    /// That holds while no field has a newline and fields that must be one word are one.
+    /// No field may contain a newline, and fields of one word must be one word.
     pub fn write(&self, out: &mut Vec<u8>) {
         let name: &[u8] = match self {
             Self::Init { .. } => b"init",
@@ -304,8 +303,8 @@ mod tests {
     }
 
     #[test]
-    fn a_put_value_goes_to_the_end_of_the_line() {
-        // Open MPI pads base64 with blanks; MPICH's `segments=3`; and a value that looks like fields.
+    fn the_value_of_a_put_goes_to_the_end_of_the_line() {
+        // Open MPI pads base64 with blanks, MPICH sends `segments=3`, and a value may look like fields.
         for value in ["MAAxNAAwMDA0AG9iMQA -", "segments=3", "", " x ", "a key=b value=c"] {
             let put = Command::Put { kvsname: b"k", key: b"key-0", value: value.as_bytes() };
             check(&format!("cmd=put kvsname=k key=key-0 value={value}"), Ok(put));
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_mpi_libraries_pass() {
+    fn keys_of_mpi_libraries_are_parsed_whole() {
         for key in ["hostname[3]", "-bcast-1-0", "bc-80-seg-2/3", "-allgather-shm-1-7-seg-1/2", "a=b"] {
             let line = format!("cmd=get kvsname=kvs_1.0/a:b key={key}");
             check(&line, Ok(Command::Get { kvsname: b"kvs_1.0/a:b", key: key.as_bytes() }));
@@ -322,14 +321,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_two_words_is_not_taken_for_its_first() {
+    fn a_key_of_two_words_is_parsed_whole() {
         check("cmd=get kvsname=k key=a b", Ok(Command::Get { kvsname: b"k", key: b"a b" }));
         let put = Command::Put { kvsname: b"k", key: b"a b", value: b"v" };
         check("cmd=put kvsname=k key=a b value=v", Ok(put));
     }
 
     #[test]
-    fn unknown_fields_bare_words_and_blanks_before_are_ignored() {
+    fn unknown_fields_bare_words_and_leading_blanks_are_ignored() {
         let get = Command::Get { kvsname: b"k", key: b"a" };
         check("  cmd=get word kvsname=k  x=y key=a ", Ok(get));
         check("cmd=finalize now", Ok(Command::Finalize));
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn services_may_have_blanks() {
+    fn services_may_contain_blanks() {
         let publish = Command::Publish { service: b"svc two words", port: b"tag#0$desc#abc$" };
         check("cmd=publish_name service=svc two words port=tag#0$desc#abc$", Ok(publish));
         check("cmd=publish_name port=tag#0$desc#abc$ service=svc two words", Ok(publish));
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn aborts_of_all_clients_are_read() {
+    fn aborts_of_all_clients_are_parsed() {
         let abort = |code, message| Ok(Command::Abort { code, message });
         check("cmd=abort exitcode=204066320", abort(Some(204_066_320), b""));
         check("cmd=abort exitcode=3 message=stub", abort(Some(3), b"stub"));
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_is_named_with_the_reply_that_is_due() {
+    fn a_missing_field_is_named_with_its_reply() {
         for (line, reply, reason) in [
             ("cmd=put kvsname=k key=a", "put_result", "value_missing"),
             ("cmd=put kvsname=k value=a key=b", "put_result", "key_missing"),
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_a_command_is_none() {
+    fn a_line_without_a_command_is_an_error() {
         for line in ["", " ", "cmd", "cmd=", "cmd= put", "put", "kvsname=k cmd=get key=a", "\tcmd=get"] {
             check(line, Err(ParseError::NoCommand));
         }
@@ -401,7 +400,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn parsing_gives_what_was_written(
+            fn a_written_command_is_parsed_as_itself(
                 (a, b) in (word(), word()), text in text(), number in any::<i32>(), pick in 0..18,
             ) {
                 let (a, b, text) = (a.as_slice(), b.as_slice(), text.as_slice());

@@ -1,10 +1,10 @@
 //! PMI-1, the "simple" wire protocol: one line per request, one line per reply.
 //!
-//! - [`command`]: a request as a value, and its line.
-//! - [`reply`]: every reply that is ever sent, and what MPI libraries insist on.
+//! - [`command`]: a request as a value and as a line.
+//! - [`reply`]: all replies, and what MPI libraries require of them.
 //! - [`spawn`]: the one request of several lines.
-//! - [`initack`]: what goes before all that on a connection to a port.
-//! - `Engine`: what each line of a rank does.
+//! - [`initack`]: the handshake on a connection to a port.
+//! - `Lines`: the commands and replies in terms of the engine.
 //! - [`client`]: [`Client`], the rank's side.
 
 pub mod client;
@@ -15,4 +15,4 @@ pub mod reply;
 pub mod spawn;
 
 pub use client::{Client, ClientError};
-pub(crate) use engine::Engine;
+pub(crate) use engine::Lines;

@@ -1,18 +1,16 @@
-//! [`Reply`]: every line that is ever sent to a rank, and [`ReplyLine`], how a client reads one.
+//! [`Reply`]: every line that the server sends to a rank, and [`ReplyLine`], a line as a client reads it.
 //!
-//! What MPI libraries insist on, and each reply keeps:
+//! Each reply satisfies what MPI libraries require:
 //!
-//! - `cmd=` comes first (MPICH >= 4.1), then `rc=` (legacy MPICH kills itself without it in
-//!   `response_to_init`, and calls name services failed without it).
-//! - Fields are separated by exactly one blank, never a tab, and there are no bare words: a token
-//!   without `=` makes legacy MPICH drop the whole line, and its peers wait for ever. So text in
-//!   `msg=` has no blanks.
-//! - `value=`, which may hold blanks, is last (Flux reads it to the end of the line).
-//! - No field is empty (MPICH >= 4.1 refuses the line), with one exception: the value of a key that
-//!   was put empty. It is what was put, and leaving the field out breaks the other clients.
-//! - A line fits the 1,023 bytes of legacy clients, newline included, whatever is in it, except
-//!   where a value is longer than such a client could have put
-//!   ([`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX)). `get_result` therefore has no `msg=`.
+//! - `cmd=` comes first (MPICH >= 4.1), then `rc=`. Without it, legacy MPICH kills itself on `response_to_init` and takes
+//!   name services as failed.
+//! - Exactly one blank, never a tab, separates fields, and there are no bare words: a token without `=` makes legacy MPICH
+//!   drop the whole line, and its peers then wait forever. So the text of `msg=` has no blanks.
+//! - `value=`, which may contain blanks, is last (Flux reads it to the end of the line).
+//! - No field is empty (MPICH >= 4.1 refuses the line), except the value of a key that was put empty: leaving it out
+//!   breaks the other clients.
+//! - A line including its newline has at most the 1,023 bytes of legacy clients, except where a value is longer than such
+//!   a client could have put ([`VALUE_BYTES_MAX`](crate::limits::VALUE_BYTES_MAX)). `get_result` therefore has no `msg=`.
 
 use std::io::Write;
 
@@ -23,31 +21,31 @@ use crate::wire::fields;
 /// A reply to a rank.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// `init` is granted, for version 1 or 2. Version 1 is always 1.1: MPICH 5 would take a higher
-    /// one as leave to use groups and threads.
+    /// `init` is granted, for version 1 or 2. Version 1 is always 1.1: with a higher one MPICH 5 would use groups and
+    /// threads.
     Init(u32),
-    /// `init` asked for a version that is not spoken.
+    /// `init` requested a version that is not supported.
     InitRefused,
-    /// `initack` and the three lines behind it, in the one order that clients read.
+    /// `initack` and the three lines after it, in the only order that clients read.
     Initack {
         /// The namespace's size.
         size: u32,
-        /// The rank that was presented.
+        /// The rank that the client named.
         rank: u32,
     },
     /// The advertised maxima.
     Maxes,
-    /// The application number; any number, -1 too.
+    /// The application number, which may be -1.
     Appnum(i32),
     /// The name of the rank's key-value space.
     Kvsname(&'a str),
-    /// The universe's size; negative means unknown.
+    /// The universe's size; negative if unknown.
     UniverseSize(i32),
-    /// A put was taken.
+    /// A put was stored.
     Put,
-    /// A key's value.
+    /// The value of a key.
     Found(&'a [u8]),
-    /// Nobody put this key.
+    /// No rank has put this key.
     NotFound(&'a [u8]),
     /// An entry by its number.
     Entry {
@@ -60,9 +58,9 @@ pub enum Reply<'a> {
     },
     /// No entry has that number.
     NoMoreEntries,
-    /// `create_kvs` is answered with the one space that there is.
+    /// `create_kvs` returns the namespace's only key-value space.
     NewKvs(&'a str),
-    /// `destroy_kvs` destroyed nothing.
+    /// `destroy_kvs` succeeds without destroying anything.
     KvsDestroyed,
     /// The fence is complete.
     BarrierOut,
@@ -70,30 +68,30 @@ pub enum Reply<'a> {
     FinalizeAck,
     /// A name was published.
     Published,
-    /// The port that a name stands for; without blanks.
+    /// The port that is published under a name, without blanks.
     Port(&'a [u8]),
-    /// A name was unpublished.
+    /// The name is no longer published.
     Unpublished,
-    /// A name service was refused; `reply` is the reply's name.
+    /// A request about a name was refused; the reply's name and the reason.
     NameRefused(&'static str, NameError),
-    /// All children were started. `errcodes` is left out: clients take that for all zeros, and
-    /// legacy ones read 1,023 bytes of it.
+    /// All children were started. `errcodes` is left out: clients then assume zeros, and legacy clients read only 1,023
+    /// bytes of it.
     Spawned,
-    /// Some children were started: one code for each that was asked for, as clients assert.
+    /// Some children were started. Clients assert that there is a code for each requested child.
     SpawnedPartly(&'a [i32]),
     /// Whether the segment's descriptor comes with this line.
     Segment(bool),
-    /// A request was refused; the reply's name, and why.
+    /// A request was refused; the reply's name and the reason.
     Refused(&'static str, &'a str),
-    /// A command that is not known. Hydra kills the job instead.
+    /// The command is unknown. Hydra kills the job instead.
     Unsupported(&'a [u8]),
 }
 
 impl Reply<'_> {
-    /// Appends the line or lines. Allocates only when `out` must grow.
+    /// Appends the line or lines. Allocates only if `out` must grow.
     pub fn write(&self, out: &mut Vec<u8>) {
         match *self {
-            // The hot one.
+            // The hot path.
             Self::Found(value) => {
                 out.extend_from_slice(b"cmd=get_result rc=0 value=");
                 out.extend_from_slice(value);
@@ -135,7 +133,7 @@ impl Reply<'_> {
             Self::NewKvs(name) => print(out, format_args!("cmd=newkvs rc=0 kvsname={name}")),
             Self::KvsDestroyed => out.extend_from_slice(b"cmd=kvs_destroyed rc=0 msg=success"),
             Self::FinalizeAck => out.extend_from_slice(b"cmd=finalize_ack rc=0"),
-            // Clients of MPICH2 1.0 look at `info` alone, later ones at `rc` alone.
+            // Clients of MPICH2 1.0 read only `info`, later ones only `rc`.
             Self::Published => out.extend_from_slice(b"cmd=publish_result rc=0 info=ok msg=success"),
             Self::Unpublished => {
                 out.extend_from_slice(b"cmd=unpublish_result rc=0 info=ok msg=success");
@@ -170,8 +168,8 @@ impl Reply<'_> {
     }
 }
 
-/// With the codes, unless a legacy client could not read them all: then it is told that the spawn
-/// failed, which is not the whole truth but never calls a dead child alive.
+/// Appends the codes, if a legacy client can read them all. Otherwise reports that the spawn failed, which is inaccurate
+/// but never reports a dead child as alive.
 fn write_spawned_partly(codes: &[i32], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(b"cmd=spawn_result rc=0 errcodes=");
@@ -195,8 +193,8 @@ fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// Appends text of any origin as one word: no blanks, nothing that needs escaping (MPICH >= 4.1
-/// takes a backslash for an escape), not empty, at most [`ECHO_BYTES_MAX`] bytes.
+/// Appends any text as one word of 1 to [`ECHO_BYTES_MAX`] bytes, without blanks and without characters that need
+/// escaping (MPICH >= 4.1 reads a backslash as an escape).
 fn write_word(text: &[u8], out: &mut Vec<u8>) {
     if text.is_empty() {
         out.push(b'_');
@@ -213,16 +211,16 @@ fn write_word(text: &[u8], out: &mut Vec<u8>) {
 pub struct ReplyLine<'a> {
     /// The reply's name.
     pub name: &'a [u8],
-    /// `rc`; 0 when absent, as all clients take it.
+    /// `rc`; 0 if absent, as all clients assume.
     pub rc: i32,
     line: &'a [u8],
 }
 
 impl<'a> ReplyLine<'a> {
-    /// Reads a line without its newline; `None` when it has no `cmd=` or an `rc` that is no number.
+    /// Parses a line without its newline. Returns `None` if it has no `cmd=` or its `rc` is not a number.
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let name = fields::word(line, b"cmd")?;
-        // A value may hold anything, ` rc=` too, but `rc` comes before it.
+        // A value may contain ` rc=`, but the real `rc` comes before it.
         let rc = match fields::word(line, b"rc") {
             Some(rc) => fields::number(rc)?,
             None => 0,
@@ -230,17 +228,17 @@ impl<'a> ReplyLine<'a> {
         Some(Self { name, rc, line })
     }
 
-    /// A field that is one word.
+    /// Returns a field of one word.
     pub fn word(&self, name: &str) -> Option<&'a [u8]> {
         fields::word(self.line, name.as_bytes())
     }
 
-    /// The last field, up to the end of the line.
+    /// Returns the last field, up to the end of the line.
     pub fn last(&self, name: &str) -> Option<&'a [u8]> {
         fields::rest(self.line, name.as_bytes())
     }
 
-    /// The reply's own words on why it refuses.
+    /// Returns the reason of a refusal.
     pub fn reason(&self) -> String {
         let reason = self.word("msg").or_else(|| self.word("reason")).unwrap_or(b"no_reason_given");
         String::from_utf8_lossy(reason).into_owned()
@@ -263,7 +261,7 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&written(reply)), expected);
     }
 
-    /// All replies, with the longest and oddest that may stand in them.
+    /// All replies, with the longest and strangest contents.
     fn all() -> Vec<Reply<'static>> {
         let odd: &[u8] = b" a=b\\c\td\x00\xff\n";
         let codes: &[i32] = &[i32::MIN; 1000];
@@ -306,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reply_keeps_what_clients_insist_on() {
+    fn every_reply_satisfies_what_clients_require() {
         for reply in all() {
             let text = written(reply);
             let text = text.strip_suffix(b"\n").unwrap();
@@ -320,7 +318,7 @@ mod tests {
                     let at = at.unwrap_or_else(|| panic!("bare word or two blanks: {shown}"));
                     assert!(at > 0 && at + 1 < token.len(), "empty field: {shown}");
                 }
-                // `set`, in answer to initack, is the one reply without `rc`.
+                // `set`, which follows initack, is the only reply without `rc`.
                 if !line.starts_with(b"cmd=set ") {
                     let second = line.split(|&byte| byte == b' ').nth(1).unwrap();
                     assert!(second.starts_with(b"rc="), "{shown}");
@@ -330,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_these_words() {
+    fn replies_are_written_as_documented() {
         check(Reply::Init(1), "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
         check(Reply::Init(2), "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
         check(Reply::Segment(true), "cmd=scela_segment_result rc=0\n");
@@ -363,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_legacy_client_can_put_fit_its_line() {
+    fn values_of_legacy_clients_fit_their_line() {
         let line = |bytes: usize| written(Reply::Found(&vec![b'v'; bytes])).len();
         assert!(line(MAPPING_BYTES_MAX) <= LEGACY_LINE_BYTES_MAX);
         assert_eq!(line(996), LEGACY_LINE_BYTES_MAX);
@@ -378,7 +376,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn a_client_reads_what_was_written(
+            fn a_client_parses_a_written_reply(
                 value in vec(any::<u8>().prop_filter("newline", |byte| *byte != b'\n'), 0..40)
             ) {
                 let mut line = Vec::new();

@@ -1,9 +1,9 @@
 //! [`Client`]: the rank's side of PMI-2 over any stream, against any server.
 //!
-//! One request, one reply, blocking as the stream blocks. It opens nothing: the caller brings the
-//! connected stream (`PMI_FD`), and a lock if several threads call, since no request carries a
-//! `thrid`. What is sent is what Slurm's own client sends, whose plug-in reads fields by their place
-//! in a `spawn` and insists on three in `fullinit`; Hydra takes that as well.
+//! Each call writes one request and blocks until its reply is read, if the stream blocks. The caller provides the
+//! connected stream (`PMI_FD`), and a lock if several threads call, since requests carry no `thrid`. Requests are those
+//! of Slurm's own client: Slurm's plug-in reads the fields of a `spawn` by position and requires three in `fullinit`.
+//! Hydra accepts them as well.
 
 use std::borrow::Cow;
 use std::io::{Read, Write};
@@ -12,8 +12,8 @@ use thiserror::Error;
 
 use super::command::Command;
 use super::reply::ReplyFrame;
-use crate::client::{ClientError, Connection, none_if_refused};
-use crate::limits::{ABORT_MESSAGE_BYTES_MAX, PENDING_BYTES_MAX, SPAWN_RANKS_MAX};
+use crate::client::{ClientError, Connection, ParsedReply, check_reply, none_if_refused};
+use crate::limits::{ABORT_MESSAGE_BYTES_MAX, SPAWN_RANKS_MAX};
 use crate::request::SpawnRequestError;
 use crate::v1::reply::ReplyLine;
 use crate::wire::fields;
@@ -22,36 +22,35 @@ use crate::{Rank, SpawnRequest, SpawnedJob, v1};
 /// Why a connection could not be initialised.
 #[derive(Debug, Error)]
 pub enum InitError<S> {
-    /// The server does not speak PMI-2. Nothing but the first line was said: the caller may go on
-    /// in PMI-1 on this stream.
+    /// The server does not speak PMI-2. Only the first line was sent, so the caller may continue in PMI-1 on this stream.
     #[error("PMI server does not speak version 2")]
     VersionRefused(S),
-    /// Anything else.
+    /// Another failure.
     #[error(transparent)]
     Failed(#[from] ClientError),
 }
 
-/// What a rank learns of itself when it presents itself.
+/// What the server reports about a rank in reply to `fullinit`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RankInfo {
-    /// Its rank.
+    /// The rank.
     pub rank: Rank,
-    /// How many ranks its job has.
+    /// The number of ranks of its job.
     pub size: u32,
-    /// The number of its command; Slurm says -1 to all.
+    /// The number of its command; Slurm sends -1 to all ranks.
     pub appnum: i32,
-    /// The job that spawned its own, if any did.
+    /// The job that spawned its own, if there is one.
     pub spawner: Option<Vec<u8>>,
 }
 
-/// A rank's place in the ring, and what its neighbours gave it.
+/// A rank's position in the ring and its neighbours' values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ring {
-    /// Its position, from 0; the ring has as many as the job has ranks.
+    /// The position, from 0 to the number of the job's ranks minus one.
     pub position: u32,
-    /// What its left neighbour gave to its right.
+    /// The value that the left neighbour passed to its right.
     pub from_left: Vec<u8>,
-    /// What its right neighbour gave to its left.
+    /// The value that the right neighbour passed to its left.
     pub from_right: Vec<u8>,
 }
 
@@ -59,23 +58,22 @@ pub struct Ring {
 #[derive(Debug)]
 pub struct Client<S> {
     connection: Connection<S>,
-    /// As it was told to the server.
+    /// The job as named to the server.
     job: Option<Vec<u8>>,
     rank_info: RankInfo,
     has_segment: bool,
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Initialises PMI over a connected stream, as this rank of the job that the environment names
-    /// (`PMI_JOBID`; Slurm insists on it).
+    /// Initialises PMI over a connected stream, as this rank of the job that the environment names (`PMI_JOBID`, which
+    /// Slurm requires).
     ///
-    /// `with_segment` asks for the segment on the way, in one round trip: for a server that
-    /// announces it ([`crate::segment::VARIABLE`]). Such a one speaks PMI-2, so that
-    /// [`InitError::VersionRefused`] does not come of it.
+    /// `with_segment` also requests the segment, in the same round trip. It is for servers that announce the segment
+    /// ([`crate::segment::VARIABLE`]). Those speak PMI-2, so [`InitError::VersionRefused`] is not returned.
     pub fn init(stream: S, job: Option<&[u8]>, rank: Rank, with_segment: bool) -> Result<Self, InitError<S>> {
         let rank_info = RankInfo { rank, size: 0, appnum: 0, spawner: None };
         let job = job.map(<[u8]>::to_vec);
-        let mut client = Self { connection: Connection::over(stream), job, rank_info, has_segment: false };
+        let mut client = Self { connection: Connection::new(stream), job, rank_info, has_segment: false };
         if with_segment {
             client.write_line();
             client.write_full_init()?;
@@ -109,17 +107,17 @@ impl<S: Read + Write> Client<S> {
         self.read_full_init()
     }
 
-    /// What the server told of this rank.
+    /// Returns what the server reported about this rank.
     pub fn rank_info(&self) -> &RankInfo {
         &self.rank_info
     }
 
-    /// Whether the segment's descriptor came with the reply, if [`Client::init`] was to ask for it.
+    /// Whether the segment's descriptor came with the reply, if [`Client::init`] requested it.
     pub fn has_segment(&self) -> bool {
         self.has_segment
     }
 
-    /// The name of the rank's own job.
+    /// Returns the name of the rank's own job.
     pub fn job_id(&mut self) -> Result<Vec<u8>, ClientError> {
         let id = |reply: &ReplyFrame<'_>| Some(reply.get("jobid")?.into_owned());
         self.ask(&Command::JobId, "request", "job-getid-response", id)
@@ -131,31 +129,32 @@ impl<S: Read + Write> Client<S> {
         self.ask(&put, "put", "kvs-put-response", nothing)
     }
 
-    /// Waits until all ranks of the job are here; what they put can then be got.
+    /// Waits until all ranks of the job have called it. Their puts are then visible.
     pub fn fence(&mut self) -> Result<(), ClientError> {
         self.ask(&Command::Fence, "fence", "kvs-fence-response", nothing)
     }
 
-    /// The value of a key, `None` when nobody put it. The job may be empty, which means the rank's
-    /// own; `source` is a hint as to who put it, -1 for none.
+    /// Returns the value of a key, or `None` if no rank has put it.
+    ///
+    /// An empty `job` stands for the rank's own. `source` is the rank that probably put the key, -1 if unknown.
     pub fn get(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::Get { job: job.into(), source, key: key.into() };
         none_if_refused(self.ask(&get, "key", "kvs-get-response", value))
     }
 
-    /// An attribute of the job, `PMI_process_mapping` and the like.
+    /// Returns an attribute of the job, such as `PMI_process_mapping`.
     pub fn job_attribute(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::JobAttribute { key: key.into() };
         none_if_refused(self.ask(&get, "key", "info-getjobattr-response", value))
     }
 
-    /// Puts an attribute of the node, for the job's ranks on it.
+    /// Puts an attribute of the node for the job's ranks on it.
     pub fn node_put(&mut self, key: &[u8], value: &[u8]) -> Result<(), ClientError> {
         let put = Command::NodePut { key: key.into(), value: value.into() };
         self.ask(&put, "put", "info-putnodeattr-response", nothing)
     }
 
-    /// An attribute of the node; with `wait` not before somebody has put it.
+    /// Returns an attribute of the node. With `wait`, blocks until a rank has put it.
     pub fn node_get(&mut self, key: &[u8], wait: bool) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::NodeGet { key: key.into(), wait };
         none_if_refused(self.ask(&get, "key", "info-getnodeattr-response", value))
@@ -167,23 +166,22 @@ impl<S: Read + Write> Client<S> {
         self.ask(&publish, "service", "name-publish-response", nothing)
     }
 
-    /// The port published under a name, `None` when the server refuses, most likely since there is
+    /// Returns the port that is published under a name, or `None` if the server refuses, most likely because there is
     /// none.
     pub fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let lookup = Command::Lookup { service: service.into() };
-        // Slurm's plug-in has the port as `value` only.
+        // Slurm's plug-in sends the port only as `value`.
         let port = |reply: &ReplyFrame<'_>| reply.found("port").or_else(|| reply.found("value"));
         none_if_refused(self.ask(&lookup, "service", "name-lookup-response", port))
     }
 
-    /// Withdraws a published name.
+    /// Unpublishes a name.
     pub fn unpublish(&mut self, service: &[u8]) -> Result<(), ClientError> {
         let unpublish = Command::Unpublish { service: service.into() };
         self.ask(&unpublish, "service", "name-unpublish-response", nothing)
     }
 
-    /// `PMIX_Ring`: meets all ranks of the job, gives each neighbour something and takes what they
-    /// give.
+    /// `PMIX_Ring`: waits until all ranks of the job have called it, and exchanges values with both neighbours.
     pub fn ring(&mut self, to_left: &[u8], to_right: &[u8]) -> Result<Ring, ClientError> {
         let ring = Command::Ring { left: to_left.into(), right: to_right.into() };
         self.ask(&ring, "value", "ring-response", |reply| {
@@ -196,14 +194,14 @@ impl<S: Read + Write> Client<S> {
         })
     }
 
-    /// Starts further ranks, in a job of their own. The codes are one for each of them.
-    pub fn spawn(&mut self, order: &SpawnRequest) -> Result<SpawnedJob, ClientError> {
-        let ranks = order.ranks();
+    /// Starts further ranks in a job of their own. Returns the job and a code for each rank.
+    pub fn spawn(&mut self, spawn: &SpawnRequest) -> Result<SpawnedJob, ClientError> {
+        let ranks = spawn.ranks();
         if ranks > u64::from(SPAWN_RANKS_MAX) {
             return Err(SpawnRequestError::Ranks.into());
         }
         let ranks = ranks as usize;
-        self.ask(&Command::Spawn(order.clone()), "spawn order", "spawn-response", |reply| {
+        self.ask(&Command::Spawn(spawn.clone()), "spawn", "spawn-response", |reply| {
             let job = String::from_utf8_lossy(&reply.get("jobid")?).into_owned();
             let codes = match reply.get("errcodes") {
                 None => vec![0; ranks],
@@ -216,7 +214,7 @@ impl<S: Read + Write> Client<S> {
         })
     }
 
-    /// Connects to another job, whose entries can then be got.
+    /// Connects to another job, whose entries are then visible.
     pub fn connect(&mut self, job: &[u8]) -> Result<(), ClientError> {
         let connect = Command::Connect { job: job.into() };
         self.ask(&connect, "job", "job-connect-response", nothing)
@@ -228,21 +226,20 @@ impl<S: Read + Write> Client<S> {
         self.ask(&disconnect, "job", "job-disconnect-response", nothing)
     }
 
-    /// Ends the job with a code and some words, cut at [`ABORT_MESSAGE_BYTES_MAX`]. There is no
-    /// reply: the caller exits, or waits to be killed.
+    /// Ends the job with a code and a message, which is cut at [`ABORT_MESSAGE_BYTES_MAX`]. There is no reply: the caller
+    /// exits or waits to be killed.
     pub fn abort(&mut self, exit_code: i32, message: &[u8]) -> Result<(), ClientError> {
         let message = &message[..message.len().min(ABORT_MESSAGE_BYTES_MAX)];
         self.write(&Command::Abort { code: Some(exit_code), message: message.into() }, "message")?;
         self.connection.flush()
     }
 
-    /// Finalises PMI. Slurm closes the connection; with others [`Client::join`] begins anew.
+    /// Finalises PMI. Slurm then closes the connection; with other servers it stays open for [`Client::join`].
     pub fn finalize(&mut self) -> Result<(), ClientError> {
         self.ask(&Command::Finalize, "request", "finalize-response", nothing)
     }
 
-    /// Asks for the segment; whether its descriptor came with the reply. Only of a server that
-    /// announces it.
+    /// Requests the segment. Returns whether its descriptor came with the reply. For servers that announce the segment.
     pub fn segment(&mut self) -> Result<bool, ClientError> {
         self.write(&Command::Segment, "request")?;
         self.connection.flush()?;
@@ -250,21 +247,19 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// Arrives at a fence with these encoded puts ([`Puts::bytes`](crate::Puts::bytes)), at most
-    /// [`PENDING_BYTES_MAX`]. There is no reply: the release shows in the segment.
+    /// [`PENDING_BYTES_MAX`](crate::limits::PENDING_BYTES_MAX). There is no reply: the segment shows the release.
     pub fn fence_in_segment(&mut self, puts: &[u8]) -> Result<(), ClientError> {
-        if puts.len() > PENDING_BYTES_MAX {
-            return Err(ClientError::TooLong("batch of puts"));
-        }
+        Connection::<S>::check_puts(puts)?;
         self.write(&Command::FenceInSegment { puts_bytes: puts.len() }, "request")?;
         self.connection.flush_with(puts)
     }
 
-    /// The stream, for waiting on it or for sending something that no client should.
+    /// Returns the stream, to wait on it or to send what this client would not.
     pub fn stream_mut(&mut self) -> &mut S {
         &mut self.connection.stream
     }
 
-    /// Gives the stream back; what was read and not asked for is lost.
+    /// Returns the stream; bytes that were read and not used are lost.
     pub fn into_stream(self) -> S {
         self.connection.stream
     }
@@ -282,7 +277,7 @@ impl<S: Read + Write> Client<S> {
                     Some(if version == 2 { Ok(()) } else { Err(version) })
                 })
             })??
-            // A server of PMI-1 may grant what it has instead of what was asked for.
+            // A server of PMI-1 may grant its own version instead of the requested one.
             .map_err(|version: u32| ClientError::Refused {
                 reply: expected,
                 rc: 0,
@@ -325,41 +320,41 @@ impl<S: Read + Write> Client<S> {
         self.read(expected, take)
     }
 
-    /// Adds a frame to the request; `what` in it could be too long.
+    /// Adds a frame to the request. `what` names the part that may make it too long.
     fn write(&mut self, command: &Command<'_>, what: &'static str) -> Result<(), ClientError> {
         if command.write(&mut self.connection.request) { Ok(()) } else { Err(ClientError::TooLong(what)) }
     }
 
-    /// Waits for a reply, and takes out of it what was asked for.
+    /// Waits for a reply and returns what `take` finds in it.
     fn read<T>(
         &mut self,
         expected: &'static str,
         take: impl FnOnce(&ReplyFrame<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        self.connection.frame(|payload| {
-            let got = || String::from_utf8_lossy(&payload[..payload.len().min(SHOWN_BYTES_MAX)]).into_owned();
-            let unexpected = || ClientError::Unexpected { expected, got: got() };
-            let reply = ReplyFrame::parse(payload).ok_or_else(unexpected)?;
-            if *reply.name != *expected.as_bytes() {
-                return Err(unexpected());
-            }
-            if reply.rc != 0 {
-                return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
-            }
-            take(&reply).ok_or_else(unexpected)
-        })?
+        self.connection.frame(|payload| check_reply(payload, ReplyFrame::parse(payload), expected, take))?
     }
 }
 
-/// How much of a reply that was not due is shown.
-const SHOWN_BYTES_MAX: usize = 1024;
+impl ParsedReply for ReplyFrame<'_> {
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
 
-/// Nothing but success is of interest.
+    fn rc(&self) -> i32 {
+        self.rc
+    }
+
+    fn reason(&self) -> String {
+        ReplyFrame::reason(self)
+    }
+}
+
+/// Takes nothing: the reply only has to be a success.
 fn nothing(_: &ReplyFrame<'_>) -> Option<()> {
     Some(())
 }
 
-/// What was found, or that there is none.
+/// Takes the value, or that there is none.
 fn value(reply: &ReplyFrame<'_>) -> Option<Option<Vec<u8>>> {
     reply.found("value")
 }

@@ -1,10 +1,10 @@
 //! PMI-2: frames of `name=value;`, after one line of PMI-1 that chooses them.
 //!
-//! - [`pairs`]: what a payload is made of; [`mod@crate::wire::frame`] has what is around it.
-//! - [`command`]: a request as a value, and its frame.
+//! - [`pairs`]: the pairs of a payload; [`mod@crate::wire::frame`] has the frame around it.
+//! - [`command`]: a request as a value and as a frame.
 //! - [`spawn`]: the one request that is a list of lists.
-//! - [`reply`]: every reply that is ever sent, and what MPI libraries insist on.
-//! - `Engine`: what each frame of a rank does.
+//! - [`reply`]: all replies, and what MPI libraries require of them.
+//! - `Frames`: the commands and replies in terms of the engine.
 //! - [`client`]: [`Client`], the rank's side.
 
 pub mod client;
@@ -16,4 +16,4 @@ pub mod spawn;
 
 pub use crate::client::ClientError;
 pub use client::{Client, InitError};
-pub(crate) use engine::Engine;
+pub(crate) use engine::Frames;

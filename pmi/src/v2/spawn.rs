@@ -1,151 +1,114 @@
 //! `cmd=spawn`: the one request of PMI-2 that is a list of lists.
 //!
-//! First how many commands and preputs there are, and the preputs; then each command, from its
-//! `subcmd` to the next. MPICH <= 4.0 and Slurm have the arguments before the infos and count both
-//! from 0. The specification of MPICH >= 4.1 has the infos' number first and counts arguments from
-//! 1, and its parser looks for an info's value as `infoval_N`. All of that is read.
-
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+//! The numbers of commands and preputs come first, then the preputs, then each command from its `subcmd` to the next
+//! one. MPICH <= 4.0 and Slurm send a command's arguments before its infos and count both from 0. By the specification
+//! of MPICH >= 4.1, the number of infos comes first and arguments count from 1; its parser looks for an info's value as
+//! `infoval_N`. The reader accepts all of these.
 
 use super::pairs::{self, Pairs};
 use crate::limits::{SPAWN_COMMANDS_MAX, SPAWN_PREPUTS_MAX};
 use crate::request::{SpawnCommand, SpawnRequest, SpawnRequestError};
-pub use crate::v1::spawn::SpawnError;
-use crate::wire::fields;
-use crate::wire::numbered::{NumberedPairs, into_list};
+pub use crate::spawn_fields::SpawnError;
+use crate::spawn_fields::{CommandFields, add_preput, index_behind, number};
+use crate::wire::numbered::NumberedPairs;
 
-/// A request, being read.
+/// The part of a request that has been read so far.
 #[derive(Default)]
 struct Reader {
-    commands_said: Option<usize>,
+    commands_announced: Option<usize>,
     preputs: NumberedPairs,
     commands: Vec<SpawnCommand>,
     /// The command that is being read.
-    open: Option<Open>,
+    open: Option<CommandFields>,
 }
 
-/// A command that is being read.
-struct Open {
-    program: Vec<u8>,
-    nprocs: Option<u32>,
-    args_said: Option<usize>,
-    args: BTreeMap<u32, Vec<u8>>,
-    infos: NumberedPairs,
-}
-
-/// Reads the pairs of a request. What it gives has passed [`SpawnRequest::check`].
+/// Reads a spawn from the pairs of a request and checks it ([`SpawnRequest::check`]).
 pub fn parse(pairs: Pairs<'_>) -> Result<SpawnRequest, SpawnError> {
     let mut reader = Reader::default();
     for (name, value) in pairs.iter() {
-        reader.field(name, value)?;
+        reader.read(name, value.into_owned())?;
     }
     reader.finish()
 }
 
 impl Reader {
-    fn field(&mut self, name: &[u8], value: Cow<'_, [u8]>) -> Result<(), SpawnError> {
+    fn read(&mut self, name: &[u8], value: Vec<u8>) -> Result<(), SpawnError> {
         match name {
-            b"ncmds" => self.commands_said = Some(number("ncmds", &value)?),
-            b"preputcount" => self.preputs.said = Some(number("preputcount", &value)?),
+            b"ncmds" => self.commands_announced = Some(number("ncmds", &value)?),
+            b"preputcount" => self.preputs.announced = Some(number("preputcount", &value)?),
             b"subcmd" => {
-                self.close()?;
-                self.open = Some(Open::of(value.into_owned()));
+                self.close_command()?;
+                self.open = Some(CommandFields { program: Some(value), ..CommandFields::default() });
             }
             _ => {
-                if let Some(number) = number_behind(b"ppkey", name) {
-                    self.preputs.keys.insert(number, value.into_owned());
-                } else if let Some(number) = number_behind(b"ppval", name) {
-                    self.preputs.values.insert(number, value.into_owned());
+                if let Some(index) = index_behind(b"ppkey", name) {
+                    self.preputs.keys.insert(index, value);
+                } else if let Some(index) = index_behind(b"ppval", name) {
+                    self.preputs.values.insert(index, value);
                 } else if let Some(open) = &mut self.open {
-                    open.field(name, value)?;
+                    read_command_field(open, name, value)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// The command that was being read is complete.
-    fn close(&mut self) -> Result<(), SpawnError> {
+    /// Completes the command that is being read.
+    fn close_command(&mut self) -> Result<(), SpawnError> {
         let Some(open) = self.open.take() else { return Ok(()) };
         if self.commands.len() == SPAWN_COMMANDS_MAX {
             return Err(SpawnRequestError::Commands.into());
         }
-        self.commands.push(SpawnCommand {
-            program: open.program,
-            args: into_list(open.args, open.args_said).ok_or(SpawnError::Incomplete("arguments"))?,
-            nprocs: open.nprocs.ok_or(SpawnError::Missing("maxprocs"))?,
-            info: open.infos.into_list().ok_or(SpawnError::Incomplete("infos"))?,
-        });
+        self.commands.push(open.into_command("subcmd", "maxprocs")?);
         Ok(())
     }
 
     fn finish(mut self) -> Result<SpawnRequest, SpawnError> {
-        self.close()?;
-        if self.commands_said.is_some_and(|said| said != self.commands.len()) {
+        self.close_command()?;
+        if self.commands_announced.is_some_and(|announced| announced != self.commands.len()) {
             return Err(SpawnError::Incomplete("commands"));
         }
         let preputs = self.preputs.into_list().ok_or(SpawnError::Incomplete("preputs"))?;
         if preputs.len() > SPAWN_PREPUTS_MAX {
             return Err(SpawnRequestError::Preputs.into());
         }
-        let mut order = SpawnRequest { commands: self.commands, preputs: Vec::new() };
+        let mut spawn = SpawnRequest { commands: self.commands, preputs: Vec::new() };
         for preput in preputs {
-            match order.preputs.iter_mut().find(|known| known.0 == preput.0) {
-                Some(known) => *known = preput,
-                None => order.preputs.push(preput),
+            add_preput(&mut spawn.preputs, preput);
+        }
+        spawn.check()?;
+        Ok(spawn)
+    }
+}
+
+fn read_command_field(command: &mut CommandFields, name: &[u8], value: Vec<u8>) -> Result<(), SpawnError> {
+    match name {
+        b"maxprocs" => command.nprocs = Some(number("maxprocs", &value)?),
+        b"argc" => command.args_announced = Some(number("argc", &value)?),
+        b"infokeycount" => command.infos.announced = Some(number("infokeycount", &value)?),
+        _ => {
+            if let Some(index) = index_behind(b"argv", name) {
+                command.args.insert(index, value);
+            } else if let Some(index) = index_behind(b"infokey", name) {
+                command.infos.keys.insert(index, value);
+            } else if let Some(index) = index_behind(b"infoval", name).or_else(|| index_behind(b"infoval_", name)) {
+                command.infos.values.insert(index, value);
             }
         }
-        order.check()?;
-        Ok(order)
     }
+    Ok(())
 }
 
-impl Open {
-    fn of(program: Vec<u8>) -> Self {
-        let (args, infos) = (BTreeMap::new(), NumberedPairs::default());
-        Self { program, nprocs: None, args_said: None, args, infos }
-    }
-
-    fn field(&mut self, name: &[u8], value: Cow<'_, [u8]>) -> Result<(), SpawnError> {
-        match name {
-            b"maxprocs" => self.nprocs = Some(number("maxprocs", &value)?),
-            b"argc" => self.args_said = Some(number("argc", &value)?),
-            b"infokeycount" => self.infos.said = Some(number("infokeycount", &value)?),
-            _ => {
-                if let Some(number) = number_behind(b"argv", name) {
-                    self.args.insert(number, value.into_owned());
-                } else if let Some(number) = number_behind(b"infokey", name) {
-                    self.infos.keys.insert(number, value.into_owned());
-                } else if let Some(number) =
-                    number_behind(b"infoval", name).or_else(|| number_behind(b"infoval_", name))
-                {
-                    self.infos.values.insert(number, value.into_owned());
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn number_behind(prefix: &[u8], name: &[u8]) -> Option<u32> {
-    name.strip_prefix(prefix).and_then(fields::number)
-}
-
-fn number<T: std::str::FromStr>(name: &'static str, value: &[u8]) -> Result<T, SpawnError> {
-    fields::number(fields::trim(value)).ok_or(SpawnError::NotANumber(name))
-}
-
-/// Appends the pairs of an order, in the one sequence that Slurm's plug-in reads.
-pub fn write(order: &SpawnRequest, out: &mut Vec<u8>) {
+/// Appends the pairs of a spawn, in the only order that Slurm's plug-in reads.
+pub fn write(spawn: &SpawnRequest, out: &mut Vec<u8>) {
     let mut pair = |name: &str, value: &[u8]| pairs::write(name, value, out);
-    pair("ncmds", order.commands.len().to_string().as_bytes());
-    pair("preputcount", order.preputs.len().to_string().as_bytes());
-    for (number, (key, value)) in order.preputs.iter().enumerate() {
+    pair("ncmds", spawn.commands.len().to_string().as_bytes());
+    pair("preputcount", spawn.preputs.len().to_string().as_bytes());
+    for (number, (key, value)) in spawn.preputs.iter().enumerate() {
         pair(&format!("ppkey{number}"), key);
         pair(&format!("ppval{number}"), value);
     }
-    for command in &order.commands {
+    for command in &spawn.commands {
         pair("subcmd", &command.program);
         pair("maxprocs", command.nprocs.to_string().as_bytes());
         pair("argc", command.args.len().to_string().as_bytes());

@@ -1,33 +1,33 @@
-//! Fields that are a list together: `arg1`, `arg2`, ... In a spawn, in either protocol version.
+//! Numbered fields that make up a list, such as `arg1`, `arg2`, ... in a spawn of either protocol version.
 
 use std::collections::BTreeMap;
 
-/// Numbered keys and values.
+/// Keys and values that are numbered alike.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NumberedPairs {
-    /// How many pairs there shall be, if that was said.
-    pub(crate) said: Option<usize>,
+    /// The announced number of pairs.
+    pub(crate) announced: Option<usize>,
     pub(crate) keys: BTreeMap<u32, Vec<u8>>,
     pub(crate) values: BTreeMap<u32, Vec<u8>>,
 }
 
 impl NumberedPairs {
-    /// The pairs in order, if each key has its value and they are as many as was said.
+    /// Returns the pairs in order, if each key has a value and their number is the announced one.
     pub(crate) fn into_list(self) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-        let keys = into_list(self.keys, self.said)?;
-        let values = into_list(self.values, self.said)?;
+        let keys = into_list(self.keys, self.announced)?;
+        let values = into_list(self.values, self.announced)?;
         (keys.len() == values.len()).then(|| keys.into_iter().zip(values).collect())
     }
 }
 
-/// The list without its numbers, if they count from 0 or 1 without gaps up to what was said.
-pub(crate) fn into_list(list: BTreeMap<u32, Vec<u8>>, said: Option<usize>) -> Option<Vec<Vec<u8>>> {
+/// Returns the items of a list, if they count from 0 or 1 without gaps and their number is the announced one.
+pub(crate) fn into_list(list: BTreeMap<u32, Vec<u8>>, announced: Option<usize>) -> Option<Vec<Vec<u8>>> {
     // PMI-1: arguments count from 1 and pairs from 0 in all of MPICH; Flux RFC 13 has arguments
     // from 0. PMI-2: all from 0, but arguments from 1 by the specification of MPICH >= 4.1.
     let first = list.first_key_value().map_or(0, |(&first, _)| first);
     let last = list.last_key_value().map_or(0, |(&last, _)| last);
     let dense = list.is_empty() || (first <= 1 && (last - first) as usize == list.len() - 1);
-    let complete = said.is_none_or(|said| said == list.len());
+    let complete = announced.is_none_or(|announced| announced == list.len());
     (dense && complete).then(|| list.into_values().collect())
 }
 
@@ -36,13 +36,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(numbers: &[u32], said: Option<usize>, expected: bool) {
+    fn check(numbers: &[u32], announced: Option<usize>, expected: bool) {
         let list = numbers.iter().map(|&number| (number, Vec::new())).collect();
-        assert_eq!(into_list(list, said).map(|list| list.len()), expected.then_some(numbers.len()));
+        assert_eq!(into_list(list, announced).map(|list| list.len()), expected.then_some(numbers.len()));
     }
 
     #[test]
-    fn lists_have_no_gaps_and_are_as_long_as_was_said() {
+    fn lists_with_gaps_or_of_another_length_are_refused() {
         check(&[], None, true);
         check(&[], Some(0), true);
         check(&[], Some(1), false);

@@ -98,7 +98,7 @@ pub enum AllocationError {
         wanted: &'static str,
     },
     /// Two variables are about different numbers of nodes.
-    #[error("{variable} is about {nodes} node(s), and {names} names {named}")]
+    #[error("{variable} is about {nodes} {}, and {names} names {named}", if *nodes == 1 { "node" } else { "nodes" })]
     Disagree {
         /// The one.
         variable: &'static str,

@@ -95,7 +95,7 @@ fn what_is_left_of_a_job_of_slurm_is_an_error() {
     );
     check_error(
         &slurm().and("SLURM_TASKS_PER_NODE", "8(x3)"),
-        "SLURM_TASKS_PER_NODE is about 3 node(s), and SLURM_JOB_NODELIST names 4",
+        "SLURM_TASKS_PER_NODE is about 3 nodes, and SLURM_JOB_NODELIST names 4",
     );
     check_error(&slurm().and("SLURM_NTASKS", "0"), "SLURM_NTASKS is '0', which is not a number above 0");
 }

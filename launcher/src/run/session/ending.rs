@@ -11,8 +11,9 @@ use tokio::time::timeout;
 
 use super::{FLUSH_TIME, LEAVE_TIME, Session};
 use crate::exit;
+use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
-use crate::run::report::epilogue;
+use crate::run::report::{Verbosity, epilogue};
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::Names;
 
@@ -67,7 +68,11 @@ impl Session {
         let now = self.clock.now();
         self.phases.on_end(now);
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        if let Some(text) = epilogue(&outcome, self.size, host) {
+        if let Some(mut text) = epilogue(&outcome, self.size, host) {
+            let shows_path = self.reporter.verbosity == Verbosity::Verbose;
+            if let Some(hint) = missing_program_hint(&outcome, &self.session, &self.first.commands, shows_path) {
+                text.push_str(&format!("\n  hint: {hint}"));
+            }
             self.reporter.error(&text);
         }
         let silent = self.size > 1 && self.root.is_silent();
@@ -98,10 +103,10 @@ impl Session {
         if demo && code == exit::SUCCESS {
             // Nobody to tell if nobody reads.
             let _ = writeln!(io::stdout(), "{}", crate::run::report::demo_text(self.size, self.tree, &phases()));
-        } else if timing || exit::is_of_agents(&outcome) {
+        } else if timing {
             self.reporter.note(&format!("phases:\n{}", phases()));
         }
-        if let Some(table) = table {
+        if let Some(table) = table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
         }
         code

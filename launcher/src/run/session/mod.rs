@@ -15,8 +15,8 @@ use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, CachePolicy, Down, DurationHistogram, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Timing,
-    Traffic,
+    AgentId, CachePolicy, Down, DurationHistogram, LossReason, NotStartedReason, Notice, Outcome, Root, RootAction,
+    RootInput, Subtree, Time, Timing, Traffic,
 };
 use nla::link::Reach;
 use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
@@ -27,14 +27,13 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, timeout};
 
 use self::ending::Asides;
-use crate::exit;
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::run::assemble::{addresses, assemble};
 use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
-use crate::run::progress::{Come, PAUSE, Progress};
+use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
@@ -193,10 +192,20 @@ async fn live(
                 bootstrap.take_links(joining.clone());
                 bootstrap
             };
-            let ranks_all = u64::from(plan.size());
+            // The targets of one tree change when it begins again.
+            let targets = if expedition.choice.is_one_tree { 0 } else { expedition.choice.targets.len() as u32 };
+            let names: Vec<String> = (1..=targets).map(|target| expedition.name(target).to_owned()).collect();
+            let timeout = expedition.timeout;
+            let began = clock.now();
             let look = |bootstrap: &Bootstrap| {
                 let (agents, agents_all) = bootstrap.progress();
-                progress.show(clock.now(), Come { agents, agents_all, ranks_all, ..Come::default() });
+                let missing = bootstrap.unsettled().into_iter();
+                let waiting_for = missing.filter_map(|target| names.get(target as usize - 1).cloned()).collect();
+                let time = clock.now().saturating_sub(began);
+                progress.show(
+                    clock.now(),
+                    &Counts { agents, agents_all, assembly: Some((time, timeout)), waiting_for, ..Counts::default() },
+                );
             };
             match assemble(expedition, start, &mut plan, &mut signals, reporter, look).await {
                 (bootstrap, Ok(places)) => (bootstrap, places),
@@ -204,7 +213,7 @@ async fn live(
                     progress.end();
                     bootstrap.wait(LEAVE_TIME).await;
                     let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
-                    if options.timing || code == exit::NOT_LAUNCHED {
+                    if options.timing {
                         let target = |target: u32| expedition.name(target).to_owned();
                         let table = phases.table(&Timing::default(), 0, &Names { target: &target, agents: None });
                         reporter.note(&format!("phases of the launch:\n{table}"));
@@ -298,7 +307,7 @@ async fn live(
             Some(accepted) = joined.recv() => session.on_joined(accepted),
             Some(report) = bootstrap.next() => {
                 if let Some((agent, failure)) = bootstrap.on_report(report) {
-                    session.handle(RootInput::AgentFailed(agent, failure.words));
+                    session.handle(RootInput::AgentFailed(agent, NotStartedReason::Reported(failure.words)));
                 }
                 // No rank starts before all have come.
                 if !bootstrap.reads_log() {
@@ -315,7 +324,7 @@ async fn live(
                 let (agents, agents_all) = bootstrap.progress();
                 let nla::core::RankProgress { started, arrived } = session.root.progress();
                 let ranks_all = u64::from(session.size);
-                session.progress.show(clock.now(), Come { agents, agents_all, started, arrived, ranks_all });
+                session.progress.show(clock.now(), &Counts { agents, agents_all, started, arrived, ranks_all, ..Counts::default() });
             }
             () = tokio::time::sleep_until(limit.map_or(idle, |(_, at)| at)), if limited => {
                 limited = false;
@@ -447,7 +456,7 @@ impl Session {
                 Ok(message) => self.handle(RootInput::FromChild(peer, message)),
                 Err(error) => {
                     self.drop_child(peer);
-                    self.handle(RootInput::ChildLost(peer, format!("it sent {error}")));
+                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
                 }
             },
             LinkEvent::Lost(why) => {

@@ -14,7 +14,7 @@ use crate::bootstrap::protocol::{BootCommand, BootReport, Links};
 use crate::core::{AgentId, Subtree, Time};
 use crate::wire::TreePosition;
 
-/// What the assembly wants done.
+/// A command to the starter.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::bootstrap) enum AssemblyAction {
     /// Send the command to the agent at the target.
@@ -23,13 +23,13 @@ pub(in crate::bootstrap) enum AssemblyAction {
     AdmitOverShell(u32, TreePosition),
 }
 
-/// What an assembly is about.
+/// The targets of an assembly and how their agents link.
 pub(in crate::bootstrap) struct AssemblySettings {
     /// The targets, as a tree: the parent of each starts its agent.
     pub starters: Subtree,
     /// Agents are on other nodes than the launcher.
     pub crosses_nodes: bool,
-    /// What carries the links.
+    /// Whether links are TCP connections or go over remote shells.
     pub links: Links,
     /// The addresses where the launcher listens.
     pub root: Vec<SocketAddr>,
@@ -175,6 +175,12 @@ impl Assembly {
     /// Returns how many agents have reported, and how many targets there are.
     pub(in crate::bootstrap) fn progress(&self) -> (u32, u32) {
         (self.addresses.len() as u32 - 1, self.settings.starters.size() - 1)
+    }
+
+    /// Returns the targets whose agents have neither reported nor failed.
+    pub(in crate::bootstrap) fn unsettled(&self) -> Vec<u32> {
+        let is_settled = |target: &u32| self.addresses.contains_key(target) || self.failures.contains_key(target);
+        (1..self.settings.starters.size()).filter(|target| !is_settled(target)).collect()
     }
 
     /// Returns the targets that have no agent, and why.

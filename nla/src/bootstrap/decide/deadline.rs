@@ -1,58 +1,57 @@
-//! The time by which all agents are to be there, and what of it is whose.
+//! The deadline by which all agents must have reported, and the part of the remaining time that each start may take.
+//!
+//! An agent that starts others must hear of their failures before its own starter gives up. So each remote shell, and
+//! each agent that starts others, is given a part of the remaining time.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use crate::bootstrap::protocol::{Below, BootOrder};
+use crate::core::Time;
 
-use super::super::protocol::{Below, BootOrder};
-
-/// For who has no deadline: longer than anything takes.
+/// The timeout of a launch without a deadline: longer than any launch takes, and short enough to be added to a time.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
-/// What a report from below may take on its way up one level, at most.
+/// The most time reserved for a report to travel up one level.
 const REPORT_TIME_MAX: Duration = Duration::from_secs(1);
-/// Where there is little time, it is this part of what is left.
+/// A report gets this part of the remaining time if that is less than [`REPORT_TIME_MAX`].
 const REPORT_PART: u32 = 16;
 
-/// See the module.
-#[derive(Copy, Clone, Debug)]
-pub(in crate::bootstrap) struct Deadline(Instant);
+/// The time by which all agents of a starter must have reported.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(in crate::bootstrap) struct Deadline(Time);
 
 impl Deadline {
-    /// So long from now.
-    pub(in crate::bootstrap) fn after(patience: Duration) -> Self {
-        Self(Instant::now() + patience.min(FOREVER))
+    pub(in crate::bootstrap) fn after(now: Time, timeout: Duration) -> Self {
+        Self(now + timeout.min(FOREVER))
     }
 
-    /// Whether nothing is left.
-    pub(in crate::bootstrap) fn is_over(&self) -> bool {
-        self.left().is_zero()
+    pub(in crate::bootstrap) fn has_passed(&self, now: Time) -> bool {
+        self.left(now).is_zero()
     }
 
-    /// Whether something is left after so long a wait.
-    pub(in crate::bootstrap) fn allows(&self, wait: Duration) -> bool {
-        self.left() > wait
+    /// Returns whether time remains after a wait.
+    pub(in crate::bootstrap) fn allows(&self, now: Time, wait: Duration) -> bool {
+        self.left(now) > wait
     }
 
-    /// How long a session may take to come to its agent's first words. If agents are to be started from there, it is
-    /// half of what is left: should it fail, they are started from here in the other half. What comes of
-    /// it has to be told in time.
-    pub(in crate::bootstrap) fn patience(&self, starts_others: bool) -> Duration {
-        if starts_others { self.left() / 2 } else { for_reports(self.left()) }
+    /// Returns how long a start may take until its agent's first report. An agent that starts others gets half of the
+    /// remaining time: should it fail, its targets are started from here in the other half.
+    pub(in crate::bootstrap) fn timeout(&self, now: Time, starts_others: bool) -> Duration {
+        if starts_others { self.left(now) / 2 } else { without_report(self.left(now)) }
     }
 
-    /// The order, in which those who start others are given what is left now.
-    pub(in crate::bootstrap) fn passed_on(&self, order: &BootOrder) -> BootOrder {
-        let below = order.below.clone().map(|below| Below { patience: for_reports(self.left()), ..below });
+    /// Returns the order with the time that is left now for the targets below its agent.
+    pub(in crate::bootstrap) fn passed_on(&self, now: Time, order: &BootOrder) -> BootOrder {
+        let below = order.below.clone().map(|below| Below { timeout: without_report(self.left(now)), ..below });
         BootOrder { below, ..order.clone() }
     }
 
-    fn left(&self) -> Duration {
-        self.0.saturating_duration_since(Instant::now())
+    fn left(&self, now: Time) -> Duration {
+        self.0.saturating_sub(now)
     }
 }
 
-/// What is left of a time, if what happens in it is to be told one level up.
-fn for_reports(left: Duration) -> Duration {
+/// Returns the part of `left` that remains if the result is then reported up one level.
+fn without_report(left: Duration) -> Duration {
     left - (left / REPORT_PART).min(REPORT_TIME_MAX)
 }
 
@@ -60,23 +59,24 @@ fn for_reports(left: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn each_level_ends_before_the_one_above() {
+    #[test]
+    fn each_level_ends_before_the_one_above() {
         let s = Duration::from_secs;
-        let deadline = Deadline::after(s(32));
-        assert_eq!((deadline.patience(false), deadline.patience(true)), (s(31), s(16)));
-        let below = Deadline::after(for_reports(s(32)));
-        assert_eq!(below.patience(false), s(30));
-        assert!(deadline.allows(s(31)) && !deadline.allows(s(32)) && !deadline.is_over());
-        tokio::time::advance(s(24)).await;
-        assert_eq!((deadline.patience(false), deadline.patience(true)), (Duration::from_millis(7500), s(4)));
-        tokio::time::advance(s(9)).await;
-        assert!(deadline.is_over() && !deadline.allows(Duration::ZERO));
-        assert_eq!(deadline.patience(false), Duration::ZERO);
+        let deadline = Deadline::after(s(5), s(32));
+        assert_eq!((deadline.timeout(s(5), false), deadline.timeout(s(5), true)), (s(31), s(16)));
+        let below = Deadline::after(s(5), without_report(s(32)));
+        assert_eq!(below.timeout(s(5), false), s(30));
+        assert!(deadline.allows(s(5), s(31)) && !deadline.allows(s(5), s(32)) && !deadline.has_passed(s(5)));
+        let later = s(29);
+        assert_eq!(deadline.timeout(later, false), Duration::from_millis(7500), "a sixteenth of 8 s is for the report");
+        assert_eq!(deadline.timeout(later, true), s(4));
+        let after = s(38);
+        assert!(deadline.has_passed(after) && !deadline.allows(after, Duration::ZERO));
+        assert_eq!(deadline.timeout(after, false), Duration::ZERO);
     }
 
-    #[tokio::test]
-    async fn who_has_no_deadline_has_time() {
-        assert!(Deadline::after(Duration::MAX).allows(Duration::from_secs(1 << 29)));
+    #[test]
+    fn a_launch_without_a_deadline_has_time() {
+        assert!(Deadline::after(Duration::ZERO, Duration::MAX).allows(Duration::ZERO, Duration::from_secs(1 << 29)));
     }
 }

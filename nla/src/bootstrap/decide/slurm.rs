@@ -1,36 +1,35 @@
-//! What the command says that starts a step of Slurm: `srun`, its daemons on the nodes, and what became of
-//! its tasks, all in one stream of lines.
+//! The phrases of the command that starts a step of Slurm. `srun` writes its own errors, those of slurmd on the nodes,
+//! and the ends of tasks to one stream of lines.
 
 use super::failure::{StartFailure, StartPhase};
 
-/// A line that is about some nodes.
+/// A line about some nodes of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::bootstrap) struct StepWord<'a> {
-    /// Which, as a list: see [`is_in_list`].
+pub(in crate::bootstrap) struct StepLine<'a> {
+    /// The nodes, as a list: see [`is_in_list`].
     pub nodes: &'a str,
-    /// Why there is no agent there.
+    /// Why these nodes have no agent.
     pub failure: StartFailure,
-    /// A task has ended, for which it or another line may have better words.
+    /// The line only says that a task ended; another line may say why.
     pub is_end: bool,
-    /// The step is about to be taken down on all nodes.
+    /// Slurm is about to end the step on all nodes.
     pub is_fatal: bool,
 }
 
-/// What a line says about nodes, if anything.
-///
-/// The words are those of Slurm 22.05 and of the script that becomes the agent.
-pub(in crate::bootstrap) fn step_word(line: &str) -> Option<StepWord<'_>> {
+/// Parses a line about nodes; `None` for all others. The phrases are those of Slurm 22.05 and of the script that
+/// becomes the agent.
+pub(in crate::bootstrap) fn step_line(line: &str) -> Option<StepLine<'_>> {
     // scela: NODE: WHY
     if let Some((node, why)) = line.strip_prefix("scela: ").and_then(|rest| rest.split_once(": ")) {
         let phase = if why.contains(" cannot be reached") { StartPhase::ConnectBack } else { StartPhase::Program };
-        return Some(StepWord { nodes: node, failure: StartFailure::new(phase, why), is_end: false, is_fatal: false });
+        return Some(StepLine { nodes: node, failure: StartFailure::new(phase, why), is_end: false, is_fatal: false });
     }
     let line = line.strip_prefix("srun: error: ")?;
     // Task launch for StepId=1.4 failed on node NODE: WHY
     if line.starts_with("Task launch for ") {
         let (nodes, why) = line.split_once(" failed on node ")?.1.split_once(": ")?;
         let failure = StartFailure::new(StartPhase::Step, format!("its slurmd did not start the agent: {why}"));
-        return Some(StepWord { nodes, failure, is_end: false, is_fatal: true });
+        return Some(StepLine { nodes, failure, is_end: false, is_fatal: true });
     }
     // NODES: task 3: WHY; NODES: tasks 0-2: WHY
     let (nodes, what) = line.split_once(": ")?;
@@ -41,11 +40,10 @@ pub(in crate::bootstrap) fn step_word(line: &str) -> Option<StepWord<'_>> {
     let is_program = ["code 126", "code 127"].iter().any(|code| why.ends_with(code));
     let phase = if is_program { StartPhase::Program } else { StartPhase::Step };
     let failure = StartFailure::new(phase, format!("its agent ended before it had said anything: {why}"));
-    Some(StepWord { nodes, failure, is_end: true, is_fatal: false })
+    Some(StepLine { nodes, failure, is_end: true, is_fatal: false })
 }
 
-/// Why a step that has ended has no agent where nothing else was said: by its command's exit code and last
-/// lines.
+/// Judges a step that ended, for nodes that no line was about: by the command's exit code and last lines.
 pub(in crate::bootstrap) fn judge_step(code: Option<i32>, lines: &[String]) -> StartFailure {
     let error = |line: &&String| line.contains("error: ");
     let words = match (lines.iter().rev().find(error).or(lines.last()), code) {
@@ -56,8 +54,8 @@ pub(in crate::bootstrap) fn judge_step(code: Option<i32>, lines: &[String]) -> S
     StartFailure::new(StartPhase::Step, words)
 }
 
-/// Whether `name` is one of a list as Slurm writes it: `node[001-003,007],login`. Names with several brackets
-/// are not understood.
+/// Returns whether `name` is in a list as Slurm writes it: `node[001-003,007],login`. Names with several brackets
+/// are not supported.
 pub(in crate::bootstrap) fn is_in_list(name: &str, list: &str) -> bool {
     let mut is_inside = false;
     let items = list.split(|c| {
@@ -77,7 +75,7 @@ fn is_in_brackets(name: &str, item: &str) -> Option<bool> {
         let bound = |text: &str| text.parse::<u64>().ok();
         let is_within =
             bound(first).is_some_and(|first| first <= number) && bound(last).is_some_and(|last| number <= last);
-        // With as many zeros in front; those that outgrow them have none.
+        // Numbers are padded with zeros to the width of the first; longer numbers have no padding.
         is_within && (digits.len() == first.len() || digits.len() > first.len() && !digits.starts_with('0'))
     }))
 }
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_about_nodes_are_understood() {
+    fn lines_about_nodes_are_parsed() {
         use StartPhase::*;
         for (line, nodes, phase, words, is_end, is_fatal) in [
             ("scela: n1: there is no /opt/scela-run", "n1", Program, "there is no /opt/scela-run", false, false),
@@ -118,7 +116,7 @@ mod tests {
             ),
         ] {
             let failure = StartFailure::new(phase, words);
-            assert_eq!(step_word(line), Some(StepWord { nodes, failure, is_end, is_fatal }), "{line}");
+            assert_eq!(step_line(line), Some(StepLine { nodes, failure, is_end, is_fatal }), "{line}");
         }
         for line in [
             "srun: error: Application launch failed: Communication connection failure",
@@ -127,12 +125,12 @@ mod tests {
             "Welcome: to: the cluster",
             "",
         ] {
-            assert_eq!(step_word(line), None, "{line}");
+            assert_eq!(step_line(line), None, "{line}");
         }
     }
 
     #[test]
-    fn the_last_error_says_why_a_step_has_ended() {
+    fn the_last_error_of_a_step_is_its_reason() {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let said = "srun: error: Unable to create step for job 1: Invalid job id specified\nsrun: bye";
         let words = |failure: StartFailure| failure.words;

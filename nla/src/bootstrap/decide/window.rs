@@ -1,36 +1,36 @@
-//! How many sessions may be on their way at a time.
+//! How many agents may be starting at the same time.
 
 use crate::core::Time;
 
-/// How many at the beginning.
-const FIRST: u32 = 16;
-/// More of them at a time only compete for one processor.
-const MOST: u32 = 128;
-/// A session that takes so many times the quickest one says that there are too many.
+/// The size of an adaptive window at the beginning.
+const SIZE_FIRST: u32 = 16;
+/// The largest size: more starts at the same time only compete for one processor.
+const SIZE_MAX: u32 = 128;
+/// A start that takes this many times as long as the quickest one shows that too many are under way.
 const SLOW: u32 = 8;
 
-/// A window of sessions: it grows by one for each that succeeds quickly, and halves when one is refused
-/// or is slow; at most once for all that were on their way then. From then on it grows by one for as many as
-/// fit into it, as TCP's does, so that it stays near what is allowed. With a fixed size it stays as it is.
+/// A window of starts. It grows by one for each start that is quick, and halves when one is refused or slow, at most
+/// once for all that were under way then. From then on it grows by one per window of quick starts, as TCP's congestion
+/// window does, so that it stays near what the hosts allow. A window of a fixed size never changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) struct Window {
     limit: u32,
     is_fixed: bool,
     under_way: u32,
     quickest: Option<Time>,
-    /// It was halved once.
+    /// The window was halved at least once.
     is_careful: bool,
-    /// Quick ones since it grew last, once it is careful.
+    /// Quick starts since the window grew last, counted once it is careful.
     quick: u32,
-    /// Endings that still belong to what was on its way when the window was halved.
+    /// Starts that were under way when the window was halved and have not ended.
     old: u32,
 }
 
 impl Window {
-    /// Of this size for good; of a size that adapts itself where none is given.
+    /// Creates a window of a fixed size, or an adaptive one without `fixed`.
     pub(in crate::bootstrap) fn new(fixed: Option<u32>) -> Self {
         Self {
-            limit: fixed.unwrap_or(FIRST).max(1),
+            limit: fixed.unwrap_or(SIZE_FIRST).max(1),
             is_fixed: fixed.is_some(),
             under_way: 0,
             quickest: None,
@@ -40,14 +40,14 @@ impl Window {
         }
     }
 
-    /// Whether one more may be opened; if so, it counts as opened.
+    /// Returns whether one more start may begin, and counts it.
     pub(in crate::bootstrap) fn open(&mut self) -> bool {
         let may = self.under_way < self.limit;
         self.under_way += u32::from(may);
         may
     }
 
-    /// One has come to its agent's first words after so long.
+    /// Notes that an agent answered `took` after its start.
     pub(in crate::bootstrap) fn on_success(&mut self, took: Time) {
         let is_old = self.end();
         let quickest = self.quickest.map_or(took, |quickest| quickest.min(took));
@@ -57,13 +57,13 @@ impl Window {
         } else if !is_old && !self.is_fixed {
             self.quick += 1;
             if !self.is_careful || self.quick >= self.limit {
-                self.limit = (self.limit + 1).min(MOST);
+                self.limit = (self.limit + 1).min(SIZE_MAX);
                 self.quick = 0;
             }
         }
     }
 
-    /// One has failed; `refused` says that there may be too many.
+    /// Notes that a start failed. `refused` means that too many starts may be the reason.
     pub(in crate::bootstrap) fn on_failure(&mut self, refused: bool) {
         let is_old = self.end();
         if refused {
@@ -71,18 +71,18 @@ impl Window {
         }
     }
 
-    /// How many may be on their way.
+    /// Returns how many starts may be under way.
     pub(in crate::bootstrap) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// How many are.
+    /// Returns how many starts are under way.
     pub(in crate::bootstrap) fn under_way(&self) -> u32 {
         self.under_way
     }
 
     fn end(&mut self) -> bool {
-        debug_assert!(self.under_way > 0, "nothing ends that was not opened");
+        debug_assert!(self.under_way > 0, "each end belongs to a start");
         self.under_way = self.under_way.saturating_sub(1);
         let is_old = self.old > 0;
         self.old = self.old.saturating_sub(1);
@@ -111,60 +111,60 @@ mod tests {
     }
 
     #[test]
-    fn grows_while_all_is_well() {
+    fn the_window_grows_while_starts_are_quick() {
         let mut window = Window::new(None);
-        assert_eq!(opened(&mut window), FIRST);
-        (0..FIRST).for_each(|_| window.on_success(QUICK));
-        assert_eq!(opened(&mut window), 2 * FIRST);
+        assert_eq!(opened(&mut window), SIZE_FIRST);
+        (0..SIZE_FIRST).for_each(|_| window.on_success(QUICK));
+        assert_eq!(opened(&mut window), 2 * SIZE_FIRST);
         (0..1000).for_each(|_| {
             window.on_success(QUICK);
             window.open();
         });
-        assert_eq!(window.limit(), MOST);
+        assert_eq!(window.limit(), SIZE_MAX);
     }
 
     #[test]
-    fn halves_once_for_those_that_were_refused_together() {
+    fn the_window_halves_once_for_starts_refused_together() {
         let mut window = Window::new(None);
         opened(&mut window);
-        (0..FIRST).for_each(|_| window.on_failure(true));
-        assert_eq!((window.limit(), window.under_way()), (FIRST / 2, 0));
+        (0..SIZE_FIRST).for_each(|_| window.on_failure(true));
+        assert_eq!((window.limit(), window.under_way()), (SIZE_FIRST / 2, 0));
         for _ in 0..10 {
             opened(&mut window);
             (0..window.under_way()).for_each(|_| window.on_failure(true));
         }
-        assert_eq!(window.limit(), 1, "one is always tried");
+        assert_eq!(window.limit(), 1, "one start is always allowed");
     }
 
-    /// Of hosts behind a limit of six few are refused, and all come.
+    /// A limit of six unauthenticated connections refuses few of 100 starts.
     #[test]
-    fn stays_near_what_is_allowed() {
+    fn the_window_stays_near_the_limit_of_the_hosts() {
         const ALLOWED: u32 = 6;
-        let (mut window, mut come, mut refused, mut turns) = (Window::new(None), 0, 0, 0);
-        while come < 100 {
+        let (mut window, mut started, mut refused, mut turns) = (Window::new(None), 0, 0, 0);
+        while started < 100 {
             opened(&mut window);
             let under_way = window.under_way();
             let (well, badly) = (under_way.min(ALLOWED), under_way.saturating_sub(ALLOWED));
             (0..badly).for_each(|_| window.on_failure(true));
             (0..well).for_each(|_| window.on_success(QUICK));
-            (come, refused, turns) = (come + well, refused + badly, turns + 1);
+            (started, refused, turns) = (started + well, refused + badly, turns + 1);
         }
         assert!(refused < 20 && turns < 40, "{refused} refused in {turns} turns");
     }
 
     #[test]
-    fn slow_ones_make_it_smaller_and_other_failures_do_not() {
+    fn slow_starts_halve_the_window_and_other_failures_do_not() {
         let mut window = Window::new(None);
         opened(&mut window);
         window.on_success(QUICK);
         window.on_failure(false);
-        assert_eq!(window.limit(), FIRST + 1);
+        assert_eq!(window.limit(), SIZE_FIRST + 1);
         window.on_success(QUICK * (SLOW + 1));
-        assert_eq!(window.limit(), FIRST.div_ceil(2));
+        assert_eq!(window.limit(), SIZE_FIRST.div_ceil(2));
     }
 
     #[test]
-    fn a_fixed_one_stays() {
+    fn a_fixed_window_never_changes() {
         let mut window = Window::new(Some(3));
         assert_eq!(opened(&mut window), 3);
         window.on_success(QUICK);

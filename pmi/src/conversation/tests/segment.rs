@@ -117,10 +117,10 @@ fn puts_that_are_not_its_own_or_not_allowed_break_the_conversation() {
     let mut torn = puts(3, &[("a", "b")]).bytes().to_vec();
     torn.pop();
     for (bytes, why) in [
-        (puts(2, &[("a", "b")]).bytes().to_vec(), "put what it may not: a put in the name of rank 2"),
-        (puts(3, &[("PMI_a", "b")]).bytes().to_vec(), "put what it may not: key_reserved"),
-        (puts(3, &[("a", ""), (&long, "b")]).bytes().to_vec(), "put what it may not: key_longer_than_63_bytes"),
-        (torn, "put what it may not: batch of puts ends inside the put at byte 0"),
+        (puts(2, &[("a", "b")]).bytes().to_vec(), "sent puts that are refused: a put on behalf of rank 2"),
+        (puts(3, &[("PMI_a", "b")]).bytes().to_vec(), "sent puts that are refused: key_reserved"),
+        (puts(3, &[("a", ""), (&long, "b")]).bytes().to_vec(), "sent puts that are refused: key_longer_than_63_bytes"),
+        (torn, "sent puts that are refused: batch of puts ends inside the put at byte 0"),
     ] {
         for (mut world, said) in both() {
             assert_eq!(world.why_broken([said(bytes.len()).as_bytes(), &bytes].concat()), why);

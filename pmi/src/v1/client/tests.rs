@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::client::server::{ScriptedStream, Server};
+use crate::limits::PENDING_BYTES_MAX;
 use crate::{Puts, Request, SpawnCommand};
 
 #[test]
-fn a_whole_life() {
+fn a_client_joins_puts_gets_finalizes_and_joins_again() {
     let mut client = Client::init(Server::new()).unwrap();
     assert_eq!(client.kvsname().unwrap(), "kvs_1");
     assert_eq!(client.maxes().unwrap(), Maxes { kvsname: 64, key: 64, value: 1024 });
@@ -34,7 +35,7 @@ fn a_whole_life() {
 }
 
 #[test]
-fn names_are_published_looked_up_and_withdrawn() {
+fn names_are_published_looked_up_and_unpublished() {
     let mut client = Client::init(Server::new()).unwrap();
     assert_eq!(client.lookup(b"svc two").unwrap(), None);
     client.publish(b"svc two", b"tag#0$").unwrap();
@@ -46,8 +47,8 @@ fn names_are_published_looked_up_and_withdrawn() {
 }
 
 #[test]
-fn a_spawn_arrives_as_it_was_ordered() {
-    let order = |program: &[u8]| SpawnRequest {
+fn a_spawn_arrives_as_it_was_sent() {
+    let spawn = |program: &[u8]| SpawnRequest {
         commands: vec![SpawnCommand {
             program: program.to_vec(),
             args: vec![b"two words".to_vec(), Vec::new()],
@@ -57,15 +58,15 @@ fn a_spawn_arrives_as_it_was_ordered() {
         preputs: vec![(b"k".to_vec(), b"v w".to_vec())],
     };
     let mut client = Client::init(Server::new()).unwrap();
-    client.spawn(&order(b"child")).unwrap();
-    let error = client.spawn(&order(b"missing")).unwrap_err();
+    client.spawn(&spawn(b"child")).unwrap();
+    let error = client.spawn(&spawn(b"missing")).unwrap_err();
     assert_eq!(error.to_string(), "spawn_result: refused with rc=-1: no_such_file_or_directory");
     let requests = client.into_stream().requests;
-    assert_eq!(requests[1..], [Request::Spawn(order(b"child")), Request::Spawn(order(b"missing"))]);
+    assert_eq!(requests[1..], [Request::Spawn(spawn(b"child")), Request::Spawn(spawn(b"missing"))]);
 }
 
 #[test]
-fn what_would_tear_a_line_is_not_sent() {
+fn arguments_that_would_break_a_line_are_not_sent() {
     let mut client = Client::init(Server::new()).unwrap();
     for key in [&b""[..], b"a b", b"a\n"] {
         assert!(matches!(client.put(key, b"v"), Err(ClientError::Unsendable("key"))));
@@ -73,16 +74,16 @@ fn what_would_tear_a_line_is_not_sent() {
     }
     assert!(matches!(client.put(b"k", b"a\nb"), Err(ClientError::Unsendable("value"))));
     assert!(matches!(client.publish(b"s", b"\n"), Err(ClientError::Unsendable("port"))));
-    assert_eq!(client.get(b"k").unwrap(), None, "the conversation is still in step");
+    assert_eq!(client.get(b"k").unwrap(), None, "the conversation must still be in step");
 }
 
 #[test]
-fn servers_that_misbehave_are_told_apart() {
+fn misbehaving_servers_are_reported_by_what_they_did() {
     let error = |replies: &[u8]| Client::init(ScriptedStream::new(replies)).unwrap_err().to_string();
     assert_eq!(error(b""), "PMI server closed the connection");
     assert_eq!(
         error(b"cmd=barrier_out rc=0\n"),
-        "PMI server answered \"cmd=barrier_out rc=0\" where response_to_init was due"
+        "PMI server answered \"cmd=barrier_out rc=0\" where response_to_init was expected"
     );
     assert_eq!(
         error(b"cmd=response_to_init rc=-1 pmi_version=1\n"),
@@ -91,7 +92,7 @@ fn servers_that_misbehave_are_told_apart() {
 }
 
 #[test]
-fn a_port_tells_size_and_rank() {
+fn a_client_on_a_port_learns_its_size_and_rank() {
     let replies = b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n\
         cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
     let (_, size, rank) = Client::init_on_port(ScriptedStream::new(*replies), Rank(3)).unwrap();
@@ -99,7 +100,7 @@ fn a_port_tells_size_and_rank() {
 }
 
 #[test]
-fn the_segment_comes_in_the_first_round_trip() {
+fn init_requests_the_segment_in_one_round_trip() {
     let (mut client, given) = Client::init_with_segment(Server::with_segment()).unwrap();
     assert!(given);
     let written = b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=scela_segment\n";
@@ -114,7 +115,7 @@ fn the_segment_comes_in_the_first_round_trip() {
 }
 
 #[test]
-fn a_fence_in_the_segment_is_one_write_and_no_reply() {
+fn a_fence_in_the_segment_is_one_write_without_a_reply() {
     let mut puts = Puts::new();
     puts.push(Rank(0), b"a", b"one two");
     let (mut client, _) = Client::init_with_segment(Server::with_segment()).unwrap();
@@ -128,7 +129,7 @@ fn a_fence_in_the_segment_is_one_write_and_no_reply() {
 }
 
 #[test]
-fn more_puts_than_a_server_takes_are_not_sent() {
+fn a_batch_beyond_the_bound_is_not_sent() {
     let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
     let mut client = Client::init(ScriptedStream::new(granted)).unwrap();
     let before = client.stream_mut().sent.len();

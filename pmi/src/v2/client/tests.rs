@@ -1,9 +1,8 @@
-//! Tests of [`Client`] against [`Conversation`](crate::Conversation), and against canned servers that
-//! are not ours.
+//! Tests of [`Client`] against [`Conversation`](crate::Conversation), and against the prepared replies of other servers.
 
 use super::*;
 use crate::client::server::{ScriptedStream, Server};
-use crate::limits::VALUE_BYTES_MAX;
+use crate::limits::{PENDING_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::{Puts, Request, SpawnCommand};
 
 fn joined() -> Client<Server> {
@@ -15,20 +14,20 @@ fn framed(payload: &str) -> String {
 }
 
 const GRANTED: &str = "cmd=response_to_init pmi_version=2 pmi_subversion=0 rc=0\n";
-/// As Slurm's plug-in says it.
+/// The reply of Slurm's plug-in.
 const FULL_INIT: &str = "cmd=fullinit-response;rc=0;pmi-version=2;pmi-subversion=0;rank=3;size=4;appnum=-1;\
                          debugged=FALSE;pmiverbose=FALSE;";
 
-/// A client that has been initialised and will then read these replies.
-fn canned(replies: &[&str]) -> Client<ScriptedStream> {
+/// An initialised client that will read these replies.
+fn scripted(replies: &[&str]) -> Client<ScriptedStream> {
     let replies: String = replies.iter().map(|payload| framed(payload)).collect();
-    let canned = ScriptedStream::new([GRANTED, &framed(FULL_INIT), &replies].concat());
-    let mut client = Client::init(canned, Some(b"77.0"), Rank(3), false).unwrap();
+    let stream = ScriptedStream::new([GRANTED, &framed(FULL_INIT), &replies].concat());
+    let mut client = Client::init(stream, Some(b"77.0"), Rank(3), false).unwrap();
     client.stream_mut().sent.clear();
     client
 }
 
-fn order(program: &str) -> SpawnRequest {
+fn spawn(program: &str) -> SpawnRequest {
     SpawnRequest {
         commands: vec![SpawnCommand {
             program: program.into(),
@@ -41,7 +40,7 @@ fn order(program: &str) -> SpawnRequest {
 }
 
 #[test]
-fn a_whole_life() {
+fn a_client_joins_puts_gets_finalizes_and_joins_again() {
     let mut client = joined();
     let rank_info = RankInfo { rank: Rank(0), size: 1, appnum: 2, spawner: Some(b"kvs_0".to_vec()) };
     assert_eq!(client.rank_info(), &rank_info);
@@ -64,12 +63,12 @@ fn a_whole_life() {
     puts.push(Rank(0), b"a", b"one;two\nthree ");
     puts.push(Rank(0), b"empty", b"");
     let server = client.into_stream();
-    let elsewhere = |job: &[u8]| Request::GetFromJob { job: job.into(), key: b"a".into() };
+    let get_from_job = |job: &[u8]| Request::GetFromJob { job: job.into(), key: b"a".into() };
     let expected = [
         Request::Joined,
         Request::Fence { puts, in_segment: false },
-        elsewhere(b"kvs_0"),
-        elsewhere(b"kvs_9"),
+        get_from_job(b"kvs_0"),
+        get_from_job(b"kvs_9"),
         Request::Finalized,
         Request::Joined,
         Request::Abort { code: -7, message: "out of; luck".into() },
@@ -79,7 +78,7 @@ fn a_whole_life() {
 }
 
 #[test]
-fn attributes_of_the_node_are_put_and_got() {
+fn node_attributes_are_put_and_got() {
     let mut client = joined();
     assert_eq!(client.node_get(b"a", false).unwrap(), None);
     client.node_put(b"a", b"/dev/shm/x;y").unwrap();
@@ -92,7 +91,7 @@ fn attributes_of_the_node_are_put_and_got() {
 }
 
 #[test]
-fn names_are_published_looked_up_and_withdrawn() {
+fn names_are_published_looked_up_and_unpublished() {
     let mut client = joined();
     assert_eq!(client.lookup(b"svc two").unwrap(), None);
     client.publish(b"svc two", b"tag#0$;").unwrap();
@@ -104,7 +103,7 @@ fn names_are_published_looked_up_and_withdrawn() {
 }
 
 #[test]
-fn jobs_are_connected_to_and_rings_closed() {
+fn jobs_connect_and_ranks_form_a_ring() {
     let mut client = joined();
     client.connect(b"kvs_0").unwrap();
     client.disconnect(b"kvs_0").unwrap();
@@ -115,18 +114,18 @@ fn jobs_are_connected_to_and_rings_closed() {
 }
 
 #[test]
-fn a_spawn_arrives_as_it_was_ordered() {
+fn a_spawn_arrives_as_it_was_sent() {
     let mut client = joined();
-    assert_eq!(client.spawn(&order("child")).unwrap(), SpawnedJob { job: "kvs_2".into(), codes: vec![0; 3] });
-    assert_eq!(client.spawn(&order("partly")).unwrap().codes, [0, 13, 0]);
-    let error = client.spawn(&order("missing")).unwrap_err();
+    assert_eq!(client.spawn(&spawn("child")).unwrap(), SpawnedJob { job: "kvs_2".into(), codes: vec![0; 3] });
+    assert_eq!(client.spawn(&spawn("partly")).unwrap().codes, [0, 13, 0]);
+    let error = client.spawn(&spawn("missing")).unwrap_err();
     assert_eq!(error.to_string(), "spawn-response: refused with rc=1: no such file or directory");
-    let ordered = ["child", "partly", "missing"].map(|program| Request::Spawn(order(program)));
-    assert_eq!(client.into_stream().requests[1..], ordered);
+    let requests = ["child", "partly", "missing"].map(|program| Request::Spawn(spawn(program)));
+    assert_eq!(client.into_stream().requests[1..], requests);
 }
 
 #[test]
-fn the_segment_comes_in_the_first_round_trip() {
+fn init_requests_the_segment_in_one_round_trip() {
     let mut client = Client::init(Server::with_segment(), Some(b"kvs_1"), Rank(0), true).unwrap();
     assert!(client.has_segment());
     let written = [
@@ -137,14 +136,14 @@ fn the_segment_comes_in_the_first_round_trip() {
     assert_eq!(client.stream_mut().writes, [written.concat().as_bytes()]);
     assert_eq!(client.stream_mut().requests, [Request::Joined, Request::Segment]);
     assert_eq!(client.rank_info().size, 1);
-    assert!(client.segment().unwrap(), "may be asked for again");
+    assert!(client.segment().unwrap(), "it may be requested again");
     let mut client = Client::init(Server::new(), None, Rank(0), true).unwrap();
     assert!(!client.has_segment() && !client.segment().unwrap(), "the server has none");
-    assert_eq!(client.job_id().unwrap(), b"kvs_1", "still in step");
+    assert_eq!(client.job_id().unwrap(), b"kvs_1", "the conversation must still be in step");
 }
 
 #[test]
-fn a_fence_in_the_segment_is_one_write_and_no_reply() {
+fn a_fence_in_the_segment_is_one_write_without_a_reply() {
     let mut puts = Puts::new();
     puts.push(Rank(0), b"a", b"two\nlines;");
     let mut client = Client::init(Server::with_segment(), None, Rank(0), true).unwrap();
@@ -159,7 +158,7 @@ fn a_fence_in_the_segment_is_one_write_and_no_reply() {
 }
 
 #[test]
-fn a_server_of_pmi_1_leaves_the_way_back() {
+fn a_client_can_fall_back_to_pmi_1() {
     let refused = "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1\n";
     let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n";
     for first in [refused, granted] {
@@ -169,16 +168,16 @@ fn a_server_of_pmi_1_leaves_the_way_back() {
         let mut client = v1::Client::init(stream).unwrap();
         let sent = "cmd=init pmi_version=2 pmi_subversion=0\ncmd=init pmi_version=1 pmi_subversion=1\n";
         assert_eq!(client.stream_mut().sent, sent.as_bytes());
-        // Too late: more than the first line was said.
+        // Too late to fall back: more than the first line was sent.
         let error = Client::init(ScriptedStream::new(first), None, Rank(0), true).unwrap_err();
         assert!(matches!(error, InitError::Failed(ClientError::Refused { .. })), "{error:?}");
     }
 }
 
 #[test]
-fn what_is_sent_is_what_slurms_plug_in_insists_on() {
-    let canned = ScriptedStream::new([GRANTED, &framed(FULL_INIT)].concat());
-    let mut client = Client::init(canned, Some(b"77.0"), Rank(3), false).unwrap();
+fn fullinit_has_the_fields_that_slurms_plug_in_requires() {
+    let stream = ScriptedStream::new([GRANTED, &framed(FULL_INIT)].concat());
+    let mut client = Client::init(stream, Some(b"77.0"), Rank(3), false).unwrap();
     assert_eq!(client.rank_info(), &RankInfo { rank: Rank(3), size: 4, appnum: -1, spawner: None });
     let sent =
         ["cmd=init pmi_version=2 pmi_subversion=0\n", "52    cmd=fullinit;pmijobid=77.0;pmirank=3;threaded=FALSE;"];
@@ -188,7 +187,7 @@ fn what_is_sent_is_what_slurms_plug_in_insists_on() {
 #[test]
 fn replies_of_other_servers_are_understood() {
     // Slurm's plug-in.
-    let mut client = canned(&[
+    let mut client = scripted(&[
         "cmd=kvs-get-response;rc=0;found=TRUE;value=v w;",
         "cmd=kvs-get-response;rc=0;found=FALSE;",
         "cmd=name-lookup-response;rc=0;value=p;",
@@ -201,12 +200,12 @@ fn replies_of_other_servers_are_understood() {
     assert_eq!(client.get(b"77.0", -1, b"k").unwrap(), None);
     assert_eq!(client.lookup(b"s").unwrap().as_deref(), Some(&b"p"[..]));
     assert_eq!(client.lookup(b"s").unwrap(), None);
-    assert_eq!(client.spawn(&order("a")).unwrap(), SpawnedJob { job: "77.0-1".into(), codes: vec![0, 13, -1] });
-    let error = client.spawn(&order("a")).unwrap_err();
+    assert_eq!(client.spawn(&spawn("a")).unwrap(), SpawnedJob { job: "77.0-1".into(), codes: vec![0, 13, -1] });
+    let error = client.spawn(&spawn("a")).unwrap_err();
     assert_eq!(error.to_string(), "spawn-response: refused with rc=14: no_reason_given");
     let ring = client.ring(b"", b"").unwrap();
     assert_eq!(ring, Ring { position: 2, from_left: b"l".to_vec(), from_right: b"r".to_vec() });
-    // Hydra: lengths padded in front, and what is not found is an error.
+    // Hydra pads lengths in front and replies to a get of an absent key with an error.
     let replies = "    38cmd=kvs-get-response;rc=1;errmsg=none;    60cmd=name-lookup-response;rc=0;port=tag#0$desc#host;found=TRUE;";
     let mut client =
         Client::init(ScriptedStream::new([GRANTED, &framed(FULL_INIT), replies].concat()), None, Rank(3), false)
@@ -216,24 +215,24 @@ fn replies_of_other_servers_are_understood() {
 }
 
 #[test]
-fn servers_that_misbehave_are_told_apart() {
+fn misbehaving_servers_are_reported_by_what_they_did() {
     let init =
         |replies: &str| Client::init(ScriptedStream::new(replies), None, Rank(0), false).unwrap_err().to_string();
     assert_eq!(init(""), "PMI server closed the connection");
-    assert_eq!(init("cmd=x\n"), "PMI server answered \"cmd=x\" where response_to_init was due");
+    assert_eq!(init("cmd=x\n"), "PMI server answered \"cmd=x\" where response_to_init was expected");
     let full_init = |rest: &str| init(&[GRANTED, rest].concat());
     assert_eq!(full_init(""), "PMI server closed the connection");
     assert_eq!(full_init("cmd=finalize;"), "PMI server broke the protocol");
     assert_eq!(full_init(&framed(FULL_INIT)[..60]), "PMI server closed the connection");
     assert_eq!(
         full_init(&framed("cmd=fullinit-response;rank=0;rc=0;")),
-        "PMI server answered \"cmd=fullinit-response;rank=0;rc=0;\" where fullinit-response was due"
+        "PMI server answered \"cmd=fullinit-response;rank=0;rc=0;\" where fullinit-response was expected"
     );
     assert_eq!(
         full_init(&framed("cmd=fullinit-response;rc=3;errmsg=no thanks;")),
         "fullinit-response: refused with rc=3: no thanks"
     );
-    let mut client = canned(&[
+    let mut client = scripted(&[
         "cmd=kvs-fence-response;rc=0;",
         "rc=0;",
         "cmd=kvs-get-response;found=TRUE;rc=0;",
@@ -242,39 +241,43 @@ fn servers_that_misbehave_are_told_apart() {
         "cmd=spawn-response;jobid=k;errcodes=0,x,0;rc=0;",
     ]);
     let unexpected = |result: Result<(), ClientError>, expected: &str| match result {
-        Err(ClientError::Unexpected { expected: due, .. }) => assert_eq!(due, expected),
+        Err(ClientError::Unexpected { expected: found, .. }) => assert_eq!(found, expected),
         other => panic!("{other:?}"),
     };
     unexpected(client.put(b"a", b"b"), "kvs-put-response");
     unexpected(client.put(b"a", b"b"), "kvs-put-response");
     unexpected(client.get(b"", -1, b"a").map(drop), "kvs-get-response");
     for _ in 0..3 {
-        unexpected(client.spawn(&order("a")).map(drop), "spawn-response");
+        unexpected(client.spawn(&spawn("a")).map(drop), "spawn-response");
     }
     let long = format!("cmd=x;y={};", "y".repeat(5000));
-    let ClientError::Unexpected { got, .. } = canned(&[&long]).fence().unwrap_err() else { panic!() };
-    assert_eq!(got.len(), SHOWN_BYTES_MAX);
+    let ClientError::Unexpected { got, .. } = scripted(&[&long]).fence().unwrap_err() else { panic!() };
+    assert_eq!(got.len(), crate::client::SHOWN_BYTES_MAX);
 }
 
 #[test]
-fn what_does_not_fit_is_not_sent() {
+fn requests_that_exceed_a_frame_are_not_sent() {
     let long = vec![b'v'; 1_000_000];
     let error = Client::init(Server::with_segment(), Some(&long), Rank(0), true).unwrap_err();
     assert_eq!(error.to_string(), "job is too long to be sent");
     let mut client = joined();
     let error = client.put(b"a", &long).unwrap_err();
     assert_eq!(error.to_string(), "put is too long to be sent");
-    let error = client.spawn(&SpawnRequest { preputs: vec![(b"a".to_vec(), long)], ..order("a") }).unwrap_err();
-    assert_eq!(error.to_string(), "spawn order is too long to be sent");
-    let mut many = order("a");
+    let error = client.spawn(&SpawnRequest { preputs: vec![(b"a".to_vec(), long)], ..spawn("a") }).unwrap_err();
+    assert_eq!(error.to_string(), "spawn is too long to be sent");
+    let mut many = spawn("a");
     many.commands[0].nprocs = SPAWN_RANKS_MAX + 1;
     let error = client.spawn(&many).unwrap_err();
     assert!(matches!(error, ClientError::Spawn(SpawnRequestError::Ranks)));
     client.put(b"a", &[b';'; VALUE_BYTES_MAX]).unwrap();
-    assert_eq!(client.get(b"", -1, b"a").unwrap().as_deref(), Some(&[b';'; VALUE_BYTES_MAX][..]), "still in step");
+    assert_eq!(
+        client.get(b"", -1, b"a").unwrap().as_deref(),
+        Some(&[b';'; VALUE_BYTES_MAX][..]),
+        "the conversation must still be in step"
+    );
     assert_eq!(client.into_stream().requests, [Request::Joined]);
 
-    let mut client = canned(&[]);
+    let mut client = scripted(&[]);
     client.fence_in_segment(&vec![0; PENDING_BYTES_MAX]).unwrap();
     let sent = std::mem::take(&mut client.stream_mut().sent).len();
     assert_eq!(sent, "      cmd=scela-fence;puts=16777216;".len() + PENDING_BYTES_MAX);
@@ -298,7 +301,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn what_is_put_is_got(
+        fn every_put_can_be_got(
             entries in vec((text(20).prop_filter("reserved", |key| !key.starts_with(b"PMI_")), text(200)), 1..6),
             bytes_at_once in 1_usize..300,
         ) {
@@ -322,7 +325,7 @@ mod properties {
             for replies in [bytes, framed(&format!("cmd=spawn-response;{payload}")).into_bytes()] {
                 let replies = [GRANTED.as_bytes(), framed(FULL_INIT).as_bytes(), &replies].concat();
                 let mut client = Client::init(ScriptedStream::new(replies), None, Rank(3), false).unwrap();
-                let _ = client.spawn(&order("a"));
+                let _ = client.spawn(&spawn("a"));
                 let _ = client.get(b"", -1, b"a");
             }
         }

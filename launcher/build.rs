@@ -1,0 +1,28 @@
+//! Tells the program the commit that it is built from, if git knows it.
+
+use std::path::Path;
+use std::process::Command;
+
+fn main() {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").args(words).output().ok().filter(|output| output.status.success())?;
+        let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    };
+    println!("cargo::rerun-if-changed=build.rs");
+    // Built from an archive, git may find the repository of another project around it.
+    let is_own = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| is_own);
+    println!(
+        "cargo::rustc-env=SCELA_COMMIT={}",
+        commit.as_ref().map_or(String::new(), |commit| format!(" ({commit})"))
+    );
+    if commit.is_some() {
+        // HEAD changes when another branch is checked out, its log with each commit.
+        for file in ["HEAD", "logs/HEAD"] {
+            if let Some(path) = git(&["rev-parse", "--git-path", file]).filter(|path| Path::new(path).exists()) {
+                println!("cargo::rerun-if-changed={path}");
+            }
+        }
+    }
+}

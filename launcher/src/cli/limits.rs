@@ -1,0 +1,34 @@
+//! Bounds on what can be typed.
+
+use std::time::Duration;
+
+/// The least `--fanout`. With 1 the tree would be a chain, each agent one link further away.
+pub const FANOUT_MIN: u32 = 2;
+/// The greatest `--fanout`.
+pub const FANOUT_MAX: u32 = 1024;
+/// The most fan-outs that `--fanouts` compares.
+pub const FANOUTS_MAX: usize = 64;
+/// The most `--cache-entries`; no board has so many.
+pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
+/// The most `--cores`.
+pub(super) const CORES_MAX: u32 = 1 << 20;
+/// The most `--batch`: as many as an agent can have children in a tree.
+pub const BATCH_MAX: u32 = FANOUT_MAX;
+/// The most agents that can be asked for on one node.
+pub const AGENTS_PER_NODE_MAX: u32 = 4096;
+/// The longest `--timeout`, a year.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The longest `--kill-grace`, a day.
+pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest `--start-timeout`, a day.
+pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest `--label`, in bytes. It goes into process titles, which are short.
+pub const LABEL_BYTES_MAX: usize = 64;
+/// The most names in one `-envlist` or `-genvlist`.
+pub const ENV_NAMES_MAX: usize = 4096;
+/// The longest name of a network interface, in bytes: Linux's IFNAMSIZ without the NUL at its end.
+pub const IFACE_BYTES_MAX: usize = 15;
+/// The largest configfile, in bytes.
+pub const CONFIGFILE_BYTES_MAX: usize = 16 << 20;
+/// How errors write the choice of `--bootstrap` that is more than one word.
+pub(super) const EXEC_CHOICE: &str = "exec:COMMAND";

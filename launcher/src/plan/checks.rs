@@ -1,0 +1,219 @@
+//! Checks on this machine before anything starts: files, directories and interfaces that options name.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use nla::core::{Cause, CommandPlan, Outcome, SessionPlan};
+use nla::sys;
+use thiserror::Error;
+
+use crate::plan::elf;
+use crate::plan::pattern;
+use crate::plan::request::{Options, StdinTo};
+
+/// Why an option cannot be followed on this machine.
+#[derive(Debug, Error)]
+pub enum CheckError {
+    /// The file of `-stdin`.
+    #[error("option '-stdin': '{path}' cannot be read: {error}")]
+    Input {
+        /// The path, fit for printing.
+        path: String,
+        /// The error of the last system call.
+        error: io::Error,
+    },
+    /// The file of `-stdin` is a directory.
+    #[error("option '-stdin': '{path}' is a directory")]
+    InputIsDirectory {
+        /// The path, fit for printing.
+        path: String,
+    },
+    /// The directory for files of output.
+    #[error("option '{option}': directory '{directory}' does not exist")]
+    NoDirectory {
+        /// The option.
+        option: &'static str,
+        /// The directory, fit for printing.
+        directory: String,
+    },
+    /// The network interface of `--iface`.
+    #[error("option '--iface': no interface named '{name}' has an address on this host")]
+    NoInterface {
+        /// The name.
+        name: String,
+    },
+}
+
+impl CheckError {
+    /// Returns the next step to try, a fragment without full stop.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Input { .. } | Self::InputIsDirectory { .. } => {
+                "-stdin takes none, all, ranks such as 0,3-5, or a file that every rank reads".to_owned()
+            }
+            Self::NoDirectory { directory, .. } => format!("mkdir -p '{directory}'"),
+            Self::NoInterface { .. } => "'ip -brief address' lists interfaces and their addresses".to_owned(),
+        }
+    }
+}
+
+/// Checks the options against this machine. Relative paths begin at `wdir`.
+pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), CheckError> {
+    if let Some(StdinTo::File(path)) = &options.stdin {
+        check_input(&wdir.join(path), path)?;
+    }
+    for (option, pattern) in patterns(options) {
+        let directory = pattern::fixed_directory(pattern);
+        if !wdir.join(directory).is_dir() {
+            return Err(CheckError::NoDirectory { option, directory: directory.display().to_string() });
+        }
+    }
+    match &options.launch.iface {
+        Some(name) if sys::addresses_of(Some(&name.to_string_lossy())).is_empty() => {
+            Err(CheckError::NoInterface { name: name.to_string_lossy().into_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Opens a regular file only: a FIFO would block until it has a writer.
+fn check_input(path: &Path, typed: &Path) -> Result<(), CheckError> {
+    let shown = || typed.display().to_string();
+    let unreadable = |error| CheckError::Input { path: shown(), error };
+    let kind = fs::metadata(path).map_err(unreadable)?.file_type();
+    if kind.is_dir() {
+        return Err(CheckError::InputIsDirectory { path: shown() });
+    }
+    if !kind.is_fifo() && !kind.is_socket() {
+        File::open(path).map_err(unreadable)?;
+    }
+    Ok(())
+}
+
+/// Returns a line for the user about each pattern by which `size` ranks share files.
+pub(super) fn shared_files(options: &Options, size: u32) -> Vec<String> {
+    let shared = patterns(options).filter(|(_, pattern)| size > 1 && !pattern::has_rank(pattern));
+    let line = |(option, pattern): (&str, &OsString)| {
+        format!("{option} '{}' has no %r: ranks share files, line by line", pattern.to_string_lossy())
+    };
+    shared.map(line).collect()
+}
+
+fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)> {
+    let both = [("-outfile-pattern", &options.outfile_pattern), ("-errfile-pattern", &options.errfile_pattern)];
+    both.into_iter().filter_map(|(option, pattern)| Some((option, pattern.as_ref()?)))
+}
+
+/// Returns the name of a program in `search`, a value of PATH, that is similar to `program`.
+fn similar_program(program: &str, search: &OsStr) -> Option<String> {
+    let folders = std::env::split_paths(search);
+    let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let names: std::collections::BTreeSet<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    crate::suggest::nearest(program, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// Returns the programs that cannot be run on this machine, each once.
+pub fn missing_programs(session: &SessionPlan, commands: &[CommandPlan]) -> Vec<OsString> {
+    let mut missing: Vec<OsString> = commands
+        .iter()
+        .filter(|command| elf::program_of(session, command).is_none())
+        .map(|command| OsString::from_vec(command.program.clone()))
+        .collect();
+    missing.dedup();
+    missing
+}
+
+/// Returns a hint for a program that was not found in PATH: a similar name on this machine, and PATH itself if
+/// `shows_path`.
+pub(crate) fn missing_program_hint(
+    outcome: &Outcome,
+    session: &SessionPlan,
+    commands: &[CommandPlan],
+    shows_path: bool,
+) -> Option<String> {
+    let Outcome::Failed { first, .. } = outcome else { return None };
+    let Cause::NotStarted { why } = &first.cause else { return None };
+    let why = why.to_string();
+    let is_missing = |command: &&CommandPlan| {
+        why.contains(&format!("program '{}' was not found in PATH", String::from_utf8_lossy(&command.program)))
+    };
+    let command = commands.iter().find(is_missing)?;
+    let search = elf::variable(session, command, "PATH")?;
+    let similar = similar_program(&String::from_utf8_lossy(&command.program), search);
+    let similar = similar.map(|similar| format!("did you mean '{similar}'?"));
+    let path = shows_path.then(|| format!("PATH is {}", search.to_string_lossy()));
+    match (similar, path) {
+        (Some(similar), Some(path)) => Some(format!("{similar} {path}")),
+        (similar, path) => similar.or(path),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(result: Result<(), CheckError>) -> String {
+        result.map_or_else(|error| format!("{error}\n  hint: {}", error.hint()), |()| "fine".to_owned())
+    }
+
+    #[test]
+    fn files_of_input_are_readable_files() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("input"), "").unwrap();
+        let input = |path: &str| Options { stdin: Some(StdinTo::File(path.into())), ..Options::default() };
+        let check = |path: &str| text(check(&input(path), directory.path()));
+        let hint = "\n  hint: -stdin takes none, all, ranks such as 0,3-5, or a file that every rank reads";
+        assert_eq!(check("input"), "fine");
+        assert_eq!(check("."), format!("option '-stdin': '.' is a directory{hint}"));
+        let missing = "option '-stdin': 'nofile' cannot be read: No such file or directory (os error 2)";
+        assert_eq!(check("nofile"), format!("{missing}{hint}"));
+    }
+
+    #[test]
+    fn directories_of_output_exist() {
+        let directory = tempfile::tempdir().unwrap();
+        let output = |pattern: &str| Options { outfile_pattern: Some(pattern.into()), ..Options::default() };
+        let check = |pattern: &str| text(check(&output(pattern), directory.path()));
+        assert_eq!(check("out.%r"), "fine");
+        assert_eq!(check("%h/out.%r"), "fine", "it is created");
+        let missing = "option '-outfile-pattern': directory 'a/b' does not exist\n  hint: mkdir -p 'a/b'";
+        assert_eq!(check("a/b/out.%r"), missing);
+    }
+
+    #[test]
+    fn interfaces_have_addresses() {
+        let mut options = Options::default();
+        options.launch.iface = Some("lo".into());
+        assert_eq!(text(check(&options, Path::new("/"))), "fine");
+        options.launch.iface = Some("eth99".into());
+        let missing = "option '--iface': no interface named 'eth99' has an address on this host\n  \
+                       hint: 'ip -brief address' lists interfaces and their addresses";
+        assert_eq!(text(check(&options, Path::new("/"))), missing);
+    }
+
+    #[test]
+    fn ranks_that_share_a_file_are_told() {
+        let options = Options {
+            outfile_pattern: Some("out.%h".into()),
+            errfile_pattern: Some("err.%r".into()),
+            ..Options::default()
+        };
+        let told = ["-outfile-pattern 'out.%h' has no %r: ranks share files, line by line"];
+        assert_eq!(shared_files(&options, 2), told);
+        assert!(shared_files(&options, 1).is_empty());
+    }
+
+    #[test]
+    fn a_program_of_a_similar_name_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("python3"), "").unwrap();
+        let search = std::env::join_paths([Path::new("/no/such/directory"), directory.path()]).unwrap();
+        assert_eq!(similar_program("pyhton3", &search), Some("python3".to_owned()));
+        assert_eq!(similar_program("gcc", &search), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! File names with placeholders: `-outfile-pattern out.%r`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use nla::core::NamespaceId;
+use pmi::Rank;
+
+/// The placeholders and their meanings, for messages.
+pub const PLACEHOLDERS: &str = "%r (rank), %n (namespace), %h (host), %j (session) and %% (a percent sign)";
+
+/// The values of the placeholders.
+pub(crate) struct Values<'a> {
+    pub(crate) namespace: NamespaceId,
+    pub(crate) rank: Rank,
+    pub(crate) host: &'a str,
+    pub(crate) session: &'a str,
+}
+
+/// Returns the first placeholder of `pattern` that does not exist, as typed.
+pub fn unknown_placeholder(pattern: &OsStr) -> Option<String> {
+    let mut rest = pattern.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        if !matches!(rest.get(at + 1), Some(b'r' | b'n' | b'h' | b'j' | b'%')) {
+            let text = String::from_utf8_lossy(&rest[at..]);
+            return Some(text.chars().take(2).collect());
+        }
+        rest = &rest[at + 2..];
+    }
+    None
+}
+
+/// Returns whether each rank gets a file of its own: `pattern` contains `%r`.
+pub(crate) fn has_rank(pattern: &OsStr) -> bool {
+    let without_percent = pattern.as_bytes().windows(2).scan(false, |escaped, pair| {
+        let is_placeholder = pair[0] == b'%' && !*escaped;
+        *escaped = is_placeholder;
+        Some((is_placeholder, pair[1]))
+    });
+    without_percent.into_iter().any(|(is_placeholder, letter)| is_placeholder && letter == b'r')
+}
+
+/// Returns the directory that must exist: the last one before the first placeholder. Directories whose names contain
+/// placeholders are created.
+pub(crate) fn fixed_directory(pattern: &OsStr) -> &Path {
+    let bytes = pattern.as_bytes();
+    let end = bytes.iter().position(|byte| *byte == b'%').unwrap_or(bytes.len());
+    let end = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1));
+    Path::new(OsStr::from_bytes(&bytes[..end]))
+}
+
+/// Fills in the placeholders. An unknown one is kept as it is.
+pub(crate) fn fill(pattern: &OsStr, values: &Values<'_>) -> PathBuf {
+    let mut out = Vec::new();
+    let mut rest = pattern.as_bytes();
+    while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+        out.extend_from_slice(&rest[..at]);
+        match rest.get(at + 1) {
+            Some(b'r') => out.extend_from_slice(values.rank.to_string().as_bytes()),
+            Some(b'n') => out.extend_from_slice(values.namespace.to_string().as_bytes()),
+            Some(b'h') => out.extend_from_slice(values.host.as_bytes()),
+            Some(b'j') => out.extend_from_slice(values.session.as_bytes()),
+            Some(b'%') => out.push(b'%'),
+            Some(other) => out.extend_from_slice(&[b'%', *other]),
+            None => out.push(b'%'),
+        }
+        rest = rest.get(at + 2..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_filled_in() {
+        let values = Values { namespace: NamespaceId(1), rank: Rank(12), host: "n7", session: "ab" };
+        let filled = |pattern: &str| fill(OsStr::new(pattern), &values).into_os_string().into_string().unwrap();
+        assert_eq!(filled("out.%r"), "out.12");
+        assert_eq!(filled("%h/%j-%n-%r%%.txt"), "n7/ab-1-12%.txt");
+        assert_eq!(filled("%x%"), "%x%");
+        assert_eq!(filled("plain"), "plain");
+    }
+
+    #[test]
+    fn unknown_placeholders_are_found() {
+        let unknown = |pattern: &str| unknown_placeholder(OsStr::new(pattern));
+        assert_eq!(unknown("%h/%j-%n-%r%%z"), None);
+        assert_eq!(unknown("plain"), None);
+        assert_eq!(unknown("out.%z"), Some("%z".to_owned()));
+        assert_eq!(unknown("%%%"), Some("%".to_owned()));
+        assert_eq!(unknown("%r.%\u{e9}"), Some("%\u{e9}".to_owned()));
+    }
+
+    #[test]
+    fn only_a_placeholder_of_the_rank_separates_ranks() {
+        let has = |pattern: &str| has_rank(OsStr::new(pattern));
+        assert!(has("out.%r") && has("%%%r") && has("%r"));
+        assert!(!has("out") && !has("%%r") && !has("%h") && !has("r%"));
+    }
+
+    #[test]
+    fn directories_before_the_first_placeholder_must_exist() {
+        let fixed = |pattern: &'static str| fixed_directory(OsStr::new(pattern)).to_str().unwrap();
+        assert_eq!(fixed("out.%r"), "");
+        assert_eq!(fixed("logs/out.%r"), "logs");
+        assert_eq!(fixed("logs/%j/out.%r"), "logs");
+        assert_eq!(fixed("logs/job-%j/out"), "logs");
+        assert_eq!(fixed("/a/b/plain"), "/a/b");
+        assert_eq!((fixed("/%r"), fixed("%h/x")), ("/", ""));
+    }
+}

@@ -1,0 +1,367 @@
+//! The decisions that both protocol versions share: what a rank's request does, and what each answer becomes.
+//!
+//! A version reads commands and words replies, which is its [`Dialect`]. The rules are those of [`crate::conversation`].
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::board::{EncodedPutsError, PutRefusal, check_put};
+use crate::limits::{BACKLOG_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
+use crate::rank_state::{PendingFull, Phase, RankState, Version};
+use crate::spawn_fields::SpawnError;
+use crate::wire::LineTooLong;
+use crate::wire::frame::InvalidLength;
+use crate::{Answer, Board, LookUp, NameError, Request, SpawnRequest, SpawnedJob};
+
+/// How a protocol version words replies.
+pub(crate) trait Dialect {
+    /// The version.
+    const VERSION: Version;
+
+    /// Appends a reply.
+    fn write(&self, reply: Reply<'_>, out: &mut Vec<u8>);
+}
+
+/// A reply of either version.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Reply<'a> {
+    /// The put is stored.
+    Put,
+    /// The value of a key, if a rank has put it.
+    Got { key: &'a [u8], value: Option<&'a [u8]> },
+    /// The fence is complete.
+    Fenced,
+    /// The rank is finalised.
+    Finalized,
+    /// The name is published.
+    Published,
+    /// The port that is published under a name.
+    Port(&'a [u8]),
+    /// The name is no longer published.
+    Unpublished,
+    /// The children were started, all or some of them.
+    Spawned(&'a SpawnedJob),
+    /// The segment's descriptor comes with this reply.
+    Segment,
+    /// The node's attribute is stored. Only PMI-2 asks, as for the replies below.
+    NodePut,
+    /// The value of a node's attribute, if a rank has put it.
+    NodeGot(Option<&'a [u8]>),
+    /// A namespace of that name exists.
+    Connected,
+    /// The rank's position in the ring and its neighbours' values.
+    Ring { position: u32, from_left: &'a [u8], from_right: &'a [u8] },
+    /// The request is refused.
+    Refused(Operation, Refusal<'a>),
+}
+
+/// The request that a refusal replies to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Operation {
+    Put,
+    Get,
+    Finalize,
+    Publish,
+    Lookup,
+    Unpublish,
+    Spawn,
+    Segment,
+    NodePut,
+    NodeGet,
+    Connect,
+    Disconnect,
+    Ring,
+}
+
+/// Why a request is refused, in the words that a rank is sent unless its version has others.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub(crate) enum Refusal<'a> {
+    #[error("not_initialized")]
+    NotInitialized,
+    #[error("key_empty")]
+    KeyEmpty,
+    #[error("{0}")]
+    Put(PutRefusal),
+    #[error("too_many_bytes_put_between_fences")]
+    PendingFull,
+    #[error("name_empty")]
+    NameEmpty,
+    #[error("name_too_long")]
+    NameTooLong,
+    #[error("port_empty")]
+    PortEmpty,
+    #[error("port_too_long")]
+    PortTooLong,
+    #[error("{0}")]
+    Name(NameError),
+    #[error("{0}")]
+    Spawn(SpawnError),
+    /// The launcher's words.
+    #[error("{0}")]
+    SpawnFailed(&'a str),
+    #[error("some_processes_were_not_started")]
+    PartlySpawned,
+    #[error("no_segment_here")]
+    NoSegment,
+    #[error("value_too_long")]
+    ValueTooLong,
+    #[error("too_many_attributes")]
+    TooManyAttributes,
+    #[error("jobid_empty")]
+    JobEmpty,
+    #[error("jobid_too_long")]
+    JobTooLong,
+    #[error("no_such_job")]
+    NoSuchJob,
+}
+
+/// Why a conversation is broken off: fits "rank 3 broke the PMI protocol: {violation}".
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
+pub(crate) enum Violation {
+    #[error(transparent)]
+    LineTooLong(#[from] LineTooLong),
+    #[error(transparent)]
+    InvalidLength(#[from] InvalidLength),
+    #[error("sent a line without a command")]
+    LineWithoutCommand,
+    #[error("sent a frame without a command")]
+    FrameWithoutCommand,
+    #[error("sent more than {BACKLOG_BYTES_MAX} bytes without waiting for replies")]
+    Flood,
+    #[error("entered a barrier without having initialised")]
+    BarrierBeforeInit,
+    #[error("entered a fence without having initialised")]
+    FenceBeforeInit,
+    #[error("put more than {PENDING_BYTES_MAX} bytes at once")]
+    PutsTooLong,
+    #[error("sent puts that are refused: {0}")]
+    Puts(#[from] EncodedPutsError),
+}
+
+/// The answer that a rank waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Awaited {
+    Released,
+    Got {
+        /// The reply if no rank has put the key.
+        if_absent: Vec<u8>,
+    },
+    GotFromJob {
+        key: Vec<u8>,
+    },
+    Published,
+    Found,
+    Unpublished,
+    Spawned {
+        /// The number of codes that the client expects.
+        ranks: u64,
+    },
+    Segment,
+    Ring,
+    NodePut,
+    NodeGot,
+    Connected,
+}
+
+/// What the handling of a request results in: a request to the agent, if the agent is needed.
+pub(crate) type Outcome = Result<Option<Request>, Violation>;
+
+/// Everything that handling one command takes.
+pub(crate) struct Turn<'a, D> {
+    pub(crate) dialect: &'a D,
+    pub(crate) state: &'a mut RankState,
+    pub(crate) board: &'a Board,
+    pub(crate) out: &'a mut Vec<u8>,
+}
+
+impl<D: Dialect> Turn<'_, D> {
+    /// Replies; the agent is not needed.
+    pub(crate) fn reply(&mut self, reply: Reply<'_>) -> Option<Request> {
+        self.dialect.write(reply, self.out);
+        None
+    }
+
+    pub(crate) fn refuse(&mut self, operation: Operation, refusal: Refusal<'_>) -> Option<Request> {
+        self.reply(Reply::Refused(operation, refusal))
+    }
+
+    /// Asks the agent; the rank gets its reply with the answer.
+    pub(crate) fn ask(&mut self, awaited: Awaited, request: Request) -> Option<Request> {
+        self.state.awaited = Some((D::VERSION, awaited));
+        Some(request)
+    }
+
+    /// Whether the rank is initialised. Replies with a refusal if not.
+    pub(crate) fn check_active(&mut self, operation: Operation) -> bool {
+        let is_active = self.state.is_active();
+        if !is_active {
+            self.refuse(operation, Refusal::NotInitialized);
+        }
+        is_active
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Option<Request> {
+        if !self.check_active(Operation::Put) {
+            return None;
+        }
+        if let Err(refusal) = check_put(key, value) {
+            return self.refuse(Operation::Put, Refusal::Put(refusal));
+        }
+        match self.state.put(key, value) {
+            Ok(request) => {
+                self.reply(Reply::Put);
+                request
+            }
+            Err(PendingFull) => self.refuse(Operation::Put, Refusal::PendingFull),
+        }
+    }
+
+    /// A get from the board of the rank's own namespace.
+    pub(crate) fn get(&mut self, key: &[u8]) -> Option<Request> {
+        if !self.check_active(Operation::Get) {
+            return None;
+        }
+        if key.is_empty() {
+            return self.refuse(Operation::Get, Refusal::KeyEmpty);
+        }
+        let Self { dialect, state, board, out } = self;
+        match state.look_up(key, board) {
+            LookUp::Found(value) => dialect.write(Reply::Got { key, value: Some(&value) }, out),
+            LookUp::Absent => dialect.write(Reply::Got { key, value: None }, out),
+            LookUp::Unknown => {
+                let mut if_absent = Vec::new();
+                let value = state.default_value(key);
+                dialect.write(Reply::Got { key, value: value.as_deref() }, &mut if_absent);
+                return self.ask(Awaited::Got { if_absent }, Request::Get { key: Bytes::copy_from_slice(key) });
+            }
+        }
+        None
+    }
+
+    /// A fence; `violation` is what it breaks before `init`.
+    pub(crate) fn fence(&mut self, violation: Violation) -> Outcome {
+        if !self.state.is_active() {
+            return Err(violation);
+        }
+        let fence = self.state.fence();
+        Ok(self.ask(Awaited::Released, fence))
+    }
+
+    /// A fence in the segment, whose puts follow.
+    pub(crate) fn fence_in_segment(&mut self, puts_bytes: usize) -> Outcome {
+        if puts_bytes > PENDING_BYTES_MAX {
+            return Err(Violation::PutsTooLong);
+        }
+        self.state.puts_bytes = Some(puts_bytes);
+        Ok(None)
+    }
+
+    pub(crate) fn finalize(&mut self) -> Option<Request> {
+        match self.state.phase() {
+            Phase::Active => {
+                self.reply(Reply::Finalized);
+                Some(self.state.finalize())
+            }
+            Phase::Finalized => self.reply(Reply::Finalized),
+            Phase::New | Phase::Broken => self.refuse(Operation::Finalize, Refusal::NotInitialized),
+        }
+    }
+
+    pub(crate) fn publish(&mut self, service: &[u8], port: &[u8]) -> Option<Request> {
+        let operation = Operation::Publish;
+        if !self.check_service(operation, service) {
+            None
+        } else if port.is_empty() {
+            self.refuse(operation, Refusal::PortEmpty)
+        } else if port.len() > PORT_BYTES_MAX {
+            self.refuse(operation, Refusal::PortTooLong)
+        } else {
+            self.ask(Awaited::Published, Request::Publish { service: service.to_vec(), port: port.to_vec() })
+        }
+    }
+
+    pub(crate) fn lookup(&mut self, service: &[u8]) -> Option<Request> {
+        if !self.check_service(Operation::Lookup, service) {
+            return None;
+        }
+        self.ask(Awaited::Found, Request::Lookup { service: service.to_vec() })
+    }
+
+    pub(crate) fn unpublish(&mut self, service: &[u8]) -> Option<Request> {
+        if !self.check_service(Operation::Unpublish, service) {
+            return None;
+        }
+        self.ask(Awaited::Unpublished, Request::Unpublish { service: service.to_vec() })
+    }
+
+    /// Whether the rank is initialised and may use this name. Replies with a refusal if not.
+    pub(crate) fn check_service(&mut self, operation: Operation, service: &[u8]) -> bool {
+        if !self.check_active(operation) {
+            return false;
+        }
+        let refusal = match service.len() {
+            0 => Refusal::NameEmpty,
+            1..=SERVICE_BYTES_MAX => return true,
+            _ => Refusal::NameTooLong,
+        };
+        self.refuse(operation, refusal);
+        false
+    }
+
+    pub(crate) fn spawn(&mut self, parsed: Result<SpawnRequest, SpawnError>) -> Option<Request> {
+        if !self.check_active(Operation::Spawn) {
+            return None;
+        }
+        match parsed {
+            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Spawn(spawn)),
+            Err(error) => self.refuse(Operation::Spawn, Refusal::Spawn(error)),
+        }
+    }
+}
+
+/// Replies with an answer to the request that is waited for. Any other answer leaves the rank waiting.
+pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, out: &mut Vec<u8>) -> Option<Awaited> {
+    let refused = |operation, refusal| Reply::Refused(operation, refusal);
+    let named = |operation, error| refused(operation, Refusal::Name(error));
+    let reply = match (&awaited, &answer) {
+        (Awaited::Released, Answer::Released) => Reply::Fenced,
+        // Only an absent key's reply repeats the key.
+        (Awaited::Got { .. }, Answer::Got(Some(value))) => Reply::Got { key: b"", value: Some(value) },
+        (Awaited::Got { if_absent }, Answer::Got(None)) => {
+            out.extend_from_slice(if_absent);
+            return None;
+        }
+        (Awaited::GotFromJob { key }, Answer::GotFromJob(value)) => Reply::Got { key, value: value.as_deref() },
+        (Awaited::Published, Answer::Published(Ok(()))) => Reply::Published,
+        (Awaited::Published, Answer::Published(Err(error))) => named(Operation::Publish, *error),
+        (Awaited::Found, Answer::Found(Ok(port))) => Reply::Port(port),
+        (Awaited::Found, Answer::Found(Err(error))) => named(Operation::Lookup, *error),
+        (Awaited::Unpublished, Answer::Unpublished(Ok(()))) => Reply::Unpublished,
+        (Awaited::Unpublished, Answer::Unpublished(Err(error))) => named(Operation::Unpublish, *error),
+        (Awaited::Spawned { ranks }, Answer::Spawned(result)) => spawned(*ranks, result),
+        (Awaited::Segment, Answer::Segment(true)) => Reply::Segment,
+        (Awaited::Segment, Answer::Segment(false)) => refused(Operation::Segment, Refusal::NoSegment),
+        (Awaited::Ring, Answer::Ring { position, from_left, from_right }) => {
+            Reply::Ring { position: *position, from_left, from_right }
+        }
+        (Awaited::NodePut, Answer::NodePut(true)) => Reply::NodePut,
+        (Awaited::NodePut, Answer::NodePut(false)) => refused(Operation::NodePut, Refusal::TooManyAttributes),
+        (Awaited::NodeGot, Answer::NodeGot(value)) => Reply::NodeGot(value.as_deref()),
+        (Awaited::Connected, Answer::Connected(true)) => Reply::Connected,
+        (Awaited::Connected, Answer::Connected(false)) => refused(Operation::Connect, Refusal::NoSuchJob),
+        (_, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_) | Answer::Unpublished(_))
+        | (_, Answer::Spawned(_) | Answer::Segment(_) | Answer::Ring { .. } | Answer::NodePut(_))
+        | (_, Answer::NodeGot(_) | Answer::GotFromJob(_) | Answer::Connected(_)) => return Some(awaited),
+    };
+    dialect.write(reply, out);
+    None
+}
+
+fn spawned(ranks: u64, result: &Result<SpawnedJob, String>) -> Reply<'_> {
+    let refusal = match result {
+        Ok(job) if job.codes.len() as u64 == ranks || job.all_started() => return Reply::Spawned(job),
+        Ok(_) => Refusal::PartlySpawned,
+        Err(why) => Refusal::SpawnFailed(why),
+    };
+    Reply::Refused(Operation::Spawn, refusal)
+}
