@@ -207,6 +207,77 @@ fn usage() {
     usage(&["-np", "2", "-s", "7", "cat"], "standard input is to go to rank 7, but the ranks are 0 to 1", "");
 }
 
+#[test]
+fn what_cannot_be_followed_here_is_refused_before_anything_starts() {
+    let refused = |words: &[&str], text: &str| {
+        let outcome = scela().np(2).args(words).program(sh("echo started >&2; cat")).run();
+        outcome
+            .has_code(2)
+            .says(&format!("scela-run: error: {text}"))
+            .says("\n  hint: ")
+            .never_says("started")
+            .wrote("");
+    };
+    refused(&["-stdin", "/no/such/file"], "option '-stdin': '/no/such/file' cannot be read: No such file or directory");
+    refused(&["-stdin", "/proc"], "option '-stdin': '/proc' is a directory");
+    refused(&["--iface", "eth99"], "option '--iface': no interface named 'eth99' has an address on this host");
+    refused(
+        &["-outfile-pattern", "out.%z"],
+        "option '-outfile-pattern': '%z' in 'out.%z' is unknown; the placeholders",
+    );
+    let processes = "1000000 ranks and ";
+    let many = scela().args(["-np", "1000000"]).program(sh("echo started >&2")).run();
+    let pid_max: u64 = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap().trim().parse().unwrap();
+    if pid_max < 1_000_000 {
+        many.has_code(2).says(processes).says("do not fit on this machine").never_says("started");
+    }
+}
+
+#[test]
+fn an_unknown_level_of_the_log_is_refused() {
+    let outcome = scela().np(1).env("SCELA_LOG", "foo").program(sh("echo started")).run();
+    outcome
+        .has_code(2)
+        .wrote("")
+        .says("scela-run: error: SCELA_LOG: 'foo' is not a level\n  hint: SCELA_LOG=LEVEL, with");
+}
+
+#[test]
+fn a_host_list_of_this_machine_needs_no_shell() {
+    scela().np(2).args(["-hosts", &host()]).program(sh("echo here")).run().is_quiet_success().wrote("here\nhere\n");
+}
+
+#[test]
+fn a_misspelt_program_has_a_suggestion() {
+    let run = || {
+        let run = scela().np(1);
+        let directory = run.world().file("bin");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("frobnicate3"), "").unwrap();
+        let path = format!("/usr/bin:/bin:{}", directory.display());
+        (run.env("PATH", &path), path)
+    };
+    let (quiet, path) = run();
+    let outcome = quiet.args(["frobincate3"]).run();
+    outcome.has_code(251).says("\n  hint: did you mean 'frobnicate3'?\n").never_says(&path);
+    let (verbose, path) = run();
+    verbose.args(["-v", "frobincate3"]).run().has_code(251).says(&format!("'frobnicate3'? PATH is {path}"));
+}
+
+#[test]
+fn a_script_with_dos_line_ends_is_named() {
+    let run = scela().np(1);
+    let path = run.world().file("script");
+    std::fs::write(&path, "#!/bin/sh\r\necho hello\r\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    run.arg(&path).run().has_code(251).says("is a script whose line 1 ends with CR; try dos2unix");
+}
+
+#[test]
+fn statistics_are_left_out_where_nothing_ran() {
+    scela().np(2).args(["--stats", "/no/such/program"]).run().has_code(251).never_says("level").never_says("phases");
+}
+
 fn not_launched(words: &[&str], why: &str) {
     let outcome = scela().np(3).agents(2).args(words).run();
     outcome.has_code(251).says("could not be started: ").says(why).says("no rank was left running").wrote("");

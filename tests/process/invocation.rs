@@ -87,7 +87,7 @@ fn the_demo() {
 
 #[test]
 fn version_and_help_need_nobody() {
-    for (word, text) in [("--version", "scela-run"), ("--help", "Usage:")] {
+    for (word, text) in [("--version", "scela-run"), ("--help", "Usage:"), ("-h", "lists all options")] {
         let output = Command::new(scela_run()).arg(word).output().unwrap();
         assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(text), "{output:?}");
     }

@@ -144,15 +144,17 @@ fn files_by_pattern() {
     running.finish().is_quiet_success().wrote("");
 }
 
-/// What is said of a file in a place that is not there.
+/// A pattern whose directories would have to be created where none can be.
+const UNWRITABLE: &str = "/proc/%j/no/such/place/%r";
+/// The end of the message about a file of it.
 const WHY: &str = "' cannot be written: No such file or directory";
 
 #[test]
 fn a_file_that_cannot_be_written_is_told() {
     for ranks in [1, 2] {
         // Whichever is first ends the job.
-        let run = scela().np(ranks).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
-        run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("'/proc/no/such/place/").says(WHY);
+        let run = scela().np(ranks).args(["-outfile-pattern", UNWRITABLE]);
+        run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("/no/such/place/").says(WHY);
     }
 }
 
@@ -160,9 +162,50 @@ fn a_file_that_cannot_be_written_is_told() {
 fn a_file_that_cannot_be_written_is_told_though_all_is_over() {
     // The ranks are gone before the file is found wanting, mostly.
     for _ in 0..10 {
-        let run = scela().np(2).args(["-outfile-pattern", "/proc/no/such/place/%r"]);
-        run.program(sh("echo lost")).run().has_code(1).says("'/proc/no/such/place/").says(WHY);
+        let run = scela().np(2).args(["-outfile-pattern", UNWRITABLE]);
+        run.program(sh("echo lost")).run().has_code(1).says("/no/such/place/").says(WHY);
     }
+}
+
+#[test]
+fn a_pattern_without_the_rank_is_remarked() {
+    let run = scela().np(2);
+    let file = run.world().file("out");
+    let outcome = run.arg("-outfile-pattern").arg(&file).program(sh("echo line")).run();
+    outcome.has_code(0).wrote("").says("has no %r: ranks share files, line by line");
+}
+
+#[test]
+fn a_missing_directory_of_a_pattern_is_refused() {
+    let outcome = scela().np(2).args(["-outfile-pattern", "/no/such/place/%r"]).program(sh("echo started >&2")).run();
+    outcome
+        .has_code(2)
+        .says("option '-outfile-pattern': directory '/no/such/place' does not exist\n  hint: mkdir -p '/no/such/place'")
+        .never_says("started");
+}
+
+#[test]
+fn a_closed_standard_output_is_told() {
+    let shell = |words: &str| {
+        let script = format!("\"$0\" {words} >&-");
+        std::process::Command::new("sh").args(["-c", &script]).arg(tests::scela_run()).output().unwrap()
+    };
+    for words in ["--help", "--version", "-np 2 echo lost"] {
+        let output = shell(words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words}: {said}");
+        assert!(said.contains("standard output cannot be written: Bad file descriptor"), "{words}: {said}");
+    }
+    assert!(shell("-np 2 true").status.success(), "nothing is lost");
+}
+
+#[test]
+fn help_that_cannot_be_written_is_told() {
+    let full = std::fs::File::create("/dev/full").unwrap();
+    let output = std::process::Command::new(tests::scela_run()).arg("--help").stdout(full).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("scela-run: error: standard output cannot be written: No space left on device"), "{said}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Configfiles: from bytes to lines of words.
+//! Configfiles: splits bytes into lines of words.
 //!
-//! Each line is one command. Blanks separate words. `'…'` keeps all within, `"…"` all but
+//! Each line is one command. Blanks separate words. `'…'` keeps every character, `"…"` every character but
 //! backslashes before `"`, `\`, `$` and `` ` ``; a backslash elsewhere keeps the next character, and
-//! at the end of a line joins it with the next. `#` at the beginning of a word begins a comment. No
-//! variable is expanded and no pattern either. That is what a shell does with such a line, and both
-//! Hydra's configfiles and Cplant's load files read as their authors mean them.
+//! at the end of a line joins it with the next. `#` at the beginning of a word begins a comment.
+//! Variables and patterns are not expanded. A shell splits such a line in the same way, and so do
+//! Hydra's configfiles and Cplant's load files.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -22,20 +22,20 @@ pub(super) struct Spot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: OsString,
-    /// Whether a quote or backslash was in it, so that `':'` is a colon and no separator.
+    /// Whether it contained a quote or backslash: a quoted `:` is no separator.
     pub(super) quoted: bool,
-    /// Where it begins; nowhere on a command line.
+    /// Its position; `None` on a command line.
     pub(super) spot: Option<Spot>,
 }
 
 impl Word {
-    /// Whether it ends a command.
+    /// Returns whether it separates commands.
     pub(super) fn is_separator(&self) -> bool {
         !self.quoted && self.text == ":"
     }
 }
 
-/// The words of each line that has any.
+/// Returns the words of each line that is not empty.
 pub(super) fn lines(bytes: &[u8]) -> Result<Vec<Vec<Word>>, (Spot, Problem)> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut lexer = Lexer { bytes, at: 0, spot: Spot { line: 1, column: 1 } };
@@ -69,7 +69,7 @@ struct Lexer<'a> {
 }
 
 impl Lexer<'_> {
-    /// The next byte. The end of a line is `\n`, also where the file has `\r\n`.
+    /// Returns the next byte; `\n` for `\r\n`.
     fn peek(&self) -> Option<u8> {
         match self.bytes.get(self.at..)? {
             [b'\r', b'\n', ..] => Some(b'\n'),
@@ -83,7 +83,7 @@ impl Lexer<'_> {
         self.at += if byte == b'\n' && self.bytes[self.at] == b'\r' { 2 } else { 1 };
         match byte {
             b'\n' => self.spot = Spot { line: self.spot.line + 1, column: 1 },
-            // Bytes within a UTF-8 character are no columns of their own.
+            // Continuation bytes of a UTF-8 character do not advance the column.
             0x80..=0xbf => {}
             _ => self.spot.column += 1,
         }
@@ -96,7 +96,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// One word; none if there was only a joined line end.
+    /// Reads one word; `None` if only a joined line end was left.
     fn word(&mut self) -> Result<Option<Word>, (Spot, Problem)> {
         let mut begin = self.spot;
         let mut text = Vec::new();

@@ -1,5 +1,5 @@
-//! Options that cannot both hold, as far as their words tell. What depends on the hosts, on the
-//! allocation or on the machine is the plan's to say.
+//! Contradictions between options that their words show. The plan checks those that depend on the hosts,
+//! the allocation or the machine.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, Options, StdinTo};
 
-/// Fails on the first contradiction in what was typed. `options` is what became of it, in which of an
-/// option given twice the last has won.
+/// Fails on the first contradiction between typed options. `options` is their result, in which the last of
+/// an option given twice has won.
 pub(super) fn check<'a>(options: &Options, segments: impl Iterator<Item = &'a Segment> + Clone) -> Result<(), Fault> {
     let items: Vec<&Item> = segments.flat_map(|segment| &segment.items).collect();
     let last = |global| items.iter().rposition(|item| item.spec.id == Id::Global(global));
@@ -21,8 +21,8 @@ pub(super) fn check<'a>(options: &Options, segments: impl Iterator<Item = &'a Se
     };
     let (hosts, launch) = (&options.hosts, &options.launch);
 
-    both(Global::NoPorts, Global::PortRange, "nobody listens on a port")?;
-    both(Global::NoPorts, Global::ConnectBack, "nobody connects to an address")?;
+    both(Global::NoPorts, Global::PortRange, "no process listens on a port")?;
+    both(Global::NoPorts, Global::ConnectBack, "no process connects to an address")?;
     both(Global::NoPorts, Global::Iface, "links use no interface of their own")?;
     both(Global::RankMap, Global::MapBy, "each says which node a rank gets")?;
     match (hosts.map_by, options.ppn) {
@@ -50,12 +50,12 @@ pub(super) fn check<'a>(options: &Options, segments: impl Iterator<Item = &'a Se
     Ok(())
 }
 
-/// Do these hosts come from standard input?
+/// Returns whether these hosts come from standard input.
 fn is_stdin(source: &HostSource) -> bool {
     matches!(source, HostSource::File(path) if path == Path::new("-"))
 }
 
-/// The error about two options, the second of which was typed first.
+/// Returns the fault of two options; `other` was typed first.
 pub(super) fn between(option: &Item, other: &Item, why: &'static str) -> Fault {
     let problem = Problem::Conflict { option: option.typed.clone(), other: other.typed.clone(), why };
     Fault::new(option.place.clone(), problem)

@@ -1,4 +1,4 @@
-//! What is wrong with a command line, where, and what to try.
+//! Errors in a command line: the problem, its place, and a hint.
 
 use std::error::Error;
 use std::fmt;
@@ -21,8 +21,7 @@ impl fmt::Display for TypedAt {
     }
 }
 
-/// The command line cannot be followed. Prints as what is wrong, after the place if that is a file;
-/// [`hint`](Self::hint) says what to try; the exit code is 2.
+/// An error in the command line. Displays the problem, after its place if that is in a file. The exit code is 2.
 #[derive(Debug)]
 pub struct UsageError {
     place: TypedAt,
@@ -31,17 +30,17 @@ pub struct UsageError {
 }
 
 impl UsageError {
-    /// Where it is.
+    /// Returns the place of the error.
     pub fn place(&self) -> &TypedAt {
         &self.place
     }
 
-    /// What it is.
+    /// Returns the problem.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
 
-    /// The next step to try, a fragment without full stop.
+    /// Returns the next step to try, a fragment without full stop.
     pub fn hint(&self) -> String {
         self.problem.hint(&self.called)
     }
@@ -73,12 +72,12 @@ impl Error for UsageError {
     }
 }
 
-/// What can be wrong. Names of options are as typed, dashes included; text from outside is fit for
+/// A problem of a command line. Names of options are as typed, dashes included; text from outside is fit for
 /// printing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// No option of this name.
+    /// An unknown option.
     #[error("there is no option '{option}'")]
     UnknownOption {
         /// As typed.
@@ -87,13 +86,13 @@ pub enum Problem {
         similar: Option<String>,
     },
     /// Another launcher's option.
-    #[error("scela-run has no option '{option}', which elsewhere {purpose}")]
+    #[error("scela-run has no option '{option}', which in other launchers {purpose}")]
     NotHere {
         /// As typed.
         option: String,
-        /// What it does elsewhere.
+        /// Its purpose there.
         purpose: &'static str,
-        /// Our option for it.
+        /// Our option for the same.
         instead: Option<&'static str>,
     },
     /// An MPI program that was started without a launcher looks for one.
@@ -102,28 +101,28 @@ pub enum Problem {
         /// As typed.
         option: String,
     },
-    /// The words end, or the command does, or another option follows, where a value must be.
+    /// An option without its value: the words or the command end, or another option follows.
     #[error("option '{option}' needs a value: {option} {values}")]
     MissingValue {
         /// As typed.
         option: String,
-        /// What its values are called.
+        /// The names of its values.
         values: String,
     },
-    /// `=` behind an option that has no value.
+    /// `=` after an option that takes no value.
     #[error("option '{option}' takes no value, and was given '{value}'")]
     UnexpectedValue {
         /// As typed.
         option: String,
-        /// What was behind the `=`.
+        /// The text after `=`.
         value: String,
     },
-    /// A value that cannot be.
+    /// An invalid value.
     #[error("option '{option}': {problem}")]
     Value {
         /// As typed.
         option: String,
-        /// What is wrong with it.
+        /// The problem of the value.
         problem: ValueProblem,
     },
     /// The only command has no program.
@@ -148,7 +147,7 @@ pub enum Problem {
         commands: usize,
     },
     /// Options for a program and no program, on a line of a configfile.
-    #[error("there are options for a program here, and no program")]
+    #[error("there are options for a program, but no program")]
     MissingProgramOnLine,
     /// A `:` at the beginning or end of a configfile's line.
     #[error("there is no program on one side of this ':'")]
@@ -192,14 +191,14 @@ pub enum Problem {
         /// As typed.
         option: String,
     },
-    /// Two options that cannot both hold.
+    /// Two contradicting options.
     #[error("options '{option}' and '{other}' contradict each other: {why}")]
     Conflict {
         /// The one that was typed later, as typed.
         option: String,
         /// The one that was typed before.
         other: String,
-        /// A fragment that says why.
+        /// The reason, a fragment.
         why: &'static str,
     },
     /// A configfile and a program on the command line.
@@ -219,7 +218,7 @@ pub enum Problem {
         path: String,
     },
     /// An option that only the command line can have.
-    #[error("option '{option}' cannot stand in a configfile")]
+    #[error("option '{option}' is not allowed in a configfile")]
     NotInConfigfile {
         /// As typed.
         option: String,
@@ -229,11 +228,11 @@ pub enum Problem {
     ConfigfileRead {
         /// The file's name.
         path: String,
-        /// Why not.
+        /// The error of the last system call.
         #[source]
         source: io::Error,
     },
-    /// The configfile is more than anyone writes.
+    /// The configfile exceeds its bound.
     #[error("the configfile '{path}' is larger than {} MiB", CONFIGFILE_BYTES_MAX >> 20)]
     ConfigfileTooLarge {
         /// The file's name.
@@ -251,11 +250,11 @@ pub enum Problem {
         /// The quote.
         quote: char,
     },
-    /// A backslash with nothing behind it.
+    /// A backslash at the end of the file.
     #[error("the file ends with a backslash")]
     BackslashAtEnd,
-    /// A byte that no argument can hold.
-    #[error("there is a NUL byte, which no argument can hold")]
+    /// A NUL byte, which no argument can contain.
+    #[error("there is a NUL byte, which no argument can contain")]
     NulByte,
 }
 
@@ -266,7 +265,7 @@ impl Problem {
                 format!("did you mean '{similar}'? '{called} --help' lists all options")
             }
             Self::UnknownOption { similar: None, .. } => {
-                format!("'{called} --help' lists all options; those of the program go behind its name")
+                format!("'{called} --help' lists all options; options of the program go after its name")
             }
             Self::NotHere { instead: Some(instead), .. } => {
                 format!("use '{instead}'; '{called} --help' lists all options")
@@ -278,12 +277,12 @@ impl Problem {
                 "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later".to_owned()
             }
             Self::MissingValue { .. } => {
-                format!("'{called} --help' tells what it is; a ':' or an option's name as a value goes behind '='")
+                format!("'{called} --help' describes it; write a ':' or an option's name as a value after '='")
             }
             Self::UnexpectedValue { option, .. } => format!("write '{option}' alone"),
             Self::Value { option, problem } => problem.hint(option, called),
             Self::MissingProgram => {
-                format!("name one behind the options, '{called} -np 4 ./a.out', or try '{called} --demo'")
+                format!("name one after the options, '{called} -np 4 ./a.out', or try '{called} --demo'")
             }
             Self::ProgramTakenAsValue { option, name, value } => {
                 format!("name a program after it, or write '{option} {name}=VALUE {value}'")
@@ -321,7 +320,7 @@ impl Problem {
     }
 }
 
-/// A problem and its place, before it is known under which name we were called.
+/// A problem and its place, before the name of the call is added.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) place: TypedAt,

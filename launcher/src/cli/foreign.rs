@@ -1,13 +1,12 @@
-//! Options that users' scripts carry over from other launchers and that scela-run does not have.
-//! They are named in the error rather than ignored: a script that asks for binding and gets none
-//! would be slow without telling.
+//! Options of other launchers that scela-run does not have, and that users' scripts may contain.
+//! The error names them. If they were ignored, a script that asks for binding would be slow without a message.
 
-/// An option of Hydra's, Open MPI's, Intel MPI's or Slurm's.
+/// An option of Hydra, Open MPI, Intel MPI or Slurm.
 #[derive(Debug)]
 pub(super) struct Foreign {
     /// Its names without dashes.
     pub(super) names: &'static [&'static str],
-    /// What it does elsewhere, to follow "which elsewhere".
+    /// Its purpose, to follow "which in other launchers".
     pub(super) purpose: &'static str,
     /// Our option for the same.
     pub(super) instead: Option<&'static str>,
@@ -60,7 +59,7 @@ const FOREIGN: &[Foreign] = &[
     foreign(&["preload-binary", "preload-files", "bcast"], "copies files to the hosts"),
     foreign(&["mca", "gmca", "omca", "prtemca", "pmixmca", "am", "tune"],
         "sets a parameter of Open MPI"),
-    foreign(&["allow-run-as-root"], "lets root start ranks, as scela-run always does"),
+    foreign(&["allow-run-as-root"], "lets root start ranks, which scela-run always allows"),
     foreign(&["profile", "trace", "check_mpi", "gtool", "tv", "xterm", "debug"],
         "starts the program under a tool"),
 
@@ -85,7 +84,7 @@ const FOREIGN: &[Foreign] = &[
     ours(&["do-not-launch", "test-only"], "starts nothing", "--explain"),
 ];
 
-/// The entry of this name, given without dashes.
+/// Returns the entry of this name, given without dashes.
 pub(super) fn find(name: &str) -> Option<&'static Foreign> {
     FOREIGN.iter().find(|foreign| foreign.names.contains(&name))
 }
@@ -97,16 +96,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_name_is_there_once_and_not_ours() {
+    fn each_name_occurs_once_and_is_not_ours() {
         let mut seen = BTreeSet::new();
         for name in FOREIGN.iter().flat_map(|foreign| foreign.names) {
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} occurs twice");
             assert!(options::find(name).is_none(), "{name} is ours");
         }
     }
 
     #[test]
-    fn what_to_use_instead_is_ours() {
+    fn replacements_are_our_options() {
         for instead in FOREIGN.iter().filter_map(|foreign| foreign.instead) {
             assert!(options::find(instead.trim_start_matches('-')).is_some(), "{instead}");
         }

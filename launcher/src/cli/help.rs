@@ -16,17 +16,17 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", "where --calibrate keeps what it measured (default: ~/.cache)"),
 ];
 
-/// What help shows as examples: what to type, behind the program's name, and what it does.
+/// The examples of the help text: the words after the program's name, and their meaning.
 pub const EXAMPLES: &[(&str, &str)] = &[
     ("-np 4 ./a.out", "four ranks on your laptop"),
-    ("-np 64 --demo", "does it work here? no MPI needed"),
+    ("-np 64 --demo", "check that it works here; needs no MPI"),
     ("-l -np 4 ./a.out", "each line of output begins with its rank"),
     ("-f hosts -np 512 ./a.out", "512 ranks on the hosts of a file, over ssh"),
-    ("-hosts node[01-32] -ppn 16 --explain ./a.out", "what would be started where, how, and how soon?"),
+    ("-hosts node[01-32] -ppn 16 --explain ./a.out", "print what would be started where, and how fast"),
     ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
-    ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, an end for all"),
+    ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, and a time limit"),
     ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
-    ("--simulate 16384x64 --fanouts 8,32,128", "which fan-out would be best for a million ranks?"),
+    ("--simulate 16384x64 --fanouts 8,32,128", "find the best fan-out for a million ranks"),
 ];
 
 const ABOUT: &str = "\
@@ -38,9 +38,8 @@ end at the program's name; what follows it is the program's, up to a lone ':'.";
 
 const TEMPLATE: &str = "{about}\n\nUsage:\n{usage}\n\n{all-args}{after-help}\n";
 
-/// The command line as clap sees it, from the one table of options: for the help text, man pages
-/// and completions. [`parse`](super::parse) does not parse with it, since clap knows no long options
-/// with one dash, no two values behind one `-env`, no `:` between commands and no lines of files.
+/// Returns the command line as clap describes it, made of the table of options: for the help text, man pages
+/// and completions. [`cli`](super) says why [`parse`](super::parse) does not parse with it.
 pub fn command() -> clap::Command {
     build("scela-run", Length::Full)
 }
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_nothing_wrong() {
+    fn clap_accepts_the_table() {
         command().debug_assert();
     }
 
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_stand_in_the_order_of_the_table() {
+    fn headings_follow_the_order_of_the_table() {
         let text = text("scela-run");
         let mut at = 0;
         for spec in OPTIONS {
@@ -210,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_the_name_that_it_was_called_by() {
+    fn usage_and_examples_use_the_name_of_the_call() {
         let text = text("mpiexec");
         assert!(text.contains("\n  mpiexec [OPTIONS] -configfile FILE\n"), "{text}");
         assert!(text.contains("\n  mpiexec -np 4 ./a.out\n"), "{text}");

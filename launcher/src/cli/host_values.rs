@@ -1,5 +1,5 @@
-//! Values that only the options about hosts, and about how agents get there, take. Lists of hosts,
-//! indices and rank maps stay as typed: the plan reads them, since an error in one shows the line.
+//! Values of the options about hosts, and about how agents are started. Host lists, indices and rank maps
+//! stay as typed: `cluster` parses them, and its errors show the text.
 
 use std::ffi::{OsStr, OsString};
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,10 +17,10 @@ use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, LaunchShape};
 
-/// How errors write the choice of `--map-by` that is no single word.
+/// How errors write the choice of `--map-by` that is more than one word.
 const PER_NODE_CHOICE: &str = "ppr:N:node";
 
-/// `--rm`. `user` is Hydra's word for none, `torque` and `uge` are what two of them are called too.
+/// Parses `--rm`. `user` is Hydra's word for none; `torque` and `uge` are further names of two managers.
 pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
     use ManagerChoice::{Auto, None, Only};
     let choices = [
@@ -36,7 +36,7 @@ pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
     choice(value, "resource manager", &choices, &aliases)
 }
 
-/// `--map-by`: a word, or `ppr:N:node`.
+/// Parses `--map-by`: a word, or `ppr:N:node`.
 pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
     let per_node = value.to_str().and_then(|text| text.strip_prefix("ppr:")?.strip_suffix(":node"));
     if let Some(count) = per_node {
@@ -46,7 +46,7 @@ pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
     choice(value, "mapping", &choices, &[]).map_err(|problem| one_more(problem, PER_NODE_CHOICE))
 }
 
-/// `--bootstrap`: a word, or `exec:COMMAND`; none for `auto`.
+/// Parses `--bootstrap`: a word, or `exec:COMMAND`; `None` for `auto`.
 pub(super) fn bootstrap(value: &OsStr) -> Parsed<Option<BootstrapKind>> {
     if let Some(command) = value.as_bytes().strip_prefix(b"exec:") {
         let command = OsStr::from_bytes(command);
@@ -70,7 +70,7 @@ pub(super) fn bootstrap(value: &OsStr) -> Parsed<Option<BootstrapKind>> {
     choice(value, "bootstrap", &choices, &aliases).map_err(|problem| one_more(problem, EXEC_CHOICE))
 }
 
-/// `--launch`.
+/// Parses `--launch`.
 pub(super) fn shape(value: &OsStr) -> Parsed<LaunchShape> {
     let choices = [
         ("auto", LaunchShape::Auto),
@@ -81,7 +81,7 @@ pub(super) fn shape(value: &OsStr) -> Parsed<LaunchShape> {
     choice(value, "shape of a launch", &choices, &[])
 }
 
-/// Tells of one more choice, which is no single word.
+/// Adds a choice of more than one word to the problem.
 fn one_more(mut problem: ValueProblem, more: &'static str) -> ValueProblem {
     if let ValueProblem::ChoiceUnknown { choices, .. } = &mut problem {
         choices.push(more);
@@ -89,8 +89,8 @@ fn one_more(mut problem: ValueProblem, more: &'static str) -> ValueProblem {
     problem
 }
 
-/// `--connect-back`: an IP address, or the name of a host, and no port. Brackets around an address of
-/// IPv6 are taken off; a zone stays.
+/// Parses `--connect-back`: an IP address or the name of a host, without a port. Removes brackets around an
+/// IPv6 address; keeps a zone.
 pub(super) fn address(value: &OsStr) -> Parsed<OsString> {
     if value.is_empty() {
         return Err(ValueProblem::Empty);
@@ -105,20 +105,20 @@ pub(super) fn address(value: &OsStr) -> Parsed<OsString> {
     Ok(plain.into())
 }
 
-/// Is it an address of IPv6, perhaps with a zone?
+/// Returns whether it is an IPv6 address, with or without a zone.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
     address.parse::<Ipv6Addr>().is_ok() && zone.is_none_or(|zone| is_interface(zone.as_bytes()))
 }
 
-/// Can it be a name in DNS or in a file of hosts?
+/// Returns whether it may be a name in DNS or in /etc/hosts.
 fn is_name(text: &str) -> bool {
     text.len() <= NAME_BYTES_MAX
         && text.starts_with(|c: char| c.is_alphanumeric() || c == '_')
         && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }
 
-/// `--iface`: what Linux takes for a name, with the `:` of an alias.
+/// Parses `--iface`: a name that Linux accepts, including the `:` of an alias.
 pub(super) fn interface(value: &OsStr) -> Parsed<OsString> {
     if value.is_empty() {
         return Err(ValueProblem::Empty);
@@ -135,7 +135,7 @@ fn is_interface(name: &[u8]) -> bool {
         && name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'/')
 }
 
-/// `--port-range`: `50000:50999` or `50000-50999`, both included, the first not greater than the last.
+/// Parses `--port-range`: `50000:50999` or `50000-50999`, both included, the first not greater than the last.
 pub(super) fn ports(value: &OsStr) -> Parsed<(u16, u16)> {
     let not_ports = || ValueProblem::NotPorts { value: shown(value) };
     if value.is_empty() {
@@ -151,7 +151,7 @@ pub(super) fn ports(value: &OsStr) -> Parsed<(u16, u16)> {
     if first <= last { Ok((first, last)) } else { Err(ValueProblem::PortsReversed { first, last }) }
 }
 
-/// `--start-timeout`, more than nothing.
+/// Parses `--start-timeout`: more than zero.
 pub(super) fn start_timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, START_TIMEOUT_MAX, "the usual time")
 }
@@ -226,8 +226,8 @@ mod tests {
                 ("", "the value is empty"),
                 ("rsh", &format!("there is no bootstrap 'rsh', {ONLY}")),
                 ("exec", &format!("there is no bootstrap 'exec', {ONLY}")),
-                ("exec:", "'exec:' has no command behind its ':'"),
-                ("exec: ", "'exec: ' has no command behind its ':'"),
+                ("exec:", "'exec:' has no command after its ':'"),
+                ("exec: ", "'exec: ' has no command after its ':'"),
             ],
         );
     }

@@ -1,30 +1,47 @@
-//! What was typed.
+//! The command line: words in, typed values out.
 //!
 //! [`parse`] turns the words of a command line into a typed [`Request`] and does nothing else: it
-//! reads no environment, no terminal and no file (a configfile comes through a function that the
-//! caller gives), so the same words mean the same everywhere. What they mean on this machine, the
-//! number of ranks where none was typed for example, is the plan's to say.
+//! reads no environment, no terminal and no file (the caller passes a function that reads a
+//! configfile), so the same words mean the same everywhere. The plan decides what they mean on this
+//! machine, for example the number of ranks if none was typed.
 //!
-//! The rules, beside the table of options in `options.rs`:
+//! # What clap does here, and what it cannot
+//!
+//! clap renders the help text from the table of options, describes the command line for man pages and
+//! completions ([`command`]), and finds similar words for "did you mean" ([`crate::suggest`]). It does not
+//! parse the words:
+//!
+//! - Long options have one dash (`-np 4`, `-hosts LIST`), as in Hydra and Open MPI. clap reads `-np` as the
+//!   short options `-n p`. Rewriting `-np` to `--np` beforehand requires the number of values of every
+//!   option before it (`-env X -np` sets X to `-np`), and a scanner that knows this has parsed the line.
+//! - `:` separates commands, each with its own `-np`, `-wdir` and `-env`; it is a plain argument to clap.
+//! - Words after the program belong to the program. clap stops there only with `trailing_var_arg`, and a
+//!   program whose arguments begin with a dash then needs `allow_hyphen_values`, by which clap takes an
+//!   unknown option for the program.
+//! - `-env NAME VALUE` and `-env NAME=VALUE` are the same option with two values or one.
+//! - `--stats` takes the next word only if it ends with `.json`.
+//! - `-n4` and `-np4` glue a number to a name of any length.
+//! - Errors in a configfile name the line and column.
+//!
+//! # Rules
 //!
 //! - A name may have one dash or two, a value may follow as the next word or after `=`. Numbers may
 //!   also be glued to a name with one dash, `-n4`.
 //! - Options end at the first word that does not begin with a dash, or after `--`. That word is the
-//!   program, and everything behind it is the program's own, until a lone `:` begins the next
+//!   program, and everything after it is the program's own, until a lone `:` begins the next
 //!   command. A lone `:` is never a value either, nor is the name of an option, except as the value
 //!   of a variable; `-env IFS=:` and `-wdir=-l` say so. In a configfile, a quoted `:` is a word.
 //! - `-np`, `-wdir` and the `-env` family belong to the command they are typed in; each other option
 //!   is about the session, in whichever command's options it is typed.
 //! - Of an option given twice, the last wins; changes of environment add up, in the order typed, and
 //!   so do hosts. `-v` and `-q` undo each other.
-//! - Options that cannot both hold are an error, whichever is typed first, as far as words can tell.
-//! - The file of `--stats` may be left out: the next word is one if it ends with `.json` and does not
+//! - Contradicting options are an error in either order, as far as the words show the contradiction.
+//! - The file of `--stats` is optional: the next word is the file if it ends with `.json` and does not
 //!   begin with a dash.
 //! - With `-configfile`, the programs come from the file only. Options on the command line win over
 //!   those in the file; hosts named on the command line replace the file's.
-//! - `-help` and `-version` win over everything typed behind them.
+//! - `-help` and `-version` win over everything typed after them.
 
-mod assemble;
 mod configfile;
 mod conflicts;
 mod error;
@@ -34,6 +51,7 @@ mod host_values;
 mod limits;
 mod log_filter;
 mod options;
+mod request;
 mod scan;
 mod simulation;
 mod text;
@@ -57,19 +75,19 @@ use self::scan::Scanned;
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Options, Request};
 
-/// What the command line asks for.
+/// The meaning of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Typed {
-    /// Run a session.
+    /// Runs a session.
     Run(Box<Request>),
-    /// Simulate a job.
+    /// Simulates a job.
     Simulate(Box<Simulation>),
-    /// Measure what the model of start-up times needs, on the hosts of these options, and keep it.
-    /// [`HostOptions::sources`] has at least one list.
+    /// Measures the constants of the model of start-up times on the hosts of these options, and stores them.
+    /// [`HostOptions::sources`](crate::cluster::node_list::HostOptions::sources) has at least one list.
     Calibrate(Box<Options>),
-    /// Print this text, the help, on stdout and exit with 0.
+    /// Prints this help text.
     Help(String),
-    /// Print this text, name and version, on stdout and exit with 0.
+    /// Prints this text, name and version.
     Version(String),
 }
 
@@ -79,20 +97,20 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
 /// Parses the words after the program's name.
 ///
-/// `argv0` is the name that scela-run was called by (`mpiexec`, where it is a symbolic link); help
-/// and hints say it, nothing else depends on it. `read_file` is called at most once, for
+/// `argv0` is the name that scela-run was called by (`mpiexec` if it is a symbolic link of that name). Only help
+/// and hints depend on it. `read_file` is called at most once, for
 /// `-configfile`.
 pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let called = called_name(argv0);
     let scanned = scan::command_line(args).and_then(|scanned| match scanned {
         Scanned::Help(length) => Ok(Typed::Help(help::text(&called, length))),
         Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
-        Scanned::Segments(segments) => assemble::assemble(segments, read_file),
+        Scanned::Segments(segments) => request::build(segments, read_file),
     });
     scanned.map_err(|fault| fault.into_usage_error(&called))
 }
 
-/// The last part of `argv0`, fit for printing.
+/// Returns the last part of `argv0`, fit for printing.
 fn called_name(argv0: &OsStr) -> String {
     match Path::new(argv0).file_name() {
         Some(name) => text::shown(name),

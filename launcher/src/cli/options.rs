@@ -1,9 +1,8 @@
-//! The table of options: the one place that knows their names. Parser, help and suggestions read
-//! it.
+//! The table of options. The parser, the help text and suggestions read option names from here only.
 
 use crate::suggest;
 
-/// Which option, by what it is about.
+/// Identifies an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Id {
     Local(Local),
@@ -11,7 +10,7 @@ pub(super) enum Id {
     Mode(Mode),
 }
 
-/// An option about the command that it is typed in.
+/// An option of the command that it is typed in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Local {
     Np,
@@ -22,7 +21,7 @@ pub(super) enum Local {
     EnvAll,
 }
 
-/// An option about the session.
+/// An option of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
     Ppn,
@@ -79,7 +78,7 @@ pub(super) enum Global {
     Faults,
 }
 
-/// An option about what to do at all. It stands on the command line only.
+/// An option that selects what scela-run does. Valid on the command line only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     ConfigFile,
@@ -105,71 +104,71 @@ pub(super) enum Group {
 }
 
 impl Group {
-    /// The heading's text.
+    /// Returns the heading's text.
     pub(super) fn heading(self) -> &'static str {
         match self {
             Self::Program => "For the program that follows",
             Self::Programs => "For all programs",
             Self::Hosts => "Hosts",
-            Self::Launch => "How agents get there",
+            Self::Launch => "How agents are started",
             Self::Environment => "Environment of all programs",
             Self::Streams => "Input and output",
-            Self::Ending => "How it ends",
+            Self::Ending => "End of the session",
             Self::Tree => "The tree of agents",
-            Self::Simulation => "A simulation in place of a job",
-            Self::Talking => "What scela-run says",
+            Self::Simulation => "Simulation instead of a job",
+            Self::Talking => "Messages and reports",
         }
     }
 }
 
-/// What is known about one option.
+/// The description of one option.
 #[derive(Debug)]
 pub(super) struct Spec {
-    /// Which one it is.
+    /// The option.
     pub(super) id: Id,
     /// Its names without dashes, the one to show first.
     pub(super) names: &'static [&'static str],
-    /// What its values are called; as many as it takes.
+    /// The names of its values, one for each value.
     pub(super) values: &'static [&'static str],
-    /// A value that it may have and need not.
+    /// An optional value.
     pub(super) optional: Option<Optional>,
     /// Whether `-h` shows it.
     pub(super) is_common: bool,
-    /// Where help shows it.
+    /// The heading under which help shows it.
     pub(super) group: Group,
-    /// What help says, in lines that fit.
+    /// The help text, in lines that fit a terminal.
     pub(super) help: &'static str,
 }
 
-/// A value that may be left out. Behind `=` it may be anything; the next word is only taken for it if
-/// it looks so.
+/// An optional value. After `=` it may be anything; the next word is taken for it only if it ends with
+/// `ending`.
 #[derive(Debug)]
 pub(super) struct Optional {
-    /// What it is called.
+    /// Its name in help.
     pub(super) name: &'static str,
-    /// How a word ends that is one.
+    /// The ending of such a word.
     pub(super) ending: &'static str,
 }
 
 impl Spec {
-    /// This option, with a value that may be left out.
+    /// Adds an optional value.
     const fn with(mut self, name: &'static str, ending: &'static str) -> Self {
         self.optional = Some(Optional { name, ending });
         self
     }
 
-    /// This option, shown by `-h` too.
+    /// Makes `-h` show the option.
     const fn common(mut self) -> Self {
         self.is_common = true;
         self
     }
 
-    /// Whether a configfile has no use for it.
+    /// Returns whether the option is refused in a configfile.
     pub(super) fn is_of_the_command_line(&self) -> bool {
         matches!(self.id, Id::Mode(_)) || self.group == Group::Simulation
     }
 
-    /// Whether its value is a number, which may be glued to the name.
+    /// Returns whether its value is a number, which may be glued to the name.
     fn takes_number(&self) -> bool {
         self.values == [N]
     }
@@ -224,8 +223,8 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
         "take only these of the list, counted from 1: 1..4,10"),
     spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], Group::Hosts,
-        "whose allocation counts: slurm, pbs, lsf, sge, flux,\n\
-         none, or auto (default), what is there"),
+        "use the allocation of slurm, pbs, lsf, sge or flux,\n\
+         of none, or of the first that is found: auto (default)"),
     spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], Group::Hosts,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),
@@ -241,29 +240,29 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::LaunchAgent), &["launch-agent"], &["COMMAND"], Group::Launch,
         "what to run on the nodes as the agent"),
     spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], Group::Launch,
-        "who starts agents: tree (agents do), flat (scela-run\n\
-         does), linear (it does, a session for each rank, to\n\
-         compare with) or auto (default), as a model says"),
+        "tree: agents start agents; flat: scela-run starts all;\n\
+         linear: it starts one for each rank, for comparison;\n\
+         auto (default): as a model recommends"),
     spec(Id::Global(Global::Batch), &["batch"], &[N], Group::Launch,
-        "open at most N sessions at a time, 1 to 1024\n\
+        "open at most N remote shells at a time, 1 to 1024\n\
          (default: adaptive)"),
     spec(Id::Global(Global::ConnectBack), &["connect-back"], &["ADDRESS"], Group::Launch,
-        "the address or name that nodes reach this host by"),
+        "the address or name by which nodes reach this host"),
     spec(Id::Global(Global::Iface), &["iface"], &["NAME"], Group::Launch,
         "the network interface for links: ib0"),
     spec(Id::Global(Global::PortRange), &["port-range"], &["FIRST:LAST"], Group::Launch,
         "listen on these ports only"),
     spec(Id::Global(Global::NoPorts), &["no-ports"], &[], Group::Launch,
-        "listen nowhere: links go through the sessions"),
+        "listen on no port: links go through the remote shells"),
     spec(Id::Global(Global::MinNodes), &["min-nodes"], &[N], Group::Launch,
-        "go on without bad nodes if N are good"),
+        "continue without nodes that fail if N nodes start"),
     spec(Id::Global(Global::Spares), &["spares"], &[N], Group::Launch,
-        "keep N nodes of the list for those that fail"),
+        "keep N nodes of the list to replace those that fail"),
     spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], Group::Launch,
-        "by when all agents must be there: seconds, or 2m"),
+        "how long agents may take to report: seconds, or 2m"),
     spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], Group::Launch,
-        "run nothing; measure on these hosts what the model of\n\
-         start-up times needs, and keep it"),
+        "run nothing; measure the constants of the model of\n\
+         start-up times on these hosts, and store them"),
 
     spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], Group::Environment,
         "set a variable (NAME=VALUE does as well)").common(),
@@ -307,11 +306,11 @@ pub(super) const OPTIONS: &[Spec] = &[
         "give an agent at most N children, 2 to 1024\n\
          (default: 32)"),
     spec(Id::Global(Global::Cache), &["cache"], &["POLICY"], Group::Tree,
-        "how agents cache what ranks publish: hcs, hcma,\n\
+        "how agents cache entries of ranks: hcs, hcma,\n\
          hcmab (default) or hcmab-lru"),
     spec(Id::Global(Global::CacheEntries), &["cache-entries"], &[N], Group::Tree,
-        "the most values that an agent keeps of others' under\n\
-         hcmab-lru (default: 4096)"),
+        "the most entries of other agents' ranks in an agent's\n\
+         cache under hcmab-lru (default: 4096)"),
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], Group::Tree,
         "let ranks connect to a loopback port for PMI"),
 
@@ -319,18 +318,18 @@ pub(super) const OPTIONS: &[Spec] = &[
         "simulate so many nodes with so many ranks each, with\n\
          the same code for the tree; --fanout and --cache hold"),
     spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], Group::Simulation,
-        "what ranks get after a fence: their neighbours'\n\
-         entries, 1:2 (default), all, 1:p, or fence or none"),
+        "what ranks get after a fence: entries of neighbours,\n\
+         1:2 (default), of all, 1:p; or fence, or none"),
     spec(Id::Global(Global::Latency), &["latency"], &["TIME"], Group::Simulation,
-        "of a link: 25us, 1ms"),
+        "latency of a link: 25us, 1ms"),
     spec(Id::Global(Global::Bandwidth), &["bandwidth"], &["BYTES"], Group::Simulation,
-        "per second, of what a node sends: 100M, 12.5G"),
+        "bytes per second that a node sends: 100M, 12.5G"),
     spec(Id::Global(Global::Cores), &["cores"], &[N], Group::Simulation,
         "all nodes share N cores, as on one machine"),
     spec(Id::Global(Global::Fanouts), &["fanouts"], &["A,B"], Group::Simulation,
         "compare these fan-outs"),
     spec(Id::Global(Global::Seed), &["seed"], &["NUMBER"], Group::Simulation,
-        "what --faults are drawn from"),
+        "the seed of --faults"),
     spec(Id::Global(Global::Faults), &["faults"], &[], Group::Simulation,
         "let links and agents fail"),
 
@@ -340,10 +339,10 @@ pub(super) const OPTIONS: &[Spec] = &[
         "print hosts, ranks, tree, commands and predicted\n\
          times; start nothing").common(),
     spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
-        "tell how long each phase took").common(),
+        "report how long each phase took").common(),
     spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,
-        "tell what each level of the tree sent, answered and\n\
-         held; with a file, write it there as JSON").with("FILE.json", ".json"),
+        "report what each level of the tree sent, answered and\n\
+         stored; with a file, write it there as JSON").with("FILE.json", ".json"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], Group::Talking,
         "say more; -vv still more").common(),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], Group::Talking,
@@ -354,12 +353,12 @@ pub(super) const OPTIONS: &[Spec] = &[
         "print the version").common(),
 ];
 
-/// The option of this name, given without dashes.
+/// Returns the option of this name, given without dashes.
 pub(super) fn find(name: &str) -> Option<&'static Spec> {
     OPTIONS.iter().find(|spec| spec.names.contains(&name))
 }
 
-/// The option and the number in a word like `n4`, given without its dash.
+/// Returns the option and the number in a word such as `n4`, given without its dash.
 pub(super) fn find_with_number(word: &str) -> Option<(&'static Spec, &str)> {
     let digits = word.find(|c: char| c.is_ascii_digit())?;
     let (name, number) = word.split_at(digits);
@@ -378,16 +377,16 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_name_is_there_once() {
+    fn each_name_occurs_once() {
         let mut seen = BTreeSet::new();
         for name in OPTIONS.iter().flat_map(|spec| spec.names) {
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} occurs twice");
             assert!(!name.starts_with('-') && !name.contains(|c: char| c.is_ascii_digit()));
         }
     }
 
     #[test]
-    fn each_id_is_there_once() {
+    fn each_id_occurs_once() {
         for spec in OPTIONS {
             assert_eq!(OPTIONS.iter().filter(|other| other.id == spec.id).count(), 1);
         }
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn help_groups_by_whom_an_option_is_about() {
+    fn options_of_a_program_form_a_group_of_their_own() {
         for spec in OPTIONS {
             let local = matches!(spec.id, Id::Local(_));
             assert_eq!(spec.group == Group::Program, local, "{:?}", spec.id);

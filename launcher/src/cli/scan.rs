@@ -1,4 +1,4 @@
-//! From words to commands with their options, by the table of options; values stay as typed.
+//! Splits words into commands and options by the table of options. Values stay as typed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
 
-/// What the words of a command line say.
+/// The scanned words of a command line.
 #[derive(Debug)]
 pub(super) enum Scanned {
     Help(Length),
@@ -23,10 +23,10 @@ pub(super) enum Scanned {
     Segments(Vec<Segment>),
 }
 
-/// What stands between two `:`, or on one line of a configfile.
+/// The words between two `:`, or one line of a configfile.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Its first word's, or that of a `:` beside it where it has none.
+    /// The place of its first word, or of an adjacent `:` if it is empty.
     pub(super) place: TypedAt,
     pub(super) items: Vec<Item>,
     /// Never empty.
@@ -40,13 +40,13 @@ pub(super) struct Item {
     pub(super) spec: &'static Spec,
     /// The name as typed, dashes included.
     pub(super) typed: String,
-    /// One for each of the spec's values, or `NAME=VALUE` for two; and the optional one, if it is there.
+    /// One for each of the spec's values, or `NAME=VALUE` for two; then the optional value, if typed.
     pub(super) values: Vec<OsString>,
     pub(super) place: TypedAt,
 }
 
 impl Item {
-    /// The value of this index.
+    /// Returns the value of this index, or an empty one.
     pub(super) fn value(&self, index: usize) -> &OsStr {
         self.values.get(index).map_or(OsStr::new(""), OsString::as_os_str)
     }
@@ -89,7 +89,7 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
         let scanner = Scanner { path: Some(path), words: line.into_iter() };
         match scanner.segments(&mut segments) {
             Err(Stop::Fault(fault)) => return Err(fault),
-            // No option of a file is one of those two.
+            // Help and version are refused in a file.
             Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
         }
     }
@@ -109,7 +109,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// All commands, to the end of the words.
+    /// Scans all commands to the end of the words.
     fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
         let mut before = Some(TypedAt::CommandLine);
         while let Some(place) = before {
@@ -120,7 +120,8 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// One command, and the `:` that ended it. `before` is where the one before it ended.
+    /// Scans one command. Returns it with the place of the `:` that ended it. `before` is the place of the `:`
+    /// before it.
     fn segment(&mut self, before: TypedAt) -> Result<(Segment, Option<TypedAt>), Stop> {
         let place = match self.words.as_slice().first() {
             Some(word) => self.place(Some(word)),
@@ -158,7 +159,7 @@ impl Scanner<'_> {
         Ok((segment, None))
     }
 
-    /// One option with its values.
+    /// Scans one option with its values.
     fn option(&mut self, word: Word, items: &mut Vec<Item>) -> Result<(), Stop> {
         let place = self.place(Some(&word));
         let (typed, glued) = match split_at_equals(&word.text) {
@@ -204,8 +205,8 @@ impl Scanner<'_> {
         Err(Fault::new(place, unknown(typed, &name, dashes)).into())
     }
 
-    /// The values of an option: what was glued to it first, then the words that follow. In `-wdir -np 4` a
-    /// value was forgotten; the value of a variable may be anything.
+    /// Scans the values of an option: the value after `=` first, then the words that follow. A word that names an
+    /// option is no value (`-wdir -np 4` lacks one), except as the value of a variable.
     fn values(
         &mut self,
         spec: &Spec,
@@ -245,29 +246,29 @@ impl Scanner<'_> {
     }
 }
 
-/// Whether a word is an option rather than a program. `-` alone is not one.
+/// Returns whether a word is an option rather than a program. `-` alone is a program.
 fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes().starts_with(b"-")
 }
 
-/// Whether a word ends so, and is no option.
+/// Returns whether a word has this ending and is no option.
 fn looks_like(word: &OsStr, ending: &str) -> bool {
     word.as_bytes().ends_with(ending.as_bytes()) && !is_option(word)
 }
 
-/// Whether a word is the name of an option that there is.
+/// Returns whether a word is the name of an option, with its dashes.
 fn names_option(word: &OsStr) -> bool {
     let name = word.to_str().and_then(|word| word.strip_prefix("--").or_else(|| word.strip_prefix('-')));
     name.is_some_and(|name| options::find(name).is_some())
 }
 
-/// The option of `vvv`.
+/// Returns the option `-v` for words such as `vvv`.
 fn repeated_letter(name: &str) -> Option<&'static Spec> {
     let repeated = !name.is_empty() && name.bytes().all(|byte| byte == b'v');
     if repeated { options::find("v") } else { None }
 }
 
-/// Why there is no such option.
+/// Returns the problem of an unknown option.
 fn unknown(typed: String, name: &str, dashes: usize) -> Problem {
     if name == "pmi_args" {
         return Problem::Singleton { option: typed };

@@ -1,4 +1,4 @@
-//! The options of a simulation, and the values that only they take.
+//! Parsers for values of the options of a simulation.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +13,7 @@ use super::value_problem::ValueProblem;
 use super::values::{Parsed, number};
 use crate::suggest;
 
-/// `1024x64`: nodes, and ranks on each.
+/// Parses `1024x64`: nodes, and ranks on each.
 pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
     let not_a_size = || ValueProblem::NotASize { value: shown(value) };
     if value.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
     Ok((count(nodes)?, count(ppn)?))
 }
 
-/// `25us`, `1.5ms`, `2s`, `100ns`.
+/// Parses `25us`, `1.5ms`, `2s`, `100ns`.
 pub(super) fn latency(value: &OsStr) -> Parsed<Duration> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let nanoseconds = with_unit(value, &units).filter(|nanoseconds| *nanoseconds <= 3600e9);
@@ -38,7 +38,7 @@ pub(super) fn latency(value: &OsStr) -> Parsed<Duration> {
     }
 }
 
-/// Bytes per second: `1.5G`, `100M`, `12500000000`.
+/// Parses bytes per second: `1.5G`, `100M`, `12500000000`.
 pub(super) fn bandwidth(value: &OsStr) -> Parsed<u64> {
     let units = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("", 1.0)];
     match with_unit(value, &units).filter(|bytes| (1.0..=1e15).contains(bytes)) {
@@ -48,7 +48,7 @@ pub(super) fn bandwidth(value: &OsStr) -> Parsed<u64> {
     }
 }
 
-/// A number and one of these units, the longest that fits first.
+/// Parses a number and one of these units, of which the first that fits counts.
 fn with_unit(value: &OsStr, units: &[(&str, f64)]) -> Option<f64> {
     let text = value.to_str()?;
     let (digits, scale) = units.iter().find_map(|(unit, scale)| Some((text.strip_suffix(unit)?, *scale)))?;
@@ -61,7 +61,7 @@ fn with_unit(value: &OsStr, units: &[(&str, f64)]) -> Option<f64> {
 const PATTERNS: [(&str, Pattern); 4] =
     [("1:2", Pattern::Neighbours), ("1:p", Pattern::All), ("fence", Pattern::Fences), ("none", Pattern::Nothing)];
 
-/// The name of a pattern.
+/// Parses the name of a pattern.
 pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
     let name = value.to_string_lossy();
     if name.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
     })
 }
 
-/// Any number, also hexadecimal.
+/// Parses a decimal or hexadecimal number.
 pub(super) fn seed(value: &OsStr) -> Parsed<u64> {
     let text = value.to_str().unwrap_or_default();
     let parsed = match text.strip_prefix("0x") {
@@ -88,7 +88,7 @@ pub(super) fn seed(value: &OsStr) -> Parsed<u64> {
     })
 }
 
-/// `2,4,8`: fan-outs to be compared.
+/// Parses `2,4,8`: fan-outs to compare.
 pub(super) fn fanouts(value: &OsStr) -> Parsed<Vec<u32>> {
     let parts = value.as_bytes().split(|byte| *byte == b',');
     let fanouts: Vec<u32> =

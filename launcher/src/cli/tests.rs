@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Splits at blanks; enough for tests.
+/// Splits a line at blanks.
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
 }
@@ -48,7 +48,7 @@ fn named(program: &str) -> Program {
     Program::Named(program.into())
 }
 
-/// A command of which nothing but its program is typed.
+/// Returns a command with nothing typed but its program.
 fn plain(program: &str) -> Command {
     Command {
         nprocs: None,
@@ -65,7 +65,7 @@ fn set(name: &str, value: &str) -> EnvChange {
     EnvChange::Set(name.into(), value.into())
 }
 
-/// Each spelling changes the defaults as told.
+/// Checks that each spelling changes the defaults in this way.
 fn check_options(spellings: &[&str], change: impl FnOnce(&mut Options)) {
     let mut expected = Options::default();
     change(&mut expected);
@@ -74,7 +74,7 @@ fn check_options(spellings: &[&str], change: impl FnOnce(&mut Options)) {
     }
 }
 
-/// Each spelling changes the command as told, and leaves the session's options alone.
+/// Checks that each spelling changes the command in this way, and no option of the session.
 fn check_command(spellings: &[&str], change: impl FnOnce(&mut Command)) {
     let mut expected = plain("./a");
     change(&mut expected);

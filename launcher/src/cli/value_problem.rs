@@ -1,4 +1,4 @@
-//! What can be wrong with an option's value.
+//! Problems of option values.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::text::thousands;
 use crate::plan::pattern::PLACEHOLDERS;
 use crate::plan::request::Mpi;
 
-/// What is wrong with an option's value.
+/// A problem of an option's value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueProblem {
-    /// Nothing where there must be something.
+    /// An empty value.
     #[error("the value is empty")]
     Empty,
-    /// Not digits.
+    /// Not a whole number.
     #[error("'{value}' is not a whole number")]
     NotANumber {
         /// As typed.
@@ -47,12 +47,12 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
     },
-    /// No time at all, where it must be more.
-    #[error("'{value}' is no time at all")]
+    /// Zero, where the time must be more.
+    #[error("'{value}' is no time")]
     NoTime {
         /// As typed.
         value: String,
-        /// What there is where the option is left out.
+        /// What holds without the option.
         without: &'static str,
     },
     /// More than the option's bound.
@@ -66,13 +66,13 @@ pub enum ValueProblem {
     /// A variable without a name.
     #[error("the variable's name is empty")]
     EnvNameEmpty,
-    /// A comma with nothing on one side of it.
+    /// An empty name between commas.
     #[error("'{value}' has an empty name in its list")]
     EnvListGap {
         /// As typed.
         value: String,
     },
-    /// More names than anyone types.
+    /// Too many names.
     #[error("the list has more than {} names", thousands(ENV_NAMES_MAX as u32))]
     EnvListTooLong,
     /// A pattern where one name is expected.
@@ -81,7 +81,7 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
     },
-    /// Looks like ranks, but cannot be.
+    /// Digits, commas and dashes that are no list of ranks.
     #[error("'{value}' is not a list of ranks")]
     NotRanks {
         /// As typed.
@@ -92,7 +92,7 @@ pub enum ValueProblem {
     RanksReversed {
         /// The number before the dash.
         first: u32,
-        /// The number behind it.
+        /// The number after it.
         last: u32,
     },
     /// A rank that no session can have.
@@ -101,12 +101,12 @@ pub enum ValueProblem {
         /// As typed.
         rank: String,
     },
-    /// No policy of this name.
+    /// An unknown cache policy.
     #[error("there is no policy '{value}', only {}", CachePolicy::ALL.map(CachePolicy::name).join(", "))]
     CacheUnknown {
         /// As typed.
         value: String,
-        /// The policy that it looks like.
+        /// A similar policy.
         near: Option<CachePolicy>,
     },
     /// A bound for a policy that has none.
@@ -115,49 +115,49 @@ pub enum ValueProblem {
         /// The policy.
         policy: CachePolicy,
     },
-    /// Not nodes and ranks on each.
+    /// Not `NODESxPPN`.
     #[error("'{value}' is not a number of nodes, an 'x' and a number of ranks on each")]
     NotASize {
         /// As typed.
         value: String,
     },
-    /// Not a short time.
+    /// Not a latency.
     #[error("'{value}' is not a latency")]
     NotALatency {
         /// As typed.
         value: String,
     },
-    /// Not bytes per second.
+    /// Not a bandwidth.
     #[error("'{value}' is not a number of bytes per second")]
     NotABandwidth {
         /// As typed.
         value: String,
     },
-    /// No pattern of this name.
+    /// An unknown pattern.
     #[error("there is no pattern '{value}', only 1:2, 1:p, fence and none")]
     PatternUnknown {
         /// As typed.
         value: String,
-        /// The one that it looks like.
+        /// A similar one.
         near: Option<&'static str>,
     },
     /// A list that is too long.
     #[error("the list has more than {FANOUTS_MAX} fan-outs")]
     FanoutsTooMany,
-    /// None of the words that there are.
+    /// Not one of the choices.
     #[error("there is no {what} '{value}', only {}", choices.join(", "))]
     ChoiceUnknown {
-        /// What is chosen.
+        /// The kind of choice.
         what: &'static str,
         /// As typed.
         value: String,
-        /// The words that there are.
+        /// The choices.
         choices: Vec<&'static str>,
-        /// The one that it looks like.
+        /// A similar one.
         near: Option<&'static str>,
     },
     /// `exec:` without a command.
-    #[error("'{value}' has no command behind its ':'")]
+    #[error("'{value}' has no command after its ':'")]
     CommandMissing {
         /// As typed.
         value: String,
@@ -168,13 +168,13 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
     },
-    /// Not what Linux calls an interface.
+    /// Not a name that Linux accepts for an interface.
     #[error("'{value}' is not the name of a network interface")]
     NotAnInterface {
         /// As typed.
         value: String,
     },
-    /// Not two ports.
+    /// Not a range of ports.
     #[error("'{value}' is not a first port, a ':' and a last port")]
     NotPorts {
         /// As typed.
@@ -185,15 +185,15 @@ pub enum ValueProblem {
     PortsReversed {
         /// The number before the colon.
         first: u16,
-        /// The number behind it.
+        /// The number after it.
         last: u16,
     },
-    /// No MPI library of this name.
+    /// An unknown MPI library.
     #[error("there is no kind '{value}' of MPI library here, only auto, none and openmpi")]
     MpiUnknown {
         /// As typed.
         value: String,
-        /// The kind that it looks like.
+        /// A similar kind.
         near: Option<Mpi>,
     },
     /// A label past its bound.
@@ -211,7 +211,7 @@ pub enum ValueProblem {
 }
 
 impl ValueProblem {
-    /// The next step to try.
+    /// Returns the next step to try.
     pub(super) fn hint(&self, option: &str, called: &str) -> String {
         match self {
             Self::NotANumber { value } => match plain_digits(value) {
@@ -241,17 +241,17 @@ impl ValueProblem {
             Self::NotABandwidth { .. } => format!("write a number with k, M, G or T, as in '{option} 12.5G'"),
             Self::PatternUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
             Self::PatternUnknown { near: None, .. } | Self::FanoutsTooMany => {
-                format!("'{called} --help' tells what '{option}' takes")
+                format!("'{called} --help' describes the values of '{option}'")
             }
             Self::MpiUnknown { near: Some(near), .. } => format!("did you mean '{}'?", near.name()),
             Self::MpiUnknown { near: None, .. } => {
-                format!("leave '{option}' out: which PMI a rank speaks is heard from itself")
+                format!("leave '{option}' out: scela-run detects which PMI version a rank speaks")
             }
             Self::ChoiceUnknown { near: Some(near), .. } => format!("did you mean '{near}'?"),
             Self::ChoiceUnknown { choices, .. } if choices.contains(&EXEC_CHOICE) => {
                 format!("any command that reaches a host will do, as in {option} 'exec:rsh {{host}}'")
             }
-            Self::ChoiceUnknown { near: None, .. } => format!("'{called} --help' tells what '{option}' takes"),
+            Self::ChoiceUnknown { near: None, .. } => format!("'{called} --help' describes the values of '{option}'"),
             Self::CommandMissing { .. } => {
                 format!("write the command that reaches a host, as in {option} 'exec:kubectl exec -i {{host}} --'")
             }
@@ -268,11 +268,10 @@ impl ValueProblem {
                 "a label names the session; to begin each line with its rank use '-prepend-rank'".to_owned()
             }
             Self::Empty => format!(
-                "a variable on the command line may be unset; '{called} --help' tells what \
-                 '{option}' takes"
+                "a variable on the command line may be unset; '{called} --help' describes the values of '{option}'"
             ),
             Self::TimeTooLong { .. } | Self::EnvNameEmpty | Self::EnvListTooLong => {
-                format!("'{called} --help' tells what '{option}' takes")
+                format!("'{called} --help' describes the values of '{option}'")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Values of options: from bytes to types, each with its bounds.
+//! Parsers for values of options, with their bounds.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,7 +16,7 @@ use crate::suggest;
 
 pub(super) type Parsed<T> = Result<T, ValueProblem>;
 
-/// Something that must not be empty, and may be anything else.
+/// Parses any value that is not empty.
 pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
     if value.is_empty() { Err(ValueProblem::Empty) } else { Ok(value.to_owned()) }
 }
@@ -30,7 +30,7 @@ pub(super) fn file_pattern(value: &OsStr) -> Parsed<OsString> {
     }
 }
 
-/// A whole number within bounds.
+/// Parses a whole number within bounds.
 pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
     let bytes = value.as_bytes();
     let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
@@ -47,7 +47,7 @@ pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
     })
 }
 
-/// Digits that fit.
+/// Parses decimal digits that fit into 32 bits.
 pub(super) fn decimal(bytes: &[u8]) -> Option<u32> {
     bytes.iter().try_fold(0u32, |number, byte| {
         let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
@@ -55,23 +55,23 @@ pub(super) fn decimal(bytes: &[u8]) -> Option<u32> {
     })
 }
 
-/// A `--timeout`, more than nothing.
+/// Parses `--timeout`: more than zero.
 pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
-    some_time(value, TIMEOUT_MAX, "a session without an end")
+    some_time(value, TIMEOUT_MAX, "a session without a time limit")
 }
 
-/// A time that is more than nothing. `without` says what there is where the option is left out.
+/// Parses a time of more than zero. `without` says what holds without the option.
 pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> Parsed<Duration> {
     let time = time(value, max)?;
     if time.is_zero() { Err(ValueProblem::NoTime { value: shown(value), without }) } else { Ok(time) }
 }
 
-/// A `--kill-grace`, which may be nothing.
+/// Parses `--kill-grace`, which may be zero.
 pub(super) fn kill_grace(value: &OsStr) -> Parsed<Duration> {
     time(value, KILL_GRACE_MAX)
 }
 
-/// Digits, perhaps a fraction, perhaps a unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
+/// Parses digits, with an optional fraction and an optional unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
 fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
     const NANOS: u128 = 1_000_000_000;
     let not_a_time = || ValueProblem::NotATime { value: shown(value) };
@@ -94,7 +94,7 @@ fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
         [] => 0,
         digits => u128::from(decimal(digits).ok_or_else(too_long)?),
     };
-    // Digits beyond a billionth of a unit change nothing.
+    // Digits below a billionth of a unit are ignored.
     let fraction =
         (0..9).fold(0u128, |nanos, i| nanos * 10 + fraction.get(i).map_or(0, |digit| u128::from(digit - b'0')));
     let nanos = (whole * NANOS + fraction) * unit_seconds;
@@ -104,7 +104,7 @@ fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
     Ok(Duration::from_nanos(u64::try_from(nanos).map_err(|_| too_long())?))
 }
 
-/// A variable to set, from `NAME=VALUE` or from a name and a value.
+/// Parses a variable to set, from `NAME=VALUE` or from a name and a value.
 pub(super) fn env_set(name: &OsStr, value: Option<&OsString>) -> Parsed<EnvChange> {
     let (name, value) = match (split_at_equals(name), value) {
         (Some(name_and_value), None) => name_and_value,
@@ -113,7 +113,7 @@ pub(super) fn env_set(name: &OsStr, value: Option<&OsString>) -> Parsed<EnvChang
     Ok(EnvChange::Set(env_name(name)?, value))
 }
 
-/// `-x NAME=VALUE` or `-x NAME`.
+/// Parses `-x NAME=VALUE` or `-x NAME`.
 pub(super) fn env_set_or_pass(value: &OsStr) -> Parsed<EnvChange> {
     if let Some((name, value)) = split_at_equals(value) {
         return Ok(EnvChange::Set(env_name(name)?, value));
@@ -124,7 +124,7 @@ pub(super) fn env_set_or_pass(value: &OsStr) -> Parsed<EnvChange> {
     Ok(EnvChange::Pass(env_name(value.to_owned())?))
 }
 
-/// Names between commas.
+/// Parses names between commas.
 pub(super) fn env_names(value: &OsStr) -> Parsed<Vec<OsString>> {
     if value.is_empty() {
         return Err(ValueProblem::Empty);
@@ -148,7 +148,7 @@ fn env_name(name: OsString) -> Parsed<OsString> {
     if name.is_empty() { Err(ValueProblem::EnvNameEmpty) } else { Ok(name) }
 }
 
-/// The parts of a word before and behind its first `=`.
+/// Returns the parts of a word before and after its first `=`.
 pub(super) fn split_at_equals(word: &OsStr) -> Option<(OsString, OsString)> {
     let bytes = word.as_bytes();
     let equals = bytes.iter().position(|byte| *byte == b'=')?;
@@ -156,8 +156,8 @@ pub(super) fn split_at_equals(word: &OsStr) -> Option<(OsString, OsString)> {
     Some((part(&bytes[..equals]), part(&bytes[equals + 1..])))
 }
 
-/// Who reads standard input. Digits, commas and dashes alone are meant as ranks, and wrong if they
-/// are none; anything else but `none` and `all` is a file.
+/// Parses `-stdin`. A value of digits, commas and dashes is a list of ranks; any other value but `none` and `all`
+/// is a file.
 pub(super) fn stdin(value: &OsStr) -> Parsed<StdinTo> {
     let bytes = value.as_bytes();
     match bytes {
@@ -192,7 +192,7 @@ fn ranks(value: &OsStr) -> Parsed<StdinTo> {
     Ok(StdinTo::Ranks(merge(ranges)))
 }
 
-/// The same ranks in ascending ranges that neither overlap nor touch.
+/// Returns the same ranks in ascending ranges that neither overlap nor are adjacent.
 fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
@@ -205,7 +205,7 @@ fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     merged
 }
 
-/// A policy's name, in either case.
+/// Parses a policy's name, in upper or lower case.
 pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     let name = value.to_string_lossy().to_ascii_lowercase();
     if name.is_empty() {
@@ -218,7 +218,7 @@ pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     })
 }
 
-/// An MPI library's name, in either case.
+/// Parses an MPI library's name, in upper or lower case.
 pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     let name = value.to_string_lossy().to_ascii_lowercase();
     if name.is_empty() {
@@ -231,8 +231,8 @@ pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     })
 }
 
-/// One of the words of a table, in either case. `what` is what the words are about; `aliases` are
-/// words that other launchers have, which are understood and not told.
+/// Parses one of the words of a table, in upper or lower case. `what` names the kind of choice; `aliases` are words
+/// of other launchers, which messages do not list.
 pub(super) fn choice<T: Clone>(
     value: &OsStr,
     what: &'static str,
@@ -251,12 +251,12 @@ pub(super) fn choice<T: Clone>(
     })
 }
 
-/// Where statistics go: into a file, if there is one.
+/// Parses the optional file of `--stats`.
 pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
     value.map_or(Ok(StatsTo::Table), |value| Ok(StatsTo::File(non_empty(value)?.into())))
 }
 
-/// A session's name.
+/// Parses a session's label.
 pub(super) fn label(value: &OsStr) -> Parsed<String> {
     let bytes = value.len();
     if bytes == 0 {
@@ -279,7 +279,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What a parser makes of good words, and what it says of bad ones.
+    /// Checks what a parser returns for good words, and its messages about bad ones.
     #[track_caller]
     pub(in crate::cli) fn check<T: std::fmt::Debug + PartialEq>(
         parse: impl Fn(&OsStr) -> Parsed<T>,

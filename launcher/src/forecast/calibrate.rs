@@ -197,7 +197,7 @@ impl Trials<'_> {
             launch: self.options.launch.clone(),
             ppn: Some(ppn),
             agents_per_node: Some(1),
-            outfile_pattern: Some(self.notes.0.clone().into_os_string()),
+            outfile_pattern: Some(self.notes.path.clone().into_os_string()),
             stdin: Some(StdinTo::None),
             verbose: self.options.verbose,
             quiet: self.options.verbose == 0,
@@ -221,32 +221,40 @@ impl Trials<'_> {
     }
 }
 
-/// The file that ranks write to; removed in the end.
-struct Notes(PathBuf);
+/// The file that ranks write to. Dropping it removes the file, and directories that were made for it if they are
+/// empty.
+struct Notes {
+    path: PathBuf,
+    /// Innermost first.
+    directories: Vec<PathBuf>,
+}
 
 impl Notes {
-    /// Beside the file that will hold the constants, which can be written then.
+    /// Creates the file beside the file that will hold the constants: so that one can be written too.
     fn beside(path: &Path) -> io::Result<Self> {
+        let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
+        let directories: Vec<PathBuf> = parents.take_while(|parent| !parent.exists()).map(Path::to_owned).collect();
+        let notes = Self { path: path.with_extension(format!("kernels-{}", std::process::id())), directories };
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        let notes = path.with_extension(format!("kernels-{}", std::process::id()));
-        fs::write(&notes, "")?;
-        Ok(Self(notes))
+        fs::write(&notes.path, "")?;
+        Ok(notes)
     }
 
     /// Whether all ranks that wrote there run on the kernel that runs this.
     fn are_of_this_kernel(&self) -> bool {
         let own = fs::read_to_string(BOOT_ID).unwrap_or_default();
-        let theirs = fs::read_to_string(&self.0).unwrap_or_default();
+        let theirs = fs::read_to_string(&self.path).unwrap_or_default();
         !own.is_empty() && !theirs.is_empty() && theirs.lines().all(|line| line == own.trim_end())
     }
 }
 
 impl Drop for Notes {
     fn drop(&mut self) {
-        // It is nobody's loss if it stays.
-        let _ = fs::remove_file(&self.0);
+        // What cannot be removed is left.
+        let _ = fs::remove_file(&self.path);
+        self.directories.iter().for_each(|directory| drop(fs::remove_dir(directory)));
     }
 }
 
@@ -341,14 +349,14 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_measured_is_told() {
+    fn a_failed_session_is_reported_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("model.json");
+        let path = directory.path().join("cache/scela/model.json");
         let fails = |code| move |request: Request, field: NodeList| Ok(Ended { code, ..session(&request, &field) });
         let calibrate = |field: &NodeList| calibrate(&Options::default(), field, 2, &path, &fails(251));
         assert!(matches!(calibrate(&field(2)), Err(CalibrateError::Failed { code: 251 })));
         assert!(matches!(calibrate(&NodeList::HERE), Err(CalibrateError::Here)));
-        assert!(!path.exists());
+        assert!(!directory.path().join("cache").exists(), "no empty directory is left");
     }
 
     #[test]

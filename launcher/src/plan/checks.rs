@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -114,6 +115,17 @@ fn similar_program(program: &str, search: &OsStr) -> Option<String> {
     let names: std::collections::BTreeSet<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     crate::suggest::nearest(program, names.iter().map(String::as_str)).map(str::to_owned)
+}
+
+/// Returns the programs that cannot be run on this machine, each once.
+pub fn missing_programs(session: &SessionPlan, commands: &[CommandPlan]) -> Vec<OsString> {
+    let mut missing: Vec<OsString> = commands
+        .iter()
+        .filter(|command| elf::program_of(session, command).is_none())
+        .map(|command| OsString::from_vec(command.program.clone()))
+        .collect();
+    missing.dedup();
+    missing
 }
 
 /// Returns a hint for a program that was not found in PATH: a similar name on this machine, and PATH itself if

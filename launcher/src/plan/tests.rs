@@ -316,3 +316,18 @@ fn who_gives_the_hosts_on_standard_input_has_none_for_ranks() {
     assert!(planned_on("-np 4 ./a", "a,b", from_input).unwrap().input.is_none());
     assert!(plan_on("-np 4 ./a", "a,b").input.is_some());
 }
+
+#[test]
+fn more_processes_than_the_machine_allows_are_refused() {
+    let small = Machine { process_limits: vec![("/proc/sys/kernel/pid_max", 32_768), ("ulimit -u", 100)], ..machine() };
+    let error = planned("-np 99 ./a", &small).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "99 ranks and 2 agents do not fit on this machine: with a guardian for each agent they are 103 processes, and \
+         ulimit -u allows 100"
+    );
+    assert_eq!(error.hint(), "start fewer ranks with -np, or name other hosts with -hosts or -f");
+    assert!(planned("-np 50 ./a", &small).is_ok());
+    let first = planned("-np 1000000 ./a", &small).unwrap_err().to_string();
+    assert!(first.ends_with("and /proc/sys/kernel/pid_max allows 32768"), "{first}");
+}

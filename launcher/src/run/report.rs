@@ -5,11 +5,17 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use nla::core::limits::RANKS_PER_AGENT;
 use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
 use crate::plan::request::Options;
+
+/// Descriptors that an agent opens for a rank: its output, its errors, PMI and, at times, input.
+const FILES_PER_RANK: u64 = 4;
+/// Descriptors that an agent opens for itself.
+const FILES_OF_AGENT: u64 = 128;
 
 /// How much is said.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -163,7 +169,7 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
 }
 
 /// What to try, where there is something.
-fn hint(failure: &Failure) -> Option<String> {
+fn hint(failure: &Failure, size: u32) -> Option<String> {
     Some(match &failure.cause {
         Cause::Signal { out_of_memory: true, .. } => {
             "give the job more memory, or start fewer ranks on the node".to_owned()
@@ -179,6 +185,10 @@ fn hint(failure: &Failure) -> Option<String> {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
         Cause::Lost { .. } => "if nobody killed it, run again with SCELA_LOG=debug and report what it says".to_owned(),
+        Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
+            let files = u64::from(size.min(RANKS_PER_AGENT)) * FILES_PER_RANK + FILES_OF_AGENT;
+            format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run")
+        }
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,
     })
 }
@@ -211,7 +221,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
             if *others > 0 {
                 let _ = write!(text, "\n  {} reported beside it", counted(*others, "failure was", "failures were"));
             }
-            if let Some(hint) = hint(first) {
+            if let Some(hint) = hint(first, size) {
                 let _ = write!(text, "\n  hint: {hint}");
             }
             Some(text)

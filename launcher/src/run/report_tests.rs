@@ -75,6 +75,13 @@ fn an_agent_that_was_lost_and_a_launch_that_failed() {
 }
 
 #[test]
+fn an_agent_without_descriptors_is_told_how_many_it_needs() {
+    let why = "no socket could be made: Too many open files (os error 24)".into();
+    let text = told(32, 0, failure("", Cause::NotStarted { why }));
+    assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run"), "{text}");
+}
+
+#[test]
 fn leftovers_are_counted_in_words() {
     assert_eq!(leftovers_text(1), "1 process that the ranks had left running was ended");
     assert_eq!(leftovers_text(2), "2 processes that the ranks had left running were ended");

@@ -10,6 +10,10 @@ use nla::core::{AgentId, NamespaceId, Notice, PhaseTimes, Time, TimedPhase, Timi
 
 use crate::run::rank_locations::RankLocations;
 
+/// The last line of the table.
+const LEGEND: &str =
+    "done at: since scela-run began; min, median, max: over the agents; rows in order of their begin\n";
+
 /// What the launcher notes.
 #[derive(Clone, Debug, Default)]
 pub struct Phases {
@@ -82,6 +86,7 @@ impl Phases {
             }
             text.push('\n');
         }
+        text.push_str(LEGEND);
         if timing.agents > 0 && timing.agents < agents {
             let _ = writeln!(text, "{} of {agents} agents have told their part", timing.agents);
         }
@@ -207,6 +212,7 @@ fence 0           400.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
 fence 1           500.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
 run                 11.40 s  9000.00 ms  9000.00 ms     11.00 s  n3, n2, n1
 end                 12.00 s
+done at: since scela-run began; min, median, max: over the agents; rows in order of their begin
 ";
         assert_eq!(format!("\n{}", table(&phases, &timing)), expected);
     }
@@ -228,6 +234,7 @@ end                 12.00 s
             "join",
             "fence 0",
             "fences 1-99, slowest 57",
+            LEGEND.trim_end(),
             "2 of 3 agents have told their part",
         ];
         assert_eq!(names, expected);
@@ -243,6 +250,6 @@ end                 12.00 s
 
     #[test]
     fn what_never_came_is_not_there() {
-        assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 2);
+        assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! Hosts, and how agents get there: spellings, conflicts, calibration.
+//! Hosts, and how agents are started: spellings, conflicts, calibration.
 
 use super::errors::{check, error_of};
 use super::*;
@@ -100,7 +100,7 @@ fn a_calibration_has_hosts_and_no_program() {
         (
             "--calibrate",
             "option '--calibrate' needs a value: --calibrate LIST",
-            "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='",
+            "'scela-run --help' describes it; write a ':' or an option's name as a value after '='",
         ),
         (
             "--calibrate a --simulate 2x2",
@@ -112,7 +112,7 @@ fn a_calibration_has_hosts_and_no_program() {
 
 #[test]
 fn bad_values() {
-    let tells = |option: &str| format!("'scela-run --help' tells what '{option}' takes");
+    let tells = |option: &str| format!("'scela-run --help' describes the values of '{option}'");
     let empty = |option: &str| format!("a variable on the command line may be unset; {}", tells(option));
     let range = |option: &str, value: &str, bounds: &str| {
         format!("option '{option}': {value} is out of range, it must be {bounds}")
@@ -143,7 +143,7 @@ fn bad_values() {
         ),
         (
             "--bootstrap exec: ./a",
-            "option '--bootstrap': 'exec:' has no command behind its ':'",
+            "option '--bootstrap': 'exec:' has no command after its ':'",
             "write the command that reaches a host, as in --bootstrap 'exec:kubectl exec -i {host} --'",
         ),
         (
@@ -151,9 +151,13 @@ fn bad_values() {
             "option '--launch': there is no shape of a launch 'tee', only auto, linear, flat, tree",
             "did you mean 'tree'?",
         ),
-        ("--batch 0 ./a", &range("--batch", "0", "1 to 1,024"), &tells("--batch")),
-        ("--min-nodes 0 ./a", &range("--min-nodes", "0", "1 to 1,048,576"), &tells("--min-nodes")),
-        ("--spares -1 ./a", &range("--spares", "-1", "0 to 1,048,576"), &tells("--spares")),
+        ("--batch 0 ./a", &range("--batch", "0", "1 to 1,024"), "write '--batch 1', or leave '--batch' out"),
+        (
+            "--min-nodes 0 ./a",
+            &range("--min-nodes", "0", "1 to 1,048,576"),
+            "write '--min-nodes 1', or leave '--min-nodes' out",
+        ),
+        ("--spares -1 ./a", &range("--spares", "-1", "0 to 1,048,576"), "write '--spares 0', or leave '--spares' out"),
         (
             "--connect-back login:5000 ./a",
             "option '--connect-back': 'login:5000' is neither an IP address nor the name of a host",
@@ -171,7 +175,7 @@ fn bad_values() {
         ),
         (
             "--start-timeout 0 ./a",
-            "option '--start-timeout': '0' is no time at all",
+            "option '--start-timeout': '0' is no time",
             "leave '--start-timeout' out for the usual time",
         ),
     ]);
@@ -181,8 +185,8 @@ fn bad_values() {
 #[test]
 fn conflicts() {
     for (one, other, why) in [
-        ("--no-ports", "--port-range 1:2", "nobody listens on a port"),
-        ("--no-ports", "--connect-back login", "nobody connects to an address"),
+        ("--no-ports", "--port-range 1:2", "no process listens on a port"),
+        ("--no-ports", "--connect-back login", "no process connects to an address"),
         ("--no-ports", "-iface ib0", "links use no interface of their own"),
         ("-rankmap 0,1", "--map-by slot", "each says which node a rank gets"),
         ("--map-by ppr:4:node", "-ppn 3", "each says how many ranks a node gets"),
@@ -206,7 +210,7 @@ fn conflicts() {
 }
 
 #[test]
-fn what_goes_together() {
+fn options_without_conflict() {
     for line in [
         "--map-by ppr:4:node -ppn 4",
         "--map-by node -ppn 1",

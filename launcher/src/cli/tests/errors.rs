@@ -1,4 +1,4 @@
-//! What the user reads when a command line cannot be followed: all of it, word for word.
+//! The messages about wrong command lines, word for word.
 
 use super::*;
 use std::error::Error;
@@ -10,7 +10,7 @@ pub(super) fn error_of(args: Vec<OsString>, read_file: ReadFile<'_>) -> UsageErr
     }
 }
 
-/// Each line is wrong in this way.
+/// Checks the message and the hint of each line.
 pub(super) fn check(cases: &[(&str, &str, &str)]) {
     for (line, message, hint) in cases {
         let error = error_of(words(line), &no_file);
@@ -20,7 +20,7 @@ pub(super) fn check(cases: &[(&str, &str, &str)]) {
     }
 }
 
-/// Each file is wrong in this way.
+/// Checks the message and the hint of each file.
 fn check_file(cases: &[(&str, &str, &str)]) {
     for (text, message, hint) in cases {
         let error = error_of(words("-configfile f"), &|_| Ok(text.as_bytes().to_vec()));
@@ -34,7 +34,7 @@ const LISTS: &str = "'scela-run --help' lists all options";
 #[test]
 fn unknown_options() {
     let near = |name: &str| format!("did you mean '{name}'? {LISTS}");
-    let far = format!("{LISTS}; those of the program go behind its name");
+    let far = format!("{LISTS}; options of the program go after its name");
     check(&[
         ("-nq 4 ./a", "there is no option '-nq'", &near("-np")),
         ("--nq=4 ./a", "there is no option '--nq'", &near("--np")),
@@ -55,45 +55,57 @@ fn unknown_options() {
 fn options_of_other_launchers() {
     let remove = format!("remove it; {LISTS}");
     check(&[
-        ("-bind-to core ./a", "scela-run has no option '-bind-to', which elsewhere binds ranks to cores", &remove),
-        ("--bycore ./a", "scela-run has no option '--bycore', which elsewhere says how ranks are placed", &remove),
+        (
+            "-bind-to core ./a",
+            "scela-run has no option '-bind-to', which in other launchers binds ranks to cores",
+            &remove,
+        ),
+        (
+            "--bycore ./a",
+            "scela-run has no option '--bycore', which in other launchers says how ranks are placed",
+            &remove,
+        ),
         (
             "-machine hosts ./a",
-            "scela-run has no option '-machine', which elsewhere names a file of hosts",
+            "scela-run has no option '-machine', which in other launchers names a file of hosts",
             &format!("use '-f'; {LISTS}"),
         ),
         (
             "-display-map ./a",
-            "scela-run has no option '-display-map', which elsewhere shows where ranks are placed",
+            "scela-run has no option '-display-map', which in other launchers shows where ranks are placed",
             &format!("use '--explain'; {LISTS}"),
         ),
         (
             "-disable-auto-cleanup ./a",
-            "scela-run has no option '-disable-auto-cleanup', which elsewhere lets the other \
+            "scela-run has no option '-disable-auto-cleanup', which in other launchers lets the other \
              ranks go on when one fails",
             &remove,
         ),
-        ("--mca btl tcp ./a", "scela-run has no option '--mca', which elsewhere sets a parameter of Open MPI", &remove),
+        (
+            "--mca btl tcp ./a",
+            "scela-run has no option '--mca', which in other launchers sets a parameter of Open MPI",
+            &remove,
+        ),
         (
             "-perhost 2 ./a",
-            "scela-run has no option '-perhost', which elsewhere limits the ranks on a node",
+            "scela-run has no option '-perhost', which in other launchers limits the ranks on a node",
             &format!("use '-ppn'; {LISTS}"),
         ),
         (
             "--num-ranks 4 ./a",
-            "scela-run has no option '--num-ranks', which elsewhere gives the number of ranks",
+            "scela-run has no option '--num-ranks', which in other launchers gives the number of ranks",
             &format!("use '-np'; {LISTS}"),
         ),
         (
             "--ntasks=4 ./a",
-            "scela-run has no option '--ntasks', which elsewhere gives the number of ranks",
+            "scela-run has no option '--ntasks', which in other launchers gives the number of ranks",
             &format!("use '-np'; {LISTS}"),
         ),
     ]);
 }
 
 #[test]
-fn a_singleton_is_turned_away_at_once() {
+fn a_singleton_is_refused() {
     let message = "'-pmi_args' comes from an MPI program that was started without a launcher";
     let hint = "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later";
     check(&[("-pmi_args 40123 default_interface default_key 4711", message, hint)]);
@@ -102,8 +114,8 @@ fn a_singleton_is_turned_away_at_once() {
 
 #[test]
 fn values() {
-    let tells = |option: &str| format!("'scela-run --help' tells what '{option}' takes");
-    let missing = "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='";
+    let tells = |option: &str| format!("'scela-run --help' describes the values of '{option}'");
+    let missing = "'scela-run --help' describes it; write a ':' or an option's name as a value after '='";
     let empty = |option: &str| format!("a variable on the command line may be unset; {}", tells(option));
     let ranks = "write ranks as in '-s 0,3-5'; put ./ before a file's name";
     let time = "write seconds, or a number with s, m or h, as in '--timeout 1.5h'";
@@ -174,8 +186,8 @@ fn values() {
         ("--timeout 5x ./a", "option '--timeout': '5x' is not a length of time", time),
         (
             "--timeout 0 ./a",
-            "option '--timeout': '0' is no time at all",
-            "leave '--timeout' out for a session without an end",
+            "option '--timeout': '0' is no time",
+            "leave '--timeout' out for a session without a time limit",
         ),
         (
             "--kill-grace 25h ./a",
@@ -220,7 +232,7 @@ fn values() {
         (
             "--mpi=pmi2 ./a",
             "option '--mpi': there is no kind 'pmi2' of MPI library here, only auto, none and openmpi",
-            "leave '--mpi' out: which PMI a rank speaks is heard from itself",
+            "leave '--mpi' out: scela-run detects which PMI version a rank speaks",
         ),
         (
             "--label ./a ./b",
@@ -232,8 +244,8 @@ fn values() {
 }
 
 #[test]
-fn programs_that_are_not_there() {
-    let one = "name one behind the options, 'scela-run -np 4 ./a.out', or try 'scela-run --demo'";
+fn missing_programs() {
+    let one = "name one after the options, 'scela-run -np 4 ./a.out', or try 'scela-run --demo'";
     let many = "each ':' begins another command: 'scela-run -np 1 ./a.out : -np 3 ./b.out'";
     check(&[
         ("", "there is no program to run", one),
@@ -258,7 +270,7 @@ fn programs_that_are_not_there() {
 }
 
 #[test]
-fn the_demo_wants_to_be_alone() {
+fn the_demo_excludes_other_programs() {
     check(&[
         (
             "--demo ./a",
@@ -279,7 +291,7 @@ fn the_demo_wants_to_be_alone() {
 }
 
 #[test]
-fn a_simulation_wants_to_be_alone() {
+fn a_simulation_excludes_programs() {
     let hint = "try 'scela-run --simulate 1024x64'";
     check(&[
         ("--simulate 2x2 ./a", "a simulation runs no program, and './a' is one", hint),
@@ -338,7 +350,7 @@ fn inside_a_configfile() {
         ("# two\n-n 0 ./a", "f, line 2, column 1: option '-n': 0 is out of range, it must be 1 to 16,777,216", tells),
         (
             "./a\n -ppn 2 -n 4\n./b\n",
-            "f, line 2, column 2: there are options for a program here, and no program",
+            "f, line 2, column 2: there are options for a program, but no program",
             "put the program on the same line, or end the line with a backslash",
         ),
         (
@@ -355,16 +367,16 @@ fn inside_a_configfile() {
         (
             "-n",
             "f, line 1, column 1: option '-n' needs a value: -n N",
-            "'scela-run --help' tells what it is; a ':' or an option's name as a value goes behind '='",
+            "'scela-run --help' describes it; write a ':' or an option's name as a value after '='",
         ),
         (
             "-configfile g ./a",
-            "f, line 1, column 1: option '-configfile' cannot stand in a configfile",
+            "f, line 1, column 1: option '-configfile' is not allowed in a configfile",
             "put it on the command line",
         ),
         (
             "./a\n--help",
-            "f, line 2, column 1: option '--help' cannot stand in a configfile",
+            "f, line 2, column 1: option '--help' is not allowed in a configfile",
             "put it on the command line",
         ),
         (
@@ -379,7 +391,7 @@ fn inside_a_configfile() {
         ),
         (
             "./a \0",
-            "f, line 1, column 5: there is a NUL byte, which no argument can hold",
+            "f, line 1, column 5: there is a NUL byte, which no argument can contain",
             "check that it is a text file",
         ),
     ]);

@@ -1,5 +1,4 @@
-//! Random words and random files: whatever is typed, there is an answer, and the answer keeps its
-//! promises.
+//! Random words and random files: parsing never panics, and its result keeps its invariants.
 
 use super::*;
 
@@ -154,7 +153,7 @@ fn what_is_quoted_comes_back() {
         for arg in &args {
             file.push(b' ');
             for byte in arg {
-                // One of the three ways to keep a byte as it is.
+                // Quote the byte in one of three ways.
                 match (random.below(3), byte) {
                     (0, b'\'') | (1, b'"' | b'\\') | (2, _) => file.extend([b'\\', *byte]),
                     (0, _) => file.extend([b'\'', *byte, b'\'']),

@@ -32,6 +32,8 @@ pub struct Explained {
     pub planned: Option<&'static str>,
     /// Whether the model's constants were measured.
     pub measured: bool,
+    /// The programs that cannot be run on this machine.
+    pub missing: Vec<OsString>,
     /// What the model would do.
     pub recommended: Recommendation,
 }
@@ -56,8 +58,10 @@ pub struct Tree {
     pub fanout: u32,
     /// Sessions at a time; none if that adapts itself.
     pub batch: Option<u32>,
-    /// Links go over the sessions.
-    pub is_carried: bool,
+    /// Whether links go over the remote shells that start the agents.
+    pub has_shell_links: bool,
+    /// Whether all agents are on this machine, where no remote shell is needed.
+    pub is_local: bool,
     /// The levels below the launcher; as many as the tree is deep.
     pub levels: Vec<Level>,
 }
@@ -103,11 +107,15 @@ pub struct Environment {
 
 /// The text of `--explain`, with the end of its last line.
 pub fn explain(explained: &Explained) -> String {
-    let Explained { hosts, spares, tree, bootstrap, environments, predicted, planned, measured, recommended } =
+    let Explained { hosts, spares, tree, bootstrap, environments, predicted, planned, measured, recommended, missing } =
         explained;
     let mut sections = vec![of_hosts(hosts, spares), of_tree(tree), of_bootstrap(bootstrap)];
     sections.extend(environments.iter().map(of_environment));
-    sections.push(of_times(predicted, *planned, *measured) + &of_recommendation(recommended));
+    sections.push(match tree.is_local {
+        true => of_local_time(predicted, *planned),
+        false => of_times(predicted, *planned, *measured) + &of_recommendation(recommended),
+    });
+    sections.push(of_checks(missing, tree.is_local));
     sections.join("\n")
 }
 
@@ -134,24 +142,28 @@ fn of_hosts(hosts: &[Alike], spares: &[String]) -> String {
 }
 
 fn of_tree(tree: &Tree) -> String {
-    let Tree { shape, fanout, batch, is_carried, levels } = tree;
-    let batch = match batch {
-        Some(batch) => format!("{} at a time", counted(u64::from(*batch), "session")),
-        None => "as many sessions at a time as go well".to_owned(),
-    };
+    let Tree { shape, fanout, batch, has_shell_links, is_local, levels } = tree;
     let depth = counted(levels.len() as u64, "level");
-    let mut text = format!("launch: {shape}, fan-out {fanout}, {depth}, {batch}\n");
+    let mut text = format!("launch: {shape}, fan-out {fanout}, {depth}");
+    match batch {
+        _ if *is_local => {}
+        Some(batch) => text.push_str(&format!(", {} at a time", counted(u64::from(*batch), "remote shell"))),
+        None => text.push_str(", number of remote shells at a time: adaptive"),
+    }
+    text.push('\n');
+    let what = if *is_local { "agent" } else { "remote shell" };
     for (at, Level { by, starts, sessions_most }) in levels.iter().enumerate() {
-        let sessions = counted(u64::from(*sessions_most), "session");
+        let sessions = counted(u64::from(*sessions_most), what);
+        let on = if *is_local { "agents on " } else { "" };
         let (by, sessions) = match by.len() {
             0 => ("scela-run starts".to_owned(), sessions),
             1 => (format!("{} starts", fold(by)), sessions),
             _ => (format!("{} start", fold(by)), format!("{sessions} each at most")),
         };
-        line(&mut text, format_args!("level {}: {by} {} ({sessions})", at + 1, fold(starts)));
+        line(&mut text, format_args!("level {}: {by} {on}{} ({sessions})", at + 1, fold(starts)));
     }
-    if *is_carried {
-        line(&mut text, format_args!("links go over these sessions, and nobody listens anywhere"));
+    if *has_shell_links {
+        line(&mut text, format_args!("links go over these remote shells; no process listens on a port"));
     }
     text
 }
@@ -191,7 +203,16 @@ fn of_times(predicted: &[Prediction], planned: Option<&str>, measured: bool) -> 
         let this = if planned == Some(*name) { "  (this plan)" } else { "" };
         line(&mut text, format_args!("{name:<20} {:>12} {:>12}{this}", seconds(*published), seconds(*own)));
     }
+    line(&mut text, format_args!("published: equations of the literature; scela-run: a model of this program"));
     text
+}
+
+/// The prediction for this machine alone: there is nothing to choose from.
+fn of_local_time(predicted: &[Prediction], planned: Option<&str>) -> String {
+    let this = predicted.iter().find(|prediction| planned == Some(prediction.name));
+    this.map_or_else(String::new, |this| {
+        format!("predicted time to start: {}, with typical constants\n", seconds(this.own))
+    })
 }
 
 fn of_recommendation(recommended: &Recommendation) -> String {
@@ -201,6 +222,18 @@ fn of_recommendation(recommended: &Recommendation) -> String {
         Shape::Tree => format!(" --fanout {fanout}"),
     };
     format!("recommended: --launch {}{fanout} --batch {batch}, which takes {}\n", shape.name(), seconds(*time))
+}
+
+fn of_checks(missing: &[OsString], is_local: bool) -> String {
+    let mut text = "nothing was started".to_owned();
+    if !is_local {
+        text.push_str("; whether the hosts answer, and have the programs, was not checked");
+    }
+    text.push('\n');
+    for program in missing {
+        line(&mut text, format_args!("program {} cannot be run on this machine", quoted(program)));
+    }
+    text
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
@@ -268,7 +301,8 @@ mod tests {
                 shape: "tree",
                 fanout: 8,
                 batch: Some(6),
-                is_carried: true,
+                has_shell_links: true,
+                is_local: false,
                 levels: vec![
                     Level { by: Vec::new(), starts: names("node[001-008]"), sessions_most: 8 },
                     Level { by: names("node[001-008]"), starts: names("node[009-031],big"), sessions_most: 3 },
@@ -299,6 +333,7 @@ mod tests {
             predicted: predict(Size { nodes: 32, ppn: 16 }, 8, 6, &constants),
             planned: Some("tree, batched"),
             measured: false,
+            missing: vec!["./tail".into()],
             recommended: recommend(32, 16, &constants),
         };
         let expected = "\
@@ -307,10 +342,10 @@ mod tests {
   big: 32 ranks by 2 agents
   node[040-041]: kept for hosts that fail
 
-launch: tree, fan-out 8, 2 levels, 6 sessions at a time
-  level 1: scela-run starts node[001-008] (8 sessions)
-  level 2: node[001-008] start big,node[009-031] (3 sessions each at most)
-  links go over these sessions, and nobody listens anywhere
+launch: tree, fan-out 8, 2 levels, 6 remote shells at a time
+  level 1: scela-run starts node[001-008] (8 remote shells)
+  level 2: node[001-008] start big,node[009-031] (3 remote shells each at most)
+  links go over these remote shells; no process listens on a port
 
 bootstrap: ssh, as there is no allocation
   for node001: ssh -T -x -o BatchMode=yes node001 'exec '\\''/opt/my dir/scela-run'\\'''
@@ -330,7 +365,11 @@ predicted time to start, with typical constants: 'scela-run --calibrate LIST' me
   flat (SMP-aware)          0.984 s      1.212 s
   tree (multi-level)        0.805 s      0.432 s
   tree, batched             0.781 s      0.612 s  (this plan)
+  published: equations of the literature; scela-run: a model of this program
 recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
+
+nothing was started; whether the hosts answer, and have the programs, was not checked
+  program ./tail cannot be run on this machine
 ";
         assert_eq!(explain(&explained), expected);
     }
@@ -346,7 +385,8 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
                 shape: "flat",
                 fanout: 32,
                 batch: None,
-                is_carried: false,
+                has_shell_links: false,
+                is_local: true,
                 levels: vec![Level { by: Vec::new(), starts: names("laptop"), sessions_most: 1 }],
             },
             bootstrap: Bootstrap {
@@ -365,27 +405,24 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
             predicted: predict(size, 2, 1, &constants),
             planned: Some("flat (SMP-aware)"),
             measured: true,
+            missing: Vec::new(),
             recommended: recommend(1, 1, &constants),
         };
         let expected = "\
 1 rank on 1 host, 1 agent
   laptop: 1 rank
 
-launch: flat, fan-out 32, 1 level, as many sessions at a time as go well
-  level 1: scela-run starts laptop (1 session)
+launch: flat, fan-out 32, 1 level
+  level 1: scela-run starts agents on laptop (1 agent)
 
 bootstrap: fork, as all ranks are on this machine
   for laptop: /usr/bin/scela-run
 
 environment of ranks: all of yours
 
-predicted time to start, with the constants that --calibrate measured
-                          published    scela-run
-  linear                    0.200 s      0.201 s
-  flat (SMP-aware)          0.200 s      0.201 s  (this plan)
-  tree (multi-level)        0.221 s      0.201 s
-  tree, batched             0.401 s      0.201 s
-recommended: --launch flat --batch 1, which takes 0.201 s
+predicted time to start: 0.201 s, with typical constants
+
+nothing was started
 ";
         assert_eq!(explain(&explained), expected);
     }

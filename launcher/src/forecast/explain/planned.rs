@@ -14,6 +14,7 @@ use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
 use crate::forecast::model::{self, Constants, Size};
 use crate::plan::Plan;
+use crate::plan::checks;
 use crate::plan::environment::is_foreign;
 use crate::plan::launch::AgentHosts;
 use crate::plan::machine::Machine;
@@ -58,7 +59,8 @@ pub fn explained(
             },
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
-            is_carried: matches!(agent_hosts, AgentHosts::Remote(expedition) if expedition.links == Links::RemoteShells),
+            has_shell_links: matches!(agent_hosts, AgentHosts::Remote(remote) if remote.links == Links::RemoteShells),
+            is_local: !agent_hosts.is_remote(),
             levels: levels(&targets, fanout),
         },
         bootstrap: match agent_hosts {
@@ -79,6 +81,7 @@ pub fn explained(
             (None, _, _) => "flat (SMP-aware)",
         }),
         measured: constants.measured,
+        missing: checks::missing_programs(&plan.settings.session, &plan.settings.first.commands),
         recommended,
     }
 }

@@ -1,5 +1,4 @@
-//! From commands with options to a request: values get their types, session and commands their
-//! options.
+//! Builds a request from scanned commands: parses values, and assigns options to the session and to commands.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,8 +22,8 @@ use crate::cluster::node_list::HostSource;
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Command, EnvChange, EnvPolicy, Options, Program, Request, TypedAt};
 
-/// The request that the commands of a command line make.
-pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
+/// Builds what the segments of a command line ask for.
+pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
     let mut typed = TypedOptions::default();
     if let Some(list) = calibration(&segments)? {
         typed.apply(&segments)?;
@@ -68,7 +67,7 @@ pub(super) fn assemble(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Resul
     Ok(Typed::Run(Box::new(Request { options: typed.session, commands })))
 }
 
-/// Where a simulation is asked for, if it is. What else is about one is good for nothing without.
+/// Returns the place of `--simulate`. Fails on another option of a simulation without it.
 fn simulate(segments: &[Segment]) -> Result<Option<TypedAt>, Fault> {
     let items = || segments.iter().flat_map(|segment| &segment.items);
     if let Some(item) = items().rfind(|item| item.spec.id == Id::Global(Global::Simulate)) {
@@ -83,7 +82,7 @@ fn simulate(segments: &[Segment]) -> Result<Option<TypedAt>, Fault> {
     }
 }
 
-/// The hosts of a calibration, if one is asked for, checked to be all that is asked for.
+/// Returns the hosts of `--calibrate`. Fails on options and programs that a calibration does not have.
 fn calibration(segments: &[Segment]) -> Result<Option<OsString>, Fault> {
     let items = || segments.iter().flat_map(|segment| &segment.items);
     let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::Calibrate)) else {
@@ -108,7 +107,7 @@ fn calibration(segments: &[Segment]) -> Result<Option<OsString>, Fault> {
     Ok(Some(list))
 }
 
-/// The configfile that a command line names, checked to be its only source of programs.
+/// Returns the configfile of a command line. Fails if the command line has programs too.
 fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
     let items = || segments.iter().flat_map(|segment| &segment.items);
     let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::ConfigFile)) else {
@@ -136,7 +135,7 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
     }
 }
 
-/// The commands of a configfile, some of which may be global options only.
+/// Reads the commands of a configfile. A line may have global options only.
 fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Vec<Segment>, Fault> {
     let fault = |problem| Err(Fault::new(TypedAt::CommandLine, problem));
     match read_file(path) {
@@ -192,7 +191,7 @@ fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, Fault> {
     Ok(commands)
 }
 
-/// The fault of a command line such as `-genv FOO ./a.out`, whose last option took the program as its value.
+/// Returns the fault of a command line such as `-genv FOO ./a.out`, whose last option took the program as its value.
 fn taken_as_value(items: &[Item], commands: usize) -> Option<Fault> {
     let item = items.last().filter(|_| commands == 1)?;
     let [name, value] = item.values.as_slice() else { return None };
@@ -208,7 +207,7 @@ fn missing_program(index: usize, commands: usize) -> Fault {
     Fault::new(TypedAt::CommandLine, problem)
 }
 
-/// What the options of one command say about it.
+/// The typed options of one command.
 #[derive(Default)]
 struct Own {
     nprocs: Option<u32>,
@@ -303,7 +302,7 @@ impl TypedOptions {
             Global::AgentsAsNodes => options.agents_as_nodes = true,
             Global::Fanout => options.fanout = Some(values::number(value, FANOUT_MIN, FANOUT_MAX)?),
             Global::Cache => options.cache = values::cache(value)?,
-            // Applied when all else is known.
+            // `apply` handles it after all others.
             Global::CacheEntries => {}
             Global::PmiPort => options.pmi_port = true,
             Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
@@ -349,7 +348,7 @@ impl TypedOptions {
         Ok(())
     }
 
-    /// The simulation, with the options that a session has too.
+    /// Returns the simulation, with the options that it shares with a session.
     fn into_simulation(self) -> Simulation {
         let Self { session, mut simulation } = self;
         if simulation.fanouts.is_empty() {
@@ -364,7 +363,7 @@ fn is_local(item: &Item) -> bool {
     matches!(item.spec.id, Id::Local(_))
 }
 
-/// Adds option and place to what is wrong with a value.
+/// Adds option and place to the problem of a value.
 fn in_option(item: &Item, problem: ValueProblem) -> Fault {
     let problem = Problem::Value { option: item.typed.clone(), problem };
     Fault::new(item.place.clone(), problem)
