@@ -51,7 +51,7 @@ where
 
     fn planned(&self) -> PlannedTree {
         PlannedTree {
-            node_of_agent: self.plan.seats.clone(),
+            node_of_agent: self.plan.node_of_agent.clone(),
             tree: self.plan.settings.tree,
             fanout: self.plan.options.fanout(),
         }
