@@ -93,7 +93,7 @@ fn low_byte(code: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nla::core::{AgentId, Failure, NamespaceId};
+    use nla::core::{AgentId, Failure, LossReason, NamespaceId, NotStartedReason};
     use std::time::Duration;
 
     fn failed(cause: Cause) -> u8 {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
         assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
-        assert_eq!(failed(Cause::Lost { why: String::new() }), 252);
-        assert_eq!(failed(Cause::NotStarted { why: String::new() }), 251);
+        assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);
+        assert_eq!(failed(Cause::NotStarted { why: NotStartedReason::Cancelled }), 251);
     }
 }

@@ -1,4 +1,4 @@
-//! The hello over real connections: who is let in, and in which words everybody else is not.
+//! The handshake over real connections: which peers are accepted, and with which errors the others are refused.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
@@ -24,20 +24,20 @@ use tokio::time::timeout;
 const SESSION: SessionId = SessionId(0x5ce1a);
 const NOW: Time = Duration::from_secs(77);
 const REPLAYED: &str = "the first message of this handshake was seen before: it was replayed";
-const CUT: &str = "the connection ended in the middle of the hello";
-const NO_KEY: &str = "the other end does not know this session's key";
+const TRUNCATED: &str = "the connection ended in the middle of the hello";
+const WRONG_KEY: &str = "the other end does not know this session's key";
 
 fn key(byte: u8) -> SessionKey {
     SessionKey([byte; 32])
 }
 
-/// Runs `test` as an agent runs: on one thread, with tasks of its own.
+/// Runs `test` as an agent runs: on one thread, with local tasks.
 fn on_one_thread(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// A parent that awaits agents 1 and 2.
+/// A parent that expects agents 1 and 2.
 struct Parent {
     listener: TcpListener,
     address: SocketAddr,
@@ -55,31 +55,32 @@ impl Parent {
         }
     }
 
-    /// Judges the next connection: who it is, or why it is refused. Closes it.
-    async fn judge(&self) -> Result<AgentId, String> {
+    /// Accepts the next connection and closes it. Returns the agent, or the reason why it is refused.
+    async fn accept_one(&self) -> Result<AgentId, String> {
         let (stream, _) = self.listener.accept().await.unwrap();
-        let judged = accept(stream, &self.authenticator, || NOW).await;
-        judged.map(|accepted| accepted.peer).map_err(|error| error.to_string())
+        let accepted = accept(stream, &self.authenticator, || NOW).await;
+        accepted.map(|accepted| accepted.peer).map_err(|error| error.to_string())
     }
 
-    /// Judges somebody who says `bytes` and nothing else: why it is refused, and what it hears.
-    async fn judge_one_who_says(&self, bytes: &[u8]) -> (String, Vec<u8>) {
-        let stranger = async {
+    /// Accepts a connection on which only `bytes` are sent. Returns the reason why it is refused, and the parent's reply.
+    async fn refuse_bytes(&self, bytes: &[u8]) -> (String, Vec<u8>) {
+        let peer = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
             stream.write_all(bytes).await.unwrap();
             stream.shutdown().await.unwrap();
-            let mut heard = Vec::new();
-            // A parent that has not read all resets the connection; what it said first may be lost.
-            let _ = stream.read_to_end(&mut heard).await;
-            heard
+            let mut reply = Vec::new();
+            // A parent that has not read everything resets the connection. Its reply may then be lost.
+            let _ = stream.read_to_end(&mut reply).await;
+            reply
         };
-        let (judged, heard) = tokio::join!(self.judge(), stranger);
-        (judged.unwrap_err(), heard)
+        let (accepted, reply) = tokio::join!(self.accept_one(), peer);
+        (accepted.unwrap_err(), reply)
     }
 
-    /// Judges somebody who finishes the handshake and then sends what `records` makes.
-    async fn judge_one_whose_records(&self, records: impl FnOnce(&mut nla::wire::Established) -> Vec<u8>) -> String {
-        let stranger = async {
+    /// Accepts a peer that completes the handshake and then sends the bytes from `records`. Returns the reason why it is
+    /// refused.
+    async fn refuse_records(&self, records: impl FnOnce(&mut nla::wire::Established) -> Vec<u8>) -> String {
+        let peer = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
             let (initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
             stream.write_all(&request).await.unwrap();
@@ -89,17 +90,17 @@ impl Parent {
             stream.write_all(&records(&mut established)).await.unwrap();
             stream.shutdown().await.unwrap();
         };
-        tokio::join!(self.judge(), stranger).0.unwrap_err()
+        tokio::join!(self.accept_one(), peer).0.unwrap_err()
     }
 }
 
-/// What a child says: its own account of how it ended.
+/// Connects as a child. Returns the session's time, or the error that the child reports.
 async fn child(address: SocketAddr, agent: u32, session: SessionId, key: SessionKey) -> Result<Time, String> {
     let connected = connect(address, AgentId::ROOT, AgentId(agent), session, &key).await;
     connected.map(|(_, now)| now).map_err(|error| error.to_string())
 }
 
-/// Passes on all that comes, and keeps it.
+/// Forwards all bytes and returns a copy of them.
 async fn record(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) -> Vec<u8> {
     let mut recorded = Vec::new();
     let mut block = [0; 4096];
@@ -122,37 +123,41 @@ fn sealed(established: &mut nla::wire::Established, content: &Content<'_>) -> Ve
 }
 
 #[test]
-fn those_awaited_are_let_in_once() {
+fn expected_agents_are_accepted_once() {
     on_one_thread(async {
         let parent = Parent::new().await;
         for agent in [2, 1] {
-            let (judged, now) = tokio::join!(parent.judge(), child(parent.address, agent, SESSION, key(1)));
-            assert_eq!((judged, now), (Ok(AgentId(agent)), Ok(NOW)));
+            let (accepted, now) = tokio::join!(parent.accept_one(), child(parent.address, agent, SESSION, key(1)));
+            assert_eq!((accepted, now), (Ok(AgentId(agent)), Ok(NOW)));
         }
         assert!(parent.authenticator.borrow().is_done());
         for agent in [1, 3] {
-            let (judged, now) = tokio::join!(parent.judge(), child(parent.address, agent, SESSION, key(1)));
+            let (accepted, now) = tokio::join!(parent.accept_one(), child(parent.address, agent, SESSION, key(1)));
             let refused = format!("agent {} is not awaited here, or is here already", AgentId(agent));
-            assert_eq!((judged, now), (Err(refused), Err(CUT.to_owned())));
+            assert_eq!((accepted, now), (Err(refused), Err(TRUNCATED.to_owned())));
         }
     });
 }
 
 #[test]
-fn a_first_message_counts_once() {
+fn a_repeated_first_message_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let (initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
-        let (refused, heard) = parent.judge_one_who_says(&request).await;
-        assert_eq!((refused.as_str(), heard.len()), (CUT, Initiator::ANSWER_BYTES), "it never says who it is");
-        let (refused, heard) = parent.judge_one_who_says(&request).await;
+        let (refused, reply) = parent.refuse_bytes(&request).await;
+        assert_eq!(
+            (refused.as_str(), reply.len()),
+            (TRUNCATED, Initiator::ANSWER_BYTES),
+            "the child never sends its hello"
+        );
+        let (refused, reply) = parent.refuse_bytes(&request).await;
         assert_eq!(refused, REPLAYED);
-        assert_eq!(initiator.verdict(heard[..].try_into().unwrap()), Err(HelloError::Replayed));
+        assert_eq!(initiator.verdict(reply[..].try_into().unwrap()), Err(HelloError::Replayed));
     });
 }
 
 #[test]
-fn a_recorded_child_cannot_be_played_back() {
+fn a_recorded_handshake_cannot_be_replayed() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let between = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -162,40 +167,40 @@ fn a_recorded_child_cannot_be_played_back() {
             let (from_parent, to_parent) = TcpStream::connect(parent.address).await.unwrap().into_split();
             tokio::join!(record(from_child, to_parent), record(from_parent, to_child)).0
         };
-        let (judged, now, recorded) = tokio::join!(parent.judge(), child(address, 1, SESSION, key(1)), recorder);
-        assert_eq!((judged, now), (Ok(AgentId(1)), Ok(NOW)), "who only listens is in nobody's way");
-        assert!(recorded.len() > Responder::REQUEST_BYTES, "it said who it is");
-        assert_eq!(parent.judge_one_who_says(&recorded).await.0, REPLAYED);
-        // To a parent that has not seen it, it is worth nothing either: its second message is for another handshake.
+        let (accepted, now, recorded) = tokio::join!(parent.accept_one(), child(address, 1, SESSION, key(1)), recorder);
+        assert_eq!((accepted, now), (Ok(AgentId(1)), Ok(NOW)), "a passive listener changes nothing");
+        assert!(recorded.len() > Responder::REQUEST_BYTES, "the recording contains the hello");
+        assert_eq!(parent.refuse_bytes(&recorded).await.0, REPLAYED);
+        // A parent that has not seen it refuses it too: its hello was sealed for another handshake.
         let other = Parent::new().await;
-        let refused = other.judge_one_who_says(&recorded).await.0;
+        let refused = other.refuse_bytes(&recorded).await.0;
         assert!(refused.starts_with("after the handshake came a record that does not open"), "{refused}");
         assert!(!other.authenticator.borrow().is_done());
     });
 }
 
 #[test]
-fn another_version_is_refused_by_name() {
+fn another_protocol_version_is_named_in_the_refusal() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let mut request = Initiator::new(SESSION, &key(1)).unwrap().1;
         request[8..10].copy_from_slice(&7u16.to_be_bytes());
         request[10..26].copy_from_slice(b"9.9.9\0\0\0\0\0\0\0\0\0\0\0");
-        let (refused, heard) = parent.judge_one_who_says(&request).await;
+        let (refused, reply) = parent.refuse_bytes(&request).await;
         let here = env!("CARGO_PKG_VERSION");
         assert_eq!(refused, format!("the other end is ScELA 9.9.9 (protocol 7), this is {here} (protocol {VERSION})"));
-        assert_eq!(heard.len(), PREAMBLE_BYTES + 1, "a verdict, and nothing that needs the key");
+        assert_eq!(reply.len(), PREAMBLE_BYTES + 1, "the reply ends with the verdict, without a handshake message");
     });
 }
 
 #[test]
-fn other_keys_and_sessions_are_refused_at_both_ends() {
+fn another_key_or_session_is_refused_at_both_ends() {
     let other_session = "the other end belongs to another session";
     on_one_thread(async {
         let parent = Parent::new().await;
-        for (session, key, words) in [(SESSION, key(2), NO_KEY), (SessionId(1), key(1), other_session)] {
-            let (judged, now) = tokio::join!(parent.judge(), child(parent.address, 1, session, key));
-            assert_eq!((judged, now), (Err(words.to_owned()), Err(words.to_owned())));
+        for (session, key, error) in [(SESSION, key(2), WRONG_KEY), (SessionId(1), key(1), other_session)] {
+            let (accepted, now) = tokio::join!(parent.accept_one(), child(parent.address, 1, session, key));
+            assert_eq!((accepted, now), (Err(error.to_owned()), Err(error.to_owned())));
         }
     });
 }
@@ -205,60 +210,60 @@ fn a_changed_preamble_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let mut request = Initiator::new(SESSION, &key(1)).unwrap().1;
-        request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name: judged by nobody
-        assert_eq!(parent.judge_one_who_says(&request).await.0, NO_KEY);
+        request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name, which is not compared
+        assert_eq!(parent.refuse_bytes(&request).await.0, WRONG_KEY);
     });
 }
 
 #[test]
-fn who_does_not_speak_the_protocol_is_refused() {
+fn another_protocol_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
-        let web = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost, and talks on\r\n\r\n";
-        let (refused, _) = parent.judge_one_who_says(&web[..Responder::REQUEST_BYTES]).await;
+        let web = b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that sent this to a wrong port\r\n\r\n";
+        let (refused, _) = parent.refuse_bytes(&web[..Responder::REQUEST_BYTES]).await;
         assert_eq!(refused, "the other end does not speak ScELA's protocol");
     });
 }
 
 #[test]
-fn a_hello_cut_anywhere_is_refused() {
+fn a_truncated_handshake_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
         for length in [0, 1, PREAMBLE_BYTES, Responder::REQUEST_BYTES - 1] {
             let (_, request) = Initiator::new(SESSION, &key(1)).unwrap();
-            let (refused, heard) = parent.judge_one_who_says(&request[..length]).await;
-            assert_eq!((refused.as_str(), heard.len()), (CUT, 0), "after {length} bytes");
+            let (refused, reply) = parent.refuse_bytes(&request[..length]).await;
+            assert_eq!((refused.as_str(), reply.len()), (TRUNCATED, 0), "after {length} bytes");
         }
-        let length = parent_hello_length();
+        let length = hello_record_length();
         for length in [1, length - 1] {
-            let refused = parent.judge_one_whose_records(|established| {
+            let refused = parent.refuse_records(|established| {
                 let record = sealed(established, &Content::Piece(Lane::Control, &hello(1)));
                 record[..length].to_vec()
             });
-            assert_eq!(refused.await, CUT, "after {length} bytes of the record");
+            assert_eq!(refused.await, TRUNCATED, "after {length} bytes of the record");
         }
-        let (judged, now) = tokio::join!(parent.judge(), child(parent.address, 1, SESSION, key(1)));
-        assert_eq!((judged, now), (Ok(AgentId(1)), Ok(NOW)), "nobody else suffers");
+        let (accepted, now) = tokio::join!(parent.accept_one(), child(parent.address, 1, SESSION, key(1)));
+        assert_eq!((accepted, now), (Ok(AgentId(1)), Ok(NOW)), "later agents are still accepted");
     });
 }
 
-/// Bytes of a hello's record: its length, what it is, the message, a tag.
-fn parent_hello_length() -> usize {
+/// Returns the length of the record of a hello: its length, its kind, the message and the tag.
+fn hello_record_length() -> usize {
     2 + 1 + hello(1).len() + 16
 }
 
 #[test]
-fn what_follows_the_handshake_must_be_the_childs_own_hello() {
+fn only_a_hello_may_follow_the_handshake() {
     on_one_thread(async {
         let parent = Parent::new().await;
-        let damaged = parent.judge_one_whose_records(|established| {
+        let damaged = parent.refuse_records(|established| {
             let mut record = sealed(established, &Content::Piece(Lane::Control, &hello(1)));
             record[7] ^= 1;
             record
         });
         assert!(damaged.await.starts_with("after the handshake came a record that does not open"));
-        let endless = parent.judge_one_whose_records(|_| vec![0xff; 2]).await;
-        assert!(endless.starts_with("after the handshake came a record of 65535 bytes"), "{endless}");
+        let oversized = parent.refuse_records(|_| vec![0xff; 2]).await;
+        assert!(oversized.starts_with("after the handshake came a record of 65535 bytes"), "{oversized}");
         let unexpected = "the other end proved itself but then said something unexpected";
         let welcome = encode(&Welcome { now: NOW });
         let welcome = [&(welcome.len() as u32).to_le_bytes(), &welcome[..]].concat();
@@ -269,58 +274,58 @@ fn what_follows_the_handshake_must_be_the_childs_own_hello() {
             Content::Piece(Lane::Control, &[0xff; 8]),
             Content::Piece(Lane::Control, &[]),
         ] {
-            let refused = parent.judge_one_whose_records(|established| sealed(established, &content)).await;
+            let refused = parent.refuse_records(|established| sealed(established, &content)).await;
             assert_eq!(refused, unexpected, "{content:?}");
         }
     });
 }
 
-/// As at the end of a session, which is not to say that its agents went away.
+/// At the end of a session the listener stops: unfinished handshakes end without an error.
 #[test]
-fn who_is_being_let_in_ends_with_who_lets_in() {
+fn an_unfinished_handshake_ends_with_the_listener() {
     on_one_thread(async {
         let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, _never) = mpsc::channel(1);
-        let mut door = Box::pin(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
+        let mut listening = Box::pin(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
         let mut stream = TcpStream::connect(address).await.unwrap();
         let (_initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
         stream.write_all(&request).await.unwrap();
         let mut answer = [0; Initiator::ANSWER_BYTES];
         tokio::select! {
-            () = &mut door => panic!("agents are awaited"),
-            heard = stream.read_exact(&mut answer) => drop(heard.unwrap()),
+            () = &mut listening => panic!("agents are still expected"),
+            read = stream.read_exact(&mut answer) => drop(read.unwrap()),
         }
-        drop(door);
+        drop(listening);
         let end = timeout(HELLO_TIME / 2, stream.read(&mut answer)).await;
-        assert_eq!(end.expect("nobody waits for the rest of the hello").unwrap_or(0), 0);
+        assert_eq!(end.expect("the connection is closed before the timeout").unwrap_or(0), 0);
     });
 }
 
 #[test]
-fn all_have_come_and_nobody_listens() {
+fn the_listener_closes_when_all_agents_joined() {
     on_one_thread(async {
         let Parent { listener, address, authenticator } = Parent::new().await;
         let (joined, mut children) = mpsc::channel(2);
-        let door =
+        let listening =
             tokio::task::spawn_local(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
         for agent in [1, 2] {
             child(address, agent, SESSION, key(1)).await.unwrap();
             assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));
         }
-        timeout(HELLO_TIME / 2, door).await.expect("nobody else is awaited").unwrap();
+        timeout(HELLO_TIME / 2, listening).await.expect("the listener ends once all agents joined").unwrap();
         assert!(TcpStream::connect(address).await.is_err());
     });
 }
 
 #[test]
-fn who_is_silent_is_not_waited_for() {
+fn a_silent_peer_is_refused_after_the_timeout() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let _silent = TcpStream::connect(parent.address).await.unwrap();
         let (stream, _) = parent.listener.accept().await.unwrap();
-        // The listener's queue takes the child's connection; nobody answers it.
+        // The kernel queues the child's connection. The parent never accepts it.
         let child = pin!(child(parent.address, 1, SESSION, key(1)));
-        // From here on nothing comes, so that time passes as fast as it is looked at.
+        // No more bytes arrive from here on, so the paused clock jumps to the next timeout.
         tokio::time::pause();
         let late = "the hello took longer than 10 s";
         let refused = accept(stream, &parent.authenticator, || NOW).await.err().unwrap();

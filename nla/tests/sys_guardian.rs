@@ -1,4 +1,4 @@
-//! Guardian and agent: whatever happens to one of them, nothing of the agent's is left.
+//! The guardian and its agent: however one of them ends, no process of the agent is left.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a case fails")]
 
@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nla::sys::{self, Descriptors, GuardianLink, Image, ShellState, Spawner};
-use sys_support::{PATIENCE, daemon, end_all_children, is_running, myself, sleeper, until};
+use sys_support::{TIMEOUT, daemon, end_all_children, is_running, myself, sleeper, until};
 
 fn main() -> ExitCode {
     sys_support::run(
@@ -22,28 +22,28 @@ fn main() -> ExitCode {
             ("a_killed_agent_leaves_nothing", a_killed_agent_leaves_nothing),
             ("a_stopped_agent_is_killed", a_stopped_agent_is_killed),
             ("a_silent_agent_is_killed", a_silent_agent_is_killed),
-            ("an_agent_that_hung_up_is_killed", an_agent_that_hung_up_is_killed),
-            ("an_agent_that_ends_leaves_nothing", an_agent_that_ends_leaves_nothing),
-            ("a_told_guardian_ends_all", a_told_guardian_ends_all),
-            ("the_agent_sees_its_guardian_go", the_agent_sees_its_guardian_go),
-            ("a_short_stop_is_forgiven", a_short_stop_is_forgiven),
-            ("a_suspended_machine_is_forgiven", a_suspended_machine_is_forgiven),
-            ("a_full_link_blocks_nobody", a_full_link_blocks_nobody),
-            ("the_guardian_holds_no_channel", the_guardian_holds_no_channel),
-            ("the_agent_has_what_the_shell_gave", the_agent_has_what_the_shell_gave),
-            ("there_is_no_agent_beside_threads", there_is_no_agent_beside_threads),
+            ("an_agent_that_closed_its_link_is_killed", an_agent_that_closed_its_link_is_killed),
+            ("an_agent_that_exits_leaves_nothing", an_agent_that_exits_leaves_nothing),
+            ("a_signalled_guardian_kills_everything", a_signalled_guardian_kills_everything),
+            ("the_agent_detects_the_death_of_its_guardian", the_agent_detects_the_death_of_its_guardian),
+            ("an_agent_survives_a_short_stop", an_agent_survives_a_short_stop),
+            ("an_agent_survives_a_suspended_machine", an_agent_survives_a_suspended_machine),
+            ("a_full_link_does_not_block_the_agent", a_full_link_does_not_block_the_agent),
+            ("the_guardian_keeps_no_standard_stream_open", the_guardian_keeps_no_standard_stream_open),
+            ("the_agent_has_the_signal_mask_of_the_shell", the_agent_has_the_signal_mask_of_the_shell),
+            ("a_process_with_threads_cannot_be_a_guardian", a_process_with_threads_cannot_be_a_guardian),
         ],
         &[("guardian", guardian), ("threads", threads), ("sleeper", sleeper), ("daemon", daemon)],
     )
 }
 
-/// Role: guardian, and its agent.
+/// Role: a guardian and its agent.
 fn guardian(args: &[String]) {
     let dead_time = Duration::from_millis(args[0].parse().unwrap());
     agent(&args[1], sys::guarded(dead_time));
 }
 
-/// Role: would be a guardian, but has a second thread.
+/// Role: tries to become a guardian with a second thread running.
 fn threads(_: &[String]) {
     let (_kept, until) = channel::<()>();
     std::thread::spawn(move || until.recv());
@@ -51,8 +51,7 @@ fn threads(_: &[String]) {
     println!("an agent");
 }
 
-/// An agent with a rank that has started a daemon. Ends on a line "exit N", or when its
-/// guardian is gone.
+/// Runs an agent with a rank that starts a daemon. Exits on a line "exit N", or when its guardian has died.
 fn agent(mode: &str, link: GuardianLink) {
     let mut link = Some(link);
     sys::reserve_low().unwrap();
@@ -62,15 +61,15 @@ fn agent(mode: &str, link: GuardianLink) {
     let mut spawner = Spawner::new(ShellState::recorded()).unwrap();
     println!("sleeper {}", start_rank(&mut spawner, "sleeper"));
     let daemon = start_rank(&mut spawner, "daemon");
-    until("the daemon to be ours", || sys::reap().is_some_and(|(pid, _)| pid == daemon));
+    until("the daemon to become our child", || sys::reap().is_some_and(|(pid, _)| pid == daemon));
     match mode {
         "serve" => {}
-        // A guardian is patient until the first word.
+        // Before the first heartbeat the guardian allows more time, so send one.
         "mute" => {
             link.as_ref().unwrap().alive().unwrap();
             std::mem::forget(link.take());
         }
-        "hang-up" => {
+        "close" => {
             link.as_ref().unwrap().alive().unwrap();
             drop(link.take());
         }
@@ -101,7 +100,7 @@ fn agent(mode: &str, link: GuardianLink) {
         if fds.get(1).is_some_and(|fd| fd.any() == Some(true)) {
             assert!(link.as_ref().unwrap().alive().is_err());
             end_all_children();
-            println!("guardian gone");
+            println!("guardian died");
             return;
         }
         if fds[0].any() == Some(true) {
@@ -124,24 +123,25 @@ fn start_rank(spawner: &mut Spawner, role: &str) -> u32 {
     spawner.spawn(&image, &[], descriptors).unwrap().pid()
 }
 
-/// A guardian with its agent, its rank, and its rank's daemon.
+/// A guardian with its agent, the agent's rank, and the rank's daemon.
 struct World {
     guardian: std::process::Child,
     orders: Option<ChildStdin>,
-    said: Receiver<String>,
+    lines: Receiver<String>,
     agent: u32,
     ranks: [u32; 2],
 }
 
-/// All that a guardian and those below it said, once it has ended.
-struct Aftermath {
+/// How a guardian ended.
+struct GuardianEnd {
     status: ExitStatus,
-    complaints: String,
+    /// The standard error of the guardian and its descendants.
+    stderr: String,
 }
 
 impl World {
     fn new(mode: &str, dead_time: Duration) -> Self {
-        // Should the guardian die, what it guards becomes ours.
+        // If the guardian dies, its descendants become children of this process.
         sys::become_subreaper().unwrap();
         let dead_time = dead_time.as_millis().to_string();
         let mut guardian = myself(&["--role", "guardian", &dead_time, mode])
@@ -150,22 +150,23 @@ impl World {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let (tell, said) = channel();
+        let (sender, lines) = channel();
         let stdout = BufReader::new(guardian.stdout.take().unwrap());
-        std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| tell.send(line).is_ok()));
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
         let orders = guardian.stdin.take();
-        let mut world = Self { guardian, orders, said, agent: 0, ranks: [0; 2] };
-        world.agent = world.told("agent ").parse().unwrap();
-        world.ranks[0] = world.told("sleeper ").parse().unwrap();
-        world.ranks[1] = world.told("daemon ").parse().unwrap();
-        world.told("ready");
+        let mut world = Self { guardian, orders, lines, agent: 0, ranks: [0; 2] };
+        world.agent = world.printed("agent ").parse().unwrap();
+        world.ranks[0] = world.printed("sleeper ").parse().unwrap();
+        world.ranks[1] = world.printed("daemon ").parse().unwrap();
+        world.printed("ready");
         assert!(world.ranks.iter().all(|&pid| is_running(pid)));
         world
     }
 
-    fn told(&self, prefix: &str) -> String {
-        let line = self.said.recv_timeout(PATIENCE).unwrap();
-        line.strip_prefix(prefix).unwrap_or_else(|| panic!("{prefix} expected: {line}")).to_owned()
+    /// Returns the rest of the next line, which must begin with `prefix`.
+    fn printed(&self, prefix: &str) -> String {
+        let line = self.lines.recv_timeout(TIMEOUT).unwrap();
+        line.strip_prefix(prefix).unwrap_or_else(|| panic!("expected {prefix}: {line}")).to_owned()
     }
 
     fn signal_agent(&self, signal: Signal) {
@@ -180,13 +181,13 @@ impl World {
         writeln!(self.orders.as_ref().unwrap(), "{line}").unwrap();
     }
 
-    /// Lets time go by, in which nobody says anything.
-    fn nothing_happens_for(&self, time: Duration) {
-        assert_eq!(self.said.recv_timeout(time), Err(RecvTimeoutError::Timeout));
+    /// Waits, and asserts that no line is printed meanwhile.
+    fn assert_silent_for(&self, time: Duration) {
+        assert_eq!(self.lines.recv_timeout(time), Err(RecvTimeoutError::Timeout));
     }
 
-    /// Waits for the guardian's end, after which nobody is left.
-    fn end(mut self) -> Aftermath {
+    /// Waits for the guardian's end and asserts that no process is left.
+    fn end(mut self) -> GuardianEnd {
         let mut status = None;
         until("the guardian to end", || {
             status = self.guardian.try_wait().unwrap();
@@ -195,15 +196,15 @@ impl World {
         let left: Vec<_> = self.ranks.into_iter().chain([self.agent]).filter(|&pid| is_running(pid)).collect();
         assert!(left.is_empty(), "{left:?} outlived the guardian");
         assert!(!sys::has_children());
-        let mut complaints = String::new();
-        self.guardian.stderr.take().unwrap().read_to_string(&mut complaints).unwrap();
-        Aftermath { status: status.unwrap(), complaints }
+        let mut stderr = String::new();
+        self.guardian.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        GuardianEnd { status: status.unwrap(), stderr }
     }
 }
 
-/// Long enough not to matter.
+/// A dead-time that no case reaches.
 const LONG: Duration = Duration::from_secs(300);
-/// Long enough for an agent that says nothing to do all else first.
+/// A dead-time in which a silent agent finishes its other steps.
 const SHORT: Duration = Duration::from_millis(1500);
 
 fn a_killed_agent_leaves_nothing() {
@@ -211,7 +212,7 @@ fn a_killed_agent_leaves_nothing() {
     world.signal_agent(Signal::SIGKILL);
     let end = world.end();
     assert_eq!(end.status.code(), Some(137));
-    assert_eq!(end.complaints, "");
+    assert_eq!(end.stderr, "");
 }
 
 fn a_stopped_agent_is_killed() {
@@ -219,23 +220,23 @@ fn a_stopped_agent_is_killed() {
     world.signal_agent(Signal::SIGSTOP);
     let end = world.end();
     assert_eq!(end.status.code(), Some(137));
-    assert!(end.complaints.contains("the agent was stopped by a signal"), "{}", end.complaints);
-    assert!(end.complaints.contains(&sys::host_name()));
+    assert!(end.stderr.contains("the agent was stopped by a signal"), "{}", end.stderr);
+    assert!(end.stderr.contains(&sys::host_name()));
 }
 
 fn a_silent_agent_is_killed() {
     let end = World::new("mute", SHORT).end();
     assert_eq!(end.status.code(), Some(137));
-    assert!(end.complaints.contains("the agent was silent for 1.5 s"), "{}", end.complaints);
+    assert!(end.stderr.contains("the agent was silent for 1.5 s"), "{}", end.stderr);
 }
 
-fn an_agent_that_hung_up_is_killed() {
-    let end = World::new("hang-up", SHORT).end();
+fn an_agent_that_closed_its_link_is_killed() {
+    let end = World::new("close", SHORT).end();
     assert_eq!(end.status.code(), Some(137));
-    assert!(end.complaints.contains("silent"), "{}", end.complaints);
+    assert!(end.stderr.contains("silent"), "{}", end.stderr);
 }
 
-fn an_agent_that_ends_leaves_nothing() {
+fn an_agent_that_exits_leaves_nothing() {
     for code in [0, 3] {
         let mut world = World::new("serve", LONG);
         world.order(&format!("exit {code}"));
@@ -243,31 +244,30 @@ fn an_agent_that_ends_leaves_nothing() {
     }
 }
 
-fn a_told_guardian_ends_all() {
-    // Those that our own shell ignores (INT in a background job, HUP under nohup), a guardian
-    // of its ignores, too.
+fn a_signalled_guardian_kills_everything() {
+    // A guardian ignores the signals that the user's shell ignores (SIGINT in a background job, SIGHUP under nohup).
     let ignored = ShellState::recorded().ignored;
-    let heard = |signal: &Signal| ignored >> (*signal as i32 - 1) & 1 == 0;
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().filter(heard) {
+    let handled = |signal: &Signal| ignored >> (*signal as i32 - 1) & 1 == 0;
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().filter(handled) {
         let world = World::new("serve", LONG);
         world.signal_guardian(signal);
         let end = world.end();
         assert_eq!(end.status.code(), Some(128 + signal as i32));
-        assert!(end.complaints.contains("told to end by signal"), "{}", end.complaints);
+        assert!(end.stderr.contains("told to end by signal"), "{}", end.stderr);
     }
 }
 
-fn the_agent_sees_its_guardian_go() {
+fn the_agent_detects_the_death_of_its_guardian() {
     let mut world = World::new("serve", LONG);
     world.signal_guardian(Signal::SIGKILL);
-    world.told("guardian gone");
+    world.printed("guardian died");
     world.guardian.wait().unwrap();
-    // The agent is our child now.
+    // The agent is now a child of this process.
     until("the agent to end", || sys::reap().is_some_and(|(pid, _)| pid == world.agent));
-    assert!(world.end().complaints.is_empty());
+    assert!(world.end().stderr.is_empty());
 }
 
-fn a_short_stop_is_forgiven() {
+fn an_agent_survives_a_short_stop() {
     let mut world = World::new("serve", LONG);
     for _ in 0..20 {
         world.signal_agent(Signal::SIGSTOP);
@@ -277,36 +277,36 @@ fn a_short_stop_is_forgiven() {
     assert_eq!(world.end().status.code(), Some(7));
 }
 
-fn a_suspended_machine_is_forgiven() {
-    // Guardian, agent and all are stopped for longer than the dead-time, and go on.
+fn an_agent_survives_a_suspended_machine() {
+    // The guardian and the agent are stopped for longer than the dead-time, then continued.
     let mut world = World::new("serve", Duration::from_secs(2));
     world.signal_guardian(Signal::SIGSTOP);
     world.signal_agent(Signal::SIGSTOP);
-    world.nothing_happens_for(Duration::from_secs(3));
+    world.assert_silent_for(Duration::from_secs(3));
     world.signal_guardian(Signal::SIGCONT);
     world.signal_agent(Signal::SIGCONT);
-    world.nothing_happens_for(Duration::from_millis(1500));
+    world.assert_silent_for(Duration::from_millis(1500));
     assert!(world.ranks.iter().all(|&pid| is_running(pid)));
     world.order("exit 7");
     assert_eq!(world.end().status.code(), Some(7));
 }
 
-fn a_full_link_blocks_nobody() {
+fn a_full_link_does_not_block_the_agent() {
     let mut world = World::new("flood", LONG);
     world.order("exit 7");
     assert_eq!(world.end().status.code(), Some(7));
 }
 
-fn the_guardian_holds_no_channel() {
+fn the_guardian_keeps_no_standard_stream_open() {
     let mut world = World::new("quiet", LONG);
-    // The agent has closed its output, and its readers see that.
-    assert_eq!(world.said.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+    // The agent has closed its output, and the reader gets end of file: the guardian has no copy of it.
+    assert_eq!(world.lines.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected));
     assert!(world.guardian.try_wait().unwrap().is_none());
     world.order("exit 7");
     assert_eq!(world.end().status.code(), Some(7));
 }
 
-fn the_agent_has_what_the_shell_gave() {
+fn the_agent_has_the_signal_mask_of_the_shell() {
     let mut world = World::new("serve", LONG);
     let of = |pid: u32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
     let pipe = 1u64 << (13 - 1);
@@ -315,25 +315,25 @@ fn the_agent_has_what_the_shell_gave() {
         let line = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
         assert_eq!(line("SigBlk:"), "0000000000000000");
         if pid == world.agent {
-            // Rust's runtime ignores it there, on its own account.
+            // In the agent, Rust's runtime ignores SIGPIPE.
             assert_ne!(u64::from_str_radix(line("SigIgn:"), 16).unwrap() & pipe, 0);
         }
     }
-    // Sessions of their own: agent and guardian, not each other's.
+    // The agent and the guardian each lead a session.
     let session = |pid| of(pid, "stat").rsplit_once(')').unwrap().1.split(' ').nth(4).unwrap().to_owned();
     assert_eq!(session(world.agent), world.agent.to_string());
     assert_eq!(session(world.guardian.id()), world.guardian.id().to_string());
     for (pid, name) in [(world.guardian.id(), "scela-guard\n"), (world.agent, "scela-agent\n")] {
-        assert_eq!(of(pid, "comm"), name, "ps tells them apart");
+        assert_eq!(of(pid, "comm"), name, "ps shows different names");
     }
-    assert_eq!(session(world.ranks[0]), world.agent.to_string(), "a rank has only a group");
+    assert_eq!(session(world.ranks[0]), world.agent.to_string(), "a rank leads a process group but no session");
     world.order("exit 0");
     assert_eq!(world.end().status.code(), Some(0));
 }
 
-fn there_is_no_agent_beside_threads() {
+fn a_process_with_threads_cannot_be_a_guardian() {
     let output = myself(&["--role", "threads"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(251), b"".as_slice()));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.ends_with("failed to start the agent: there are several threads\n"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.ends_with("failed to start the agent: there are several threads\n"), "{stderr}");
 }

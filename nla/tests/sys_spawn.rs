@@ -1,4 +1,4 @@
-//! What a rank finds when it starts, and how it ends: real processes.
+//! Real rank processes: what they inherit at their start, and how their ends are reported.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a case fails")]
 
@@ -20,28 +20,28 @@ use sys_support::{daemon, end_all_children, is_running, sleeper, until};
 fn main() -> ExitCode {
     sys_support::run(
         &[
-            ("a_rank_sees_four_descriptors", a_rank_sees_four_descriptors),
-            ("strangers_in_the_low_slots_do_no_harm", strangers_in_the_low_slots_do_no_harm),
+            ("a_rank_has_only_four_descriptors", a_rank_has_only_four_descriptors),
+            ("inherited_low_descriptors_are_left_alone", inherited_low_descriptors_are_left_alone),
             ("a_rank_leads_its_own_group", a_rank_leads_its_own_group),
-            ("a_rank_has_the_shells_limits", a_rank_has_the_shells_limits),
-            ("a_rank_has_the_shells_signals_and_umask", a_rank_has_the_shells_signals_and_umask),
-            ("sigpipe_is_default_again", sigpipe_is_default_again),
+            ("a_rank_has_the_limits_of_the_shell", a_rank_has_the_limits_of_the_shell),
+            ("a_rank_has_the_signals_and_umask_of_the_shell", a_rank_has_the_signals_and_umask_of_the_shell),
+            ("sigpipe_is_reset_to_its_default", sigpipe_is_reset_to_its_default),
             ("programs_are_found_from_the_working_directory", programs_are_found_from_the_working_directory),
             ("a_ranks_own_variables_replace_the_images", a_ranks_own_variables_replace_the_images),
-            ("images_say_what_is_wrong", images_say_what_is_wrong),
-            ("exec_errors_come_back", exec_errors_come_back),
-            ("a_script_without_a_first_line_runs", a_script_without_a_first_line_runs),
-            ("siblings_hold_no_pipes_open", siblings_hold_no_pipes_open),
-            ("ends_are_told_apart", ends_are_told_apart),
-            ("a_group_is_signalled_as_a_whole", a_group_is_signalled_as_a_whole),
-            ("daemons_are_found_and_killed", daemons_are_found_and_killed),
-            ("who_is_to_be_spared_is_spared", who_is_to_be_spared_is_spared),
+            ("unusable_commands_have_clear_errors", unusable_commands_have_clear_errors),
+            ("exec_errors_are_reported", exec_errors_are_reported),
+            ("a_script_without_an_interpreter_line_runs", a_script_without_an_interpreter_line_runs),
+            ("ranks_do_not_inherit_the_pipes_of_other_ranks", ranks_do_not_inherit_the_pipes_of_other_ranks),
+            ("exits_and_signals_are_distinguished", exits_and_signals_are_distinguished),
+            ("a_signal_reaches_the_whole_process_group", a_signal_reaches_the_whole_process_group),
+            ("daemons_of_ranks_are_killed", daemons_of_ranks_are_killed),
+            ("spared_children_are_not_killed", spared_children_are_not_killed),
         ],
         &[("descriptors", show_descriptors), ("sleeper", sleeper), ("daemon", daemon)],
     )
 }
 
-/// A spawner as an agent makes it.
+/// Creates a spawner as an agent does.
 fn spawner(shell: ShellState) -> Spawner {
     sys::reserve_low().unwrap();
     sys::raise_limit().unwrap();
@@ -84,7 +84,7 @@ fn start(spawner: &mut Spawner, image: &Image, extra: &[&str]) -> Result<Running
     Ok(Running { child, stdin: File::from(stdin), stdout, pmi })
 }
 
-/// All that comes until the end of file.
+/// Reads until end of file.
 fn read_all(fd: OwnedFd) -> String {
     let mut file = File::from(fd);
     let mut text = Vec::new();
@@ -121,20 +121,20 @@ fn output_of(spawner: &mut Spawner, image: &Image, extra: &[&str]) -> String {
     text
 }
 
-/// The line of a /proc file that begins with `name`, after it.
+/// Returns the rest of the line of a /proc file that begins with `name`.
 fn field<'a>(text: &'a str, name: &str) -> &'a str {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).trim()
 }
 
-/// Role: prints the open descriptors, but for standard error.
+/// Role: prints the open descriptors except standard error.
 fn show_descriptors(_: &[String]) {
     let mut open = Vec::new();
     for entry in fs::read_dir("/proc/self/fd").unwrap() {
         let entry = entry.unwrap();
         let target = fs::read_link(entry.path()).unwrap();
         let target = target.to_string_lossy().into_owned();
-        // But for the directory that is being read.
+        // Skip the descriptor of the directory that is being read.
         if !target.starts_with("/proc/") {
             let kind = target.split([':', '[']).next().unwrap().to_owned();
             open.push((entry.file_name().to_str().unwrap().parse::<u32>().unwrap(), kind));
@@ -148,7 +148,7 @@ fn show_descriptors(_: &[String]) {
 
 const FOUR: &str = "0 pipe, 1 pipe, 10 socket\n";
 
-fn a_rank_sees_four_descriptors() {
+fn a_rank_has_only_four_descriptors() {
     let mut spawner = spawner(ShellState::recorded());
     let many: Vec<OwnedFd> = (0..100)
         .map(|_| nix::unistd::dup(std::io::stderr()).unwrap()) // not close-on-exec
@@ -156,13 +156,13 @@ fn a_rank_sees_four_descriptors() {
     for _ in 0..3 {
         assert_eq!(output_of(&mut spawner, &myself("descriptors"), &[]), FOUR);
     }
-    // The socket is a way to us, and nobody else keeps the rank's end. (bash: dash knows
-    // descriptors of one digit only.)
+    // Descriptor 10 is the socket to this process, and no other process has the rank's end. (bash, because dash
+    // supports only descriptors of one digit.)
     let shell = image(&["bash", "-c", "echo hello >&10"]);
     let running = start(&mut spawner, &shell, &[]).unwrap();
     assert_eq!(read_all(running.pmi), "hello\n");
     assert_eq!(reaped(&running.child), Ended::Exited(0));
-    // Without PMI nothing is at 10.
+    // Without PMI descriptor 10 is closed.
     let (stdout, output) = sys::pipe().unwrap();
     let null = sys::dev_null(false).unwrap();
     let stderr = std::io::stderr();
@@ -175,17 +175,16 @@ fn a_rank_sees_four_descriptors() {
     drop(many);
 }
 
-fn strangers_in_the_low_slots_do_no_harm() {
-    // As if the shell had run us with 3>file 4>file ... 20>file.
-    let strangers: Vec<OwnedFd> = (0..20).map(|_| nix::unistd::dup(std::io::stderr()).unwrap()).collect();
+fn inherited_low_descriptors_are_left_alone() {
+    // As if the shell had run this process with 3>file 4>file ... 20>file.
+    let inherited: Vec<OwnedFd> = (0..20).map(|_| nix::unistd::dup(std::io::stderr()).unwrap()).collect();
     let mut late = spawner(ShellState::recorded());
     assert_eq!(output_of(&mut late, &myself("descriptors"), &[]), FOUR);
     let mut another = Spawner::new(ShellState::recorded()).unwrap();
     assert_eq!(output_of(&mut another, &myself("descriptors"), &[]), FOUR);
     assert_eq!(output_of(&mut late, &myself("descriptors"), &[]), FOUR);
-    for stranger in strangers {
-        // Theirs are still theirs.
-        assert!(nix::sys::stat::fstat(&stranger).is_ok());
+    for descriptor in inherited {
+        assert!(nix::sys::stat::fstat(&descriptor).is_ok(), "the inherited descriptors are still open");
     }
 }
 
@@ -196,7 +195,7 @@ fn a_rank_leads_its_own_group() {
     assert_eq!(fields[0], fields[4], "pid and process group in {stat}");
 }
 
-fn a_rank_has_the_shells_limits() {
+fn a_rank_has_the_limits_of_the_shell() {
     let mut shell = ShellState::recorded();
     let nofile = 7; // RLIMIT_NOFILE
     let hard = shell.limits.iter().find(|(resource, ..)| *resource == nofile).unwrap().2;
@@ -204,14 +203,14 @@ fn a_rank_has_the_shells_limits() {
     shell.limits.push((nofile, 200, 300));
     let mut spawner = spawner(shell);
     let raised = sys::raise_limit().unwrap();
-    assert!(raised > 200, "the agent has its own: {raised}");
+    assert!(raised > 200, "the agent raised its own limit: {raised}");
     let limits = output_of(&mut spawner, &image(&["cat", "/proc/self/limits"]), &[]);
     let files: Vec<&str> = field(&limits, "Max open files").split_whitespace().collect();
     assert_eq!(files[0], "200");
-    assert_eq!(files[1], hard.to_string(), "the hard limit is the node's");
+    assert_eq!(files[1], hard.to_string(), "the hard limit is that of the node");
 }
 
-fn a_rank_has_the_shells_signals_and_umask() {
+fn a_rank_has_the_signals_and_umask_of_the_shell() {
     let mut shell = ShellState::recorded();
     shell.umask = 0o027;
     shell.blocked = 1 << (12 - 1); // USR2
@@ -225,14 +224,14 @@ fn a_rank_has_the_shells_signals_and_umask() {
     assert_eq!(field(&status, "SigPnd:"), "0000000000000000");
     assert_eq!(field(&status, "Umask:"), "0027");
     let now = nix::sys::signal::SigSet::thread_get_mask().unwrap();
-    assert_eq!(mask, now, "ours came back");
+    assert_eq!(mask, now, "the spawner restored its own mask");
 }
 
-fn sigpipe_is_default_again() {
+fn sigpipe_is_reset_to_its_default() {
     let pipe = 1u64 << (13 - 1);
     let ours = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = |status: &str| u64::from_str_radix(field(status, "SigIgn:"), 16).unwrap();
-    assert_ne!(ignored(&ours) & pipe, 0, "Rust's runtime ignores it");
+    assert_ne!(ignored(&ours) & pipe, 0, "Rust's runtime ignores SIGPIPE");
     let mut spawner = spawner(ShellState::recorded());
     let status = output_of(&mut spawner, &image(&["cat", "/proc/self/status"]), &[]);
     assert_eq!(ignored(&status) & pipe, 0);
@@ -259,7 +258,7 @@ fn programs_are_found_from_the_working_directory() {
     assert_eq!(image.path(), Path::new("./own"));
     let text = output_of(&mut spawner, &image, &[]);
     assert_eq!(text, format!("./own a\n{}\n", here.display()));
-    // PATH of the rank's environment, with a directory in the way and a relative entry.
+    // The PATH of the rank's environment, with a directory named like the program and a relative entry.
     let path = (b"PATH".to_vec(), format!("{}/bin::more", here.display()).into_bytes());
     let argv = [b"tool".to_vec(), b"b".to_vec()];
     let wdir = here.as_os_str().as_bytes();
@@ -281,7 +280,7 @@ fn a_ranks_own_variables_replace_the_images() {
     );
 }
 
-fn images_say_what_is_wrong() {
+fn unusable_commands_have_clear_errors() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path();
     script(here, "plain", b"#!/bin/sh\n", 0o644);
@@ -331,7 +330,7 @@ fn images_say_what_is_wrong() {
     assert_eq!(env.unwrap_err(), ImageError::Nul { what: "environment" });
 }
 
-fn exec_errors_come_back() {
+fn exec_errors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().to_owned();
     script(&here, "lost", b"#!/no/such/interpreter\n", 0o755);
@@ -341,10 +340,10 @@ fn exec_errors_come_back() {
     let mut spawner = spawner(ShellState::recorded());
     let mut failure = |image: &Image| {
         let error = match start(&mut spawner, image, &[]) {
-            Ok(_) => panic!("it should not run"),
+            Ok(_) => panic!("the command must not run"),
             Err(error) => error,
         };
-        assert!(!sys::has_children(), "nothing is left of it");
+        assert!(!sys::has_children(), "no process is left");
         error
     };
     let lost = failure(&image_in(&here, &["./lost"], &[]).unwrap());
@@ -364,11 +363,11 @@ fn exec_errors_come_back() {
     fs::remove_dir(here.join("away")).unwrap();
     let away = failure(&away);
     assert_eq!((away.step, away.errno), (SpawnStep::Directory, 2));
-    // And then all is well again.
+    // The spawner still works.
     assert_eq!(output_of(&mut spawner, &image(&["echo", "fine"]), &[]), "fine\n");
 }
 
-fn a_script_without_a_first_line_runs() {
+fn a_script_without_an_interpreter_line_runs() {
     let folder = tempfile::tempdir().unwrap();
     script(folder.path(), "bare", b"echo $0 $1 \"$2\" $VALUE\n", 0o755);
     let mut spawner = spawner(ShellState::recorded());
@@ -376,24 +375,24 @@ fn a_script_without_a_first_line_runs() {
     assert_eq!(output_of(&mut spawner, &image, &[]), "./bare a b c d\n");
 }
 
-fn siblings_hold_no_pipes_open() {
+fn ranks_do_not_inherit_the_pipes_of_other_ranks() {
     let mut spawner = spawner(ShellState::recorded());
     let cat = image(&["cat"]);
     let mut ranks: Vec<Running> = (0..200).map(|_| start(&mut spawner, &cat, &[]).unwrap()).collect();
-    // One after the other, from the middle: each ends by the end of its own input, and its
-    // output and socket end with it, while its siblings live.
+    // Each rank ends when its own input ends. Its output and its socket then reach end of file, although the other ranks
+    // still run. The order begins in the middle.
     while !ranks.is_empty() {
         let mut rank = ranks.swap_remove(ranks.len() / 2);
-        rank.stdin.write_all(b"so it is\n").unwrap();
+        rank.stdin.write_all(b"a line\n").unwrap();
         drop(rank.stdin);
-        assert_eq!(read_all(rank.stdout), "so it is\n");
+        assert_eq!(read_all(rank.stdout), "a line\n");
         assert_eq!(read_all(rank.pmi), "");
         assert_eq!(reaped(&rank.child), Ended::Exited(0));
     }
     assert!(!sys::has_children());
 }
 
-fn ends_are_told_apart() {
+fn exits_and_signals_are_distinguished() {
     let mut spawner = spawner(ShellState::recorded());
     let mut end = |text: &str| {
         let running = start(&mut spawner, &image(&["sh", "-c", text]), &[]).unwrap();
@@ -406,20 +405,20 @@ fn ends_are_told_apart() {
     assert_eq!(sys::reap(), None);
 }
 
-fn a_group_is_signalled_as_a_whole() {
+fn a_signal_reaches_the_whole_process_group() {
     let mut spawner = spawner(ShellState::recorded());
     let shell = image(&["sh", "-c", "sleep 60 & echo $!; wait"]);
     let running = start(&mut spawner, &shell, &[]).unwrap();
     let mut stdout = File::from(running.stdout);
     let mut text = String::new();
-    until("the shell's word", || {
+    until("the shell's output", || {
         let _ = stdout.read_to_string(&mut text);
         text.ends_with('\n')
     });
     let below: u32 = text.trim().parse().unwrap();
     let group = running.child.group();
     group.signal(15).unwrap();
-    // The pipe ends when both have gone.
+    // The pipe reaches end of file when both processes have ended.
     read_all(OwnedFd::from(stdout));
     let mut ended = Vec::new();
     until("both to be reaped", || {
@@ -432,14 +431,14 @@ fn a_group_is_signalled_as_a_whole() {
     assert!(group.signal(15).is_err());
 }
 
-fn daemons_are_found_and_killed() {
+fn daemons_of_ranks_are_killed() {
     let mut spawner = spawner(ShellState::recorded());
     let mut daemons = Vec::new();
     for _ in 0..5 {
         let running = start(&mut spawner, &myself("daemon"), &[]).unwrap();
         let text = read_all(running.stdout);
         daemons.push(field(&text, "daemon ").parse::<u32>().unwrap());
-        // It has left the rank's group: only its being an orphan of ours helps.
+        // The daemon has left the rank's process group. It can be found only because it became a child of this process.
     }
     start(&mut spawner, &myself("sleeper"), &[]).unwrap();
     assert!(daemons.iter().all(|&pid| is_running(pid)));
@@ -448,7 +447,7 @@ fn daemons_are_found_and_killed() {
     assert_eq!(sys::kill_children(9), 0);
 }
 
-fn who_is_to_be_spared_is_spared() {
+fn spared_children_are_not_killed() {
     let mut spawner = spawner(ShellState::recorded());
     let [kept, other] = [(); 2].map(|()| start(&mut spawner, &myself("sleeper"), &[]).unwrap());
     let spared = BTreeSet::from([kept.child.pid()]);

@@ -1,8 +1,8 @@
-//! [`Mapping`]: which rank lives on which node, as PMI's blocks.
+//! [`Mapping`]: the node of each rank, as PMI's blocks.
 //!
-//! A block says: `count` nodes from `start`, `ppn` consecutive ranks on each. Ranks are dealt
-//! through the blocks in order. Ours always cover every rank exactly: when ranks are left over,
-//! legacy clients wrap around by rules of their own (to the first block that starts at node 0).
+//! A block stands for `ppn` consecutive ranks on each of `count` nodes from `start`. Ranks are assigned to the blocks in
+//! order. Our mappings cover every rank exactly: if ranks are left over, legacy clients wrap around by rules of their own
+//! (to the first block that starts at node 0).
 
 use std::fmt::Write;
 
@@ -15,18 +15,18 @@ use crate::limits::{MAPPING_BLOCKS_MAX, MAPPING_BYTES_MAX};
 /// `ppn` consecutive ranks on each of `count` nodes from `start`.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Block {
-    /// The first node.
+    /// The number of the first node.
     pub start: u32,
-    /// How many nodes, at least 1.
+    /// The number of nodes, at least 1.
     pub count: u32,
-    /// Ranks on each, at least 1.
+    /// The number of ranks on each node, at least 1.
     pub ppn: u32,
 }
 
-/// Where each rank of a namespace lives.
+/// The node of each rank of a namespace.
 ///
-/// Two ranks on one node share its kernel, `/dev/shm` and process ids; MPI libraries build shared
-/// memory on it, so that a mapping that is not true breaks jobs.
+/// Two ranks on one node share its kernel, `/dev/shm` and process ids. MPI libraries rely on this for shared memory, so a
+/// wrong mapping breaks jobs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Block>", into = "Vec<Block>")]
 pub struct Mapping {
@@ -36,29 +36,28 @@ pub struct Mapping {
     node_count: u32,
 }
 
-/// Blocks from a peer are not a mapping.
+/// Why blocks from a peer are not a mapping.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum MappingError {
-    /// More blocks than [`MAPPING_BLOCKS_MAX`].
+    /// There are more blocks than [`MAPPING_BLOCKS_MAX`].
     #[error("mapping has more than {MAPPING_BLOCKS_MAX} blocks")]
     TooMany,
     /// A block has no node or no rank.
     #[error("block {0} of the mapping is empty")]
     EmptyBlock(usize),
-    /// Node numbers or ranks go beyond 32 bits.
-    #[error("block {0} of the mapping goes beyond 32 bits")]
+    /// A node number or a rank exceeds 32 bits.
+    #[error("block {0} of the mapping exceeds 32 bits")]
     Overflow(usize),
 }
 
 impl Mapping {
-    /// From the node of rank 0, of rank 1, ...: run-length compressed, numbers kept as given.
+    /// Builds a mapping from the node of rank 0, of rank 1 and so on. Node numbers are kept as given.
     ///
-    /// The caller numbers nodes densely from 0 in order of first appearance; old clients were only
-    /// seen to work with that.
+    /// The caller numbers nodes densely from 0 in order of first appearance: old clients were only seen to work with that.
     ///
     /// # Panics
     ///
-    /// With 2^32 ranks or more, which no plan has.
+    /// If there are 2^32 ranks or more, which no plan has.
     pub fn from_nodes(nodes: impl IntoIterator<Item = u32>) -> Self {
         let mut blocks: Vec<Block> = Vec::new();
         let mut run: Option<Block> = None;
@@ -78,7 +77,7 @@ impl Mapping {
         Self::indexed(blocks).expect("a plan has fewer than 2^32 ranks")
     }
 
-    /// All of `size` ranks on node 0; empty when there are none.
+    /// The mapping of `size` ranks on node 0.
     pub fn single_node(size: u32) -> Self {
         if size == 0 {
             return Self::default();
@@ -87,24 +86,24 @@ impl Mapping {
         Self { blocks, firsts: vec![0, size], node_count: 1 }
     }
 
-    /// The blocks in order of their ranks.
+    /// Returns the blocks in order of their ranks.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// How many ranks are mapped.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.firsts.last().copied().unwrap_or(0)
     }
 
-    /// The node on which a rank lives; `None` for a rank beyond the size. O(log blocks).
+    /// Returns the node of a rank, or `None` for a rank beyond the size. O(log blocks).
     pub fn node_of(&self, rank: Rank) -> Option<u32> {
         let (at, offset) = self.locate(rank)?;
         let block = self.blocks[at];
         Some(block.start + offset / block.ppn)
     }
 
-    /// How many lower ranks live on the same node; `None` for a rank beyond the size. O(blocks).
+    /// Returns the number of lower ranks on the same node, or `None` for a rank beyond the size. O(blocks).
     pub fn local_rank(&self, rank: Rank) -> Option<u32> {
         let (at, offset) = self.locate(rank)?;
         let block = self.blocks[at];
@@ -113,21 +112,21 @@ impl Mapping {
         Some(before + offset % block.ppn)
     }
 
-    /// How many ranks live on a node; 0 for a node without any. O(blocks).
+    /// Returns the number of ranks on a node. O(blocks).
     pub fn local_size(&self, node: u32) -> u32 {
         self.blocks.iter().map(|block| block.ranks_on(node)).sum()
     }
 
-    /// How many different nodes have ranks.
+    /// Returns the number of nodes that have ranks.
     pub fn node_count(&self) -> u32 {
         self.node_count
     }
 
-    /// `PMI_process_mapping`: `(vector,(0,1,8))`, without blanks, in the old syntax only (what
-    /// MPICH >= 4.1 understands beyond it kills older clients).
+    /// Returns the value of `PMI_process_mapping`, such as `(vector,(0,1,8))`: without blanks and in the old syntax only,
+    /// since the extensions that MPICH >= 4.1 understands kill older clients.
     ///
-    /// `None` for an empty mapping, and when it is longer than legacy clients read (865 bytes): a
-    /// mapping is never shortened to something untrue. Clients then compare host names.
+    /// Returns `None` for an empty mapping and for one that is longer than legacy clients read (865 bytes), rather than a
+    /// wrong one. Clients then compare host names.
     pub fn wire_value(&self) -> Option<String> {
         if self.blocks.is_empty() {
             return None;
@@ -143,7 +142,7 @@ impl Mapping {
         Some(text)
     }
 
-    /// `blocks`, each of at least one node and rank, with what look-ups need beside them.
+    /// Indexes `blocks`, each of at least one node and rank, for look-ups.
     fn indexed(blocks: Vec<Block>) -> Result<Self, MappingError> {
         let mut firsts = Vec::with_capacity(blocks.len() + 1);
         let mut intervals = Vec::with_capacity(blocks.len());
@@ -154,7 +153,7 @@ impl Mapping {
             let sum = ranks.and_then(|ranks| size.checked_add(ranks));
             size = sum.ok_or(MappingError::Overflow(at))?;
             firsts.push(size);
-            // The last node's number must fit, the one behind it need not.
+            // The last node's number must fit 32 bits, the one after it need not.
             block.start.checked_add(block.count - 1).ok_or(MappingError::Overflow(at))?;
             let start = u64::from(block.start);
             intervals.push((start, start + u64::from(block.count)));
@@ -170,7 +169,7 @@ impl Mapping {
         Ok(Self { blocks, firsts, node_count })
     }
 
-    /// The block of a rank, and the rank's place in it.
+    /// Returns the index of a rank's block and the rank's offset in it.
     fn locate(&self, rank: Rank) -> Option<(usize, u32)> {
         if rank.0 >= self.size() {
             return None;
@@ -181,14 +180,14 @@ impl Mapping {
 }
 
 impl Block {
-    /// How many of this block's ranks live on `node`.
+    /// Returns the number of this block's ranks on `node`.
     fn ranks_on(self, node: u32) -> u32 {
-        let held = node >= self.start && node - self.start < self.count;
-        if held { self.ppn } else { 0 }
+        let has_node = node >= self.start && node - self.start < self.count;
+        if has_node { self.ppn } else { 0 }
     }
 }
 
-/// Appends a run of ranks on one node, or lengthens the last block by it.
+/// Appends a run of ranks on one node, or extends the last block by it.
 fn push_run(blocks: &mut Vec<Block>, run: Block) {
     match blocks.last_mut() {
         Some(last) if last.ppn == run.ppn && last.start.checked_add(last.count) == Some(run.start) => {
@@ -199,7 +198,7 @@ fn push_run(blocks: &mut Vec<Block>, run: Block) {
 }
 
 impl Default for Mapping {
-    /// Of nobody.
+    /// The mapping of no ranks.
     fn default() -> Self {
         Self { blocks: Vec::new(), firsts: vec![0], node_count: 0 }
     }
@@ -236,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_compress() {
+    fn layouts_are_compressed() {
         check(&[0; 8], "(vector,(0,1,8))");
         check(&[0, 0, 1, 1], "(vector,(0,2,2))");
         check(&[0, 1, 2, 3], "(vector,(0,4,1))");
@@ -259,13 +258,13 @@ mod tests {
     }
 
     #[test]
-    fn a_value_too_long_for_legacy_clients_is_none() {
+    fn a_value_too_long_for_legacy_clients_is_left_out() {
         let exact = Mapping::from_nodes(exactly(MAPPING_BYTES_MAX));
         assert_eq!(exact.wire_value().map(|value| value.len()), Some(MAPPING_BYTES_MAX));
         assert_eq!(Mapping::from_nodes(exactly(MAPPING_BYTES_MAX + 1)).wire_value(), None);
     }
 
-    /// Nodes of a mapping whose wire value has `bytes` bytes: 8, and 8 or 9 per block.
+    /// Returns the nodes of a mapping whose wire value has `bytes` bytes: 8, and 8 or 9 per block.
     fn exactly(bytes: usize) -> Vec<u32> {
         let (blocks, long) = ((bytes - 8) / 8, (bytes - 8) % 8);
         let mut nodes = Vec::new();
@@ -285,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_ranks_cost_a_few_bytes() {
+    fn a_million_ranks_take_a_few_bytes() {
         let mapping = Mapping::from_nodes((0..1_000_000).map(|rank| rank / 125));
         assert_eq!(mapping.blocks(), [Block { start: 0, count: 8000, ppn: 125 }]);
         assert_eq!(mapping.node_of(Rank(999_999)), Some(7999));
@@ -301,9 +300,9 @@ mod tests {
         for (blocks, words) in [
             (vec![(0, 0, 1)], "block 0 of the mapping is empty"),
             (vec![(0, 1, 1), (0, 1, 0)], "block 1 of the mapping is empty"),
-            (vec![(0, many, 2)], "block 0 of the mapping goes beyond 32 bits"),
-            (vec![(0, 1, many), (0, 1, 1)], "block 1 of the mapping goes beyond 32 bits"),
-            (vec![(many, 2, 1)], "block 0 of the mapping goes beyond 32 bits"),
+            (vec![(0, many, 2)], "block 0 of the mapping exceeds 32 bits"),
+            (vec![(0, 1, many), (0, 1, 1)], "block 1 of the mapping exceeds 32 bits"),
+            (vec![(many, 2, 1)], "block 0 of the mapping exceeds 32 bits"),
         ] {
             let error = decode(&blocks).unwrap_err().to_string();
             assert!(error.contains(words), "{blocks:?}: {error}");
@@ -323,7 +322,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn says_what_it_was_made_of(nodes in vec(0_u32..5, 0..40)) {
+            fn look_ups_agree_with_the_nodes_it_was_built_from(nodes in vec(0_u32..5, 0..40)) {
                 let mapping = Mapping::from_nodes(nodes.iter().copied());
                 prop_assert_eq!(mapping.size() as usize, nodes.len());
                 for (rank, &node) in nodes.iter().enumerate() {
@@ -340,9 +339,9 @@ mod tests {
                 prop_assert_eq!(mapping.node_count() as usize, distinct);
                 let bytes = rmp_serde::to_vec(&mapping).unwrap();
                 prop_assert_eq!(&rmp_serde::from_slice::<Mapping>(&bytes).unwrap(), &mapping);
-                // As a legacy client reads it, with every rank covered before it would wrap around.
+                // A legacy client that reads it covers every rank before it would wrap around.
                 if let Some(value) = mapping.wire_value() {
-                    prop_assert_eq!(dealt(&value), nodes);
+                    prop_assert_eq!(assigned(&value), nodes);
                 }
             }
 
@@ -358,8 +357,8 @@ mod tests {
             }
         }
 
-        /// The node of each rank, by the grammar of the reference.
-        fn dealt(value: &str) -> Vec<u32> {
+        /// Returns the node of each rank, by the grammar of the PMI reference.
+        fn assigned(value: &str) -> Vec<u32> {
             let blocks = value.strip_prefix("(vector,(").unwrap().strip_suffix("))").unwrap();
             let mut nodes = Vec::new();
             for block in blocks.split("),(") {

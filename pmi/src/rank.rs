@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The number of one process in its namespace, from 0 to the namespace's size minus one.
 ///
-/// Shown as the bare number (`3`).
+/// Displays as the bare number (`3`).
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_shown_as_a_number_and_obeys_padding() {
+    fn a_rank_displays_as_a_number_with_padding() {
         assert_eq!(Rank(3).to_string(), "3");
         assert_eq!(format!("{:>4}", Rank(12)), "  12");
     }

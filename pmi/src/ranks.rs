@@ -1,7 +1,7 @@
 //! [`Ranks`]: a set of ranks as intervals.
 //!
-//! A fence of a million ranks travels as one interval, not as a million numbers, and never as a
-//! bare count: a count cannot tell a rank that arrived twice from two that did.
+//! A million ranks that arrive at a fence are sent as one interval. They are never sent as a count, which cannot tell one
+//! rank that arrived twice from two ranks.
 
 use std::fmt;
 use std::ops::Range;
@@ -15,19 +15,19 @@ use crate::limits::RANKS_INTERVALS_MAX;
 
 /// A set of ranks: sorted, disjoint, non-adjacent, non-empty half-open intervals.
 ///
-/// Shown, also by `Debug`, as `0-3,7`; the empty set as nothing. `Rank(u32::MAX)` is no rank of any
-/// namespace (a size is a `u32` too) and cannot be a state.
+/// Displays as `0-3,7`, also with `Debug`; the empty set displays as an empty string. `Rank(u32::MAX)` cannot be a member:
+/// a namespace's size is a `u32`, so it has no such rank.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>")]
 pub struct Ranks(Vec<(u32, u32)>);
 
-/// Text or bytes are not a set of ranks.
+/// Why text or bytes are not a set of ranks.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum RanksError {
-    /// An interval from a peer is empty, out of order, or touches the one before it.
+    /// An interval from a peer is empty, out of order, or adjacent to the one before it.
     #[error("interval {0}..{1} of a set of ranks is empty or out of order")]
     Disorder(u32, u32),
-    /// More intervals than [`RANKS_INTERVALS_MAX`].
+    /// There are more intervals than [`RANKS_INTERVALS_MAX`].
     #[error("set of ranks has more than {RANKS_INTERVALS_MAX} intervals")]
     TooMany,
     /// A part of the text is neither a rank nor `first-last`.
@@ -41,14 +41,14 @@ impl Ranks {
         Self::default()
     }
 
-    /// All ranks of `range`; the empty set when it is empty.
+    /// The set of all ranks of `range`.
     pub fn range(range: Range<u32>) -> Self {
         if range.is_empty() { Self::new() } else { Self(vec![(range.start, range.end)]) }
     }
 
-    /// Adds a rank; whether it is new. `Rank(u32::MAX)` is never added.
+    /// Adds a rank and returns whether it is new. Never adds `Rank(u32::MAX)`.
     ///
-    /// O(1) beside or behind the last interval, else a binary search and a shift.
+    /// O(1) at or after the end of the last interval, else a binary search and a shift.
     pub fn insert(&mut self, rank: Rank) -> bool {
         let Some(end) = rank.0.checked_add(1) else { return false };
         let start = rank.0;
@@ -67,8 +67,8 @@ impl Ranks {
             }
             Some(_) => {}
         }
-        // The first interval that ends at or behind the rank: it holds it, or is its neighbour, or
-        // lies behind. It exists, the last one does.
+        // The first interval that ends at or after the rank: it contains the rank, is adjacent to it, or lies after it. It
+        // exists, since the last interval ends after the rank.
         let at = self.0.partition_point(|interval| interval.1 < start);
         let (first, last) = self.0[at];
         if first <= start && start < last {
@@ -90,7 +90,7 @@ impl Ranks {
         true
     }
 
-    /// Removes a rank; whether it was there.
+    /// Removes a rank and returns whether it was a member.
     pub fn remove(&mut self, rank: Rank) -> bool {
         let rank = rank.0;
         let at = self.0.partition_point(|interval| interval.1 <= rank);
@@ -112,7 +112,7 @@ impl Ranks {
         true
     }
 
-    /// Whether the rank is a state. O(log intervals).
+    /// Whether the rank is a member. O(log intervals).
     pub fn contains(&self, rank: Rank) -> bool {
         let at = self.0.partition_point(|interval| interval.1 <= rank.0);
         self.0.get(at).is_some_and(|interval| interval.0 <= rank.0)
@@ -178,7 +178,7 @@ impl Ranks {
         self.0 = left;
     }
 
-    /// Whether no rank is a state of both.
+    /// Whether no rank is a member of both.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         let (mut left, mut right) = (self.0.as_slice(), other.0.as_slice());
         while let ([l, left_rest @ ..], [r, right_rest @ ..]) = (left, right) {
@@ -193,41 +193,41 @@ impl Ranks {
         true
     }
 
-    /// Whether every state of `other` is a state.
+    /// Whether every state of `other` is a member.
     pub fn contains_all(&self, other: &Self) -> bool {
-        let mut holders = self.0.iter().peekable();
+        let mut candidates = self.0.iter().peekable();
         other.0.iter().all(|&(start, end)| {
-            while holders.next_if(|holder| holder.1 < end).is_some() {}
-            holders.peek().is_some_and(|holder| holder.0 <= start)
+            while candidates.next_if(|candidate| candidate.1 < end).is_some() {}
+            candidates.peek().is_some_and(|candidate| candidate.0 <= start)
         })
     }
 
-    /// How many ranks are members.
+    /// Returns the number of members.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|&(start, end)| u64::from(end - start)).sum()
     }
 
-    /// Whether no rank is a state.
+    /// Whether no rank is a member.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The members in ascending order.
+    /// Returns the members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Rank> {
         self.0.iter().flat_map(|&(start, end)| (start..end).map(Rank))
     }
 
-    /// The half-open intervals in ascending order.
+    /// Returns the half-open intervals in ascending order.
     pub fn intervals(&self) -> &[(u32, u32)] {
         &self.0
     }
 
-    /// The lowest state.
+    /// Returns the lowest member.
     pub fn first(&self) -> Option<Rank> {
         self.0.first().map(|interval| Rank(interval.0))
     }
 
-    /// The highest state.
+    /// Returns the highest member.
     pub fn last(&self) -> Option<Rank> {
         self.0.last().map(|interval| Rank(interval.1 - 1))
     }
@@ -242,7 +242,7 @@ impl TryFrom<Vec<(u32, u32)>> for Ranks {
         }
         let mut free_from = None;
         for &(start, end) in &intervals {
-            // Adjacent intervals are refused too: equal sets have equal intervals.
+            // Refuse adjacent intervals too, so that equal sets have equal intervals.
             if start >= end || free_from.is_some_and(|free| start <= free) {
                 return Err(RanksError::Disorder(start, end));
             }
@@ -292,7 +292,7 @@ impl fmt::Debug for Ranks {
 impl FromStr for Ranks {
     type Err = RanksError;
 
-    /// Parts in any order, also overlapping; no blanks.
+    /// Parses parts in any order, which may overlap, without blanks.
     fn from_str(text: &str) -> Result<Self, RanksError> {
         let mut intervals = Vec::new();
         if text.is_empty() {
@@ -316,10 +316,10 @@ impl FromStr for Ranks {
     }
 }
 
-/// One part of a set's text as a half-open interval.
+/// Parses one part of a set's text as a half-open interval.
 fn interval(part: &str) -> Option<(u32, u32)> {
     let (first, last) = part.split_once('-').unwrap_or((part, part));
-    // `u32::from_str` would also take a sign.
+    // `u32::from_str` would also accept a sign.
     let number = |digits: &str| {
         let plain = digits.bytes().all(|digit| digit.is_ascii_digit());
         plain.then(|| digits.parse::<u32>().ok()).flatten()
@@ -337,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn inserting_joins_neighbours() {
+    fn inserting_joins_adjacent_intervals() {
         let mut set = Ranks::new();
         for (rank, shown) in [(5, "5"), (7, "5,7"), (3, "3,5,7"), (6, "3,5-7"), (4, "3-7"), (0, "0,3-7"), (8, "0,3-8")]
         {
             assert!(set.insert(Rank(rank)), "{rank} is new");
-            assert!(!set.insert(Rank(rank)), "{rank} is there");
+            assert!(!set.insert(Rank(rank)), "{rank} is a member");
             assert_eq!(set.to_string(), shown);
         }
         assert!(set.insert(Rank(2)));
@@ -350,17 +350,17 @@ mod tests {
     }
 
     #[test]
-    fn removing_splits() {
+    fn removing_splits_intervals() {
         let mut set = ranks("0-5");
         for (rank, shown) in [(0, "1-5"), (5, "1-4"), (3, "1-2,4"), (4, "1-2"), (1, "2"), (2, "")] {
-            assert!(set.remove(Rank(rank)), "{rank} was there");
-            assert!(!set.remove(Rank(rank)), "{rank} is gone");
+            assert!(set.remove(Rank(rank)), "{rank} was a member");
+            assert!(!set.remove(Rank(rank)), "{rank} was removed");
             assert_eq!(set.to_string(), shown);
         }
     }
 
     #[test]
-    fn the_highest_number_is_no_rank() {
+    fn the_highest_number_cannot_be_a_member() {
         let mut set = Ranks::new();
         assert!(!set.insert(Rank(u32::MAX)));
         assert!(set.insert(Rank(u32::MAX - 1)));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn disorder_from_a_peer_is_refused() {
+    fn unordered_intervals_from_a_peer_are_refused() {
         for intervals in [vec![(1, 1)], vec![(2, 1)], vec![(0, 2), (2, 3)], vec![(0, 3), (2, 4)], vec![(5, 6), (0, 1)]]
         {
             let bytes = rmp_serde::to_vec(&intervals).unwrap();
@@ -422,7 +422,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn behaves_as_a_set((a, ranks_a) in sets(), (b, ranks_b) in sets(), rank in 0_u32..40) {
+            fn behaves_like_a_btree_set((a, ranks_a) in sets(), (b, ranks_b) in sets(), rank in 0_u32..40) {
                 prop_assert_eq!(&members(&ranks_a), &a);
                 prop_assert_eq!(ranks_a.len(), a.len() as u64);
                 prop_assert_eq!(ranks_a.first(), a.first().copied().map(Rank));
@@ -440,7 +440,7 @@ mod tests {
                 prop_assert_eq!(less.remove(Rank(rank)), fewer.remove(&rank));
                 prop_assert_eq!(members(&less), fewer);
                 for set in [ranks_a, union, rest, less] {
-                    // Normal: what a peer would be refused for never comes about here.
+                    // Our own sets are always normal, so a peer would accept them.
                     prop_assert_eq!(&Ranks::try_from(set.intervals().to_vec()), &Ok(set.clone()));
                     prop_assert_eq!(&set.to_string().parse::<Ranks>(), &Ok(set.clone()));
                     let bytes = rmp_serde::to_vec(&set).unwrap();

@@ -1,8 +1,8 @@
-//! What a rank asks of its agent, whatever interface it speaks, and what it is answered.
+//! [`Request`] and [`Answer`]: the requests of a rank to its agent, the same for both protocol versions.
 //!
-//! A protocol engine ([`crate::v1`], [`crate::v2`]) answers on its own what it can answer from its
-//! facts and the node's board. What is left becomes a [`Request`]; those for which
-//! [`Request::wants_answer`] holds are owed exactly one [`Answer`] of the same kind.
+//! A [`Conversation`](crate::Conversation) replies on its own where the job's attributes and the node's board suffice.
+//! Everything else becomes a [`Request`]. The host gives exactly one [`Answer`] of the same kind to each request for which
+//! [`Request::wants_answer`] holds.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,65 +16,65 @@ use crate::limits::{
 /// One command of a spawn: `nprocs` ranks of one program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnCommand {
-    /// The program as the parent wrote it; never empty in an order that passed [`SpawnRequest::check`].
+    /// The program as the parent wrote it; not empty in a spawn that passed [`SpawnRequest::check`].
     #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
-    /// Its arguments without the program's name; an argument may be empty.
+    /// The arguments without the program's name; an argument may be empty.
     #[serde(with = "crate::wire::byte_strings")]
     pub args: Vec<Vec<u8>>,
-    /// How many ranks, at least 1.
+    /// The number of ranks, at least 1.
     pub nprocs: u32,
-    /// MPI_Info pairs (`wdir`, `host`, ...) in the parent's order; unknown keys are to be ignored.
+    /// The MPI_Info pairs (`wdir`, `host`, ...) in the parent's order; unknown keys are to be ignored.
     #[serde(with = "crate::wire::byte_pairs")]
     pub info: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// One `MPI_Comm_spawn` or `MPI_Comm_spawn_multiple`: commands in order of their application number.
+/// A call of `MPI_Comm_spawn` or `MPI_Comm_spawn_multiple`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnRequest {
-    /// At least one command.
+    /// The commands in the order of their application numbers, at least one.
     pub commands: Vec<SpawnCommand>,
-    /// Entries that the children find on their board before their first fence; keys are distinct.
+    /// The entries that the children find on their board before their first fence; keys are distinct.
     #[serde(with = "crate::wire::byte_pairs")]
     pub preputs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Why a [`SpawnRequest`] is refused before anybody is asked to start anything.
+/// Why a [`SpawnRequest`] is refused.
 ///
-/// The text holds no blank: it is also what PMI-1 sends as `msg=`.
+/// The text contains no blank: PMI-1 sends it as `msg=`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum SpawnRequestError {
-    /// No command at all, or more than [`SPAWN_COMMANDS_MAX`].
+    /// There is no command, or more than [`SPAWN_COMMANDS_MAX`].
     #[error("number_of_commands_not_in_1..{SPAWN_COMMANDS_MAX}")]
     Commands,
-    /// A command without a program.
+    /// A command has no program.
     #[error("program_missing")]
     Program,
-    /// A command for no rank, or commands for more than [`SPAWN_RANKS_MAX`] ranks together.
+    /// A command has no rank, or the commands have more than [`SPAWN_RANKS_MAX`] ranks together.
     #[error("number_of_processes_not_in_1..{SPAWN_RANKS_MAX}")]
     Ranks,
-    /// More than [`SPAWN_ARGS_MAX`] arguments for one command.
+    /// A command has more than [`SPAWN_ARGS_MAX`] arguments.
     #[error("more_than_{SPAWN_ARGS_MAX}_arguments")]
     Args,
-    /// More than [`SPAWN_INFO_MAX`] info pairs for one command.
+    /// A command has more than [`SPAWN_INFO_MAX`] info pairs.
     #[error("more_than_{SPAWN_INFO_MAX}_infos")]
     Info,
-    /// More than [`SPAWN_PREPUTS_MAX`] preputs.
+    /// There are more than [`SPAWN_PREPUTS_MAX`] preputs.
     #[error("more_than_{SPAWN_PREPUTS_MAX}_preputs")]
     Preputs,
-    /// A preput that could not be put: its key or value is empty, too long or reserved.
+    /// A preput has an empty, too long or reserved key, or a too long value.
     #[error("preput_{0}")]
     Preput(crate::board::PutRefusal),
-    /// More than [`SPAWN_BYTES_MAX`] bytes in all.
+    /// The spawn has more than [`SPAWN_BYTES_MAX`] bytes.
     #[error("order_longer_than_{SPAWN_BYTES_MAX}_bytes")]
     Bytes,
 }
 
 impl SpawnRequest {
-    /// Checks the order against the bounds of [`crate::limits`].
+    /// Checks the spawn against the bounds of [`crate::limits`].
     ///
-    /// Every engine calls this before it hands an order on; an agent that receives one from a peer
-    /// should too.
+    /// Both protocol versions check a spawn before it becomes a [`Request`]. An agent that receives one from a peer should
+    /// check it too.
     pub fn check(&self) -> Result<(), SpawnRequestError> {
         if self.commands.is_empty() || self.commands.len() > SPAWN_COMMANDS_MAX {
             return Err(SpawnRequestError::Commands);
@@ -110,7 +110,7 @@ impl SpawnRequest {
         Ok(())
     }
 
-    /// How many ranks the order asks for, all commands together.
+    /// Returns the number of ranks of all commands together.
     pub fn ranks(&self) -> u64 {
         self.commands.iter().map(|command| u64::from(command.nprocs)).sum()
     }
@@ -132,62 +132,61 @@ fn pairs_len(pairs: &[(Vec<u8>, Vec<u8>)]) -> usize {
     pairs.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-/// What a rank asks of its agent.
+/// A request of a rank to its agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// The rank has initialised PMI, for the first time or again after it had finalised. No answer.
+    /// The rank has initialised PMI, for the first time or again after finalising. No answer.
     Joined,
-    /// The rank has arrived at the namespace's fence and brings what it put since the last one.
-    /// Answered by [`Answer::Released`], once all entries of the epoch can be looked up.
+    /// The rank has arrived at the namespace's fence. Answered by [`Answer::Released`] once all entries of the epoch can be
+    /// looked up.
     Fence {
-        /// The rank's puts since its last fence that no [`Request::Put`] has handed on, in its own
-        /// order; may be empty.
+        /// The rank's puts since its last fence that no [`Request::Put`] has handed on, in the rank's order; may be empty.
         puts: Puts,
-        /// The rank waits in the segment: it is released there, and wants no answer.
+        /// Whether the rank waits in the segment: it is then released there and wants no answer.
         in_segment: bool,
     },
-    /// One put of the rank, made before its next fence. Only where puts are handed on
-    /// [at once](crate::JobAttributes::puts_at_once): then the fence does not bring it again. No answer.
+    /// The rank has made a put. Only where puts are handed on [at once](crate::JobAttributes::puts_at_once); the next
+    /// fence then does not repeat it. No answer.
     Put {
-        /// The put, and no other.
+        /// Exactly one put.
         puts: Puts,
     },
-    /// Asks for the value of a key that this node's part of the board does not tell. Answered by
-    /// [`Answer::Got`], without waiting for anybody to put it.
+    /// Requests the value of a key that this node's part of the board does not know. Answered by [`Answer::Got`], without
+    /// waiting for a put.
     Get {
-        /// The key: one that could be put on the board.
+        /// The key, which passes [`check_put`](crate::board::check_put).
         key: Bytes,
     },
-    /// `PMIX_Ring`: a meeting of all ranks, like a fence, at which each learns who is beside it.
-    /// Publishes nothing. Answered by [`Answer::Ring`].
+    /// `PMIX_Ring`: all ranks wait for each other, as in a fence, and exchange values with their neighbours. Publishes
+    /// nothing. Answered by [`Answer::Ring`].
     Ring {
-        /// What its left neighbour is to learn of it; at most
-        /// [`ATTRIBUTE_BYTES_MAX`](crate::limits::ATTRIBUTE_BYTES_MAX) bytes.
+        /// The value for the left neighbour, of at most [`ATTRIBUTE_BYTES_MAX`](crate::limits::ATTRIBUTE_BYTES_MAX)
+        /// bytes.
         #[serde(with = "serde_bytes")]
         to_left: Vec<u8>,
-        /// What its right neighbour is to learn of it.
+        /// The value for the right neighbour.
         #[serde(with = "serde_bytes")]
         to_right: Vec<u8>,
     },
-    /// Puts an attribute of the node, for the namespace's ranks on it. Answered by
-    /// [`Answer::NodePut`], once all of them can get it.
+    /// Puts an attribute of the node for the namespace's ranks on it. Answered by [`Answer::NodePut`] once all of them can
+    /// get it.
     NodePut {
-        /// The key: one that could be put on the board.
+        /// The key, which passes [`check_put`](crate::board::check_put).
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
         /// The value.
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// Asks for an attribute of the node. Answered by [`Answer::NodeGot`].
+    /// Requests an attribute of the node. Answered by [`Answer::NodeGot`].
     NodeGet {
         /// The key.
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
-        /// The answer is withheld until somebody has put it.
+        /// Whether the answer is withheld until a rank has put the attribute.
         wait: bool,
     },
-    /// Asks for an entry on another namespace's board. Answered by [`Answer::GotFromJob`].
+    /// Requests an entry of another namespace's board. Answered by [`Answer::GotFromJob`].
     GetFromJob {
         /// The other namespace's name.
         #[serde(with = "serde_bytes")]
@@ -196,50 +195,48 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
-    /// `PMI2_Job_Connect`: asks whether there is a namespace of this name. Answered by
-    /// [`Answer::Connected`].
+    /// `PMI2_Job_Connect`: asks whether a namespace of this name exists. Answered by [`Answer::Connected`].
     Connect {
-        /// Its name.
+        /// The namespace's name.
         #[serde(with = "serde_bytes")]
         job: Vec<u8>,
     },
-    /// Asks for the segment. Answered by [`Answer::Segment`], by who holds the descriptor.
+    /// Requests the segment. Answered by [`Answer::Segment`] by the owner of the descriptor.
     Segment,
     /// `MPI_Publish_name`. Answered by [`Answer::Published`].
     Publish {
-        /// The name, not empty; may hold blanks.
+        /// The name, not empty; may contain blanks.
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
-        /// The port, not empty. With a blank only from PMI-2, and then PMI-1 cannot look it up.
+        /// The port, not empty. Only PMI-2 allows a blank in it; PMI-1 then cannot look it up.
         #[serde(with = "serde_bytes")]
         port: Vec<u8>,
     },
-    /// `MPI_Lookup_name`. Answered by [`Answer::Found`], without waiting for anybody to publish.
+    /// `MPI_Lookup_name`. Answered by [`Answer::Found`], without waiting for the name to be published.
     Lookup {
-        /// The name, not empty; may hold blanks.
+        /// The name, not empty; may contain blanks.
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
     },
     /// `MPI_Unpublish_name`. Answered by [`Answer::Unpublished`].
     Unpublish {
-        /// The name, not empty; may hold blanks.
+        /// The name, not empty; may contain blanks.
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
     },
-    /// `MPI_Comm_spawn`. Passed [`SpawnRequest::check`]. Answered by [`Answer::Spawned`].
+    /// `MPI_Comm_spawn`, after [`SpawnRequest::check`]. Answered by [`Answer::Spawned`].
     Spawn(SpawnRequest),
-    /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed,
-    /// or has gone already.
+    /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed or has already exited.
     Abort {
-        /// The code as the rank gave it: any number, also beyond 8 bits (MPICH's own errors).
+        /// The rank's code: any number, also beyond 8 bits (MPICH's own errors).
         code: i32,
-        /// The rank's words for the report; may be empty; holds no control characters.
+        /// The rank's message for the report; may be empty; contains no control characters.
         message: String,
     },
-    /// The rank has finalised PMI (the acknowledgement is already in `out`). It may live on for
-    /// hours, and may join again. No answer.
+    /// The rank has finalised PMI (the acknowledgement is already in `out`). It may run for hours and may join again. No
+    /// answer.
     Finalized,
-    /// The rank broke the protocol beyond repair and is to be failed. Nothing more is read from it.
+    /// The rank broke the protocol and is to be failed. Nothing more is read from it. No answer.
     Broken {
         /// Fits "rank 3 broke the PMI protocol: {why}".
         why: String,
@@ -247,7 +244,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether the rank now waits for an [`Answer`].
+    /// Whether the rank waits for an [`Answer`].
     pub fn wants_answer(&self) -> bool {
         match self {
             Self::Fence { in_segment, .. } => !in_segment,
@@ -267,12 +264,12 @@ impl Request {
     }
 }
 
-/// What a rank is answered.
+/// An agent's answer to a [`Request`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// The fence is complete: every entry of its epoch can be looked up on this node.
     Released,
-    /// The key's newest value, if anybody has put it.
+    /// The key's newest value, if a rank has put it.
     Got(Option<Bytes>),
     /// The outcome of [`Request::Publish`].
     Published(Result<(), NameError>),
@@ -280,37 +277,37 @@ pub enum Answer {
     Found(#[serde(with = "crate::wire::byte_result")] Result<Vec<u8>, NameError>),
     /// The outcome of [`Request::Unpublish`].
     Unpublished(Result<(), NameError>),
-    /// The outcome of [`Request::Spawn`], once the children were launched.
+    /// The outcome of [`Request::Spawn`], after the children were launched, or why they were not.
     Spawned(Result<SpawnedJob, String>),
-    /// The rank's place in the ring, and what its neighbours gave it.
+    /// The rank's position in the ring and its neighbours' values.
     Ring {
-        /// Its position, from 0; the ring has as many as the namespace has ranks.
+        /// The position, from 0 to the namespace's size minus one.
         position: u32,
-        /// What its left neighbour gave to its right.
+        /// The value that the left neighbour passed to its right.
         #[serde(with = "serde_bytes")]
         from_left: Vec<u8>,
-        /// What its right neighbour gave to its left.
+        /// The value that the right neighbour passed to its left.
         #[serde(with = "serde_bytes")]
         from_right: Vec<u8>,
     },
-    /// Whether the node took the attribute: there is a bound on how many it holds.
+    /// Whether the node stored the attribute: their number is bounded.
     NodePut(bool),
-    /// The attribute's value, if anybody has put it.
+    /// The attribute's value, if a rank has put it.
     NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
-    /// The entry's value; `None` if there is none, or no such namespace.
+    /// The entry's value; `None` if the entry or the namespace does not exist.
     GotFromJob(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
-    /// Whether there is a namespace of that name.
+    /// Whether a namespace of that name exists.
     Connected(bool),
     /// Whether the descriptor of the segment comes with the reply.
     Segment(bool),
 }
 
-/// What a spawn has started.
+/// The job that a spawn has started.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SpawnedJob {
     /// The name of the new namespace.
     pub job: String,
-    /// One code per rank that was asked for; 0: started.
+    /// A code for each requested rank; 0 if it was started.
     pub codes: Vec<i32>,
 }
 
@@ -321,16 +318,16 @@ impl SpawnedJob {
     }
 }
 
-/// Why a published name was refused or not found.
+/// Why a request about a published name was refused.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum NameError {
-    /// Somebody has published this name already.
+    /// The name is already published.
     #[error("name is already published")]
     Taken,
-    /// Nobody has published this name.
+    /// The name is not published.
     #[error("name is not published")]
     Unknown,
-    /// The session holds as many names as it may.
+    /// The session has as many published names as it may have.
     #[error("too many names are published")]
     Full,
 }
@@ -340,7 +337,7 @@ mod tests {
     use super::*;
     use crate::board::PutRefusal;
 
-    fn order() -> SpawnRequest {
+    fn spawn() -> SpawnRequest {
         let command = SpawnCommand {
             program: b"child".to_vec(),
             args: vec![b"two words".to_vec(), vec![0xff]],
@@ -352,60 +349,60 @@ mod tests {
 
     #[track_caller]
     fn check(change: impl FnOnce(&mut SpawnRequest), expected: Result<(), SpawnRequestError>) {
-        let mut order = order();
-        change(&mut order);
-        assert_eq!(order.check(), expected);
+        let mut spawn = spawn();
+        change(&mut spawn);
+        assert_eq!(spawn.check(), expected);
     }
 
     #[test]
     fn orders_are_held_to_their_bounds() {
         let nothing = || (Vec::new(), Vec::new());
         check(|_| {}, Ok(()));
-        check(|order| order.commands.clear(), Err(SpawnRequestError::Commands));
-        check(|order| order.commands[0].program.clear(), Err(SpawnRequestError::Program));
-        check(|order| order.commands[0].nprocs = 0, Err(SpawnRequestError::Ranks));
-        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX, Ok(()));
-        check(|order| order.commands[0].nprocs = SPAWN_RANKS_MAX + 1, Err(SpawnRequestError::Ranks));
+        check(|spawn| spawn.commands.clear(), Err(SpawnRequestError::Commands));
+        check(|spawn| spawn.commands[0].program.clear(), Err(SpawnRequestError::Program));
+        check(|spawn| spawn.commands[0].nprocs = 0, Err(SpawnRequestError::Ranks));
+        check(|spawn| spawn.commands[0].nprocs = SPAWN_RANKS_MAX, Ok(()));
+        check(|spawn| spawn.commands[0].nprocs = SPAWN_RANKS_MAX + 1, Err(SpawnRequestError::Ranks));
         let infos = |count| {
-            move |order: &mut SpawnRequest| {
-                order.commands[0].info = vec![nothing(); count];
+            move |spawn: &mut SpawnRequest| {
+                spawn.commands[0].info = vec![nothing(); count];
             }
         };
         check(infos(SPAWN_INFO_MAX), Ok(()));
         check(infos(SPAWN_INFO_MAX + 1), Err(SpawnRequestError::Info));
         let args = |count| {
-            move |order: &mut SpawnRequest| {
-                order.commands[0].args = vec![Vec::new(); count];
+            move |spawn: &mut SpawnRequest| {
+                spawn.commands[0].args = vec![Vec::new(); count];
             }
         };
         check(args(SPAWN_ARGS_MAX), Ok(()));
         check(args(SPAWN_ARGS_MAX + 1), Err(SpawnRequestError::Args));
         check(
-            |order| order.preputs.push((Vec::new(), Vec::new())),
+            |spawn| spawn.preputs.push((Vec::new(), Vec::new())),
             Err(SpawnRequestError::Preput(PutRefusal::KeyEmpty)),
         );
         // Two commands of the most ranks each are too many together.
         check(
-            |order| {
-                order.commands[0].nprocs = SPAWN_RANKS_MAX;
-                order.commands.push(order.commands[0].clone());
+            |spawn| {
+                spawn.commands[0].nprocs = SPAWN_RANKS_MAX;
+                spawn.commands.push(spawn.commands[0].clone());
             },
             Err(SpawnRequestError::Ranks),
         );
     }
 
     #[test]
-    fn orders_travel_as_byte_strings() {
-        let bytes = rmp_serde::to_vec(&order()).unwrap();
-        assert_eq!(rmp_serde::from_slice::<SpawnRequest>(&bytes).unwrap(), order());
-        // A byte of 0xff would take two as a number.
+    fn spawns_are_serialized_as_byte_strings() {
+        let bytes = rmp_serde::to_vec(&spawn()).unwrap();
+        assert_eq!(rmp_serde::from_slice::<SpawnRequest>(&bytes).unwrap(), spawn());
+        // As a number, a byte of 0xff would take two.
         assert!(bytes.windows(3).any(|window| window == [0xc4, 1, 0xff]));
     }
 
     #[test]
-    fn requests_and_answers_travel_as_byte_strings() {
+    fn requests_and_answers_are_serialized_as_byte_strings() {
         let bytes = || vec![0xff; 3];
-        // How a byte of 0xff is written as a number.
+        // A byte of 0xff that is serialized as a number begins with 0xcc.
         let is_lean = |written: &[u8]| !written.windows(2).any(|window| window == [0xcc, 0xff]);
         let mut puts = Puts::new();
         puts.push(crate::Rank(1), b"k", b"v");
@@ -423,7 +420,7 @@ mod tests {
             Request::Publish { service: bytes(), port: bytes() },
             Request::Lookup { service: bytes() },
             Request::Unpublish { service: bytes() },
-            Request::Spawn(order()),
+            Request::Spawn(spawn()),
             Request::Abort { code: -1, message: "m".into() },
             Request::Finalized,
             Request::Broken { why: "w".into() },
@@ -459,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_for_the_wire_have_no_blanks() {
+    fn refusals_of_spawns_contain_no_blanks() {
         for error in [
             SpawnRequestError::Commands,
             SpawnRequestError::Program,

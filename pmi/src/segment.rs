@@ -1,54 +1,51 @@
-//! The segment: how a namespace's board lies in memory that an agent shares with its ranks.
+//! The segment: the layout of a namespace's board in memory that an agent shares with its ranks.
 //!
-//! One agent writes, its ranks read. The segment is a header and, behind it, a **log** that only
-//! grows: what is once published in it never changes. All numbers are little endian:
+//! One agent writes, its ranks read. The segment is a header and, after it, a **log** that only grows: published bytes
+//! never change. All numbers are little endian:
 //!
 //! ```text
 //! byte 0     magic u32                 never changes
-//! byte 64    released u32              how many fences were released; the futex that ranks wait on
-//! byte 128   published u64             how much of the log is published, and where its directory is
+//! byte 64    released u32              the number of released fences; the futex that ranks wait on
+//! byte 128   published u64             the published part of the log and its directory
 //! byte 4096  log: epochs and directories, each at a multiple of 64 bytes
 //!
-//! published  bits 0..32: the log's end, bits 32..63: the directory's place, in units of 64 bytes;
+//! published  bits 0..32: the log's end, bits 32..63: the directory's offset, in units of 64 bytes;
 //!            bit 63: closed
 //! directory  runs u32 | magic u32 | runs × [ offset u64 | length u64 ]
 //! ```
 //!
-//! The directory lists the epochs that count, the newest first, by their places in the log. It lies
-//! right in front of the newest one where there is room, so that reading both is one page fault.
-//! One word says all: who has read `published` with acquire semantics sees an immutable log with its
-//! directory, since the agent wrote both before it stored the word with release semantics. No reader can disturb another or the writer: readers map the segment
-//! read-only, and there is nothing for them to write.
+//! The directory lists the epochs that make up the board, the newest first, by their offsets in the log. It lies right
+//! before the newest epoch if there is room, so that reading both is one page fault. The agent writes the log and its
+//! directory before it stores `published` with release semantics, so a reader that loads `published` with acquire
+//! semantics sees an immutable log with its directory. Readers map the segment read-only and have nothing to write, so
+//! none can disturb another reader or the writer.
 //!
-//! The released word is incremented after the publication of what the fence made visible, with
-//! release semantics, and woken as a shared futex. Who waits for a release reads the word before it
-//! sends its arrival, and waits for it to change: the fence cannot be released without it, nor the
-//! next one.
+//! The agent increments `released` with release semantics after it has published what a fence made visible, then wakes
+//! it as a shared futex. A rank reads the word before it sends its arrival and waits for it to change: neither this fence
+//! nor the next one can be released without the rank.
 //!
-//! `closed` says that the log could not grow: the board has more than the log, and is asked over
-//! the wire. Released words still count.
+//! `closed` means that the log could not grow: the board has more than the log, so ranks ask over the wire. The word
+//! `released` is still incremented.
 
 use std::collections::HashSet;
 
 use crate::board::{Table, key_hash};
 
-/// The environment variable by which an agent says to a rank that it has segments: an
-/// [`announcement`].
+/// The environment variable by which an agent announces segments to a rank: its value is an [`announcement`].
 pub const VARIABLE: &str = "SCELA_SEGMENT";
 
-/// The version of the segment and of the two requests that belong to it.
+/// The version of the segment and of the two requests for it.
 const PROTOCOL: u32 = 1;
 
-/// The value of [`VARIABLE`] for the rank whose PMI socket has this inode number (`st_ino`).
+/// Returns the value of [`VARIABLE`] for the rank whose PMI socket has this inode number (`st_ino`).
 ///
-/// To any other server the requests would be unknown, and Hydra kills a job for that. So the value
-/// names the socket: a launcher that a rank starts may pass the variable on to ranks of its own.
+/// Other servers do not know the requests, and Hydra kills a job that sends an unknown one. The value names the socket
+/// because a launcher that a rank starts may pass the variable on to its own ranks.
 pub fn announcement(socket_inode: u64) -> String {
     format!("{PROTOCOL}:{socket_inode}")
 }
 
-/// Whether `value` of [`VARIABLE`] says that the server at the other end of the socket with this
-/// inode number has segments of this version.
+/// Whether `value` of [`VARIABLE`] announces segments of this version for the socket with this inode number.
 pub fn is_announced(value: &[u8], socket_inode: u64) -> bool {
     value == announcement(socket_inode).as_bytes()
 }
@@ -56,16 +53,16 @@ pub fn is_announced(value: &[u8], socket_inode: u64) -> bool {
 /// The first bytes of every segment.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"SSG1");
 
-/// Where the word of releases lies.
+/// The offset of `released`.
 pub const RELEASED_AT: usize = 64;
 
-/// Where the word of publication lies.
+/// The offset of `published`.
 pub const PUBLISHED_AT: usize = 128;
 
-/// Where the log begins: a page, so that the words that change are in no page of the log.
+/// The offset of the log: a page of its own for the header, so that words that change are in no page of the log.
 pub const LOG_AT: usize = 4096;
 
-/// What begins in the log does so at multiples of this.
+/// The alignment of epochs and directories in the log.
 pub const ALIGNMENT: usize = 64;
 
 const CLOSED: u64 = 1 << 63;
@@ -73,62 +70,60 @@ const DIRECTORY_MAGIC: u32 = u32::from_le_bytes(*b"SDR1");
 const RUN_BYTES: usize = 16;
 const HEADER_BYTES: usize = 8;
 
-/// The value of the word of publication.
+/// The value of `published`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Published(u64);
 
 impl Published {
-    /// So many bytes of the log, with a directory that begins at this one: a multiple of
-    /// [`ALIGNMENT`]. `None` beyond what the word can say, 128 GiB.
+    /// The value for a log of this length whose directory begins at this offset, a multiple of [`ALIGNMENT`]. `None` beyond
+    /// the word's range of 128 GiB.
     ///
-    /// Both only grow, and with them the word.
+    /// Both numbers only grow, and so does the word.
     pub fn new(log_bytes: usize, directory_at: usize) -> Option<Self> {
         let end = u32::try_from(log_bytes.div_ceil(ALIGNMENT)).ok()?;
         let place = u32::try_from(directory_at / ALIGNMENT).ok().filter(|place| *place < 1 << 31)?;
         Some(Self(u64::from(place) << 32 | u64::from(end)))
     }
 
-    /// Nothing.
+    /// The value when nothing is published.
     pub const NOTHING: Self = Self(0);
 
-    /// The same, and no more to come.
+    /// The same value, and the log is closed.
     #[must_use]
     pub fn closed(self) -> Self {
         Self(self.0 | CLOSED)
     }
 
-    /// As read from the segment.
+    /// Interprets a word of the segment.
     pub fn from_word(word: u64) -> Self {
         Self(word)
     }
 
-    /// As to be written to the segment.
+    /// Returns the word for the segment.
     pub fn to_word(self) -> u64 {
         self.0
     }
 
-    /// Bytes of the log that may be read; up to 63 behind its last one belong to nobody.
+    /// Returns the number of the log's bytes that may be read. Up to 63 of them are padding at the end.
     pub fn log_bytes(self) -> usize {
         self.0 as u32 as usize * ALIGNMENT
     }
 
-    /// Where in the log the directory begins.
+    /// Returns the directory's offset in the log.
     pub fn directory_at(self) -> usize {
         ((self.0 & !CLOSED) >> 32) as usize * ALIGNMENT
     }
 
-    /// The board has more than the log.
+    /// Whether the board has more than the log.
     pub fn is_closed(self) -> bool {
         self.0 & CLOSED != 0
     }
 }
 
-/// Room for a directory in front of an epoch: enough for all but boards of very many sizes.
+/// The room for a directory before an epoch: enough unless the epochs have very many different sizes.
 pub const DIRECTORY_ROOM: usize = 1024;
 
-/// A directory, to be written to the log.
-///
-/// `runs` are places in the log, offset and length, the newest epoch first.
+/// Encodes a directory. `runs` are the offsets and lengths of epochs in the log, the newest first.
 pub fn directory(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
     let mut count = 0_u32;
@@ -142,7 +137,7 @@ pub fn directory(runs: impl IntoIterator<Item = (u64, u64)>) -> Vec<u8> {
     bytes
 }
 
-/// What is published, to be looked up in. Cheap to make: make one for each look-up.
+/// The published part of a log, for look-ups. Cheap to create: create one for each look-up.
 #[derive(Copy, Clone)]
 pub struct View<'a> {
     log: &'a [u8],
@@ -151,9 +146,9 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Over the published part of a log; `None` if it has no directory where it should.
+    /// A view of the published part of a log; `None` if there is no directory at this offset.
     ///
-    /// Whatever the bytes are, no look-up leaves them or runs for ever.
+    /// Whatever the bytes are, no look-up reads beyond them or runs forever.
     #[inline]
     pub fn new(log: &'a [u8], directory_at: usize) -> Option<Self> {
         let (count, rest) = log.get(directory_at..)?.split_first_chunk::<4>()?;
@@ -165,14 +160,14 @@ impl<'a> View<'a> {
         Some(Self { log, runs: rest.get(..bytes)? })
     }
 
-    /// The newest value of a key.
+    /// Returns the newest value of a key.
     #[inline]
     pub fn get(self, key: &[u8]) -> Option<&'a [u8]> {
         let hash = key_hash(key);
         self.tables().find_map(|table| table.get(hash, key))
     }
 
-    /// Each key once, with its newest value. In the order of the epochs, the newest first.
+    /// Returns each key once with its newest value, in the order of the epochs, the newest first.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut seen = HashSet::new();
         self.tables().flat_map(Table::iter).filter(move |(key, _)| seen.insert(*key))
@@ -184,7 +179,7 @@ impl<'a> View<'a> {
             let (offset, length) = run.split_first_chunk::<8>()?;
             let offset = usize::try_from(u64::from_le_bytes(*offset)).ok()?;
             let length = usize::try_from(u64::from_le_bytes(*length.first_chunk()?)).ok()?;
-            Table::over(self.log.get(offset..offset.checked_add(length)?)?)
+            Table::new(self.log.get(offset..offset.checked_add(length)?)?)
         })
     }
 }
@@ -198,7 +193,7 @@ mod tests {
         Epoch::from_entries(entries.iter().map(|(key, value)| (key.as_bytes(), value.as_bytes())))
     }
 
-    /// A log with a directory after each epoch, and where the last one begins.
+    /// Returns a log with a directory after each epoch, and the offset of the last directory.
     fn log(epochs: &[Epoch]) -> (Vec<u8>, usize) {
         let (mut log, mut runs, mut at) = (Vec::new(), Vec::new(), 0);
         for epoch in epochs {
@@ -225,18 +220,18 @@ mod tests {
     }
 
     #[test]
-    fn nothing_published_is_no_view_and_no_runs_are_no_entries() {
+    fn an_unpublished_log_has_no_view_and_an_empty_directory_no_entries() {
         assert!(View::new(b"", 0).is_none());
         let empty = directory([]);
         assert_eq!(View::new(&empty, 0).unwrap().get(b"a"), None);
         assert!(View::new(&empty, 1).is_none());
-        // An epoch of nothing has no bytes.
+        // An empty epoch has no bytes.
         let (nothing, at) = log(&[Epoch::default()]);
         assert_eq!(View::new(&nothing, at).unwrap().iter().count(), 0);
     }
 
     #[test]
-    fn an_announcement_is_for_one_socket() {
+    fn an_announcement_applies_to_one_socket() {
         assert!(is_announced(b"1:4711", 4711));
         for other in ["1:471", "2:4711", "1", "", "1:4711 "] {
             assert!(!is_announced(other.as_bytes(), 4711), "{other}");
@@ -244,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_word_tells_length_place_and_end() {
+    fn the_word_contains_length_directory_and_closed() {
         let word = Published::new(4097, 128).unwrap();
         assert_eq!((word.log_bytes(), word.directory_at(), word.is_closed()), (4160, 128, false));
         let closed = Published::from_word(word.closed().to_word());
@@ -265,7 +260,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn no_damage_panics_or_runs_for_ever(
+            fn a_damaged_log_neither_panics_nor_runs_forever(
                 changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
                 cut in any::<prop::sample::Index>(),
             ) {

@@ -1,4 +1,4 @@
-//! What an agent sends about a fence does not grow with the number of ranks.
+//! The number of messages that an agent sends about a fence does not grow with the number of ranks.
 
 use nla::core::CachePolicy;
 use sim::{FenceMessages, Pattern, Report, Spec};
@@ -16,7 +16,7 @@ fn fences(cache: CachePolicy) -> Report {
 }
 
 #[test]
-fn one_message_up_and_one_to_each_child_where_puts_are_merged() {
+fn with_merged_puts_a_fence_takes_one_message_up_and_one_to_each_child() {
     for cache in [CachePolicy::Hcma, CachePolicy::Hcmab, CachePolicy::HcmabLru { entries: 100 }] {
         let report = fences(cache);
         assert_eq!(report.fence_messages, FenceMessages { up: 1, down: FANOUT.into() }, "{cache}");
@@ -25,25 +25,25 @@ fn one_message_up_and_one_to_each_child_where_puts_are_merged() {
             assert_eq!((level.up_board.messages, level.down_board.messages), (2 * links, 2 * links), "{number}");
         }
         let links: u64 = report.levels.iter().map(|level| level.up_board.messages / 2).sum();
-        assert_eq!(links, NODES.into(), "each agent says one word about each of two fences");
+        assert_eq!(links, NODES.into(), "each agent sends one message about each of two fences");
     }
 }
 
 #[test]
-fn one_message_up_for_each_entry_below_where_they_are_not() {
+fn without_merged_puts_each_entry_is_a_message_up() {
     let report = fences(CachePolicy::Hcs);
-    // The root's children are equal subtrees.
+    // All children of the root have subtrees of the same size.
     let below = u64::from(NODES / FANOUT * PPN);
     assert_eq!(report.fence_messages, FenceMessages { up: below + 1, down: FANOUT.into() });
-    // Through the links below the root passes each entry once, and two fences.
+    // The root's links carry each entry once, and two fences.
     assert_eq!(report.levels[0].up_board.messages, u64::from(NODES * PPN) + 2 * u64::from(FANOUT));
 }
 
 #[test]
-fn control_messages_are_a_few_for_each_agent() {
+fn each_agent_sends_and_receives_a_few_control_messages() {
     let report = fences(CachePolicy::Hcmab);
     let sum = |lane: fn(&sim::Level) -> u64| report.levels.iter().map(lane).sum::<u64>();
-    // Down: the session, the plan, the end, the leave. Up: ready, contact, started, ended, and some exits.
+    // Down: Session, Launch, End, Leave. Up: Ready, Contact, Started, Ended, and some Exited.
     assert_eq!(sum(|level| level.down_control.messages), 4 * u64::from(NODES));
     let up = sum(|level| level.up_control.messages);
     assert!((5 * NODES..=8 * NODES).contains(&(up as u32)), "{up} for {NODES} agents");

@@ -1,9 +1,9 @@
-//! Whole trees of the real cores in simulation: seeds, bounds, exact counts.
+//! Simulations of whole trees of the real cores: random scenarios, bounds, exact counts.
 //!
-//! `SCELA_SEEDS` says how many seeds are tried, `SCELA_SEED` tries that one and tells about it.
+//! `SCELA_SEEDS` sets the number of seeds to run. `SCELA_SEED` runs one seed and prints its report.
 
 mod bounds;
 mod counts;
 mod mutations;
-mod same;
+mod reproducible;
 mod seeds;

@@ -1,81 +1,81 @@
-//! Agents that do wrong: the oracle notices each.
+//! Bugs that are put into agents: the oracle detects each of them.
 
 use nla::core::CachePolicy;
 use sim::{Mutation, Report, Scenario, Violation};
 
 const SEEDS: u64 = 150;
 
-/// Runs calm scenarios of all seeds with and without the mutation, and hands out the violations. A run that
-/// ends well must be the same as without: then the mutation had no occasion.
+/// Runs scenarios without faults, with and without the mutation, and returns the violations. A mutated run without a
+/// violation must have the same result as the correct run: the mutation then had no occasion to strike.
 fn caught(mutation: impl Fn(&Scenario) -> Mutation) -> Vec<(CachePolicy, Violation)> {
     let mut caught = Vec::new();
     for seed in 0..SEEDS {
-        let right = Scenario { doomed: false, ..Scenario::from_seed(seed) };
-        let wrong = Scenario { mutation: Some(mutation(&right)), ..right.clone() };
-        let expected = right.run().unwrap_or_else(|violation| panic!("{right}: {violation}"));
-        match wrong.run() {
-            Err(violation) => caught.push((wrong.cache, violation)),
-            Ok(report) => assert!(is_same(&report, &expected), "not noticed: {wrong}"),
+        let correct = Scenario { rank_fails: false, ..Scenario::from_seed(seed) };
+        let mutated = Scenario { mutation: Some(mutation(&correct)), ..correct.clone() };
+        let expected = correct.run().unwrap_or_else(|violation| panic!("{correct}: {violation}"));
+        match mutated.run() {
+            Err(violation) => caught.push((mutated.cache, violation)),
+            Ok(report) => assert!(is_same(&report, &expected), "not detected: {mutated}"),
         }
     }
     caught
 }
 
-/// Whether ranks have seen the same; how much less was sent and kept does not matter.
+/// Returns whether the ranks saw the same. Traffic and memory may differ.
 fn is_same(one: &Report, other: &Report) -> bool {
     one.outcome == other.outcome && one.fences.len() == other.fences.len()
 }
 
-fn an_agent(scenario: &Scenario) -> u32 {
+fn mutated_agent(scenario: &Scenario) -> u32 {
     1 + (scenario.seed as u32 % scenario.agents)
 }
 
 #[track_caller]
-fn all_say(caught: &[(CachePolicy, Violation)], at_least: usize, words: &[&str]) {
+fn assert_caught(caught: &[(CachePolicy, Violation)], at_least: usize, words: &[&str]) {
     for (_, violation) in caught {
         let text = violation.to_string();
         assert!(words.iter().any(|word| text.contains(word)), "{text}");
     }
-    assert!(caught.len() >= at_least, "only {} were caught", caught.len());
+    assert!(caught.len() >= at_least, "only {} mutations were caught", caught.len());
 }
 
 #[test]
-fn a_lost_release() {
+fn a_lost_release_is_detected() {
     for after in [0, 1] {
-        let caught = caught(|scenario| Mutation::LoseRelease { agent: an_agent(scenario), after });
-        all_say(&caught, 20, &["nothing is left to happen, and the session is not over", "the session failed"]);
+        let caught = caught(|scenario| Mutation::LoseRelease { agent: mutated_agent(scenario), after });
+        assert_caught(&caught, 20, &["no event is left, but the session has not ended", "the session failed"]);
     }
 }
 
 #[test]
-fn a_release_before_all_have_arrived() {
-    let caught = caught(|scenario| Mutation::EarlyRelease { agent: an_agent(scenario) });
-    // Where it was the last to arrive, what it gets afterwards is too old, or it puts or arrives once more.
-    all_say(&caught, 50, &["had arrived", "got ", "arrived twice"]);
+fn a_release_before_all_ranks_arrived_is_detected() {
+    let caught = caught(|scenario| Mutation::EarlyRelease { agent: mutated_agent(scenario) });
+    // If the rank was the last one to arrive, it then gets stale values, or it puts or arrives again.
+    assert_caught(&caught, 50, &["had arrived", "got ", "arrived twice"]);
     assert!(caught.iter().any(|(_, violation)| violation.to_string().contains("had arrived")));
 }
 
 #[test]
-fn a_wrong_value() {
+fn a_wrong_value_is_detected() {
     for after in [0, 3] {
-        let caught = caught(|scenario| Mutation::WrongValue { agent: an_agent(scenario), after });
-        all_say(&caught, 20, &["got \"wrong\" for "]);
+        let caught = caught(|scenario| Mutation::WrongValue { agent: mutated_agent(scenario), after });
+        assert_caught(&caught, 20, &["got \"wrong\" for "]);
         for policy in ["hcs", "hcma", "hcmab", "hcmab-lru"] {
-            assert!(caught.iter().any(|(cache, _)| cache.name() == policy), "none under {policy}");
+            assert!(caught.iter().any(|(cache, _)| cache.name() == policy), "no wrong value was caught under {policy}");
         }
     }
 }
 
 #[test]
-fn news_that_an_agent_misses() {
+fn a_missed_update_is_detected() {
     for after in [0, 1] {
-        let caught = caught(|scenario| Mutation::MissUpdate { agent: an_agent(scenario), after });
-        all_say(&caught, 15, &["got nothing for", "got \""]);
+        let caught = caught(|scenario| Mutation::MissUpdate { agent: mutated_agent(scenario), after });
+        assert_caught(&caught, 15, &["got nothing for", "got \""]);
         if after > 0 {
-            // An old value that is not dropped.
+            // The agent keeps a stale value.
             let stale = |policy: &str| caught.iter().any(|(cache, _)| cache.name() == policy);
-            assert!(["hcs", "hcma"].into_iter().any(stale), "none of the caches that are asked was stale");
-            assert!(stale("hcmab"), "no board was stale");
+            assert!(["hcs", "hcma"].into_iter().any(stale), "no stale cache was caught");
+            assert!(stale("hcmab"), "no stale board was caught");
         }
     }
 }

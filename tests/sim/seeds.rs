@@ -1,36 +1,36 @@
-//! Jobs in which anything goes wrong, drawn from seeds.
+//! Jobs and faults drawn from seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sim::Scenario;
 
-/// What is tried without being asked for more.
+/// The number of seeds without `SCELA_SEEDS`.
 const SEEDS: u64 = 1000;
 
-/// Runs the scenario of a seed twice: with nothing going wrong around the ranks, and with faults. The error
-/// is what the reader of a failed test needs.
-fn check(seed: u64, tell: bool) -> Result<(), String> {
-    let calm = Scenario::from_seed(seed);
-    let span = report(&calm, tell)?.over;
-    report(&calm.troubled(span), tell)?;
+/// Runs the scenario of a seed without faults, then with faults. The error contains the scenario and the command to
+/// replay it.
+fn check(seed: u64, print: bool) -> Result<(), String> {
+    let scenario = Scenario::from_seed(seed);
+    let span = report(&scenario, print)?.over;
+    report(&scenario.with_faults(span), print)?;
     Ok(())
 }
 
-fn report(scenario: &Scenario, tell: bool) -> Result<sim::Report, String> {
-    let wrong = |what: String| {
+fn report(scenario: &Scenario, print: bool) -> Result<sim::Report, String> {
+    let failure = |why: String| {
         let replay = format!("SCELA_SEED={} cargo test -p tests --test sim seeds", scenario.seed);
-        format!("{scenario}\n  {what}\n  again: {replay}")
+        format!("{scenario}\n  {why}\n  replay: {replay}")
     };
-    if tell {
+    if print {
         println!("{scenario}");
     }
-    // An invariant that does not hold panics inside of a core.
+    // A core panics when one of its invariants is broken.
     let report = match catch_unwind(AssertUnwindSafe(|| scenario.run())) {
         Ok(Ok(report)) => report,
-        Ok(Err(violation)) => return Err(wrong(violation.to_string())),
-        Err(_) => return Err(wrong("an invariant does not hold; see above".to_owned())),
+        Ok(Err(violation)) => return Err(failure(violation.to_string())),
+        Err(_) => return Err(failure("a core panicked; see above".to_owned())),
     };
-    if tell {
+    if print {
         println!("{report}");
     }
     Ok(report)
@@ -42,22 +42,22 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_goes_wrong_ends_well_or_with_a_reason() {
+fn all_seeds_run_without_a_violation() {
     if let Some(seed) = number("SCELA_SEED") {
-        return check(seed, true).unwrap_or_else(|wrong| panic!("{wrong}"));
+        return check(seed, true).unwrap_or_else(|failure| panic!("{failure}"));
     }
     let seeds = number("SCELA_SEEDS").unwrap_or(SEEDS);
-    let wrong: Vec<String> = (0..seeds).filter_map(|seed| check(seed, false).err()).take(5).collect();
-    assert!(wrong.is_empty(), "of {seeds} seeds, the first that went wrong:\n{}", wrong.join("\n"));
+    let failures: Vec<String> = (0..seeds).filter_map(|seed| check(seed, false).err()).take(5).collect();
+    assert!(failures.is_empty(), "of {seeds} seeds, the first that failed:\n{}", failures.join("\n"));
 }
 
 #[test]
-fn faults_strike_and_sessions_end_in_all_ways() {
+fn drawn_faults_cause_every_kind_of_outcome() {
     let (mut struck, mut success, mut failed, mut interrupted) = (0, 0, 0, 0);
     for seed in 0..200 {
-        let calm = Scenario::from_seed(seed);
-        let span = calm.run().expect("nothing goes wrong").over;
-        let report = calm.troubled(span).run().expect("what goes wrong is dealt with");
+        let scenario = Scenario::from_seed(seed);
+        let span = scenario.run().expect("no violation without faults").over;
+        let report = scenario.with_faults(span).run().expect("no violation with faults");
         struck += report.struck;
         success += u32::from(report.outcome == "success");
         failed += u32::from(report.outcome.starts_with("Failed"));

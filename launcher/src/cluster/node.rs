@@ -1,4 +1,4 @@
-//! A node of a session, as lists of hosts and resource managers name it.
+//! A node of a session, as host lists and resource managers name it.
 
 use std::collections::HashMap;
 
@@ -10,18 +10,17 @@ use nla::core::limits::RANKS_MAX;
 /// A machine that a session may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name or address, opaque: neither shortened nor resolved nor compared with what the machine
-    /// calls itself.
+    /// Its name or address as given: neither shortened nor resolved.
     pub name: String,
-    /// Who to be there; where nothing was said, whoever the bootstrap makes us.
+    /// The user to log in as; the bootstrap decides if it is `None`.
     pub user: Option<String>,
-    /// How many ranks it has room for. More than zero; none if nobody said.
+    /// The ranks that it should run. More than zero; `None` if unknown.
     pub slots: Option<u32>,
-    /// How many ranks it may ever hold. Not less than `slots`.
+    /// The most ranks that it may run. Not less than `slots`.
     pub max_slots: Option<u32>,
 }
 
-/// One name is to be reached as two users.
+/// One host with two users.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("host {name} is given with two users, {one} and {other}")]
 pub struct TwoUsers {
@@ -31,18 +30,17 @@ pub struct TwoUsers {
 }
 
 impl Node {
-    /// A node of which only the name is known.
+    /// Returns a node with nothing known but its name.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), user: None, slots: None, max_slots: None }
     }
 
-    /// The same node with so many slots.
+    /// Returns the node with this number of slots.
     pub fn with_slots(self, slots: u32) -> Self {
         Self { slots: Some(slots), ..self }
     }
 
-    /// Whether it is this machine beyond doubt: one of the words that each machine calls itself by,
-    /// and nobody else to be there. Other names are never compared with anything.
+    /// Returns whether it is this machine on any machine: a loopback name or address, with no other user.
     pub fn is_here(&self) -> bool {
         self.user.is_none() && matches!(self.name.as_str(), "localhost" | "127.0.0.1" | "::1")
     }
@@ -59,7 +57,7 @@ impl Node {
         self.user.is_none() && same
     }
 
-    /// Takes in what a further mention of it says.
+    /// Adds a further entry for the same host.
     fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), TwoUsers> {
         match (&self.user, entry.user) {
             (Some(one), Some(other)) if *one != other => {
@@ -89,11 +87,11 @@ impl From<Node> for HostEntry {
     }
 }
 
-/// The nodes of a list, each once, in the order in which they first appear.
+/// Returns the nodes of a list, each once, in the order in which they first appear.
 ///
-/// The slots of a name that stands there several times add up, and its maximum is the least that was
-/// said. Where a name without a number is repeated, as in the files of PBS, each mention of a name
-/// without a number is one slot, that of a name that stands there once too.
+/// The slots of a repeated name add up, and its maximum is the least of its maxima. If a name without a
+/// number is repeated, as in the files of PBS, every entry without a number is one slot, also that of a
+/// name that occurs once.
 pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
     let counts_mentions = repeats_a_plain_name(&entries);
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -103,7 +101,7 @@ pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
             entry.slots = entry.slots.or(Some(1));
         }
         match places.get(&entry.name) {
-            // A name that is repeated has a number by now.
+            // `counts_mentions` has given a repeated name a number.
             Some(&at) => nodes[at].add(entry.slots.unwrap_or(1), entry)?,
             None => {
                 places.insert(entry.name.clone(), nodes.len());
@@ -114,7 +112,7 @@ pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
     Ok(nodes)
 }
 
-/// Is there a name that stands there several times, once or more without a number?
+/// Returns whether a name occurs several times, at least once without a number.
 fn repeats_a_plain_name(entries: &[HostEntry]) -> bool {
     let mut plain: HashMap<&str, bool> = HashMap::new();
     entries.iter().any(|entry| {

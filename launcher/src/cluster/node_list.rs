@@ -1,4 +1,4 @@
-//! The field: the nodes that a session may use, and how it is known that it may.
+//! The node list: the nodes that a session may use, from typed lists, files and allocations.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -44,14 +44,14 @@ pub struct HostOptions {
 /// The nodes that a session may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeList {
-    /// This machine, without going through any network.
+    /// This machine, without any network.
     Local {
-        /// How many ranks it has room for; none if nobody said.
+        /// The ranks that it should run; `None` if unknown.
         slots: Option<u32>,
-        /// How many ranks it may ever hold.
+        /// The most ranks that it may run.
         max_slots: Option<u32>,
     },
-    /// Nodes by their names; this machine may be one of them, which nobody finds out.
+    /// Nodes by their names. This machine may be one of them, and is then reached like the others.
     Named {
         /// In the order in which they are used. Never empty, each name once.
         nodes: Vec<Node>,
@@ -60,31 +60,31 @@ pub enum NodeList {
     },
 }
 
-/// Why there is no field.
+/// Why there is no node list.
 #[derive(Debug, Error)]
 pub enum NodeListError {
     /// A list on the command line.
-    #[error("{}", behind(.option, .error))]
+    #[error("{}", .error.after(.option))]
     List {
         /// The option that it belongs to.
         option: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         error: HostsError,
     },
     /// A file of hosts.
-    #[error("{}", behind(.file, .error))]
+    #[error("{}", .error.after(.file))]
     File {
-        /// Its name as typed, or what else it is.
+        /// Its name as typed, or `standard input`.
         file: String,
-        /// What is wrong with it.
+        /// The problem.
         error: HostsError,
     },
     /// A file of hosts cannot be read.
     #[error("the hosts cannot be read from {file}: {error}")]
     Unreadable {
-        /// Its name as typed, or what else it is.
+        /// Its name as typed, or `standard input`.
         file: String,
-        /// Why.
+        /// The error of the last system call.
         error: io::Error,
     },
     /// Two users for one name.
@@ -107,13 +107,13 @@ pub enum NodeListError {
     /// Everything was excluded.
     #[error("--exclude leaves no host to run on")]
     NothingLeft,
-    /// The resource manager's word cannot be understood.
+    /// The resource manager's allocation cannot be read.
     #[error(transparent)]
     Allocation(#[from] AllocationError),
 }
 
 impl NodeListError {
-    /// The next step to try, a fragment without full stop.
+    /// Returns the next step to try, a fragment without full stop.
     pub fn hint(&self) -> String {
         match self {
             Self::List { error, .. } | Self::File { error, .. } => error.hint(),
@@ -130,20 +130,14 @@ impl NodeListError {
     }
 }
 
-/// What is wrong with a text behind the name of the text.
-pub(crate) fn behind(name: &str, error: &HostsError) -> String {
-    let mark = if error.column().is_some() { "," } else { ":" };
-    format!("{name}{mark} {error}")
-}
-
 impl NodeList {
-    /// This machine, of which nobody said how much it has room for.
+    /// This machine, with an unknown number of slots.
     pub const HERE: Self = Self::Local { slots: None, max_slots: None };
 
     /// Returns this machine's node list if the only node is this machine by its own name `own`, or by one of the
     /// names of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they are.
     ///
-    /// So a user who names the machine that he sits at needs no ssh server, as with Hydra.
+    /// So `-hosts $(hostname)` needs no ssh server, as with Hydra.
     pub fn or_local(self, own: &str) -> Self {
         match self {
             Self::Named { nodes, allocation: None }
@@ -155,7 +149,7 @@ impl NodeList {
         }
     }
 
-    /// Its nodes, where they have names.
+    /// Returns its nodes; none for this machine.
     pub fn nodes(&self) -> &[Node] {
         match self {
             Self::Local { .. } => &[],
@@ -163,7 +157,7 @@ impl NodeList {
         }
     }
 
-    /// The job of a resource manager that it is a part of.
+    /// Returns the resource manager's job that it is a part of.
     pub fn allocation(&self) -> Option<&Allocation> {
         match self {
             Self::Local { .. } => None,
@@ -171,7 +165,7 @@ impl NodeList {
         }
     }
 
-    /// What is left without the nodes at these places: there may be none. This machine cannot be
+    /// Returns the list without the nodes of these indices; it may be empty. This machine cannot be
     /// left out.
     pub fn without(&self, bad: &BTreeSet<usize>) -> Self {
         match self {
@@ -184,12 +178,12 @@ impl NodeList {
     }
 }
 
-/// The field of a session with these options. Typed hosts win over those of a resource manager's job;
-/// inside of a job they choose from it. What was found odd and changes nothing is added to `remarks`.
-pub fn field(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
+/// Finds the node list of a session with these options. Typed hosts win over those of a resource manager's job;
+/// inside a job they choose from its nodes. Adds lines about harmless oddities to `remarks`.
+pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
     let typed = typed(&options.sources, system)?;
     let (nodes, allocation) = match typed {
-        // Who says so wants this machine, whatever job it may be in.
+        // localhost means this machine, also inside a job.
         Some(nodes) if nodes.iter().all(Node::is_here) => (nodes, None),
         Some(nodes) => match allocation::find(options.manager, system)? {
             Some(allocation) => (chosen_from(&allocation, nodes)?, Some(allocation)),
@@ -203,14 +197,14 @@ pub fn field(options: &HostOptions, system: &dyn System, remarks: &mut Vec<Strin
     };
     let nodes = selected(options, nodes, remarks)?;
     let allocation = allocation.map(|allocation| {
-        // What the job was to run is no measure for a part of it.
+        // The job's number of ranks does not apply to a part of its nodes.
         let ranks = allocation.ranks.filter(|_| allocation.nodes == nodes);
         Allocation { ranks, ..allocation }
     });
     Ok(if nodes.iter().all(Node::is_here) { here(&nodes) } else { NodeList::Named { nodes, allocation } })
 }
 
-/// The nodes of the typed lists and files, if there are any of those.
+/// Returns the nodes of typed lists and files; `None` if none were typed.
 fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>>, NodeListError> {
     let mut entries: Vec<HostEntry> = Vec::new();
     for source in sources {
@@ -238,7 +232,7 @@ fn from_file(path: &Path, system: &dyn System) -> Result<Vec<HostEntry>, NodeLis
     }
 }
 
-/// The typed nodes with what the job says of them.
+/// Returns the typed nodes with the job's slots.
 fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, NodeListError> {
     let known: HashMap<&str, &Node> = allocation.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
     let strangers: Vec<&str> =
@@ -252,14 +246,14 @@ fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, N
     }
     let with_slots = |node: Node| {
         let given = known.get(node.name.as_str()).and_then(|given| given.slots);
-        // Who says how many a node may hold, and not how many it has room for, does not get more.
+        // A typed maximum without slots bounds the job's slots.
         let slots = node.slots.or(given.map(|given| given.min(node.max_slots.unwrap_or(given))));
         Node { slots, ..node }
     };
     Ok(typed.into_iter().map(with_slots).collect())
 }
 
-/// Those that `--select` takes and `--exclude` leaves.
+/// Returns the nodes that `--select` takes and `--exclude` leaves.
 fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, NodeListError> {
     let mut nodes = nodes;
     if let Some(indices) = &options.select {
@@ -270,7 +264,7 @@ fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) 
         let entries = nodes.into_iter().map(HostEntry::from).collect();
         let excluded = hosts::exclude(entries, names.as_encoded_bytes())
             .map_err(|error| NodeListError::List { option: "--exclude", error })?;
-        // A list of bad nodes is often older than the job, and longer.
+        // A list of bad nodes is often older than the job and names nodes outside it: no error.
         if !excluded.unmatched.is_empty() {
             remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
         }
@@ -279,7 +273,7 @@ fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) 
     if nodes.is_empty() { Err(NodeListError::NothingLeft) } else { Ok(nodes) }
 }
 
-/// This machine under one or more of its own words.
+/// Returns this machine's node list, with the slots of all its entries.
 fn here(nodes: &[Node]) -> NodeList {
     let slots = nodes.iter().map(|node| node.slots).try_fold(0u32, |sum, slots| Some(sum.saturating_add(slots?)));
     let max_slots = nodes.iter().filter_map(|node| node.max_slots).min();

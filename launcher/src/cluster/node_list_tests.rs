@@ -20,7 +20,7 @@ fn job() -> Fake {
 /// The field in words, and the remarks.
 fn found(options: &HostOptions, fake: &Fake) -> Result<(String, Vec<String>), String> {
     let mut remarks = Vec::new();
-    let field = field(options, fake, &mut remarks).map_err(|error| {
+    let field = find(options, fake, &mut remarks).map_err(|error| {
         assert!(!error.hint().is_empty());
         error.to_string()
     })?;
@@ -146,7 +146,7 @@ fn errors_say_where_and_what() {
 
 #[test]
 fn bad_nodes_are_left_out_by_their_places() {
-    let all = field(&hosts("a,b,c"), &Fake::default(), &mut Vec::new()).unwrap();
+    let all = find(&hosts("a,b,c"), &Fake::default(), &mut Vec::new()).unwrap();
     let names = |field: &NodeList| field.nodes().iter().map(|node| node.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&all.without(&[0, 2].into())), ["b"]);
     assert_eq!(names(&all.without(&[0, 1, 2].into())), Vec::<String>::new());

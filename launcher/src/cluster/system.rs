@@ -1,4 +1,4 @@
-//! What the launcher can ask the world about before it has a plan.
+//! What the launcher reads of its machine and environment before it has a plan.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,26 +9,26 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of a command's complaint that are repeated.
+/// Bytes of a command's standard error that are read.
 const COMPLAINT_BYTES_MAX: usize = 1024;
 
 /// How long a resource manager's command may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// What is around the launcher: what it finds there decides on which nodes a session runs.
+/// The launcher's machine and environment, which decide on which nodes a session runs.
 ///
-/// What is read has a bound. Who reads gets no more than one byte beyond it, and so notices.
+/// Each read has a bound. A result of one byte more than the bound shows that it was exceeded.
 pub trait System {
-    /// The value of a variable; none if it is not set or empty.
+    /// Returns the value of a variable; `None` if it is not set or empty.
     fn variable(&self, name: &str) -> Option<OsString>;
 
-    /// What is in a file.
+    /// Reads a file.
     fn file(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>;
 
-    /// What is on standard input, to its end.
+    /// Reads standard input to its end.
     fn standard_input(&self, bytes_max: usize) -> io::Result<Vec<u8>>;
 
-    /// What a command prints. That it fails is an error with its own words.
+    /// Runs a command and returns what it prints. If it fails, the error is the first line of its standard error.
     fn answer(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>>;
 }
 
@@ -76,7 +76,7 @@ fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Resu
     let said = reader(said, bytes_max);
     let complaint = reader(complaint, COMPLAINT_BYTES_MAX);
     let heard = said.recv_timeout(time).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-    // More than is taken in, or nothing in time: nobody waits for the rest.
+    // Too much output, or none in time: end the command.
     if heard.as_ref().map_or(true, |bytes| bytes.len() > bytes_max) {
         end(&mut child);
         return heard;
@@ -90,36 +90,36 @@ fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Resu
     }
     let words = words.unwrap_or_default();
     let words = String::from_utf8_lossy(&words);
-    let first = words.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it failed without a word");
+    let first = words.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it failed without a message");
     Err(io::Error::other(first.chars().filter(|c| !c.is_control()).collect::<String>()))
 }
 
-/// Takes in what comes, in a thread that ends when its pipe does.
+/// Reads a pipe in a thread that ends with the pipe.
 fn reader(pipe: Option<impl Read + Send + 'static>, bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let bytes = pipe.map_or_else(|| Ok(Vec::new()), |pipe| bounded(pipe, bytes_max));
-        // Nobody may be waiting any more.
+        // The receiver may have timed out.
         let _ = sender.send(bytes);
     });
     receiver
 }
 
-/// Ends a command of which nothing more is wanted.
+/// Kills a command and waits for it.
 fn end(child: &mut Child) {
-    // It may have ended by itself.
+    // It may have exited already.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// System that are made up.
+/// A `System` for tests.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::collections::BTreeMap;
 
     use super::*;
 
-    /// Variables, files and answers by name. All else is not there.
+    /// Variables, files and answers by name; everything else is missing.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Fake {
         variables: BTreeMap<String, String>,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_are_empty_are_not_set() {
+    fn empty_variables_count_as_unset() {
         let environment = [("A", "1"), ("B", "")].map(|(name, value)| (name.into(), value.into()));
         let process = Process { environment: &environment };
         assert_eq!(process.variable("A"), Some("1".into()));
@@ -198,13 +198,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_answer_or_say_why_not() {
+    fn commands_answer_or_fail_with_their_message() {
         let answer = |script, time| answer_within(time, &["sh", "-c", script], 8);
         let long = Duration::from_secs(30);
         assert_eq!(answer("echo n1", long).unwrap(), b"n1\n");
         assert_eq!(answer("exec yes", long).unwrap().len(), 9);
         assert_eq!(answer("echo no such job >&2; exit 1", long).unwrap_err().to_string(), "no such job");
-        assert_eq!(answer("exit 1", long).unwrap_err().to_string(), "it failed without a word");
+        assert_eq!(answer("exit 1", long).unwrap_err().to_string(), "it failed without a message");
         assert_eq!(answer("exec sleep 60", Duration::from_millis(10)).unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(answer_within(long, &["/nowhere/flux"], 8).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

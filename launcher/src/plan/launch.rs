@@ -110,7 +110,7 @@ fn chooses_method(request: &Request) -> bool {
 /// Finds the nodes that the session may use. Adds lines for the user to `remarks`.
 pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
     let process = Process { environment: &machine.environment };
-    let nodes = node_list::field(&request.options.hosts, &process, remarks)?;
+    let nodes = node_list::find(&request.options.hosts, &process, remarks)?;
     if request.options.verbose > 0 {
         remarks.extend(nodes.allocation().map(Allocation::words));
         let why_not = nodes.allocation().and_then(|allocation| remote_launch::why_not(allocation.manager));

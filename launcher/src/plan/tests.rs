@@ -153,7 +153,7 @@ fn the_demo_is_this_program_itself() {
 /// A field of the nodes of a list.
 fn field_of(list: &str) -> NodeList {
     let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
-    crate::cluster::node_list::field(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
+    crate::cluster::node_list::find(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
 }
 
 /// A plan for the nodes of a list, under options that no word stands for yet.

@@ -65,9 +65,12 @@ fn ranks_that_left() {
 
 #[test]
 fn an_agent_that_was_lost_and_a_launch_that_failed() {
-    let lost = failure("", Cause::Lost { why: "it closed the connection".into() });
+    let lost = failure("", Cause::Lost { why: nla::core::LossReason::Closed });
     assert!(told(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended"));
-    let failed = failure("0-3", Cause::NotStarted { why: "program 'x' was not found".into() });
+    let failed = failure(
+        "0-3",
+        Cause::NotStarted { why: nla::core::NotStartedReason::Reported("program 'x' was not found".into()) },
+    );
     assert_eq!(
         told(4, 0, failed),
         "ranks 0-3 on n0427 could not be started: program 'x' was not found\n  no rank was left running"

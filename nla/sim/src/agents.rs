@@ -1,96 +1,94 @@
-//! What drivers do for their cores: the life of an agent from its hello to its leave, and the root's.
+//! Acts as the drivers of the root and the agents: from the start of an agent to its exit.
 
 use std::time::Duration;
 
-use nla::core::{Action, AgentId, Down, Input, Notice, ReleaseContent, RootAction, RootInput, Update};
+use nla::core::{
+    Action, AgentId, Down, Input, NotStartedReason, Notice, ReleaseContent, RootAction, RootInput, Update,
+};
 use pmi::Answer;
 
-use crate::events::What;
-use crate::faults::{Fault, Timed};
-use crate::oracle::{Doom, Violation};
-use crate::report::Which;
+use crate::events::EventKind;
+use crate::faults::{Fault, TimedFault};
+use crate::oracle::{ExpectedEnd, Violation};
+use crate::report::MemberKind;
 use crate::world::{NS, State, World};
 
-/// How long an agent takes at most to kill its ranks and to leave, once it has heard that its parent is
-/// gone: no grace is due.
-const LINGERED_MAX: u64 = 1_000_000_000;
+/// The bound on the time, in nanoseconds, in which an agent that lost its parent kills its ranks and exits. There is no
+/// grace period in that case.
+const EXIT_WITHOUT_PARENT_MAX: u64 = 1_000_000_000;
+/// The bound on the time from the last fault to the end of the session, in nanoseconds.
+const END_AFTER_FAULT_MAX: u64 = 120_000_000_000;
 
 impl World {
-    /// Starts all agents, one after another; each says hello when it is up and its parent is.
-    pub(crate) fn invite(&mut self) {
-        let hello = 4 * self.costs.latency + 2 * self.costs.hello;
-        let mut joined = vec![0; self.places.len()];
-        // When each place has let in the last who knocked.
-        let mut door = vec![0; self.places.len()];
-        for agent in 1..self.places.len() {
-            let parent = self.places[agent].parent as usize;
-            let up = self.costs.agent_launch * agent as u64 + self.costs.agent_boot;
-            let at: u64 = up.max(joined[parent]).max(door[parent]);
-            door[parent] = at + self.costs.hello;
+    /// Starts all agents, one after another. Each joins once it has booted and its parent has joined.
+    pub(crate) fn start_agents(&mut self) {
+        let costs = &self.setup.costs;
+        let hello = 4 * costs.latency + 2 * costs.hello;
+        let mut joined = vec![0; self.members.len()];
+        // When each member finishes the last handshake that it accepted so far.
+        let mut accepted = vec![0; self.members.len()];
+        for agent in 1..self.members.len() {
+            let parent = self.members[agent].parent as usize;
+            let up = costs.agent_launch * agent as u64 + costs.agent_boot;
+            let at: u64 = up.max(joined[parent]).max(accepted[parent]);
+            accepted[parent] = at + costs.hello;
             joined[agent] = at + hello;
-            self.queue.push(joined[agent], agent as u32, What::Join);
+            self.queue.push(joined[agent], agent as u32, EventKind::Join);
         }
-        for (number, timed) in self.faults.faults.iter().enumerate() {
-            self.queue.push(timed.at, 0, What::Fault(number as u32));
+        for (number, timed) in self.setup.faults.faults.iter().enumerate() {
+            self.queue.push(timed.at, 0, EventKind::Fault(number as u32));
         }
-        self.places[0].streams_open = self.places[0].children.len() as u32;
+        self.members[0].streams_open = self.members[0].children.len() as u32;
     }
 
-    /// An agent has said hello to its parent, if both are there.
+    /// An agent joins its parent, if both are still running.
     pub(crate) fn join(&mut self, here: usize, at: u64) {
-        let parent = self.places[here].parent as usize;
-        if self.places[here].state != State::Absent || self.places[parent].state != State::Joined {
+        let parent = self.members[here].parent as usize;
+        if self.members[here].state != State::Absent || self.members[parent].state != State::Joined {
             return;
         }
-        let place = &mut self.places[here];
-        place.state = State::Joined;
-        place.link.parent_listens = true;
-        place.link.child_listens = true;
-        place.link.stream_open = true;
-        // Its own output.
-        place.streams_open += 1;
-        let began = self.processors.begin(parent, at);
-        let mut clock = began;
+        let member = &mut self.members[here];
+        member.state = State::Joined;
+        member.link.parent_listens = true;
+        member.link.child_listens = true;
+        member.link.stream_open = true;
+        // The agent's own output.
+        member.streams_open += 1;
         if parent != 0 {
-            self.places[parent].streams_open += 1;
-            self.input(parent, &mut clock, Input::ChildJoined(AgentId(here as u32)));
-            self.processors.done(parent, began, clock);
+            self.members[parent].streams_open += 1;
+            self.on_processor(parent, at, |world, clock| {
+                world.input(parent, clock, Input::ChildJoined(AgentId(here as u32)));
+            });
         }
-        let began = self.processors.begin(here, at);
-        let mut clock = began;
-        // A leaf is ready at once.
-        self.input(here, &mut clock, Input::Timeout);
-        self.processors.done(here, began, clock);
+        // A leaf reports that it is ready at once.
+        self.on_processor(here, at, |world, clock| world.input(here, clock, Input::Timeout));
     }
 
-    /// Does what an agent's core wants done.
+    /// Carries out an action of an agent's core.
     pub(crate) fn act(&mut self, here: usize, clock: &mut u64, action: Action) {
         match action {
             Action::ToParent(message) => self.send_up(here, clock, message),
             Action::ToChild(child, message) => self.send_down(here, child.0, clock, message),
             Action::Answer(_, rank, answer) => self.on_answer(here, rank, clock, answer),
             Action::CloseChild(child, why) => {
-                if self.checked && self.doom == Doom::No {
-                    self.watch.fail(Violation::new(*clock, format!("agent {here} cut off agent {child}: {why}")));
-                }
-                self.close_child(child.0, *clock);
+                self.on_child_closed(*clock, child, || format!("agent {here} closed the link to agent {child}: {why}"));
             }
             Action::Configure(_) | Action::Suspended(_) => {}
             Action::Start(_, ranks, board) => {
                 if !ranks.is_empty() {
-                    self.places[here].board = Some(board);
-                    self.places[here].locals.enqueue(&ranks, &self.stubborn);
-                    self.queue.push(*clock, here as u32, What::StartRanks);
+                    self.members[here].board = Some(board);
+                    self.members[here].ranks.enqueue(&ranks, &self.setup.ignoring_term);
+                    self.queue.push(*clock, here as u32, EventKind::StartRanks);
                 }
             }
             Action::CancelStarts => {
-                let cancelled = self.places[here].locals.cancel();
+                let cancelled = self.members[here].ranks.cancel();
                 if !cancelled.is_empty() {
-                    self.input(here, clock, Input::NotStarted(NS, cancelled, "cancelled".to_owned()));
+                    self.input(here, clock, Input::NotStarted(NS, cancelled, NotStartedReason::Cancelled));
                 }
             }
             Action::Publish(_, epoch) => {
-                if let Some(board) = &mut self.places[here].board {
+                if let Some(board) = &mut self.members[here].board {
                     board.publish(epoch);
                 }
             }
@@ -99,43 +97,52 @@ impl World {
                 self.input(here, clock, Input::LookedUp { namespace, key, requester, value: None });
             }
             Action::Signal(_, ranks, signal) => self.signal(here, *clock, &ranks, signal),
-            Action::Sweep => self.queue.push(*clock + self.costs.sweep, here as u32, What::Swept),
+            Action::Sweep => self.queue.push(*clock + self.setup.costs.sweep, here as u32, EventKind::Swept),
             Action::WakeAt(at) => self.wake_at(here, at),
             Action::Leave(_) => self.leave(here, *clock),
         }
     }
 
-    /// No descendant of an agent is left; its output is read to the end soon.
+    /// Closes the link to a child because its parent's core said so. Only a fault justifies that.
+    fn on_child_closed(&mut self, clock: u64, child: AgentId, why: impl FnOnce() -> String) {
+        if self.setup.checked && self.expected_end == ExpectedEnd::Success {
+            self.oracle.fail(Violation::new(clock, why()));
+        }
+        self.close_child(child.0, clock);
+    }
+
+    /// An agent has no descendant process left. Soon it will have read its output to the end.
     pub(crate) fn on_swept(&mut self, here: usize, clock: &mut u64) {
         self.input(here, clock, Input::Swept { leftovers: 0 });
-        self.queue.push(*clock + self.costs.local, here as u32, What::Drained);
+        self.queue.push(*clock + self.setup.costs.local, here as u32, EventKind::OutputRead);
     }
 
     fn leave(&mut self, here: usize, clock: u64) {
         self.note_agent(here);
-        let place = &mut self.places[here];
-        if place.state != State::Joined {
+        let member = &mut self.members[here];
+        if member.state != State::Joined {
             return;
         }
-        place.state = State::Left;
-        place.core = None;
-        place.board = None;
-        let lingered = place.orphaned.map_or(0, |since| clock.saturating_sub(since));
-        let stalled = self.faults.faults.iter().any(|timed| matches!(timed.fault, Fault::Stall { .. }));
-        if self.checked && lingered > LINGERED_MAX && !stalled {
-            let why = format!("agent {here} was without its parent for {} ms", lingered / 1_000_000);
-            self.watch.fail(Violation::new(clock, why));
+        member.state = State::Left;
+        member.core = None;
+        member.board = None;
+        let alone = member.parent_lost_at.map_or(0, |since| clock.saturating_sub(since));
+        let is_stall = |timed: &TimedFault| matches!(timed.fault, Fault::Stall { .. });
+        let stalled = self.setup.faults.faults.iter().any(is_stall);
+        if self.setup.checked && alone > EXIT_WITHOUT_PARENT_MAX && !stalled {
+            let why = format!("agent {here} exited only {} ms after it had lost its parent", alone / 1_000_000);
+            self.oracle.fail(Violation::new(clock, why));
         }
-        self.part(here, clock);
+        self.close_links(here, clock);
     }
 
-    /// Closes all links of a place.
-    fn part(&mut self, here: usize, clock: u64) {
-        let children = std::mem::take(&mut self.places[here].children);
+    /// Closes all links of a member.
+    fn close_links(&mut self, here: usize, clock: u64) {
+        let children = std::mem::take(&mut self.members[here].children);
         for child in &children {
             self.close_child(*child, clock);
         }
-        self.places[here].children = children;
+        self.members[here].children = children;
         if here != 0 {
             self.close_parent(here, clock);
         }
@@ -143,45 +150,42 @@ impl World {
 
     // ---- the root ----
 
-    /// The processor's time for what the root has decided.
+    /// Returns the processor time that the root spent before these actions.
     pub(crate) fn work_of(&self, actions: &[RootAction]) -> u64 {
         let work = |action: &RootAction| match action {
-            RootAction::Notice(Notice::Released { entries, .. }) => *entries as u64 * self.costs.entry_merged,
+            RootAction::Notice(Notice::Released { entries, .. }) => *entries as u64 * self.setup.costs.entry_merged,
             _ => 0,
         };
         actions.iter().map(work).sum()
     }
 
-    /// The processor's time for checking what came from above.
+    /// Returns the processor time to check a message from the parent.
     pub(crate) fn checking(&self, message: &Down) -> u64 {
         match message {
             Down::Release { content: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
-                epoch.len() as u64 * self.costs.entry_checked
+                epoch.len() as u64 * self.setup.costs.entry_checked
             }
             _ => 0,
         }
     }
 
-    /// Does what the root's core wants done.
+    /// Carries out an action of the root's core.
     pub(crate) fn root_act(&mut self, clock: &mut u64, action: RootAction) {
         match action {
             RootAction::ToChild(child, message) => self.send_down(0, child.0, clock, message),
             RootAction::CloseChild(child, why) => {
-                if self.checked && self.doom == Doom::No {
-                    self.watch.fail(Violation::new(*clock, format!("the root cut off agent {child}: {why}")));
-                }
-                self.close_child(child.0, *clock);
+                self.on_child_closed(*clock, child, || format!("the root closed the link to agent {child}: {why}"));
             }
             RootAction::Notice(notice) => self.on_notice(*clock, notice),
             RootAction::WakeAt(at) => self.wake_at(0, at),
             RootAction::Over(outcome) => {
                 self.outcome = Some((*clock, outcome));
-                self.places[0].state = State::Left;
-                self.part(0, *clock);
-                // Who has not joined is told to end by who started it.
-                for place in self.places.iter_mut().filter(|place| place.state == State::Absent) {
-                    place.state = State::Left;
-                    place.core = None;
+                self.members[0].state = State::Left;
+                self.close_links(0, *clock);
+                // The launcher tells agents that have not joined to exit.
+                for member in self.members.iter_mut().filter(|member| member.state == State::Absent) {
+                    member.state = State::Left;
+                    member.core = None;
                 }
             }
         }
@@ -189,124 +193,123 @@ impl World {
 
     fn on_notice(&mut self, clock: u64, notice: Notice) {
         match notice {
-            Notice::Joined => self.tally.joined = clock,
-            Notice::Started(..) => self.tally.started = clock,
+            Notice::Joined => self.counts.joined = clock,
+            Notice::Started(..) => self.counts.started = clock,
             Notice::Released { entries, bytes, number, .. } => {
-                self.tally.on_merged(number, entries as u64, bytes as u64);
-                self.tally.fences.note(Duration::from_nanos(entries as u64 * self.costs.entry_merged));
+                self.counts.on_merged(number, entries as u64, bytes as u64);
+                self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
             }
             Notice::RanksEnded => self.ranks_ended = true,
             Notice::Contact(_) | Notice::Failure(_) | Notice::Ending(..) | Notice::Leftovers(_) => {}
         }
     }
 
-    // ---- what goes wrong ----
+    // ---- faults ----
 
-    /// A fault of the scenario strikes.
-    pub(crate) fn strike(&mut self, at: u64, number: usize) {
+    /// Injects a fault of the scenario.
+    pub(crate) fn inject(&mut self, at: u64, number: usize) {
         if self.outcome.is_some() {
             return;
         }
-        let Timed { fault, noticed, .. } = self.faults.faults[number];
+        let TimedFault { fault, detected_after, .. } = self.setup.faults.faults[number];
         let struck = match fault {
-            Fault::Crash { agent } => self.crash(at, agent as usize, noticed),
-            Fault::Cut { agent } => self.cut(at, agent as usize, noticed),
+            Fault::Crash { agent } => self.crash(at, agent as usize, detected_after),
+            Fault::Cut { agent } => self.cut(at, agent as usize, detected_after),
             Fault::Stall { agent, nanoseconds } => {
                 self.processors.stall(agent as usize, at, nanoseconds);
                 true
             }
             Fault::Kill { rank } => self.kill(at, rank),
             Fault::Interrupt => {
-                let began = self.processors.begin(0, at);
-                let mut clock = began;
-                self.root_input(&mut clock, RootInput::Interrupt(2));
-                self.processors.done(0, began, clock);
+                self.on_processor(0, at, |world, clock| world.root_input(clock, RootInput::Interrupt(2)));
                 true
             }
         };
         if struck && fault.is_fatal() {
-            self.doom = self.doom.max(if self.ranks_ended { Doom::Maybe } else { Doom::Yes });
+            let expected = if self.ranks_ended { ExpectedEnd::Either } else { ExpectedEnd::Failure };
+            self.expected_end = self.expected_end.max(expected);
         }
-        self.tally.struck += u32::from(struck);
+        self.counts.struck += u32::from(struck);
     }
 
     fn crash(&mut self, at: u64, agent: usize, [above, below]: [u64; 2]) -> bool {
-        let place = &mut self.places[agent];
-        let before = std::mem::replace(&mut place.state, State::Crashed);
+        let member = &mut self.members[agent];
+        let before = std::mem::replace(&mut member.state, State::Crashed);
         if matches!(before, State::Left | State::Crashed) {
-            place.state = before;
+            member.state = before;
             return false;
         }
-        place.core = None;
-        place.locals.end_all();
-        place.link.child_listens = false;
+        member.core = None;
+        member.ranks.end_all();
+        member.link.child_listens = false;
         if before == State::Absent {
-            self.queue.push(at + above, 0, What::NeverJoined(agent as u32));
+            self.queue.push(at + above, 0, EventKind::NeverJoined(agent as u32));
             return true;
         }
-        let parent = place.parent;
-        self.queue.push(at + above, parent, What::ChildLost(agent as u32));
-        let children = place.children.clone();
+        let parent = member.parent;
+        self.queue.push(at + above, parent, EventKind::ChildLost(agent as u32));
+        let children = member.children.clone();
         for child in children {
-            self.places[child as usize].link.parent_listens = false;
-            self.queue.push(at + below, child, What::ParentLost);
+            self.members[child as usize].link.parent_listens = false;
+            self.queue.push(at + below, child, EventKind::ParentLost);
         }
         true
     }
 
     fn cut(&mut self, at: u64, agent: usize, [above, below]: [u64; 2]) -> bool {
-        let place = &mut self.places[agent];
-        if place.state != State::Joined || std::mem::replace(&mut place.link.cut, true) {
+        let member = &mut self.members[agent];
+        if member.state != State::Joined || std::mem::replace(&mut member.link.cut, true) {
             return false;
         }
-        let parent = place.parent;
-        self.queue.push(at + above, parent, What::ChildLost(agent as u32));
-        self.queue.push(at + below, agent as u32, What::ParentLost);
+        let parent = member.parent;
+        self.queue.push(at + above, parent, EventKind::ChildLost(agent as u32));
+        self.queue.push(at + below, agent as u32, EventKind::ParentLost);
         true
     }
 
     // ---- the end ----
 
-    /// When nothing is left to happen, nothing may be left at all.
-    pub(crate) fn conclude(&mut self) -> Result<(), Violation> {
+    /// Checks that no agent, rank or message is left once no event is left, and that the session ended as expected.
+    pub(crate) fn check_end(&mut self) -> Result<(), Violation> {
         let now = self.queue.now();
         let fail = |why: String| Err(Violation::new(now, why));
         let Some((over, outcome)) = self.outcome.clone() else {
-            return fail(format!("nothing is left to happen, and the session is not over: {}", self.watch.state()));
+            return fail(format!("no event is left, but the session has not ended: {}", self.oracle.state()));
         };
-        for (number, place) in self.places.iter().enumerate() {
-            if !matches!(place.state, State::Left | State::Crashed) {
-                return fail(format!("agent {number} has not left: {:?}", place.state));
+        for (number, member) in self.members.iter().enumerate() {
+            if !matches!(member.state, State::Left | State::Crashed) {
+                return fail(format!("agent {number} has not exited: {:?}", member.state));
             }
-            if let Some(rank) = place.locals.alive() {
-                return fail(format!("rank {rank} of agent {number} is alive"));
+            if let Some(rank) = member.ranks.alive() {
+                return fail(format!("rank {rank} of agent {number} is still running"));
             }
         }
         if self.messages.len() > 0 {
-            return fail(format!("{} messages are still on their way", self.messages.len()));
+            return fail(format!("{} messages were never delivered", self.messages.len()));
         }
-        self.watch.conclude(over, &outcome, self.doom)?;
-        let last = self.faults.faults.last().map_or(0, |timed| timed.at + timed.noticed[0].max(timed.noticed[1]));
-        let patience = Duration::from_secs(120).as_nanos() as u64;
-        if self.checked && over > last + patience {
-            return fail(format!("the session was over only {} s after the last fault", (over - last) / 1_000_000_000));
+        self.oracle.check_end(over, &outcome, self.expected_end)?;
+        let last_fault = self.setup.faults.faults.last();
+        let last = last_fault.map_or(0, |timed| timed.at + timed.detected_after[0].max(timed.detected_after[1]));
+        if self.setup.checked && over > last + END_AFTER_FAULT_MAX {
+            let late = (over - last) / 1_000_000_000;
+            return fail(format!("the session ended only {late} s after the last fault"));
         }
-        self.tally.over = over;
-        self.tally.note_place(Which::Root, 0, self.root.cache_peaks(), self.root.gets());
+        self.counts.over = over;
+        self.counts.note_member(MemberKind::Root, 0, self.root.cache_peaks(), self.root.gets());
         Ok(())
     }
 
-    /// Notes what an agent has held of the board, and how it has answered gets.
+    /// Records the cache peaks and the get counts of an agent that is about to exit.
     fn note_agent(&mut self, here: usize) {
-        let place = &self.places[here];
-        if let Some(core) = &place.core {
-            let which = if place.children.is_empty() { Which::Leaf } else { Which::Inner };
-            self.tally.note_place(which, place.depth, core.cache_peaks(), core.gets());
+        let member = &self.members[here];
+        if let Some(core) = &member.core {
+            let kind = if member.children.is_empty() { MemberKind::Leaf } else { MemberKind::Inner };
+            self.counts.note_member(kind, member.depth, core.cache_peaks(), core.gets());
         }
     }
 
-    /// The answer to a question that nobody in this simulation asks.
+    /// Records an answer to a request that no simulated rank makes.
     pub(crate) fn unexpected(&mut self, clock: u64, answer: &Answer) {
-        self.watch.fail(Violation::new(clock, format!("a rank was answered what it did not ask: {answer:?}")));
+        self.oracle.fail(Violation::new(clock, format!("a rank got an answer without a request: {answer:?}")));
     }
 }

@@ -1,81 +1,81 @@
-//! What things cost: the model of the machine.
+//! The costs of operations: a model of the machine.
 
 use serde::{Deserialize, Serialize};
 
-/// The machine. All times are in nanoseconds where a name does not say otherwise.
+/// The times that operations take, in nanoseconds unless a name says otherwise.
 ///
-/// An agent has one processor, which does one thing after another, and one way out, over which what
-/// it sends to all its links goes one after another.
+/// Each agent has one processor, which handles one event at a time, and one network interface, which sends one message
+/// at a time over all links of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
-    /// From one end of a link to the other.
+    /// The latency of a link.
     pub latency: u64,
-    /// The same on one machine, where bytes take no time beside the processors'.
+    /// The latency of a link on one machine. Bytes then take only processor time.
     pub loopback_latency: u64,
-    /// Bytes per second that an agent or the root can send, over all its links together.
+    /// The bytes per second that the root or an agent can send, over all its links together.
     pub bandwidth: u64,
-    /// To start an agent, at the launcher, one after another.
+    /// Starting one agent, at the launcher. Agents are started one after another.
     pub agent_launch: u64,
-    /// From an agent's start until it knocks at its parent's door.
+    /// From an agent's start until it connects to its parent.
     pub agent_boot: u64,
-    /// To say hello, at each end: the processor's time.
+    /// Processor time of the handshake, at each end.
     pub hello: u64,
-    /// To take in a message: to wake up, to open and decode a record.
+    /// Receiving a message: waking up, opening a record and decoding it.
     pub message_received: u64,
-    /// To send a message: to encode and seal it, and the system call.
+    /// Sending a message: encoding and sealing it, and the system call.
     pub message_sent: u64,
-    /// To open and copy a byte, in picoseconds.
+    /// Opening and copying a byte, in picoseconds.
     pub byte_received_ps: u64,
-    /// To seal and copy a byte, in picoseconds.
+    /// Sealing and copying a byte, in picoseconds.
     pub byte_sent_ps: u64,
-    /// To merge one put into an epoch, at the root.
+    /// Merging one put into an epoch, at the root.
     pub entry_merged: u64,
-    /// To check one entry of an epoch that came from above.
+    /// Checking one entry of an epoch received from the parent.
     pub entry_checked: u64,
-    /// To start a rank.
+    /// Starting a rank.
     pub rank_start: u64,
-    /// From a rank's start until it speaks PMI.
+    /// From a rank's start until it initializes PMI.
     pub rank_boot: u64,
-    /// From a rank to its agent or back.
+    /// The latency between a rank and its agent, in either direction.
     pub local: u64,
-    /// To greet a rank that initialises PMI.
+    /// Answering a rank that initializes PMI.
     pub join: u64,
-    /// To take a put.
+    /// Accepting a put.
     pub put: u64,
-    /// To note a rank's arrival at a fence.
+    /// Recording a rank's arrival at a fence.
     pub arrival: u64,
-    /// To let a rank go on.
+    /// Releasing a rank from a fence.
     pub release: u64,
-    /// To answer a get from what is here.
+    /// Answering a get from the agent's board.
     pub get_hit: u64,
-    /// To read an entry from the segment: the rank's own time.
+    /// Reading an entry from the shared segment: the rank's own time.
     pub get_read: u64,
-    /// To take a get to the core, be it answered there or asked on.
+    /// Handing a get to the core, which answers it or asks its parent.
     pub get_asked: u64,
-    /// To hand a rank the answer that it waited for.
+    /// Sending a rank the answer for which it waited.
     pub get_answered: u64,
-    /// A rank's own processor time for a question and its answer, its share of changing between it and its
-    /// agent included. It counts where ranks and agents share cores.
+    /// A rank's own processor time for one request and its answer, with its share of the context switches. It counts
+    /// only if ranks and agents share cores.
     pub rank_turn: u64,
-    /// What a rank's way through a fence costs beside, likewise: to fall asleep, to be woken by what others
-    /// do, and to find nothing of its own in the processor's caches.
+    /// A rank's additional processor time for a fence: falling asleep, waking up, and the cache misses after that. It
+    /// counts only if ranks and agents share cores.
     pub rank_fence: u64,
-    /// To take leave of a rank that finalises PMI.
+    /// Answering a rank that finalizes PMI.
     pub finalize: u64,
-    /// To reap a rank.
+    /// Reaping a rank.
     pub exit: u64,
-    /// To sweep up what ranks have left behind, and to read the rest of their output.
+    /// Killing the processes that ranks left behind, and reading the rest of their output.
     pub sweep: u64,
 }
 
 impl Default for Costs {
-    /// A cluster of ordinary machines with TCP over a fast network.
+    /// Returns the costs of a cluster of ordinary machines with TCP over a fast network.
     ///
-    /// What agents and ranks do was calibrated with the runs in `docs/results/caches.md`, where measured and
-    /// simulated times stand side by side: a get from the board of an agent over the wire takes 17 us of
-    /// processor time there, the rank's own part included, one through the core 8 us more, and a message
-    /// between two agents 22 us.
+    /// The processor times of agents and ranks were calibrated with the runs in `docs/results/caches.md`, which compares
+    /// measured and simulated times. In these runs a get from an agent's board over the PMI socket takes 17 us of
+    /// processor time, including the rank's share; a get through the core takes 8 us more; a message between two agents
+    /// takes 22 us.
     fn default() -> Self {
         Self {
             latency: 25_000,
@@ -111,8 +111,8 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Where ranks and agents share the cores of one machine: what ranks do costs what agents do beside
-    /// them, and links are copies in memory.
+    /// Returns the costs if ranks and agents share the cores of one machine: agents also pay for the ranks' processor
+    /// time, and links are copies in memory.
     pub(crate) fn on_one_machine(mut self) -> Self {
         self.latency = self.loopback_latency;
         self.bandwidth = u64::MAX;
@@ -124,17 +124,17 @@ impl Costs {
         self
     }
 
-    /// How long so many bytes are on their way out.
+    /// Returns how long the network interface needs to send `bytes`.
     pub(crate) fn transmission(&self, bytes: u64) -> u64 {
         (u128::from(bytes) * 1_000_000_000 / u128::from(self.bandwidth.max(1))) as u64
     }
 
-    /// The processor's time for a message that is sent.
+    /// Returns the processor time to send a message of `bytes`.
     pub(crate) fn sending(&self, bytes: u64) -> u64 {
         self.message_sent + bytes * self.byte_sent_ps / 1000
     }
 
-    /// The processor's time for a message that comes in.
+    /// Returns the processor time to receive a message of `bytes`.
     pub(crate) fn receiving(&self, bytes: u64) -> u64 {
         self.message_received + bytes * self.byte_received_ps / 1000
     }

@@ -1,49 +1,49 @@
-//! What is to happen, in order of time.
+//! Future events, in the order of their times.
 //!
-//! A radix heap: time never goes back, so an event lies in the bucket of the highest bit in which its
-//! time differs from now, and is moved down a bucket at a time as now comes nearer. Both ends cost a
-//! few instructions, however many events there are. Events of one time leave in the order in which
-//! they came in, so that a run is the same each time.
+//! The queue is a radix heap. Time never goes back, so an event lies in the bucket of the highest bit in which its time
+//! differs from the current time, and moves to lower buckets as that time approaches. Adding and removing an event cost
+//! a few instructions, whatever the number of events. Events of the same time leave in the order in which they were
+//! added, so that every run is reproducible.
 
-/// Something that will happen at a place of the tree.
+/// An event that will happen at a member of the tree.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Event {
-    /// When, in nanoseconds.
+    /// Its time, in nanoseconds.
     pub(crate) at: u64,
-    /// At which agent; 0 is the root.
-    pub(crate) to: u32,
-    /// What.
-    pub(crate) what: What,
+    /// The number of the member; 0 is the root.
+    pub(crate) member: u32,
+    /// What happens.
+    pub(crate) kind: EventKind,
 }
 
-/// See [`Event`]. Ranks are numbered among those of their agent.
+/// The kind of an [`Event`]. Ranks are given by their index among those of their agent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum What {
-    /// The agent has said hello to its parent.
+pub(crate) enum EventKind {
+    /// The agent joins its parent.
     Join,
     /// The message in this slot arrives.
     Message(u32),
-    /// The time of `WakeAt` has come.
+    /// The time of a `WakeAt` is reached.
     Timer,
-    /// The next batch of ranks is to be started.
+    /// The agent starts its next batch of ranks.
     StartRanks,
-    /// A rank goes on.
-    Step(u32),
+    /// A rank continues its program.
+    RankStep(u32),
     /// A rank's process has ended.
-    Ended(u32),
-    /// No descendant is left.
+    RankEnded(u32),
+    /// The agent has no descendant process left.
     Swept,
-    /// The place's own output has been read.
-    Drained,
-    /// The parent has been told that no output follows.
-    Told,
-    /// The link to a child is gone.
+    /// The member has read its own output to the end.
+    OutputRead,
+    /// The end markers of output have been sent to the parent.
+    OutputEndSent,
+    /// The link to a child has failed.
     ChildLost(u32),
-    /// The link to the parent is gone.
+    /// The link to the parent has failed.
     ParentLost,
-    /// The bootstrap has found this agent dead before it had joined.
+    /// Bootstrap finds that this agent died before it joined.
     NeverJoined(u32),
-    /// One of the scenario's faults strikes.
+    /// A fault of the scenario is injected.
     Fault(u32),
 }
 
@@ -52,106 +52,106 @@ const BUCKETS: usize = 65;
 /// The events that have not happened yet.
 pub(crate) struct Queue {
     buckets: Vec<Vec<Event>>,
-    /// Which of the buckets behind the first have events.
-    taken: u64,
-    /// How many of the first bucket have left.
-    left: usize,
+    /// A bit for each bucket after the first: set if the bucket has events.
+    occupied: u64,
+    /// The number of events of the first bucket that were taken.
+    taken: usize,
     now: u64,
     len: usize,
 }
 
 impl Queue {
-    /// Nothing to happen; the time is 0.
+    /// Creates an empty queue at time 0.
     pub(crate) fn new() -> Self {
-        Self { buckets: vec![Vec::new(); BUCKETS], taken: 0, left: 0, now: 0, len: 0 }
+        Self { buckets: vec![Vec::new(); BUCKETS], occupied: 0, taken: 0, now: 0, len: 0 }
     }
 
-    /// The time of what happened last.
+    /// Returns the time of the last event taken.
     pub(crate) fn now(&self) -> u64 {
         self.now
     }
 
-    /// Whether nothing is left to happen.
+    /// Returns whether no event is left.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an event; one of the past happens now.
-    pub(crate) fn push(&mut self, at: u64, to: u32, what: What) {
+    /// Adds an event. If `at` is in the past, the event happens now.
+    pub(crate) fn push(&mut self, at: u64, member: u32, kind: EventKind) {
         self.len += 1;
-        self.place(Event { at: at.max(self.now), to, what });
+        self.insert(Event { at: at.max(self.now), member, kind });
     }
 
-    fn place(&mut self, event: Event) {
+    fn insert(&mut self, event: Event) {
         let bucket = (u64::BITS - (event.at ^ self.now).leading_zeros()) as usize;
         if bucket > 0 {
-            self.taken |= 1 << (bucket - 1);
+            self.occupied |= 1 << (bucket - 1);
         }
         self.buckets[bucket].push(event);
     }
 
     /// Takes the next event.
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        if self.left == self.buckets[0].len() {
+        if self.taken == self.buckets[0].len() {
             self.buckets[0].clear();
-            self.left = 0;
-            if self.taken == 0 {
+            self.taken = 0;
+            if self.occupied == 0 {
                 return None;
             }
-            let bucket = self.taken.trailing_zeros() as usize + 1;
-            self.taken &= !(1 << (bucket - 1));
+            let bucket = self.occupied.trailing_zeros() as usize + 1;
+            self.occupied &= !(1 << (bucket - 1));
             let mut events = std::mem::take(&mut self.buckets[bucket]);
             self.now = events.iter().map(|event| event.at).min().unwrap_or(self.now);
             for event in events.drain(..) {
-                self.place(event);
+                self.insert(event);
             }
-            // All went below; the memory is used again.
+            // All events moved to lower buckets: put the empty vector back to keep its memory.
             self.buckets[bucket] = events;
         }
-        let event = self.buckets[0][self.left];
-        self.left += 1;
+        let event = self.buckets[0][self.taken];
+        self.taken += 1;
         self.len -= 1;
         Some(event)
     }
 }
 
-/// Things that are under way, by a number.
+/// Items with a number each. Numbers are reused.
 pub(crate) struct Slab<T> {
     slots: Vec<Option<T>>,
     free: Vec<u32>,
 }
 
 impl<T> Slab<T> {
-    /// Empty.
+    /// Creates an empty slab.
     pub(crate) fn new() -> Self {
         Self { slots: Vec::new(), free: Vec::new() }
     }
 
-    /// Puts one in: its number.
-    pub(crate) fn insert(&mut self, thing: T) -> u32 {
+    /// Adds an item and returns its number.
+    pub(crate) fn insert(&mut self, item: T) -> u32 {
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = Some(thing);
+                self.slots[slot as usize] = Some(item);
                 slot
             }
             None => {
-                self.slots.push(Some(thing));
+                self.slots.push(Some(item));
                 self.slots.len() as u32 - 1
             }
         }
     }
 
-    /// Takes one out.
+    /// Removes an item.
     pub(crate) fn take(&mut self, slot: u32) -> Option<T> {
-        let thing = self.slots.get_mut(slot as usize)?.take();
-        if thing.is_some() {
+        let item = self.slots.get_mut(slot as usize)?.take();
+        if item.is_some() {
             self.free.push(slot);
         }
-        thing
+        item
     }
 
-    /// How many are in it.
+    /// Returns the number of items.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -163,28 +163,28 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn events_leave_in_order_of_time_and_then_of_coming() {
+    fn events_leave_by_time_then_by_insertion() {
         let mut random = Random::new(7);
         let (mut queue, mut all) = (Queue::new(), Vec::new());
-        let mut left = Vec::new();
+        let mut taken = Vec::new();
         for number in 0..20_000 {
             let spread = 1 << random.below(40);
             let at = queue.now() + random.below(spread);
-            queue.push(at, number, What::Timer);
+            queue.push(at, number, EventKind::Timer);
             all.push((at, number));
             if random.once_in(2) {
-                left.extend(queue.pop().map(|event| (event.at, event.to)));
+                taken.extend(queue.pop().map(|event| (event.at, event.member)));
             }
         }
-        left.extend(std::iter::from_fn(|| queue.pop()).map(|event| (event.at, event.to)));
+        taken.extend(std::iter::from_fn(|| queue.pop()).map(|event| (event.at, event.member)));
         assert!(queue.is_empty());
-        assert!(left.is_sorted());
+        assert!(taken.is_sorted());
         all.sort_unstable();
-        assert_eq!(left, all);
+        assert_eq!(taken, all);
     }
 
     #[test]
-    fn slots_are_used_again() {
+    fn slots_are_reused() {
         let mut slab = Slab::new();
         let (one, two) = (slab.insert(1), slab.insert(2));
         assert_eq!((slab.take(one), slab.take(one), slab.len()), (Some(1), None, 1));

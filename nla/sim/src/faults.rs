@@ -1,4 +1,4 @@
-//! What goes wrong, when: drawn from a seed.
+//! Faults: what fails in a run and when, drawn from a seed.
 
 use std::fmt;
 
@@ -6,62 +6,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
-/// Something that goes wrong once.
+/// A fault that strikes once.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fault {
-    /// An agent's process is killed; its guardian kills its ranks.
+    /// An agent's process is killed. Its guardian kills its ranks.
     Crash {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
     },
-    /// The link between an agent and its parent is cut; what is on its way is lost.
+    /// The link between an agent and its parent is cut. Messages in flight are lost.
     Cut {
-        /// The agent.
+        /// The number of the agent.
         agent: u32,
     },
-    /// An agent, or with 0 the root, does nothing for a while.
+    /// An agent, or the root (number 0), stops for some time.
     Stall {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
-        /// For so many nanoseconds.
+        /// The length of the stall, in nanoseconds.
         nanoseconds: u64,
     },
     /// A rank is killed.
     Kill {
-        /// Which.
+        /// The rank.
         rank: u32,
     },
     /// The user presses Ctrl-C.
     Interrupt,
 }
 
-/// A fault with its time.
+/// A fault and its time.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Timed {
-    /// When, in nanoseconds.
+pub struct TimedFault {
+    /// When it strikes, in nanoseconds.
     pub at: u64,
-    /// What.
+    /// The fault.
     pub fault: Fault,
-    /// How much later the parent, and a child, of who is gone notice it.
-    pub noticed: [u64; 2],
+    /// How much later the other ends of the failed links detect it: the parent's, then each child's. In nanoseconds.
+    pub detected_after: [u64; 2],
 }
 
-/// All that goes wrong in a run.
+/// All faults of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Faults {
-    /// Each message takes up to so many nanoseconds more, no two the same. None overtakes another of
-    /// its lane.
+    /// The bound on the random additional delay of each message, in nanoseconds. No message overtakes another one of
+    /// the same lane.
     pub delay: u64,
-    /// The faults, in order of time.
-    pub faults: Vec<Timed>,
+    /// The faults, in the order of time.
+    pub faults: Vec<TimedFault>,
 }
 
-/// The longest time until the end of a link is noticed: nobody says so, and silence is waited for.
-const SILENT: u64 = 20_000_000_000;
+/// The bound on the time until the other end detects a failed link that was not closed, in nanoseconds: only silence
+/// shows it.
+const DETECTION_MAX: u64 = 20_000_000_000;
 
 impl Faults {
-    /// What goes wrong in a session of so many agents and ranks that takes about `span` nanoseconds
-    /// when nothing does. The same numbers give the same faults.
+    /// Draws the faults of a session of the given size. `span` is about how many nanoseconds the session takes without
+    /// faults. The same arguments give the same faults.
     pub fn from_seed(seed: u64, agents: u32, ranks: u32, span: u64) -> Self {
         let mut random = Random::new(seed ^ 0xfa17);
         let delay = *random.pick(&[0, 1_000, 200_000, 5_000_000, 100_000_000]);
@@ -71,7 +72,7 @@ impl Faults {
         Self { delay, faults }
     }
 
-    fn draw(random: &mut Random, agents: u32, ranks: u32, span: u64) -> Timed {
+    fn draw(random: &mut Random, agents: u32, ranks: u32, span: u64) -> TimedFault {
         let agent = random.between(1, agents.max(1).into()) as u32;
         let fault = match random.below(10) {
             0..=2 => Fault::Crash { agent },
@@ -83,14 +84,14 @@ impl Faults {
             }
             _ => Fault::Interrupt,
         };
-        let mut noticed = || if random.once_in(4) { random.below(SILENT) } else { random.below(2_000_000) };
-        let noticed = [noticed(), noticed()];
-        Timed { at: random.below(span + span / 8 + 1), fault, noticed }
+        let mut detection = || if random.once_in(4) { random.below(DETECTION_MAX) } else { random.below(2_000_000) };
+        let detected_after = [detection(), detection()];
+        TimedFault { at: random.below(span + span / 8 + 1), fault, detected_after }
     }
 }
 
 impl Fault {
-    /// Whether the job cannot end well once this has happened.
+    /// Returns whether the session must fail after this fault.
     pub(crate) fn is_fatal(self) -> bool {
         match self {
             Self::Crash { .. } | Self::Cut { .. } | Self::Kill { .. } | Self::Interrupt => true,
@@ -105,7 +106,7 @@ impl fmt::Display for Fault {
             Self::Crash { agent } => write!(f, "agent {agent} crashes"),
             Self::Cut { agent } => write!(f, "the link above agent {agent} is cut"),
             Self::Stall { agent, nanoseconds } => {
-                write!(f, "agent {agent} does nothing for {} ms", nanoseconds / 1_000_000)
+                write!(f, "agent {agent} stalls for {} ms", nanoseconds / 1_000_000)
             }
             Self::Kill { rank } => write!(f, "rank {rank} is killed"),
             Self::Interrupt => f.write_str("Ctrl-C"),
@@ -116,41 +117,40 @@ impl fmt::Display for Fault {
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "delays of up to {} us", self.delay / 1000)?;
-        for Timed { at, fault, .. } in &self.faults {
+        for TimedFault { at, fault, .. } in &self.faults {
             write!(f, "; at {:.3} ms {fault}", *at as f64 / 1e6)?;
         }
         Ok(())
     }
 }
 
-/// What a broken agent would do, to see that it is noticed.
+/// A bug that is put into one agent, to test that the oracle detects it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Mutation {
-    /// An agent forgets to let its ranks go, once.
+    /// The agent does not release its ranks from one fence.
     LoseRelease {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
-        /// How many are let go before.
+        /// The number of correct releases before.
         after: u32,
     },
-    /// An agent lets a rank go as soon as it arrives at a fence, once.
+    /// The agent once releases a rank as soon as it arrives at a fence.
     EarlyRelease {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
     },
-    /// A rank of the agent is given another value than was put, once.
+    /// The agent answers one get with a value that no rank put.
     WrongValue {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
-        /// How many gets are answered before.
+        /// The number of correct answers before.
         after: u32,
     },
-    /// An agent, and with it all below, does not hear what a fence has changed on the board, once: what
-    /// they had before is stale.
+    /// The agent and its subtree miss the board's changes of one fence, and keep stale values.
     MissUpdate {
-        /// Which.
+        /// The number of the agent.
         agent: u32,
-        /// Of how many fences it hears before.
+        /// The number of the fence.
         after: u32,
     },
 }

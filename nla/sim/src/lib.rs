@@ -1,16 +1,15 @@
-//! The tree in simulation: the real cores, virtual time, a million ranks on one machine.
+//! Simulates the tree: the real cores in virtual time, up to a million ranks on one machine.
 //!
-//! A run has a root, its agents and their ranks, but no process, no socket and no clock. The cores
-//! ([`nla::core::Root`], [`nla::core::Agent`]) are those of the product, and so are their messages, whose
-//! sizes on the wire are known to the byte; how long things take is what [`Costs`] says. Ranks are
-//! counters that go through a program. The same [`Spec`], or [`Scenario`], gives the same run, event by
-//! event.
+//! A run has a root, its agents and their ranks, but no process, socket or clock. The cores ([`nla::core::Root`],
+//! [`nla::core::Agent`]) and their messages are those of the product, so the size of each message on the wire is exact.
+//! [`Costs`] says how long each operation takes. A rank is a position in a program. The same [`Spec`] or [`Scenario`]
+//! always gives the same sequence of events.
 //!
-//! - [`run`] answers how long and how much: a job of so many nodes, ranks, and so on, in a [`Report`].
-//! - [`Scenario`] answers whether it is right: a small job with everything that can go wrong, drawn from
-//!   a seed, and an oracle that knows what ranks have to see.
+//! - [`run`] measures a job of a given size: times, traffic and memory, in a [`Report`].
+//! - [`Scenario`] checks correctness: it draws a small job and its faults from a seed, and compares what the ranks see
+//!   with what they must see.
 //!
-//! What is not here: output, input, spawns, rings, suspension, names.
+//! Not simulated: output, input, spawns, rings, suspension, published names.
 #![forbid(unsafe_code)]
 
 mod agents;
@@ -31,7 +30,7 @@ mod values;
 mod world;
 
 pub use costs::Costs;
-pub use faults::{Fault, Faults, Mutation, Timed};
+pub use faults::{Fault, Faults, Mutation, TimedFault};
 pub use oracle::Violation;
 pub use program::Pattern;
 pub use report::{FenceMessages, FenceReport, GetsReport, Level, Memory, Report, Traffic};

@@ -1,16 +1,16 @@
-//! What must be true of a run, whatever goes wrong in it: watched while it goes on, judged at its end.
+//! The oracle: what must hold in every run, whatever faults strike. It watches the run and judges its end.
 //!
-//! - Nobody is released from a fence before all have arrived, and each fence releases all or the
-//!   session ends.
-//! - A get finds what was put before the last fence: of several ranks' values that of the highest, and
-//!   its last. A rank's own puts it finds at once. What nobody put it does not find.
-//! - The session is over in bounded time, and ends well if and only if nothing fatal happened.
+//! - No rank is released from a fence before all ranks have arrived. Each fence releases all its ranks, or the session
+//!   ends.
+//! - A get returns what was put before the last fence. If several ranks put a key, the value of the highest rank counts,
+//!   and of its values the last one. A rank sees its own puts at once. A key that no rank put is not found.
+//! - The session ends in bounded time. It ends successfully if and only if nothing fatal happened.
 
 use std::fmt;
 
 use nla::core::Outcome;
 
-/// What should not have been.
+/// An observation that breaks a rule of the oracle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     at: u64,
@@ -31,58 +31,59 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Whether the job can still end well.
+/// How the session must end, given the faults so far. The order is that of severity.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Doom {
-    /// It has to.
-    No,
-    /// Something went wrong when all ranks had ended.
-    Maybe,
-    /// It cannot.
-    Yes,
+pub(crate) enum ExpectedEnd {
+    /// It must succeed.
+    Success,
+    /// A fault struck after all ranks had ended: it may succeed or fail.
+    Either,
+    /// It must fail.
+    Failure,
 }
 
 /// One fence, as its ranks see it.
 #[derive(Copy, Clone, Debug, Default)]
-pub(crate) struct Meeting {
+pub(crate) struct FenceRecord {
     arrived: u32,
     released: u32,
-    /// When the first rank, and the last, arrived.
+    /// When the first rank and the last rank arrived.
     pub(crate) arrivals: Option<(u64, u64)>,
-    /// When the last rank was let go.
+    /// When the last rank was released.
     pub(crate) last_release: u64,
 }
 
-/// See the module.
-pub(crate) struct Watch {
+/// See the module's documentation.
+pub(crate) struct Oracle {
     ranks: u32,
-    /// By their numbers.
-    pub(crate) fences: Vec<Meeting>,
+    /// The fences, by number.
+    pub(crate) fences: Vec<FenceRecord>,
     /// When the last get was answered.
     pub(crate) last_get: u64,
-    /// What was wrong first.
+    /// The first violation.
     pub(crate) violation: Option<Violation>,
 }
 
-impl Watch {
+impl Oracle {
+    /// Creates the oracle of a job of `ranks` ranks.
     pub(crate) fn new(ranks: u32) -> Self {
         Self { ranks, fences: Vec::new(), last_get: 0, violation: None }
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     pub(crate) fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Notes what is wrong.
+    /// Records a violation, unless there was one before.
     pub(crate) fn fail(&mut self, violation: Violation) {
         self.violation.get_or_insert(violation);
     }
 
-    fn fence(&mut self, number: u32) -> &mut Meeting {
+    fn fence(&mut self, number: u32) -> &mut FenceRecord {
         let number = number as usize;
         if self.fences.len() <= number {
-            self.fences.resize(number + 1, Meeting::default());
+            self.fences.resize(number + 1, FenceRecord::default());
         }
         &mut self.fences[number]
     }
@@ -113,7 +114,7 @@ impl Watch {
         self.last_get = self.last_get.max(at);
     }
 
-    /// A get was answered with `got`, and should have been with `expected`.
+    /// Compares the answer to a get with the expected one.
     pub(crate) fn compare(&mut self, at: u64, rank: u32, key: &[u8], got: Option<&[u8]>, expected: Option<&[u8]>) {
         if got != expected {
             let show = |value: Option<&[u8]>| match value {
@@ -121,35 +122,36 @@ impl Watch {
                 None => "nothing".to_owned(),
             };
             let key = String::from_utf8_lossy(key).into_owned();
-            let why = format!("rank {rank} got {} for {key}, which is {}", show(got), show(expected));
+            let why = format!("rank {rank} got {} for {key}, expected {}", show(got), show(expected));
             self.fail(Violation::new(at, why));
         }
     }
 
-    /// Where everybody is.
+    /// Describes the progress of all fences.
     pub(crate) fn state(&self) -> String {
         let ranks = self.ranks;
         let fences = self.fences.iter().enumerate().map(|(number, fence)| {
             format!("fence {number}: {} of {ranks} arrived, {} released", fence.arrived, fence.released)
         });
         let fences: Vec<_> = fences.collect();
-        if fences.is_empty() { "no fence was entered".to_owned() } else { fences.join("; ") }
+        if fences.is_empty() { "no rank has arrived at a fence".to_owned() } else { fences.join("; ") }
     }
 
-    /// Judges the run.
-    pub(crate) fn conclude(&self, at: u64, outcome: &Outcome, doom: Doom) -> Result<(), Violation> {
+    /// Judges the end of the run.
+    pub(crate) fn check_end(&self, at: u64, outcome: &Outcome, expected: ExpectedEnd) -> Result<(), Violation> {
         let success = *outcome == Outcome::Success;
-        match (doom, success) {
-            (Doom::No, false) => {
-                return Err(Violation::new(at, format!("nothing fatal happened, and the session failed: {outcome:?}")));
+        match (expected, success) {
+            (ExpectedEnd::Success, false) => {
+                let why = format!("the session failed, although nothing fatal had happened: {outcome:?}");
+                return Err(Violation::new(at, why));
             }
-            (Doom::Yes, true) => {
-                return Err(Violation::new(at, "what happened was fatal, and the session ended well"));
+            (ExpectedEnd::Failure, true) => {
+                return Err(Violation::new(at, "the session succeeded after a fatal event"));
             }
             _ => {}
         }
         if success && self.fences.iter().any(|fence| fence.released != self.ranks) {
-            return Err(Violation::new(at, format!("not all were released: {}", self.state())));
+            return Err(Violation::new(at, format!("not all ranks were released: {}", self.state())));
         }
         Ok(())
     }

@@ -1,28 +1,28 @@
-//! Processors: when a place can begin, and how long it is then busy.
+//! Processors: when a member of the tree can handle an event, and how long it is busy.
 
-/// The processors of all places.
+/// The processors of all members.
 #[derive(Clone, Debug)]
 pub(crate) struct Processors {
-    /// Each place does one thing after another, and is busy until then.
-    places: Vec<u64>,
-    /// When all places share a machine: until when each of its cores is busy.
+    /// When each member finishes its current work.
+    members: Vec<u64>,
+    /// When each core of the shared machine is free. Empty if members do not share one.
     cores: Vec<u64>,
 }
 
 impl Processors {
-    /// One for each of `places`; or so many `cores` for all of them, as on one machine.
-    pub(crate) fn new(places: usize, cores: Option<u32>) -> Self {
-        Self { places: vec![0; places], cores: vec![0; cores.unwrap_or(0) as usize] }
+    /// Creates a processor per member. If `cores` is given, all members share that many cores.
+    pub(crate) fn new(members: usize, cores: Option<u32>) -> Self {
+        Self { members: vec![0; members], cores: vec![0; cores.unwrap_or(0) as usize] }
     }
 
-    /// When the place can begin with what comes to it at this time.
+    /// Returns when a member can begin to handle an event that arrives at `at`.
     pub(crate) fn begin(&self, here: usize, at: u64) -> u64 {
-        at.max(self.places[here]).max(self.cores.iter().copied().min().unwrap_or(0))
+        at.max(self.members[here]).max(self.cores.iter().copied().min().unwrap_or(0))
     }
 
-    /// What was begun at `began` is done at `clock`.
+    /// Records that a member was busy from `began` to `clock`.
     pub(crate) fn done(&mut self, here: usize, began: u64, clock: u64) {
-        self.places[here] = clock;
+        self.members[here] = clock;
         if clock > began
             && let Some(core) = self.cores.iter_mut().min()
         {
@@ -30,9 +30,9 @@ impl Processors {
         }
     }
 
-    /// The place does nothing for so long.
+    /// Stops a member for `nanoseconds`.
     pub(crate) fn stall(&mut self, here: usize, at: u64, nanoseconds: u64) {
-        self.places[here] = at.max(self.places[here]) + nanoseconds;
+        self.members[here] = at.max(self.members[here]) + nanoseconds;
     }
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_does_one_thing_after_another() {
+    fn a_member_handles_one_event_at_a_time() {
         let mut processors = Processors::new(2, None);
         assert_eq!(processors.begin(0, 10), 10);
         processors.done(0, 10, 30);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn on_one_machine_places_wait_for_a_core() {
+    fn members_on_one_machine_wait_for_a_free_core() {
         let mut processors = Processors::new(3, Some(2));
         processors.done(0, 0, 30);
         processors.done(1, 0, 40);

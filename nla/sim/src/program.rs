@@ -1,4 +1,4 @@
-//! What ranks do, step by step: the exchange of the benchmark programs, or a program drawn from a seed.
+//! The program of each rank: the exchange of the benchmark programs, or steps drawn from a seed.
 
 use bytes::Bytes;
 use pmi::{Epoch, Puts, Rank};
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::values::Values;
 
-/// What ranks get from each other in an exchange.
+/// The entries that ranks get from each other in an exchange.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Pattern {
-    /// They do not speak PMI at all: they start and end.
+    /// Ranks start and exit without PMI.
     Nothing,
-    /// Each puts its entry and meets the others at the fences, and gets nothing.
+    /// Each rank puts its entry and passes the fences, but gets nothing.
     Fences,
-    /// Each gets the entries of the ranks on its left and right, as a ring of neighbours does.
+    /// Each rank gets the entries of its left and right neighbours in a ring.
     #[default]
     Neighbours,
-    /// Each gets all entries, in the order of the ranks that put them.
+    /// Each rank gets all entries, in the order of the ranks that put them.
     All,
 }
 
 impl Pattern {
-    /// How many gets a rank makes among `ranks`.
+    /// Returns the number of gets per rank in a job of `ranks` ranks.
     pub fn gets(self, ranks: u32) -> u64 {
         match self {
             Self::Nothing | Self::Fences => 0,
@@ -38,35 +38,35 @@ pub(crate) enum Op {
     Join,
     /// Puts an entry.
     Put { key: Vec<u8>, value: Vec<u8> },
-    /// Puts the exchange's entry of its own.
+    /// Puts the rank's own entry of the exchange.
     PutCard,
-    /// Arrives at a fence, and waits for it.
+    /// Arrives at a fence and waits for the release.
     Fence,
     /// Gets an entry.
     Get { key: Bytes },
-    /// Gets the exchange's entry of that rank.
+    /// Gets the entry of a rank in the exchange.
     GetCard(u32),
-    /// Gets the exchange's entries of all, in step with the other ranks of its agent.
+    /// Gets all entries of the exchange, in lockstep with the other ranks of the agent.
     GetAllCards,
-    /// Computes for so many nanoseconds.
+    /// Computes for this many nanoseconds.
     Compute(u64),
     /// Finalises PMI.
     Finalize,
     /// Aborts the job.
     Abort,
-    /// Ends with this code.
+    /// Exits with this code.
     Exit(u8),
-    /// Ends with 0 where others wait for it.
-    Leave,
-    /// Is ended by this signal.
+    /// Exits with 0 although other ranks wait for it at a fence.
+    ExitEarly,
+    /// Dies by this signal.
     Die(u8),
 }
 
-/// What all ranks do.
+/// The programs of all ranks.
 pub(crate) enum Program {
-    /// Put, fence, get, fence.
+    /// Each rank puts its entry, passes a fence, gets entries, and passes another fence.
     Exchange(Exchange),
-    /// Steps of each rank, and what is on the board after each fence.
+    /// The steps of each rank, and the whole board after each fence.
     Drawn { ops: Vec<Vec<Op>>, boards: Vec<Epoch> },
 }
 
@@ -75,14 +75,14 @@ pub(crate) struct Exchange {
     ranks: u32,
     pattern: Pattern,
     values: Values,
-    /// Of all ranks' entries.
+    /// The keys of all ranks' entries.
     keys: Vec<Bytes>,
-    /// There is a fence before it.
+    /// There is a fence before the puts.
     ready: bool,
 }
 
 impl Program {
-    /// Steps that are drawn, with the boards that come of them.
+    /// Creates a program of the given steps. Computes the board after each fence from their puts.
     pub(crate) fn drawn(ops: Vec<Vec<Op>>) -> Self {
         let fences = ops.iter().map(|ops| ops.iter().filter(|op| **op == Op::Fence).count()).max().unwrap_or(0);
         let mut rounds = vec![Puts::new(); fences];
@@ -105,7 +105,7 @@ impl Program {
         Self::Drawn { ops, boards }
     }
 
-    /// The step of a rank at a position of its program.
+    /// Returns the step of a rank at a position of its program.
     pub(crate) fn op(&self, rank: u32, position: u32) -> Op {
         match self {
             Self::Exchange(exchange) => exchange.op(rank, position),
@@ -115,7 +115,7 @@ impl Program {
         }
     }
 
-    /// How many fences ranks have passed when they get anything; at least 1.
+    /// Returns the number of fences that a rank has passed before its first get; at least 1.
     pub(crate) fn fences_before_gets(&self) -> usize {
         match self {
             Self::Exchange(exchange) => 1 + usize::from(exchange.ready),
@@ -123,7 +123,7 @@ impl Program {
         }
     }
 
-    /// What a key's value is after so many fences, where nothing newer is known.
+    /// Returns the value of a key on the board after this many fences.
     pub(crate) fn value_after(&self, fences: u32, key: &[u8]) -> Option<&[u8]> {
         match self {
             Self::Exchange(_) => None,
@@ -131,7 +131,7 @@ impl Program {
         }
     }
 
-    /// The key of the exchange's entry of a rank.
+    /// Returns the key of a rank's entry of the exchange.
     pub(crate) fn card_key(&self, rank: u32) -> &Bytes {
         static NONE: Bytes = Bytes::new();
         match self {
@@ -140,7 +140,7 @@ impl Program {
         }
     }
 
-    /// The value of the exchange's entry of a rank.
+    /// Returns the value of a rank's entry of the exchange.
     pub(crate) fn card(&self, rank: u32) -> &[u8] {
         match self {
             Self::Exchange(exchange) => exchange.values.value(rank),
@@ -150,7 +150,7 @@ impl Program {
 }
 
 impl Exchange {
-    /// Of so many ranks.
+    /// Creates the exchange of `ranks` ranks. If `ready`, they pass a fence before the puts.
     pub(crate) fn new(ranks: u32, pattern: Pattern, values: Values, ready: bool) -> Self {
         Self { ranks, pattern, keys: values.keys(ranks), values, ready }
     }
@@ -168,8 +168,8 @@ impl Exchange {
             (0, _) => return Op::Join,
             (1, _) => return Op::PutCard,
             (2, _) => return Op::Fence,
-            (3, Pattern::Neighbours) => return Op::GetCard(self.beside(rank, self.ranks - 1)),
-            (4, Pattern::Neighbours) => return Op::GetCard(self.beside(rank, 1)),
+            (3, Pattern::Neighbours) => return Op::GetCard(self.neighbour(rank, self.ranks - 1)),
+            (4, Pattern::Neighbours) => return Op::GetCard(self.neighbour(rank, 1)),
             (3, Pattern::All) => return Op::GetAllCards,
             _ => {}
         }
@@ -185,8 +185,8 @@ impl Exchange {
         }
     }
 
-    fn beside(&self, rank: u32, by: u32) -> u32 {
-        ((u64::from(rank) + u64::from(by)) % u64::from(self.ranks)) as u32
+    fn neighbour(&self, rank: u32, distance: u32) -> u32 {
+        ((u64::from(rank) + u64::from(distance)) % u64::from(self.ranks)) as u32
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_exchange_is_put_fence_get_fence() {
+    fn an_exchange_puts_and_gets_between_fences() {
         let steps = |pattern, rank| {
             let values = Values::new("card-", 1, 10);
             let program = Program::Exchange(Exchange::new(4, pattern, values, false));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_rank_and_its_last_put_win() {
+    fn the_last_put_of_the_highest_rank_wins() {
         let put = |key: &str, value: &str| Op::Put { key: key.into(), value: value.into() };
         let program = Program::drawn(vec![
             vec![put("k", "0"), put("a", "0"), Op::Fence, put("k", "3"), Op::Fence],

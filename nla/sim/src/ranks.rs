@@ -1,96 +1,101 @@
-//! Ranks: not processes, but where each is in its program.
+//! Ranks. A simulated rank is no process, but a position in a program.
+
+use std::rc::Rc;
 
 use bytes::Bytes;
 use nla::core::{Action, Exit, GetCounts, Input};
 use pmi::board::PendingPuts;
 use pmi::{Answer, Board, LookUp, Puts, Rank, Ranks, Request};
 
-use crate::events::What;
+use crate::events::EventKind;
 use crate::faults::Mutation;
-use crate::oracle::Doom;
+use crate::oracle::ExpectedEnd;
 use crate::program::Op;
 use crate::world::{NS, World};
 
-/// How long ranks are started before others get a turn, as in the driver.
+/// The length of a batch of rank starts, in nanoseconds: that of the driver.
 const BATCH_TIME: u64 = 2_000_000;
-/// How many gets that find their entry are answered before others get a turn.
-const TURN: u32 = 256;
-/// In place of a rank: all ranks of the agent, in step.
-const SWEEP: u32 = u32::MAX;
+/// The number of gets in lockstep that an agent answers before it handles other events.
+const GETS_PER_EVENT: u32 = 256;
+/// Stands in an event for all ranks of the agent, in lockstep.
+const LOCKSTEP: u32 = u32::MAX;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+/// Added to a signal number in [`LocalRank::exit`].
+const SIGNALLED: u16 = 256;
 
-/// Where a rank is.
+/// The state of a rank.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It is to be started.
+    /// It has not been started.
     Queued,
-    /// It goes on with its program when its time has come.
+    /// It continues its program at its next event.
     Running,
     /// It waits for the release of a fence.
     InFence,
-    /// It waits for an entry.
+    /// It waits for the answer to a get.
     InGet,
-    /// It gets all entries, in step with the others of its agent.
-    InSweep,
-    /// It has aborted and waits for its end.
+    /// It gets all entries, in lockstep with the other ranks of its agent.
+    InLockstep,
+    /// It has aborted the job and waits to be killed.
     Aborted,
-    /// It ends.
+    /// It has exited or was killed, but is not yet reaped.
     Dying,
-    /// It has ended, or was never started.
+    /// It was reaped, or will never be started.
     Ended,
 }
 
 #[derive(Debug)]
-struct Local {
+struct LocalRank {
     rank: u32,
-    /// In its program.
+    /// The number of its next step in the program.
     position: u32,
-    /// How many it was released from.
+    /// The number of fences that have released it.
     fences: u32,
     stage: Stage,
-    stubborn: bool,
-    /// A code, or with a signal the number beyond 255.
+    ignores_term: bool,
+    /// The exit code, or [`SIGNALLED`] plus the number of the signal.
     exit: u16,
-    /// What it has put since its last fence.
+    /// Its puts since its last fence.
     pending: Option<Box<PendingPuts>>,
 }
 
 /// The ranks of one agent.
 #[derive(Debug, Default)]
-pub(crate) struct Locals {
-    /// In order.
-    all: Vec<Local>,
-    /// Those before were started.
+pub(crate) struct LocalRanks {
+    /// The ranks, in ascending order.
+    all: Vec<LocalRank>,
+    /// The number of ranks that were started.
     started: usize,
-    sweep: Sweep,
+    lockstep: Lockstep,
 }
 
-/// All ranks of an agent get all entries in step: each key is got by all of them before the next.
+/// The gets of all entries by all ranks of an agent. All ranks get one key before any of them gets the next one.
 #[derive(Debug, Default)]
-struct Sweep {
+struct Lockstep {
+    /// The number of ranks that have begun to get all entries.
     entered: usize,
-    /// The rank whose entry they are at.
-    at: u32,
+    /// The rank whose entry is next.
+    next: u32,
     waiting: bool,
 }
 
-impl Locals {
-    /// These are to be started.
-    pub(crate) fn enqueue(&mut self, ranks: &Ranks, stubborn: &Ranks) {
+impl LocalRanks {
+    /// Adds ranks to be started.
+    pub(crate) fn enqueue(&mut self, ranks: &Ranks, ignoring_term: &Ranks) {
         self.all.reserve_exact(ranks.len() as usize);
-        self.all.extend(ranks.iter().map(|rank| Local {
+        self.all.extend(ranks.iter().map(|rank| LocalRank {
             rank: rank.0,
             position: 0,
             fences: 0,
             stage: Stage::Queued,
-            stubborn: stubborn.contains(rank),
+            ignores_term: ignoring_term.contains(rank),
             exit: 0,
             pending: None,
         }));
     }
 
-    /// Those that were not started never will be.
+    /// Cancels the starts of all ranks that were not started, and returns these ranks.
     pub(crate) fn cancel(&mut self) -> Ranks {
         let from = self.started;
         self.started = self.all.len();
@@ -98,19 +103,20 @@ impl Locals {
         self.all[from..].iter().map(|local| Rank(local.rank)).collect()
     }
 
-    /// All are killed at once.
+    /// Kills all ranks at once.
     pub(crate) fn end_all(&mut self) {
         self.started = self.all.len();
         self.all.iter_mut().for_each(|local| local.stage = Stage::Ended);
     }
 
-    /// A rank that has not ended.
+    /// Returns a rank that has not ended, if there is one.
     pub(crate) fn alive(&self) -> Option<u32> {
         self.all.iter().find(|local| local.stage != Stage::Ended).map(|local| local.rank)
     }
 
     fn index(&self, rank: Rank) -> Option<usize> {
         let first = self.all.first()?.rank;
+        // Most placements give an agent consecutive ranks.
         let near = rank.0.wrapping_sub(first) as usize;
         match self.all.get(near) {
             Some(local) if local.rank == rank.0 => Some(near),
@@ -124,171 +130,186 @@ impl World {
     pub(crate) fn start_ranks(&mut self, here: usize, clock: &mut u64) {
         let until = *clock + BATCH_TIME;
         let mut batch = Ranks::new();
-        let locals = &mut self.places[here].locals;
-        while let Some(local) = locals.all.get_mut(locals.started)
-            && *clock < until
-        {
-            *clock += self.costs.rank_start;
+        while *clock < until {
+            let delay = self.setup.faults.delay;
+            let costs = &self.setup.costs;
+            let locals = &mut self.members[here].ranks;
+            let Some(local) = locals.all.get_mut(locals.started) else { break };
+            *clock += costs.rank_start;
             local.stage = Stage::Running;
             batch.insert(Rank(local.rank));
-            let spread = if self.delay > 0 { self.random.below(self.delay) } else { 0 };
-            self.queue.push(*clock + self.costs.rank_boot + spread, here as u32, What::Step(locals.started as u32));
+            let spread = if delay > 0 { self.random.below(delay) } else { 0 };
+            let step = EventKind::RankStep(locals.started as u32);
+            self.queue.push(*clock + costs.rank_boot + spread, here as u32, step);
             locals.started += 1;
         }
+        let locals = &self.members[here].ranks;
         let more = locals.started < locals.all.len();
         if !batch.is_empty() {
             self.input(here, clock, Input::Started(NS, batch));
         }
         if more {
-            self.queue.push(*clock, here as u32, What::StartRanks);
+            self.queue.push(*clock, here as u32, EventKind::StartRanks);
         }
     }
 
-    /// A rank, or all in step, go on.
-    pub(crate) fn step(&mut self, here: usize, index: u32, at: u64) {
-        let began = self.processors.begin(here, at);
-        let mut clock = began;
-        if index == SWEEP {
-            self.sweep(here, &mut clock);
+    /// A rank, or all ranks in lockstep, continue their program.
+    pub(crate) fn step(&mut self, here: usize, index: u32, clock: &mut u64) {
+        if index == LOCKSTEP {
+            self.get_in_lockstep(here, clock);
         } else {
-            self.go_on(here, index as usize, &mut clock);
+            self.run_program(here, index as usize, clock);
         }
-        self.processors.done(here, began, clock);
     }
 
-    fn go_on(&mut self, here: usize, index: usize, clock: &mut u64) {
-        let program = std::rc::Rc::clone(&self.program);
+    /// Runs a rank's program until the rank waits, computes or ends.
+    fn run_program(&mut self, here: usize, index: usize, clock: &mut u64) {
+        let program = Rc::clone(&self.setup.program);
         loop {
-            let Some(local) = self.places[here].locals.all.get_mut(index) else { return };
+            let Some(local) = self.members[here].ranks.all.get_mut(index) else { return };
             if local.stage != Stage::Running {
                 return;
             }
             let rank = Rank(local.rank);
             let op = program.op(rank.0, local.position);
             local.position += 1;
-            match op {
+            let key = match op {
                 Op::Join => {
-                    *clock += self.costs.join;
-                    self.places[here].counted.segments += u64::from(self.segment);
+                    *clock += self.setup.costs.join;
+                    self.members[here].driver_counts.segments += u64::from(self.setup.segment);
                     self.input(here, clock, Input::FromRank(NS, rank, Request::Joined));
+                    continue;
                 }
-                Op::Put { key, value } => self.put(here, index, clock, &key, &value),
-                Op::PutCard => self.put(here, index, clock, program.card_key(rank.0), program.card(rank.0)),
-                Op::Fence => return self.enter(here, index, clock),
-                Op::Get { key } => match self.get(here, index, clock, &key) {
-                    Some(value) => self.check(here, index, *clock, value.as_deref()),
-                    None => return,
-                },
-                Op::GetCard(of) => match self.get(here, index, clock, program.card_key(of)) {
-                    Some(value) => self.check(here, index, *clock, value.as_deref()),
-                    None => return,
-                },
-                Op::GetAllCards => {
-                    local.stage = Stage::InSweep;
-                    let locals = &mut self.places[here].locals;
-                    locals.sweep.entered += 1;
-                    if locals.sweep.entered == locals.all.len() {
-                        self.sweep(here, clock);
-                    }
-                    return;
+                Op::Put { key, value } => {
+                    self.put(here, index, clock, &key, &value);
+                    continue;
                 }
-                Op::Compute(nanoseconds) => {
-                    self.queue.push(*clock + nanoseconds, here as u32, What::Step(index as u32));
-                    return;
+                Op::PutCard => {
+                    self.put(here, index, clock, program.card_key(rank.0), program.card(rank.0));
+                    continue;
                 }
                 Op::Finalize => {
-                    *clock += self.costs.finalize;
+                    *clock += self.setup.costs.finalize;
                     self.input(here, clock, Input::FromRank(NS, rank, Request::Finalized));
+                    continue;
                 }
-                Op::Abort => {
-                    self.doom = Doom::Yes;
-                    local.stage = Stage::Aborted;
-                    let request = Request::Abort { code: 7, message: String::new() };
-                    return self.input(here, clock, Input::FromRank(NS, rank, request));
-                }
-                Op::Exit(code) => return self.end(here, index, *clock, code.into()),
-                Op::Leave => {
-                    self.doom = Doom::Yes;
-                    return self.end(here, index, *clock, 0);
-                }
-                Op::Die(signal) => {
-                    self.doom = Doom::Yes;
-                    return self.end(here, index, *clock, 256 + u16::from(signal));
-                }
+                Op::Get { key } => key,
+                Op::GetCard(of) => program.card_key(of).clone(),
+                op => return self.suspend(here, index, clock, op),
+            };
+            match self.get(here, index, clock, &key) {
+                Some(value) => self.check(here, index, *clock, value.as_deref()),
+                None => return,
             }
         }
     }
 
+    /// Does a step after which a rank does not continue at once.
+    fn suspend(&mut self, here: usize, index: usize, clock: &mut u64, op: Op) {
+        let locals = &mut self.members[here].ranks;
+        let local = &mut locals.all[index];
+        match op {
+            Op::Fence => self.arrive(here, index, clock),
+            Op::GetAllCards => {
+                local.stage = Stage::InLockstep;
+                locals.lockstep.entered += 1;
+                if locals.lockstep.entered == locals.all.len() {
+                    self.get_in_lockstep(here, clock);
+                }
+            }
+            Op::Compute(nanoseconds) => {
+                self.queue.push(*clock + nanoseconds, here as u32, EventKind::RankStep(index as u32));
+            }
+            Op::Abort => {
+                self.expected_end = ExpectedEnd::Failure;
+                local.stage = Stage::Aborted;
+                let request = Request::Abort { code: 7, message: String::new() };
+                let rank = Rank(local.rank);
+                self.input(here, clock, Input::FromRank(NS, rank, request));
+            }
+            Op::Exit(code) => self.end(here, index, *clock, code.into()),
+            Op::ExitEarly => {
+                self.expected_end = ExpectedEnd::Failure;
+                self.end(here, index, *clock, 0);
+            }
+            Op::Die(signal) => self.end(here, index, *clock, SIGNALLED + u16::from(signal)),
+            Op::Join | Op::Put { .. } | Op::PutCard | Op::Get { .. } | Op::GetCard(_) | Op::Finalize => {}
+        }
+    }
+
     fn put(&mut self, here: usize, index: usize, clock: &mut u64, key: &[u8], value: &[u8]) {
-        *clock += self.costs.put;
-        let local = &mut self.places[here].locals.all[index];
+        *clock += self.setup.costs.put;
+        let local = &mut self.members[here].ranks.all[index];
         let rank = Rank(local.rank);
-        let noted = local.pending.get_or_insert_default().push(rank, key, value);
-        debug_assert!(noted, "programs put little");
-        if self.cache.puts_at_once() {
+        let accepted = local.pending.get_or_insert_default().push(rank, key, value);
+        debug_assert!(accepted, "simulated programs put less than the bound");
+        if self.setup.cache.puts_at_once() {
             let mut puts = Puts::new();
             puts.push(rank, key, value);
             self.input(here, clock, Input::FromRank(NS, rank, Request::Put { puts }));
         }
     }
 
-    fn enter(&mut self, here: usize, index: usize, clock: &mut u64) {
-        *clock += self.costs.arrival;
-        let at_once = self.cache.puts_at_once();
-        let local = &mut self.places[here].locals.all[index];
+    /// A rank arrives at its next fence.
+    fn arrive(&mut self, here: usize, index: usize, clock: &mut u64) {
+        *clock += self.setup.costs.arrival;
+        let local = &mut self.members[here].ranks.all[index];
         local.stage = Stage::InFence;
         let (rank, number) = (Rank(local.rank), local.fences);
-        let put = local.pending.take().map(|mut pending| pending.take()).unwrap_or_default();
-        let puts = if at_once { Puts::new() } else { put };
-        self.watch.on_arrived(number, *clock);
+        let pending = local.pending.take().map(|mut pending| pending.take()).unwrap_or_default();
+        let puts = if self.setup.cache.puts_at_once() { Puts::new() } else { pending };
+        self.oracle.on_arrived(number, *clock);
         self.input(here, clock, Input::FromRank(NS, rank, Request::Fence { puts, in_segment: false }));
-        if let Some(Mutation::EarlyRelease { agent }) = self.mutation
+        if let Some(Mutation::EarlyRelease { agent }) = self.setup.mutation
             && agent as usize == here
         {
-            self.mutation = None;
+            self.setup.mutation = None;
             self.act(here, clock, Action::Release(NS, std::iter::once(rank).collect()));
         }
     }
 
-    /// Ranks of a fence go on.
+    /// Releases ranks from a fence.
     pub(crate) fn release(&mut self, here: usize, clock: &mut u64, ranks: &Ranks) {
-        if let Some(Mutation::LoseRelease { agent, after }) = self.mutation
-            && agent as usize == here
+        if let Some(Mutation::LoseRelease { agent, after }) = self.setup.mutation
+            && self.mutation_strikes(here, agent, after)
         {
-            self.mutable += 1;
-            if self.mutable == after + 1 {
-                return;
-            }
+            return;
         }
-        if self.segment {
-            *clock += self.costs.release;
-        }
+        let costs = &self.setup.costs;
+        // One futex call releases all ranks that wait in the segment.
+        let (once, each) = if self.setup.segment { (costs.release, 0) } else { (0, costs.release) };
+        *clock += once;
         for rank in ranks.iter() {
-            let locals = &mut self.places[here].locals;
+            let locals = &mut self.members[here].ranks;
             let Some(index) = locals.index(rank) else { continue };
             let local = &mut locals.all[index];
             if local.stage != Stage::InFence {
                 continue;
             }
-            if !self.segment {
-                *clock += self.costs.release;
-            }
+            *clock += each;
             local.stage = Stage::Running;
             local.fences += 1;
-            self.watch.on_released(rank.0, local.fences - 1, *clock);
-            self.queue.push(*clock + self.costs.local, here as u32, What::Step(index as u32));
+            self.oracle.on_released(rank.0, local.fences - 1, *clock);
+            self.queue.push(*clock + costs.local, here as u32, EventKind::RankStep(index as u32));
         }
+    }
+
+    /// Counts an occasion of the mutation of `agent`. Returns whether this is the one at which it strikes.
+    fn mutation_strikes(&mut self, here: usize, agent: u32, after: u32) -> bool {
+        let is_mutated = agent as usize == here;
+        self.mutation_passed += u32::from(is_mutated);
+        is_mutated && self.mutation_passed == after + 1
     }
 
     // ---- gets ----
 
-    /// A rank's get: the answer, if it is here. Else the rank waits.
+    /// A rank gets a key. Returns the answer if it is available at once; otherwise the rank waits.
     fn get(&mut self, here: usize, index: usize, clock: &mut u64, key: &Bytes) -> Option<Option<Bytes>> {
-        let place = &mut self.places[here];
-        let local = &mut place.locals.all[index];
+        let member = &mut self.members[here];
+        let local = &mut member.ranks.all[index];
         let own = local.pending.as_ref().and_then(|pending| pending.get(key));
         let own_is_none = own.is_none();
-        let found = match (own, &place.board) {
+        let found = match (own, &member.board) {
             (Some(value), _) => LookUp::Found(value.into()),
             (None, Some(board)) => board.look_up(key),
             (None, None) => LookUp::Absent,
@@ -299,26 +320,26 @@ impl World {
             LookUp::Unknown => None,
         };
         if let Some(value) = found {
-            *clock += if self.segment { 0 } else { self.costs.get_hit };
-            self.tally.gets.here += 1;
-            place.counted.board_gets += u64::from(own_is_none && !self.segment);
+            *clock += if self.setup.segment { 0 } else { self.setup.costs.get_hit };
+            self.counts.gets.here += 1;
+            member.driver_counts.board_gets += u64::from(own_is_none && !self.setup.segment);
             return Some(self.mutated(here, value));
         }
-        *clock += self.costs.get_asked;
+        *clock += self.setup.costs.get_asked;
         local.stage = Stage::InGet;
         let rank = Rank(local.rank);
-        self.ask(here, clock, rank, key)
+        self.ask_core(here, clock, rank, key)
     }
 
-    /// Hands a get to the core: the answer, if it comes at once.
-    fn ask(&mut self, here: usize, clock: &mut u64, rank: Rank, key: &Bytes) -> Option<Option<Bytes>> {
-        self.asking = Some((here, rank));
+    /// Hands a get to the core. Returns the answer if the core gives it at once.
+    fn ask_core(&mut self, here: usize, clock: &mut u64, rank: Rank, key: &Bytes) -> Option<Option<Bytes>> {
+        self.pending_get = Some((here, rank));
         self.input(here, clock, Input::FromRank(NS, rank, Request::Get { key: key.clone() }));
-        self.asking = None;
-        let value = self.answered.take()?;
-        self.tally.gets.here += 1;
-        if let Some(index) = self.places[here].locals.index(rank) {
-            let local = &mut self.places[here].locals.all[index];
+        self.pending_get = None;
+        let value = self.immediate_answer.take()?;
+        self.counts.gets.here += 1;
+        if let Some(index) = self.members[here].ranks.index(rank) {
+            let local = &mut self.members[here].ranks.all[index];
             if local.stage == Stage::InGet {
                 local.stage = Stage::Running;
             }
@@ -326,227 +347,225 @@ impl World {
         Some(self.mutated(here, value))
     }
 
+    /// Replaces the answer to a get if the mutation says so.
     fn mutated(&mut self, here: usize, value: Option<Bytes>) -> Option<Bytes> {
-        if let Some(Mutation::WrongValue { agent, after }) = self.mutation
-            && agent as usize == here
+        if let Some(Mutation::WrongValue { agent, after }) = self.setup.mutation
+            && self.mutation_strikes(here, agent, after)
         {
-            self.mutable += 1;
-            if self.mutable == after + 1 {
-                return Some(Bytes::from_static(b"wrong"));
-            }
+            return Some(Bytes::from_static(b"wrong"));
         }
         value
     }
 
-    /// A rank is answered.
+    /// The core answers a rank's get.
     pub(crate) fn on_answer(&mut self, here: usize, rank: Rank, clock: &mut u64, answer: Answer) {
         let Answer::Got(value) = answer else { return self.unexpected(*clock, &answer) };
-        if self.asking == Some((here, rank)) {
-            self.answered = Some(value);
+        if self.pending_get == Some((here, rank)) {
+            self.immediate_answer = Some(value);
             return;
         }
-        let Some(index) = self.places[here].locals.index(rank) else { return };
+        let Some(index) = self.members[here].ranks.index(rank) else { return };
         let value = self.mutated(here, value);
-        match self.places[here].locals.all[index].stage {
+        let locals = &mut self.members[here].ranks;
+        match locals.all[index].stage {
             Stage::InGet => {
-                *clock += self.costs.get_answered;
-                self.places[here].locals.all[index].stage = Stage::Running;
+                *clock += self.setup.costs.get_answered;
+                locals.all[index].stage = Stage::Running;
                 self.check(here, index, *clock, value.as_deref());
-                self.queue.push(*clock + 2 * self.costs.local, here as u32, What::Step(index as u32));
+                let at = *clock + 2 * self.setup.costs.local;
+                self.queue.push(at, here as u32, EventKind::RankStep(index as u32));
             }
-            Stage::InSweep if self.places[here].locals.sweep.waiting => {
-                let key = self.places[here].locals.sweep.at;
-                *clock += self.costs.get_answered;
-                self.check_card(here, key, *clock, value.as_deref());
-                self.places[here].locals.sweep.waiting = false;
-                self.pass_key(here, *clock);
-                self.sweep(here, clock);
+            Stage::InLockstep if locals.lockstep.waiting => {
+                let of = locals.lockstep.next;
+                *clock += self.setup.costs.get_answered;
+                locals.lockstep.waiting = false;
+                self.check_card(here, of, *clock, value.as_deref());
+                self.finish_key(here, *clock);
+                self.get_in_lockstep(here, clock);
             }
-            // It has died meanwhile.
+            // The rank was killed while it waited.
             _ => {}
         }
     }
 
-    /// Holds the answer to a rank's last get against what it has to be.
+    /// Compares the answer to a rank's last get with the expected one.
     fn check(&mut self, here: usize, index: usize, clock: u64, value: Option<&[u8]>) {
-        self.watch.on_got(clock);
-        let local = &self.places[here].locals.all[index];
+        self.oracle.on_got(clock);
+        let local = &self.members[here].ranks.all[index];
         let (rank, fences) = (local.rank, local.fences);
-        match self.program.op(rank, local.position - 1) {
+        match self.setup.program.op(rank, local.position - 1) {
             Op::GetCard(of) => self.check_card(here, of, clock, value),
             Op::Get { key } => {
                 let own = local.pending.as_ref().and_then(|pending| pending.get(&key));
-                let expected = own.or_else(|| self.program.value_after(fences, &key));
-                self.watch.compare(clock, rank, &key, value, expected);
+                let expected = own.or_else(|| self.setup.program.value_after(fences, &key));
+                self.oracle.compare(clock, rank, &key, value, expected);
             }
             _ => {}
         }
     }
 
     fn check_card(&mut self, here: usize, of: u32, clock: u64, value: Option<&[u8]>) {
-        let rank = self.places[here].locals.all.first().map_or(0, |local| local.rank);
-        let expected = self.program.card(of);
+        let rank = self.members[here].ranks.all.first().map_or(0, |local| local.rank);
+        let expected = self.setup.program.card(of);
         if value != Some(expected) {
-            let key = self.program.card_key(of);
-            self.watch.compare(clock, rank, key, value, Some(expected));
+            let key = self.setup.program.card_key(of);
+            self.oracle.compare(clock, rank, key, value, Some(expected));
         }
     }
 
-    // ---- all gets of all ranks, in step ----
+    // ---- gets in lockstep ----
 
-    /// All are done with a key. When it was the last, they go on.
-    fn pass_key(&mut self, here: usize, clock: u64) {
-        let locals = &mut self.places[here].locals;
-        locals.sweep.at += 1;
-        if locals.sweep.at == self.watch.ranks() {
+    /// All ranks of an agent have got the current key. After the last key they continue their programs.
+    fn finish_key(&mut self, here: usize, clock: u64) {
+        let locals = &mut self.members[here].ranks;
+        locals.lockstep.next += 1;
+        if locals.lockstep.next == self.oracle.ranks() {
             for index in 0..locals.all.len() {
-                self.leave_sweep(here, index, clock);
+                self.leave_lockstep(here, index, clock);
             }
         }
     }
 
-    fn leave_sweep(&mut self, here: usize, index: usize, clock: u64) {
-        self.watch.on_got(clock);
-        let local = &mut self.places[here].locals.all[index];
-        if local.stage == Stage::InSweep {
+    fn leave_lockstep(&mut self, here: usize, index: usize, clock: u64) {
+        self.oracle.on_got(clock);
+        let local = &mut self.members[here].ranks.all[index];
+        if local.stage == Stage::InLockstep {
             local.stage = Stage::Running;
-            self.queue.push(clock + self.costs.local, here as u32, What::Step(index as u32));
+            self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankStep(index as u32));
         }
     }
 
-    fn sweep(&mut self, here: usize, clock: &mut u64) {
-        let (count, ranks) = (self.places[here].locals.all.len() as u64, u64::from(self.watch.ranks()));
-        if self.places[here].board.as_ref().is_some_and(Board::is_whole) {
-            return self.sweep_whole_board(here, clock, count, ranks);
+    /// All ranks of an agent get the next keys, until one of them has to wait or other events get a turn.
+    fn get_in_lockstep(&mut self, here: usize, clock: &mut u64) {
+        let (count, ranks) = (self.members[here].ranks.all.len() as u64, u64::from(self.oracle.ranks()));
+        if self.members[here].board.as_ref().is_some_and(Board::is_whole) {
+            return self.get_whole_board(here, clock, count, ranks);
         }
-        let program = std::rc::Rc::clone(&self.program);
-        for _ in 0..TURN {
-            let of = self.places[here].locals.sweep.at;
+        let program = Rc::clone(&self.setup.program);
+        for _ in 0..GETS_PER_EVENT {
+            let member = &mut self.members[here];
+            let of = member.ranks.lockstep.next;
             if u64::from(of) >= ranks {
                 return;
             }
-            let key = program.card_key(of);
-            let place = &self.places[here];
-            let Some(board) = &place.board else { return };
-            let found = match board.look_up(key) {
-                LookUp::Found(value) => Some(value == program.card(of)),
-                LookUp::Absent => Some(false),
-                LookUp::Unknown => None,
-            };
-            let asking = count;
-            let right = match found {
-                Some(right) => {
-                    *clock += asking * self.costs.get_hit;
-                    self.tally.gets.here += asking;
-                    self.places[here].counted.board_gets += asking;
-                    right
-                }
-                None => {
-                    let Some(rank) = place.locals.all.first().map(|local| Rank(local.rank)) else { return };
-                    *clock += self.costs.get_asked;
-                    // The others of its agent ask after it, and are answered with it.
-                    match self.ask(here, clock, rank, key) {
-                        Some(value) => {
-                            *clock += (asking - 1) * self.costs.get_asked;
-                            self.tally.note_in_step(
-                                self.places[here].depth,
-                                GetCounts { own: asking - 1, ..GetCounts::default() },
-                            );
-                            value.as_deref() == Some(program.card(of))
-                        }
-                        None => {
-                            // Out of step they would find it a moment later: that is what it costs.
-                            *clock += (asking - 1) * self.costs.get_hit;
-                            let joined = GetCounts { joined: asking - 1, ..GetCounts::default() };
-                            self.tally.note_in_step(self.places[here].depth, joined);
-                            self.places[here].locals.sweep.waiting = true;
-                            return;
-                        }
-                    }
+            let Some(board) = &member.board else { return };
+            let is_correct = match board.look_up(program.card_key(of)) {
+                LookUp::Unknown => match self.ask_in_lockstep(here, clock, of) {
+                    Some(is_correct) => is_correct,
+                    None => return,
+                },
+                found => {
+                    *clock += count * self.setup.costs.get_hit;
+                    self.counts.gets.here += count;
+                    let is_correct = matches!(&found, LookUp::Found(value) if *value == program.card(of));
+                    member.driver_counts.board_gets += count;
+                    is_correct
                 }
             };
-            if !right {
+            if !is_correct {
                 self.check_card(here, of, *clock, None);
             }
-            self.pass_key(here, *clock);
+            self.finish_key(here, *clock);
         }
-        self.queue.push(*clock, here as u32, What::Step(SWEEP));
+        self.queue.push(*clock, here as u32, EventKind::RankStep(LOCKSTEP));
     }
 
-    /// All entries are here: their gets are counted, not made.
-    fn sweep_whole_board(&mut self, here: usize, clock: &mut u64, count: u64, ranks: u64) {
-        self.tally.gets.here += count * ranks;
-        let counted = &mut self.places[here].counted;
-        // What ranks read in the segment nobody counts.
-        counted.board_gets += if self.segment { 0 } else { count * ranks };
-        let mut done = *clock;
-        if self.segment {
-            done += ranks * self.costs.get_read;
+    /// All ranks of an agent ask its core for one entry: the first rank really does, the others are only counted.
+    /// Returns whether the answer is correct; `None` if the ranks have to wait for it.
+    fn ask_in_lockstep(&mut self, here: usize, clock: &mut u64, of: u32) -> Option<bool> {
+        let program = Rc::clone(&self.setup.program);
+        let member = &self.members[here];
+        let rank = Rank(member.ranks.all.first()?.rank);
+        let (others, depth) = (member.ranks.all.len() as u64 - 1, member.depth);
+        *clock += self.setup.costs.get_asked;
+        let answer = self.ask_core(here, clock, rank, program.card_key(of));
+        let (cost, gets) = if answer.is_some() {
+            (self.setup.costs.get_asked, GetCounts { own: others, ..GetCounts::default() })
         } else {
-            *clock += count * ranks * self.costs.get_hit;
+            // Out of lockstep the others would ask a moment later and find the entry: that is the cost counted here.
+            (self.setup.costs.get_hit, GetCounts { joined: others, ..GetCounts::default() })
+        };
+        *clock += others * cost;
+        self.counts.note_lockstep(depth, gets);
+        self.members[here].ranks.lockstep.waiting = answer.is_none();
+        answer.map(|value| value.as_deref() == Some(program.card(of)))
+    }
+
+    /// All ranks of an agent get all entries of a whole board. The gets are counted, not done.
+    fn get_whole_board(&mut self, here: usize, clock: &mut u64, count: u64, ranks: u64) {
+        self.counts.gets.here += count * ranks;
+        let mut done = *clock;
+        if self.setup.segment {
+            // The ranks read in parallel, and no driver counts these gets.
+            done += ranks * self.setup.costs.get_read;
+        } else {
+            self.members[here].driver_counts.board_gets += count * ranks;
+            *clock += count * ranks * self.setup.costs.get_hit;
             done = *clock;
         }
         for index in 0..count as usize {
-            self.leave_sweep(here, index, done);
+            self.leave_lockstep(here, index, done);
         }
     }
 
     // ---- ends ----
 
-    /// A rank's process ends by itself.
+    /// A rank's process exits or dies by itself.
     fn end(&mut self, here: usize, index: usize, clock: u64, exit: u16) {
         if exit != 0 {
-            self.doom = Doom::Yes;
+            self.expected_end = ExpectedEnd::Failure;
         }
-        let local = &mut self.places[here].locals.all[index];
+        let local = &mut self.members[here].ranks.all[index];
         local.stage = Stage::Dying;
         local.exit = exit;
-        self.queue.push(clock + self.costs.local, here as u32, What::Ended(index as u32));
+        self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankEnded(index as u32));
     }
 
-    /// A signal is sent to ranks.
+    /// An agent sends a signal to ranks.
     pub(crate) fn signal(&mut self, here: usize, clock: u64, ranks: &Ranks, signal: i32) {
         for rank in ranks.iter() {
-            let locals = &mut self.places[here].locals;
+            let locals = &mut self.members[here].ranks;
             let Some(index) = locals.index(rank) else { continue };
             let local = &mut locals.all[index];
-            let ends = match local.stage {
-                Stage::Queued | Stage::Dying | Stage::Ended => false,
-                _ => signal == SIGKILL || !local.stubborn,
-            };
-            if ends {
+            if local.stage.is_running() && (signal == SIGKILL || !local.ignores_term) {
                 local.stage = Stage::Dying;
-                local.exit = 256 + signal as u16;
-                self.queue.push(clock + self.costs.local, here as u32, What::Ended(index as u32));
+                local.exit = SIGNALLED + signal as u16;
+                self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankEnded(index as u32));
             }
         }
     }
 
-    /// Somebody kills a rank. False if it does not run.
+    /// Another process kills a rank. Returns false if the rank is not running.
     pub(crate) fn kill(&mut self, at: u64, rank: u32) -> bool {
-        let found = self.places.iter().enumerate().find_map(|(here, place)| {
-            let index = place.locals.index(Rank(rank))?;
-            let stage = place.locals.all[index].stage;
-            (!matches!(stage, Stage::Queued | Stage::Dying | Stage::Ended)).then_some((here, index))
+        let found = self.members.iter().enumerate().find_map(|(here, member)| {
+            let index = member.ranks.index(Rank(rank))?;
+            member.ranks.all[index].stage.is_running().then_some((here, index))
         });
         let Some((here, index)) = found else { return false };
-        self.end(here, index, at, 256 + SIGTERM as u16);
+        self.end(here, index, at, SIGNALLED + SIGTERM as u16);
         true
     }
 
-    /// A rank's process is reaped.
+    /// The agent reaps a rank's process.
     pub(crate) fn on_rank_ended(&mut self, here: usize, index: u32, clock: &mut u64) {
-        let local = &mut self.places[here].locals.all[index as usize];
+        let local = &mut self.members[here].ranks.all[index as usize];
         if std::mem::replace(&mut local.stage, Stage::Ended) == Stage::Ended {
             return;
         }
         local.pending = None;
-        *clock += self.costs.exit;
-        let exit = match local.exit {
-            code @ ..=255 => Exit::Code(code.into()),
-            signal => Exit::Signal { signal: i32::from(signal) - 256, core: false, out_of_memory: false },
+        *clock += self.setup.costs.exit;
+        let exit = match local.exit.checked_sub(SIGNALLED) {
+            None => Exit::Code(local.exit.into()),
+            Some(signal) => Exit::Signal { signal: signal.into(), core: false, out_of_memory: false },
         };
         let rank = Rank(local.rank);
         self.input(here, clock, Input::RankEnded(NS, rank, exit));
+    }
+}
+
+impl Stage {
+    /// Returns whether the rank has a process that has not exited.
+    fn is_running(self) -> bool {
+        !matches!(self, Self::Queued | Self::Dying | Self::Ended)
     }
 }

@@ -1,180 +1,180 @@
-//! What a run has shown.
+//! The report of a run: times, traffic, gets and memory.
 
 use std::fmt;
 
 use nla::core::{CachePeaks, CachePolicy, DurationHistogram, GetCounts, Outcome, Stats};
 use serde::{Deserialize, Serialize};
 
-use crate::oracle::Meeting;
+use crate::oracle::FenceRecord;
 use crate::program::Pattern;
 
-/// Messages and their bytes.
+/// The number of messages and their bytes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// How many.
+    /// The number of messages.
     pub messages: u64,
     /// Their bytes on the wire, encryption and framing included.
     pub bytes: u64,
-    /// Their own bytes, as the drivers count them.
+    /// Their encoded bytes, as the drivers count them.
     pub encoded: u64,
 }
 
-/// What went over the links between two levels of the tree.
+/// The traffic on the links between two levels of the tree.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Level {
-    /// Toward the root, in the board's lane: fences, puts, gets.
+    /// To the root, in the board lane: fences, puts, gets.
     pub up_board: Traffic,
-    /// Toward the root, in the control lane.
+    /// To the root, in the control lane.
     pub up_control: Traffic,
-    /// Away from the root, in the board's lane.
+    /// From the root, in the board lane.
     pub down_board: Traffic,
-    /// Away from the root, in the control lane: plans, signals, ends.
+    /// From the root, in the control lane: plans, signals, ends.
     pub down_control: Traffic,
 }
 
-/// One fence.
+/// The times and the size of one fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceReport {
-    /// From the first rank's arrival to the last one's, in nanoseconds.
+    /// From the first rank's arrival to the last rank's, in nanoseconds.
     pub gathering: u64,
-    /// From the last rank's arrival until the last rank was released, in nanoseconds.
+    /// From the last rank's arrival to the last rank's release, in nanoseconds.
     pub releasing: u64,
-    /// New entries on the board.
+    /// The number of new entries on the board.
     pub entries: u64,
-    /// Bytes of what was sent down about them.
+    /// The bytes sent down about them.
     pub bytes: u64,
 }
 
-/// How gets were answered.
+/// The sources of the answers to gets.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GetsReport {
-    /// By the rank's own agent, at once.
+    /// Gets that the rank's own agent answered at once.
     pub here: u64,
-    /// By the rank's own agent, together with another rank's get of the same key that was asked on.
+    /// Gets that waited for the answer to another rank's get of the same key.
     pub waited: u64,
-    /// Gets that came to the cores of each level, the root's first: those that boards answered did not.
+    /// The gets that reached the cores of each level, from the root down. Gets that a board answered are not counted.
     pub levels: Vec<GetCounts>,
 }
 
-/// What places of one kind have held of the board.
+/// The part of the board that members of one kind stored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// How many places.
-    pub places: u32,
-    /// The most that one of them has held at a time, each figure by itself; of evictions the most.
-    pub most: CachePeaks,
+    /// The number of members.
+    pub members: u32,
+    /// The highest peak of any member, for each figure separately.
+    pub max: CachePeaks,
 }
 
-/// Messages about one fence that one place has sent.
+/// The highest number of messages that one member sent about one fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceMessages {
-    /// The most to its parent, up to the release: what has gathered, and puts ahead of it.
+    /// To its parent, up to the release: `Gathered`, and `Put` before it.
     pub up: u64,
-    /// The most to its children: releases.
+    /// To its children: releases.
     pub down: u64,
 }
 
-/// All that a run has shown. Times are virtual, in nanoseconds.
+/// The results of a run. Times are virtual, in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Agents in the tree.
+    /// The number of agents in the tree.
     pub agents: u32,
-    /// Ranks on them.
+    /// The number of ranks.
     pub ranks: u32,
-    /// The most children of an agent.
+    /// The fan-out: the highest number of children.
     pub fanout: u32,
-    /// Links between the root and the farthest agent.
+    /// The number of links between the root and the farthest agent.
     pub depth: u32,
-    /// What agents keep of the board.
+    /// The cache policy of the agents.
     pub cache: CachePolicy,
-    /// What ranks got from each other; nothing where what they do was drawn from the seed.
+    /// The entries that ranks got from each other; `None` if their programs were drawn from the seed.
     pub pattern: Option<Pattern>,
-    /// What faults are drawn from, and all else that is left to chance.
+    /// The seed of the faults and of all other randomness.
     pub seed: u64,
     /// How the session ended.
     pub outcome: String,
     /// When all agents had joined.
     pub joined: u64,
-    /// When the root knew that all ranks had been started.
+    /// When the root learned that all ranks had been started.
     pub started: u64,
     /// The fences.
     pub fences: Vec<FenceReport>,
-    /// From the last rank's release from the fence after the puts until the last get was answered.
+    /// From the last release from the fence after the puts until the last get was answered.
     pub getting: u64,
-    /// From the first rank's arrival at the fence after the puts until the last get was answered.
+    /// From the first arrival at the fence after the puts until the last get was answered.
     pub exchange: u64,
-    /// When the session was over.
+    /// When the session ended.
     pub over: u64,
-    /// By level: first the links right below the root.
+    /// The traffic by level, from the links of the root down.
     pub levels: Vec<Level>,
-    /// How gets were answered.
+    /// The sources of the answers to gets.
     pub gets: GetsReport,
-    /// What the root has held.
+    /// The memory of the root.
     pub root: Memory,
-    /// What agents with children have held.
+    /// The memory of agents with children.
     pub inner: Memory,
-    /// What agents without children have held.
+    /// The memory of agents without children.
     pub leaves: Memory,
-    /// The most that one place has sent about one fence.
+    /// The highest number of messages that one member sent about one fence.
     pub fence_messages: FenceMessages,
-    /// What the places themselves have counted and told the root, as `--stats` shows it.
+    /// The statistics that the members counted and reported to the root, as `--stats` prints them.
     pub stats: Stats,
-    /// How many faults struck.
+    /// The number of faults that struck.
     pub struck: u32,
-    /// How many events the simulation took.
+    /// The number of events of the simulation.
     pub events: u64,
 }
 
-/// Up or down.
+/// The direction of a message: to the root or from it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     Up,
     Down,
 }
 
-/// Which kind of place.
+/// The kind of a member of the tree.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Which {
+pub(crate) enum MemberKind {
     Root,
     Inner,
     Leaf,
 }
 
-/// Counts while a run goes on.
+/// The counters of a run in progress.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counts {
     pub(crate) joined: u64,
     pub(crate) started: u64,
     pub(crate) over: u64,
     pub(crate) struck: u32,
     pub(crate) events: u64,
     pub(crate) gets: GetsReport,
-    /// Releases that were sent.
+    /// The number of releases sent.
     pub(crate) released: u64,
     levels: Vec<Level>,
-    in_step: Vec<GetCounts>,
-    /// The root's time for each fence once all had arrived.
+    lockstep: Vec<GetCounts>,
+    /// The root's processor time for each fence, after all ranks had arrived.
     pub(crate) fences: DurationHistogram,
     merged: Vec<(u64, u64)>,
     memory: [Memory; 3],
     fence_messages: FenceMessages,
 }
 
-impl Tally {
+impl Counts {
     pub(crate) fn new(depth: u32) -> Self {
         let gets = GetsReport { levels: vec![GetCounts::default(); depth as usize + 1], ..GetsReport::default() };
-        let in_step = vec![GetCounts::default(); depth as usize + 1];
-        Self { levels: vec![Level::default(); depth as usize], gets, in_step, ..Self::default() }
+        let lockstep = vec![GetCounts::default(); depth as usize + 1];
+        Self { levels: vec![Level::default(); depth as usize], gets, lockstep, ..Self::default() }
     }
 
-    /// A message goes over a link whose lower end is at `depth`.
-    pub(crate) fn note_sent(&mut self, depth: u32, way: Way, is_board: bool, encoded: usize, bytes: u64) {
+    /// A message was sent over a link whose lower end is at `depth`.
+    pub(crate) fn note_sent(&mut self, depth: u32, direction: Direction, is_board: bool, encoded: usize, bytes: u64) {
         let level = &mut self.levels[depth as usize - 1];
-        let traffic = match (way, is_board) {
-            (Way::Up, true) => &mut level.up_board,
-            (Way::Up, false) => &mut level.up_control,
-            (Way::Down, true) => &mut level.down_board,
-            (Way::Down, false) => &mut level.down_control,
+        let traffic = match (direction, is_board) {
+            (Direction::Up, true) => &mut level.up_board,
+            (Direction::Up, false) => &mut level.up_control,
+            (Direction::Down, true) => &mut level.down_board,
+            (Direction::Down, false) => &mut level.down_control,
         };
         traffic.messages += 1;
         traffic.bytes += bytes;
@@ -187,40 +187,39 @@ impl Tally {
         self.merged[number as usize] = (entries, bytes);
     }
 
-    /// An agent has sent so many messages about a fence to its parent.
-    pub(crate) fn note_told_up(&mut self, messages: u32) {
+    /// An agent has sent this many messages about a fence to its parent.
+    pub(crate) fn note_fence_messages_up(&mut self, messages: u32) {
         self.fence_messages.up = self.fence_messages.up.max(messages.into());
     }
 
-    /// A place has sent releases; `before` is how many had been sent by all before it did.
-    pub(crate) fn note_told_down(&mut self, before: u64) {
+    /// A member may have sent releases. `before` is the number that all members had sent before.
+    pub(crate) fn note_releases(&mut self, before: u64) {
         self.fence_messages.down = self.fence_messages.down.max(self.released - before);
     }
 
-    /// A place is done.
-    pub(crate) fn note_place(&mut self, which: Which, depth: u32, held: CachePeaks, gets: GetCounts) {
-        let memory = &mut self.memory[which as usize];
-        memory.places += 1;
-        let most = &mut memory.most;
-        *most = most.max(held);
+    /// A member has finished.
+    pub(crate) fn note_member(&mut self, kind: MemberKind, depth: u32, peaks: CachePeaks, gets: GetCounts) {
+        let memory = &mut self.memory[kind as usize];
+        memory.members += 1;
+        memory.max = memory.max.max(peaks);
         let level = &mut self.gets.levels[depth as usize];
         *level = level.plus(gets);
     }
 
-    /// Gets of an agent's ranks that make them in step: one of them went to the core, and these would have
-    /// done as it did.
-    pub(crate) fn note_in_step(&mut self, depth: u32, gets: GetCounts) {
+    /// Counts the gets of an agent's other ranks in lockstep. One rank's get went to the core; these would have gone
+    /// there too.
+    pub(crate) fn note_lockstep(&mut self, depth: u32, gets: GetCounts) {
         self.gets.here += gets.own;
         self.gets.waited += gets.joined;
-        let level = &mut self.in_step[depth as usize];
+        let level = &mut self.lockstep[depth as usize];
         *level = level.plus(gets);
     }
 
-    fn fences(&self, meetings: &[Meeting]) -> Vec<FenceReport> {
-        let fences = meetings.iter().enumerate().map(|(number, meeting)| {
+    fn fences(&self, records: &[FenceRecord]) -> Vec<FenceReport> {
+        let fences = records.iter().enumerate().map(|(number, record)| {
             let (entries, bytes) = self.merged.get(number).copied().unwrap_or_default();
-            let (first, last) = meeting.arrivals.unwrap_or_default();
-            let releasing = meeting.last_release.saturating_sub(last);
+            let (first, last) = record.arrivals.unwrap_or_default();
+            let releasing = record.last_release.saturating_sub(last);
             FenceReport { gathering: last - first, releasing, entries, bytes }
         });
         fences.collect()
@@ -228,27 +227,27 @@ impl Tally {
 }
 
 impl crate::world::World {
-    /// What the run has shown.
+    /// Returns the report of the run.
     pub(crate) fn report(&self, fanout: u32, pattern: Option<Pattern>, seed: u64) -> Report {
-        let tally = &self.tally;
-        let exchanged = self.watch.fences.get(self.program.fences_before_gets() - 1);
+        let counts = &self.counts;
+        let exchanged = self.oracle.fences.get(self.setup.program.fences_before_gets() - 1);
         let released = exchanged.map_or(0, |fence| fence.last_release);
         let put = exchanged.and_then(|fence| fence.arrivals).map_or(0, |(first, _)| first);
-        let [root, inner, leaves] = tally.memory;
-        let mut gets = tally.gets.clone();
-        let mut stats = self.root.stats(self.places[0].counted, tally.fences.clone());
-        for (depth, in_step) in tally.in_step.iter().enumerate() {
-            gets.levels[depth] = gets.levels[depth].plus(*in_step);
+        let [root, inner, leaves] = counts.memory;
+        let mut gets = counts.gets.clone();
+        let mut stats = self.root.stats(self.members[0].driver_counts, counts.fences.clone());
+        for (depth, lockstep) in counts.lockstep.iter().enumerate() {
+            gets.levels[depth] = gets.levels[depth].plus(*lockstep);
             if let Some(level) = stats.levels.get_mut(depth) {
-                level.gets = level.gets.plus(*in_step);
+                level.gets = level.gets.plus(*lockstep);
             }
         }
         Report {
-            agents: self.places.len() as u32 - 1,
-            ranks: self.watch.ranks(),
+            agents: self.members.len() as u32 - 1,
+            ranks: self.oracle.ranks(),
             fanout,
-            depth: tally.levels.len() as u32,
-            cache: self.cache,
+            depth: counts.levels.len() as u32,
+            cache: self.setup.cache,
             pattern,
             seed,
             outcome: match &self.outcome {
@@ -256,31 +255,31 @@ impl crate::world::World {
                 Some((_, outcome)) => format!("{outcome:?}"),
                 None => "none".to_owned(),
             },
-            joined: tally.joined,
-            started: tally.started,
-            fences: tally.fences(&self.watch.fences),
-            getting: self.watch.last_get.saturating_sub(released),
-            exchange: self.watch.last_get.max(released).saturating_sub(put),
-            over: tally.over,
-            levels: tally.levels.clone(),
+            joined: counts.joined,
+            started: counts.started,
+            fences: counts.fences(&self.oracle.fences),
+            getting: self.oracle.last_get.saturating_sub(released),
+            exchange: self.oracle.last_get.max(released).saturating_sub(put),
+            over: counts.over,
+            levels: counts.levels.clone(),
             gets,
             stats,
             root,
             inner,
             leaves,
-            fence_messages: tally.fence_messages,
-            struck: tally.struck,
-            events: tally.events,
+            fence_messages: counts.fence_messages,
+            struck: counts.struck,
+            events: counts.events,
         }
     }
 }
 
-/// A time as people read it.
+/// Formats a time.
 fn time(nanoseconds: u64) -> String {
     format!("{:.3} ms", nanoseconds as f64 / 1e6)
 }
 
-/// So many bytes as people read it.
+/// Formats a number of bytes.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         ..10_000 => format!("{bytes} B"),
@@ -294,7 +293,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { agents, ranks, fanout, depth, cache, .. } = self;
         writeln!(f, "simulated: {ranks} ranks on {agents} agents, fan-out {fanout}, depth {depth}, {cache}")?;
-        let mut line = |what: &str, value: String| writeln!(f, "  {what:<28} {value:>14}");
+        let mut line = |label: &str, value: String| writeln!(f, "  {label:<28} {value:>14}");
         line("agents joined", time(self.joined))?;
         line("ranks started", time(self.started))?;
         for (number, fence) in self.fences.iter().enumerate() {
@@ -310,14 +309,14 @@ impl fmt::Display for Report {
         if gets.here + gets.waited + asked > 0 {
             line("gets", time(self.getting))?;
         }
-        line("session over", time(self.over))?;
+        line("session ended", time(self.over))?;
         self.write_links(f)?;
         if gets.here + gets.waited + asked > 0 {
             self.write_gets(f)?;
         }
         self.write_memory(f)?;
         let FenceMessages { up, down } = self.fence_messages;
-        writeln!(f, "most messages of one place about one fence: {up} up, {down} down")?;
+        writeln!(f, "most messages of one member about one fence: {up} up, {down} down")?;
         if self.struck > 0 || self.outcome != "success" {
             writeln!(f, "{} faults struck; outcome: {}", self.struck, self.outcome)?;
         }
@@ -344,7 +343,7 @@ impl Report {
     fn write_gets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "gets answered by the rank's agent: {} at once, {} with another's",
+            "gets answered by the rank's agent: {} at once, {} with another rank's get",
             self.gets.here, self.gets.waited
         )?;
         writeln!(f, "  {:<10}{:>16}{:>16}{:>16}", "at level", "for others", "asked on", "joined")?;
@@ -359,15 +358,15 @@ impl Report {
         writeln!(
             f,
             "the board at {:<12}{:>10}{:>12}{:>12}{:>12}{:>12}",
-            "", "places", "entries", "bytes", "of own", "index"
+            "", "members", "entries", "bytes", "own", "index"
         )?;
         for (name, memory) in [("the root", self.root), ("inner agents", self.inner), ("leaves", self.leaves)] {
-            let CachePeaks { entries, bytes, own_entries, index_entries, .. } = memory.most;
+            let CachePeaks { entries, bytes, own_entries, index_entries, .. } = memory.max;
             let bytes = size(bytes);
             writeln!(
                 f,
                 "  {name:<23}{:>10}{entries:>12}{bytes:>12}{own_entries:>12}{index_entries:>12}",
-                memory.places
+                memory.members
             )?;
         }
         Ok(())

@@ -1,6 +1,7 @@
-//! A small job in which anything can go wrong, drawn from a seed.
+//! A small job and its faults, drawn from a seed.
 
 use std::fmt;
+use std::rc::Rc;
 
 use nla::core::{AgentId, CachePolicy};
 use pmi::{Rank, Ranks};
@@ -14,49 +15,48 @@ use crate::random::Random;
 use crate::report::Report;
 use crate::world::{Setup, World};
 
-/// How ranks are dealt to agents.
+/// The placement of ranks on agents.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Placement {
-    /// In blocks of the same size.
+    /// Blocks of consecutive ranks, of about the same size.
     Block,
-    /// One by one around.
+    /// Round robin.
     Cyclic,
-    /// As it comes: some agents may get none.
+    /// Random: some agents may have no ranks.
     Uneven,
 }
 
-/// Everything that is needed to have the same run again. The programs of the ranks follow from the
-/// seed.
+/// The parameters of a reproducible run. The programs of the ranks follow from the seed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Scenario {
-    /// What all was drawn from.
+    /// The seed.
     pub seed: u64,
-    /// Agents in the tree.
+    /// The number of agents in the tree.
     pub agents: u32,
-    /// The most children of an agent.
+    /// The fan-out: the highest number of children.
     pub fanout: u32,
-    /// Ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Where they are.
+    /// The placement of ranks on agents.
     pub placement: Placement,
-    /// What agents keep of the board.
+    /// The cache policy of the agents.
     pub cache: CachePolicy,
-    /// Fences that each rank takes part in.
+    /// The number of fences of each rank.
     pub rounds: u32,
-    /// Whether a rank's program ends as it should not.
-    pub doomed: bool,
-    /// Whether some ranks do not end when they are asked to.
-    pub stubborn: bool,
-    /// Whether agents tell at the end what they have counted.
+    /// Whether one rank aborts, dies or exits early.
+    pub rank_fails: bool,
+    /// Whether some ranks ignore SIGTERM.
+    pub ranks_ignore_term: bool,
+    /// Whether agents report their statistics at the end.
     pub stats: bool,
-    /// What goes wrong around them.
+    /// The faults.
     pub faults: Faults,
-    /// What an agent does wrong, for tests of the oracle.
+    /// A bug of one agent, for tests of the oracle.
     pub mutation: Option<Mutation>,
 }
 
 impl Scenario {
-    /// The scenario of a seed, with nothing going wrong but what ranks do themselves.
+    /// Draws a scenario without faults. One of its ranks may still fail.
     pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let agents = *random.pick(&[1, 2, 3, 4, 5, 6, 7, 9, 12, 16, 20]);
@@ -69,37 +69,37 @@ impl Scenario {
             placement: *random.pick(&[Placement::Block, Placement::Cyclic, Placement::Uneven]),
             cache: *random.pick(&[CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, lru]),
             rounds: random.between(1, 4) as u32,
-            doomed: random.once_in(6),
-            stubborn: random.once_in(4),
+            rank_fails: random.once_in(6),
+            ranks_ignore_term: random.once_in(4),
             stats: random.once_in(2),
             faults: Faults::default(),
             mutation: None,
         }
     }
 
-    /// The same with faults that are drawn from the seed, within about `span` nanoseconds.
+    /// Returns the scenario with faults drawn from its seed, within about `span` nanoseconds.
     #[must_use]
-    pub fn troubled(self, span: u64) -> Self {
+    pub fn with_faults(self, span: u64) -> Self {
         Self { faults: Faults::from_seed(self.seed, self.agents, self.ranks, span), ..self }
     }
 
-    /// Runs it, with everything checked that can be.
+    /// Runs the scenario with all checks.
     pub fn run(&self) -> Result<Report, Violation> {
         let mut random = Random::new(self.seed ^ 0x5eed);
-        let stubborn: Ranks = (0..self.ranks).filter(|_| self.stubborn && random.once_in(3)).map(Rank).collect();
-        let placement = self.placed(&mut random);
+        let ignoring_term = (0..self.ranks).filter(|_| self.ranks_ignore_term && random.once_in(3)).map(Rank).collect();
+        let placement = self.place_ranks(&mut random);
         let mut world = World::new(Setup {
             agents: self.agents,
             fanout: self.fanout,
             placement,
             cache: self.cache,
-            program: Program::drawn(self.programs(&mut random)),
+            program: Rc::new(Program::drawn(self.programs(&mut random))),
             costs: Costs::default(),
             segment: false,
             cores: None,
             seed: self.seed,
             faults: self.faults.clone(),
-            stubborn,
+            ignoring_term,
             mutation: self.mutation,
             stats: self.stats,
             checked: true,
@@ -108,7 +108,7 @@ impl Scenario {
         Ok(world.report(self.fanout, None, self.seed))
     }
 
-    fn placed(&self, random: &mut Random) -> Vec<(AgentId, Ranks)> {
+    fn place_ranks(&self, random: &mut Random) -> Vec<(AgentId, Ranks)> {
         let mut placement: Vec<_> = (1..=self.agents).map(|agent| (AgentId(agent), Ranks::new())).collect();
         for rank in 0..self.ranks {
             let agent = match self.placement {
@@ -124,13 +124,13 @@ impl Scenario {
 
     fn programs(&self, random: &mut Random) -> Vec<Vec<Op>> {
         let mut programs: Vec<_> = (0..self.ranks).map(|rank| self.program(random, rank)).collect();
-        if self.doomed {
+        if self.rank_fails {
             let program = &mut programs[random.below(self.ranks.into()) as usize];
-            // Where others wait for it, which takes others.
+            // The rank fails before its last fence, where the other ranks wait for it. An early exit needs other ranks.
             let fence = program.iter().rposition(|op| *op == Op::Fence).unwrap_or(0);
             let at = random.between(1, fence as u64) as usize;
             let end = match random.below(4) {
-                0 if self.ranks > 1 => Op::Leave,
+                0 if self.ranks > 1 => Op::ExitEarly,
                 0 | 1 => Op::Abort,
                 2 => Op::Die(11),
                 _ => Op::Exit(3),
@@ -144,14 +144,14 @@ impl Scenario {
     fn program(&self, random: &mut Random, rank: u32) -> Vec<Op> {
         let mut ops = vec![Op::Join];
         for round in 0..self.rounds {
-            self.act(random, rank, round, &mut ops);
+            self.put_and_get(random, rank, round, &mut ops);
             ops.push(Op::Fence);
             for _ in 0..random.below(6) {
                 ops.push(Op::Get { key: self.key(random, rank).into() });
             }
         }
         if random.once_in(3) {
-            self.act(random, rank, self.rounds, &mut ops);
+            self.put_and_get(random, rank, self.rounds, &mut ops);
         }
         ops.push(Op::Finalize);
         if random.once_in(4) {
@@ -161,8 +161,8 @@ impl Scenario {
         ops
     }
 
-    /// What a rank does between two fences.
-    fn act(&self, random: &mut Random, rank: u32, round: u32, ops: &mut Vec<Op>) {
+    /// Draws the steps of a rank between two fences.
+    fn put_and_get(&self, random: &mut Random, rank: u32, round: u32, ops: &mut Vec<Op>) {
         for number in 0..random.below(4) {
             let key = self.key(random, rank);
             let mut value = format!("{rank}.{round}.{number}").into_bytes();
@@ -179,7 +179,7 @@ impl Scenario {
         }
     }
 
-    /// One that several ranks put, one of its own, one of another rank's, or one that nobody puts.
+    /// Draws a key: one that several ranks put, one of this rank, one of another rank, or one that no rank puts.
     fn key(&self, random: &mut Random, rank: u32) -> Vec<u8> {
         let key = match random.below(10) {
             0..=3 => format!("shared-{}", random.below(6)),
@@ -200,11 +200,11 @@ impl fmt::Display for Scenario {
         }
         write!(f, ", {rounds} fences; {}", self.faults)?;
         let notes = [
-            (self.doomed, "; a rank ends badly"),
-            (self.stubborn, "; some ranks outlive TERM"),
+            (self.rank_fails, "; one rank fails"),
+            (self.ranks_ignore_term, "; some ranks ignore SIGTERM"),
             (self.stats, "; with statistics"),
         ];
-        notes.iter().filter(|(holds, _)| *holds).try_for_each(|(_, note)| f.write_str(note))?;
+        notes.iter().filter(|(applies, _)| *applies).try_for_each(|(_, note)| f.write_str(note))?;
         if let Some(mutation) = self.mutation {
             write!(f, "; {mutation:?}")?;
         }

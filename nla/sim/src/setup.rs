@@ -1,4 +1,4 @@
-//! The tree and the plan that a run begins with.
+//! The tree and the plan with which a run begins.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,14 +9,14 @@ use nla::core::{
 use pmi::{Mapping, Ranks};
 
 use crate::links::Link;
-use crate::ranks::Locals;
-use crate::world::{NS, Place, Setup, State};
+use crate::ranks::LocalRanks;
+use crate::world::{Member, NEVER, NS, Setup, State};
 
-/// Variables of an environment such as people have, and how long each is.
+/// The number of variables in the simulated environment, and the length of each value: a typical size.
 const VARIABLES: usize = 40;
 const VARIABLE_BYTES: usize = 50;
 
-/// What the root begins with. Each agent is a node of its own.
+/// Returns the root's settings. Each agent is on a node of its own.
 pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
     let size = setup.placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
     let variable = |number: usize| (format!("VARIABLE_{number}").into_bytes(), vec![b'x'; VARIABLE_BYTES]);
@@ -55,45 +55,45 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
     RootSettings { tree, session, first, nodes }
 }
 
-/// Nodes in the order of their first ranks.
+/// Maps ranks to nodes. Nodes are numbered in the order of their first ranks.
 fn mapping(size: u32, placement: &[(AgentId, Ranks)]) -> Mapping {
-    let mut homes = vec![0; size as usize];
+    let mut agents = vec![0; size as usize];
     for (agent, ranks) in placement {
-        ranks.iter().for_each(|rank| homes[rank.0 as usize] = agent.0);
+        ranks.iter().for_each(|rank| agents[rank.0 as usize] = agent.0);
     }
     let mut numbers = HashMap::new();
-    Mapping::from_nodes(homes.into_iter().map(|agent| {
+    Mapping::from_nodes(agents.into_iter().map(|agent| {
         let next = numbers.len() as u32;
         *numbers.entry(agent).or_insert(next)
     }))
 }
 
-/// The places of a tree, by their numbers.
-pub(crate) fn places(tree: Subtree) -> Vec<Place> {
-    let mut places = Vec::with_capacity(tree.size() as usize);
-    let mut left = vec![(tree, 0, 0)];
-    // In pre-order, as they are numbered.
-    while let Some((here, parent, depth)) = left.pop() {
-        let below: Vec<_> = here.children().collect();
-        places.push(Place {
-            core: (here.head() != AgentId::ROOT).then(|| Agent::new(here)),
+/// Creates the members of a tree, in the order of their numbers.
+pub(crate) fn members(tree: Subtree) -> Vec<Member> {
+    let mut members = Vec::with_capacity(tree.size() as usize);
+    let mut stack = vec![(tree, 0, 0)];
+    // Agents are numbered in pre-order.
+    while let Some((subtree, parent, depth)) = stack.pop() {
+        let children: Vec<_> = subtree.children().collect();
+        members.push(Member {
+            core: (subtree.head() != AgentId::ROOT).then(|| Agent::new(subtree)),
             state: State::Absent,
             parent,
             depth,
-            children: below.iter().map(|child| child.head().0).collect(),
+            children: children.iter().map(|child| child.head().0).collect(),
             nic: [0; 2],
-            wake: u64::MAX,
+            wake: NEVER,
             link: Link::default(),
             streams_open: 0,
-            locals: Locals::default(),
+            ranks: LocalRanks::default(),
             board: None,
-            orphaned: None,
-            told_up: 0,
-            counted: DriverCounts::default(),
+            parent_lost_at: None,
+            fence_messages_up: 0,
+            driver_counts: DriverCounts::default(),
         });
-        left.extend(below.into_iter().rev().map(|child| (child, here.head().0, depth + 1)));
+        stack.extend(children.into_iter().rev().map(|child| (child, subtree.head().0, depth + 1)));
     }
-    places
+    members
 }
 
 #[cfg(test)]
@@ -101,15 +101,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_where_the_topology_says() {
+    fn members_have_the_parents_and_depths_of_the_topology() {
         let tree = Subtree::whole(100, 3);
-        let places = places(tree);
-        assert_eq!(places.len(), 101);
+        let members = members(tree);
+        assert_eq!(members.len(), 101);
         for agent in 1..=100 {
-            let place = &places[agent as usize];
-            assert_eq!(tree.parent_of(AgentId(agent)), Some(AgentId(place.parent)));
-            assert_eq!(places[place.parent as usize].depth + 1, place.depth);
-            assert!(places[place.parent as usize].children.contains(&agent));
+            let member = &members[agent as usize];
+            assert_eq!(tree.parent_of(AgentId(agent)), Some(AgentId(member.parent)));
+            assert_eq!(members[member.parent as usize].depth + 1, member.depth);
+            assert!(members[member.parent as usize].children.contains(&agent));
         }
     }
 }

@@ -1,5 +1,6 @@
-//! A job to be simulated, and whether that can be done here.
+//! The specification of a simulated job, and the bounds on what can be simulated.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use nla::core::limits::{AGENTS_MAX, FENCE_BYTES_MAX, RANKS_MAX};
@@ -16,53 +17,53 @@ use crate::report::{Report, size};
 use crate::values::{PREFIX_BYTES_MAX, VALUE_BYTES_MAX, Values};
 use crate::world::{Setup, World};
 
-/// A job: so many ranks on so many nodes, and what they do.
+/// A job to simulate: its size, its machine, and the entries that its ranks exchange.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Spec {
-    /// Nodes, with one agent each.
+    /// The number of nodes. Each node has one agent.
     pub nodes: u32,
-    /// Ranks on each node.
+    /// The number of ranks on each node.
     pub ppn: u32,
-    /// The most children of an agent.
+    /// The fan-out: the highest number of children.
     pub fanout: u32,
-    /// What agents keep of the board.
+    /// The cache policy of the agents.
     pub cache: CachePolicy,
-    /// What ranks get from each other.
+    /// The entries that ranks get from each other.
     pub pattern: Pattern,
-    /// Where the board is whole, ranks read it themselves, as through libpmi. Else each get is a question
-    /// to the agent, as over PMI's wire.
+    /// Ranks read a whole board in the shared segment, as with libpmi. Otherwise each get is a request to the agent,
+    /// over the PMI socket.
     pub segment: bool,
-    /// Ranks meet at a fence before they put anything, as where an exchange is timed.
+    /// Ranks pass a fence before they put anything, as a benchmark that times the exchange does.
     pub ready: bool,
-    /// What keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
     /// The shortest value, in bytes.
     pub value_min: u32,
-    /// The longest value.
+    /// The longest value, in bytes.
     pub value_max: u32,
-    /// The machine.
+    /// The times that operations take.
     pub costs: Costs,
-    /// From one end of a link to the other, in place of what `costs` says.
+    /// The latency of a link. Overrides `costs`.
     pub latency: Option<Duration>,
-    /// Bytes per second that a place can send, in place of what `costs` says.
+    /// The bytes per second that a member of the tree can send. Overrides `costs`.
     pub bandwidth: Option<u64>,
-    /// All places share so many cores, as on one machine; else each place has one of its own.
+    /// The number of cores that all members share, as on one machine. If `None`, each member has its own.
     pub cores: Option<u32>,
-    /// What faults are drawn from.
+    /// The seed of the faults.
     pub seed: u64,
-    /// Whether something goes wrong.
+    /// Whether faults are drawn from the seed.
     pub faults: bool,
-    /// What the simulation itself may take.
+    /// The bounds on memory and time of the simulation itself.
     pub bounds: Bounds,
 }
 
-/// What a simulation may take on the machine that it runs on.
+/// The memory and the time that a simulation may take on the machine on which it runs.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Bounds {
-    /// Bytes of memory, as estimated.
+    /// The bound on the estimated memory, in bytes.
     pub memory: u64,
-    /// Messages to be handled one by one, as estimated, or what takes as long. Two millions take about a
+    /// The bound on the estimated number of messages, or of operations that take as long. Two million take about a
     /// second.
     pub steps: u64,
 }
@@ -97,50 +98,50 @@ impl Default for Spec {
     }
 }
 
-/// Why a job was not simulated, or not to its end.
+/// The reason why a job was not simulated, or not to its end.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Refusal {
-    /// The job itself makes no sense.
+    /// The specification is invalid.
     #[error("{0}")]
-    Senseless(String),
-    /// The ranks would put more in one fence than ScELA takes.
+    Invalid(String),
+    /// The ranks would put more in one fence than ScELA accepts.
     #[error(
-        "{ranks} ranks would put {} in one fence, and it takes {} at most; fewer ranks or shorter values would do",
+        "{ranks} ranks would put {} in one fence, which accepts at most {}; use fewer ranks or shorter values",
         size(*bytes),
         size(FENCE_BYTES_MAX as u64)
     )]
     Fence {
-        /// The ranks.
+        /// The number of ranks.
         ranks: u64,
-        /// What they would put.
+        /// The bytes that they would put.
         bytes: u64,
     },
-    /// It would take too much memory.
-    #[error("it would take about {} of memory, {} is allowed: {why}", size(*needed), size(*allowed))]
+    /// The simulation would take too much memory.
+    #[error("the simulation would take about {} of memory, at most {} is allowed: {why}", size(*needed), size(*allowed))]
     Memory {
         /// The estimate.
         needed: u64,
         /// The bound.
         allowed: u64,
-        /// What takes the most.
+        /// The largest part of the estimate, in words.
         why: String,
     },
-    /// It would take too long.
-    #[error("it would take about {needed} steps, {allowed} are allowed: {why}")]
+    /// The simulation would take too long.
+    #[error("the simulation would take about {needed} steps, at most {allowed} are allowed: {why}")]
     Steps {
         /// The estimate.
         needed: u64,
         /// The bound.
         allowed: u64,
-        /// What takes the most.
+        /// The largest part of the estimate, in words.
         why: String,
     },
-    /// Something happened that must not: a bug of ScELA, or of the simulation.
-    #[error("the simulation found a fault of ScELA: {0}")]
+    /// The oracle found a bug of ScELA, or of the simulation.
+    #[error("the simulation found a bug of ScELA: {0}")]
     Violated(#[from] Violation),
 }
 
-/// Simulates a job. What cannot be simulated here is refused before it begins.
+/// Simulates a job. Refuses a job that is invalid or too large before it begins.
 pub fn run(spec: &Spec) -> Result<Report, Refusal> {
     spec.check()?;
     let faults = if spec.faults {
@@ -152,14 +153,13 @@ pub fn run(spec: &Spec) -> Result<Report, Refusal> {
     spec.simulate(faults)
 }
 
-/// What an entry takes in a cache, beside key and value, which all caches share: its place in the list
-/// and its slot of the index.
-const KEPT_BYTES: u64 = 70;
-/// How many entries of an epoch an agent takes in while it handles a message.
-const RELEASED: u64 = 20;
+/// The bytes of an entry in a cache beside key and value, which all caches share: its list node and its index slot.
+const CACHED_ENTRY_BYTES: u64 = 70;
+/// The number of entries of an epoch that an agent processes in the time of one message.
+const ENTRIES_PER_MESSAGE: u64 = 20;
 
-/// What takes some of a bound, in words.
-struct Need {
+/// A part of an estimate, and its reason in words.
+struct Estimate {
     amount: u64,
     why: String,
 }
@@ -189,13 +189,13 @@ impl Spec {
             fanout: self.fanout,
             placement: place(ranks, &agents),
             cache: self.cache,
-            program: Program::Exchange(Exchange::new(ranks, self.pattern, self.values(), self.ready)),
+            program: Rc::new(Program::Exchange(Exchange::new(ranks, self.pattern, self.values(), self.ready))),
             costs,
             segment: self.segment && self.cache == CachePolicy::Hcmab,
             cores: self.cores,
             seed: self.seed,
             faults,
-            stubborn: Ranks::new(),
+            ignoring_term: Ranks::new(),
             mutation: None,
             stats: true,
             checked: false,
@@ -204,20 +204,22 @@ impl Spec {
         Ok(world.report(self.fanout, Some(self.pattern), self.seed))
     }
 
-    /// Refuses what cannot be simulated.
+    /// Refuses a job that is invalid or too large.
     fn check(&self) -> Result<(), Refusal> {
-        let senseless = |why: String| Err(Refusal::Senseless(why));
+        let invalid = |why: String| Err(Refusal::Invalid(why));
         if self.nodes == 0 || self.ppn == 0 || self.fanout == 0 {
-            return senseless("nodes, ranks on each and the fan-out are at least 1".to_owned());
+            return invalid("the nodes, the ranks on each node and the fan-out must be at least 1".to_owned());
         }
         if self.nodes > AGENTS_MAX || self.ranks() > RANKS_MAX.into() {
-            return senseless(format!("a session has at most {AGENTS_MAX} agents and {RANKS_MAX} ranks"));
+            return invalid(format!("a session has at most {AGENTS_MAX} agents and {RANKS_MAX} ranks"));
         }
         if self.prefix.is_empty() || self.prefix.len() > PREFIX_BYTES_MAX || self.prefix.starts_with("PMI_") {
-            return senseless(format!("keys begin with 1 to {PREFIX_BYTES_MAX} bytes, and not with PMI_"));
+            return invalid(format!(
+                "the prefix of keys must have 1 to {PREFIX_BYTES_MAX} bytes and must not begin with PMI_"
+            ));
         }
         if self.value_min > self.value_max || self.value_max > VALUE_BYTES_MAX {
-            return senseless(format!("values have from value_min to value_max bytes, at most {VALUE_BYTES_MAX}"));
+            return invalid(format!("values must have value_min to value_max bytes, at most {VALUE_BYTES_MAX}"));
         }
         if self.pattern == Pattern::Nothing {
             return Ok(());
@@ -230,21 +232,21 @@ impl Spec {
         let (memory, steps) = (self.memory(bytes), self.steps());
         let (needed, allowed) = (memory.iter().map(|need| need.amount).sum(), self.bounds.memory);
         if needed > allowed {
-            return Err(Refusal::Memory { needed, allowed, why: most(memory) });
+            return Err(Refusal::Memory { needed, allowed, why: largest(memory) });
         }
         let (needed, allowed) = (steps.iter().map(|need| need.amount).sum(), self.bounds.steps);
         if needed > allowed {
-            return Err(Refusal::Steps { needed, allowed, why: most(steps) });
+            return Err(Refusal::Steps { needed, allowed, why: largest(steps) });
         }
         Ok(())
     }
 
-    /// What takes memory; all ranks' puts together have so many `bytes`.
-    fn memory(&self, bytes: u64) -> Vec<Need> {
+    /// Estimates the memory, in bytes. `bytes` is the size of all ranks' puts together.
+    fn memory(&self, bytes: u64) -> Vec<Estimate> {
         let (agents, ranks) = (u64::from(self.nodes), self.ranks());
         let depth = u64::from(Subtree::whole(self.nodes, self.fanout).depth());
         let entry = bytes / ranks;
-        let need = |amount, why| Need { amount, why };
+        let need = |amount, why| Estimate { amount, why };
         let mut needs = vec![
             need(agents * 6_000 + ranks * 300, format!("{agents} agents and {ranks} ranks themselves")),
             need(4 * bytes, format!("four times the {} of all puts at the root", size(bytes))),
@@ -255,14 +257,14 @@ impl Spec {
                 let passed = bytes + ranks * 90;
                 needs.push(need(depth * passed, format!("{} of puts at each of {depth} levels", size(passed))));
                 if self.pattern == Pattern::All {
-                    let why = format!("{agents} agents x {ranks} entries x {KEPT_BYTES} bytes in their caches");
-                    needs.push(need(agents * ranks * KEPT_BYTES, why));
+                    let why = format!("{agents} agents x {ranks} entries x {CACHED_ENTRY_BYTES} bytes in their caches");
+                    needs.push(need(agents * ranks * CACHED_ENTRY_BYTES, why));
                 }
             }
             CachePolicy::HcmabLru { entries } => {
-                let (kept, each) = (ranks.min(entries.into()), entry + KEPT_BYTES + 50);
-                let why = format!("{agents} agents x {kept} entries x {each} bytes in their caches");
-                needs.push(need(agents * kept * each, why));
+                let (cached, each) = (ranks.min(entries.into()), entry + CACHED_ENTRY_BYTES + 50);
+                let why = format!("{agents} agents x {cached} entries x {each} bytes in their caches");
+                needs.push(need(agents * cached * each, why));
                 let each = entry + 150;
                 needs
                     .push(need(depth * ranks * each, format!("{depth} levels x {ranks} keys x {each} bytes of index")));
@@ -271,11 +273,11 @@ impl Spec {
         needs
     }
 
-    /// What takes time.
-    fn steps(&self) -> Vec<Need> {
+    /// Estimates the time, in messages.
+    fn steps(&self) -> Vec<Estimate> {
         let (agents, ranks) = (u64::from(self.nodes), self.ranks());
         let depth = u64::from(Subtree::whole(self.nodes, self.fanout).depth());
-        let need = |amount, why| Need { amount, why };
+        let need = |amount, why| Estimate { amount, why };
         let gets = if self.pattern == Pattern::All { agents * ranks } else { 0 };
         let mut needs = vec![need(agents * 40 + ranks * 10, format!("{agents} agents and {ranks} ranks themselves"))];
         let asked = || need(gets * 2, format!("{agents} agents x {ranks} keys x 2 messages"));
@@ -287,10 +289,12 @@ impl Spec {
             }
             CachePolicy::Hcma => needs.push(asked()),
             CachePolicy::HcmabLru { entries } => {
-                let why = format!("{agents} agents x {ranks} entries of the epoch, {RELEASED} of which take as long");
-                needs.push(need(agents * ranks / RELEASED, why));
+                let why = format!(
+                    "{agents} agents x {ranks} entries of the epoch, {ENTRIES_PER_MESSAGE} of which take as long as a message"
+                );
+                needs.push(need(agents * ranks / ENTRIES_PER_MESSAGE, why));
                 if u64::from(entries) < ranks {
-                    // In step, all who miss a key wait for one answer, which comes from far below.
+                    // In lockstep, all agents that miss a key wait for one answer, which comes from a leaf.
                     needs.push(asked());
                     needs.push(need(ranks * 2 * depth, format!("{ranks} keys x {} messages", 2 * depth)));
                 } else {
@@ -302,7 +306,7 @@ impl Spec {
     }
 }
 
-fn most(needs: Vec<Need>) -> String {
+fn largest(needs: Vec<Estimate>) -> String {
     needs.into_iter().max_by_key(|need| need.amount).map(|need| need.why).unwrap_or_default()
 }
 
@@ -311,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_is_refused_with_the_arithmetic() {
+    fn a_job_beyond_the_bounds_is_refused_with_the_estimate() {
         let refused = |spec: Spec| spec.check().unwrap_err().to_string();
         let large = Spec { nodes: 16_384, pattern: Pattern::All, ..Spec::default() };
         assert_eq!(large.check(), Ok(()));

@@ -1,246 +1,236 @@
-//! The world: a root, its agents, their ranks, and the time that passes between them.
+//! The world: the root, its agents, their ranks, and virtual time.
 //!
-//! Whatever happens is an event at one place of the tree. The place's processor takes events one after
-//! another; handling one costs time, and what comes of it, messages above all, are events of later.
-//! Cores are the real ones: they are handed the inputs that the drivers would hand them, and this acts
-//! as the drivers do.
+//! Every event happens at one member of the tree. The member's processor handles one event after another. Handling an
+//! event costs time, and its results, mostly messages, are later events. The cores are the real ones: this module gives
+//! them the inputs that the drivers would give them, and carries out their actions as the drivers do.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, NamespaceId, Outcome, Root, RootAction, RootInput,
-    Subtree,
+    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Outcome, Root,
+    RootAction, RootInput, Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
 use crate::costs::Costs;
-use crate::events::{Queue, Slab, What};
+use crate::events::{EventKind, Queue, Slab};
 use crate::faults::{Faults, Mutation};
-use crate::links::{Link, ShellLinks};
-use crate::oracle::{Doom, Violation, Watch};
+use crate::links::{InFlight, Link};
+use crate::oracle::{ExpectedEnd, Oracle, Violation};
 use crate::processors::Processors;
 use crate::program::Program;
 use crate::random::Random;
-use crate::ranks::Locals;
-use crate::report::Tally;
+use crate::ranks::LocalRanks;
+use crate::report::Counts;
 
 /// The namespace of all ranks.
 pub(crate) const NS: NamespaceId = NamespaceId::FIRST;
-/// No time of waking is set.
-const NEVER: u64 = u64::MAX;
+/// The wake-up time of a member without a timer.
+pub(crate) const NEVER: u64 = u64::MAX;
 
-/// All that a run begins with.
+/// The parameters of a run.
 pub(crate) struct Setup {
     pub(crate) agents: u32,
     pub(crate) fanout: u32,
-    /// Ranks by agent; in order.
+    /// The ranks of each agent, in the order of the agents.
     pub(crate) placement: Vec<(AgentId, Ranks)>,
     pub(crate) cache: CachePolicy,
-    pub(crate) program: Program,
+    pub(crate) program: Rc<Program>,
     pub(crate) costs: Costs,
-    /// Ranks read the board themselves, where it is whole.
+    /// Ranks read a whole board themselves, in the shared segment.
     pub(crate) segment: bool,
-    /// All places share so many cores; else each has its own.
+    /// The number of cores that all members share. If `None`, each member has one of its own.
     pub(crate) cores: Option<u32>,
     pub(crate) seed: u64,
     pub(crate) faults: Faults,
-    /// Ranks that a mere TERM does not end.
-    pub(crate) stubborn: Ranks,
+    /// Ranks that ignore SIGTERM.
+    pub(crate) ignoring_term: Ranks,
     pub(crate) mutation: Option<Mutation>,
-    /// Agents tell at the end what they have counted.
+    /// Agents report their statistics at the end.
     pub(crate) stats: bool,
-    /// Check invariants after each step, send messages through their encoding, and hold each get's
-    /// answer against what it has to be.
+    /// Check invariants after each step, encode and decode each message, and compare the answer to each get with the
+    /// expected value.
     pub(crate) checked: bool,
 }
 
-/// How far an agent is.
+/// The state of an agent's process.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum State {
-    /// It has not said hello to its parent.
+    /// It has not yet joined its parent.
     Absent,
-    /// It is a part of the tree.
+    /// It is a member of the tree.
     Joined,
-    /// It has left as it should, or was told to by who started it.
+    /// It left at the end of the session, or the launcher told it to exit.
     Left,
     /// Its process was killed.
     Crashed,
 }
 
-/// A place in the tree: the root, or an agent.
-pub(crate) struct Place {
-    /// None for the root, and for an agent that is gone.
+/// A member of the tree: the root (number 0) or an agent.
+pub(crate) struct Member {
+    /// `None` for the root, and for an agent that has left or crashed.
     pub(crate) core: Option<Agent>,
     pub(crate) state: State,
     pub(crate) parent: u32,
     pub(crate) depth: u32,
     pub(crate) children: Vec<u32>,
-    /// The way out is busy until then with control messages, and with all.
+    /// When the network interface has sent the last control message, and the last message of any lane.
     pub(crate) nic: [u64; 2],
+    /// When the core's timer expires, or [`NEVER`].
     pub(crate) wake: u64,
     /// The link to the parent.
     pub(crate) link: Link,
-    /// Links to children, this place's own output counted as one more, on which output may still come.
+    /// The number of output streams that have not ended: one per child, and the member's own.
     pub(crate) streams_open: u32,
-    pub(crate) locals: Locals,
+    pub(crate) ranks: LocalRanks,
     pub(crate) board: Option<Board>,
-    /// When it heard that its parent is gone.
-    pub(crate) orphaned: Option<u64>,
-    /// Fence messages sent up since the last release.
-    pub(crate) told_up: u32,
-    /// What a driver counts.
-    pub(crate) counted: DriverCounts,
+    /// When the agent learned that it had lost its parent.
+    pub(crate) parent_lost_at: Option<u64>,
+    /// The number of fence messages sent up since the last release.
+    pub(crate) fence_messages_up: u32,
+    /// The statistics that the driver would count.
+    pub(crate) driver_counts: DriverCounts,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub(crate) struct World {
-    pub(crate) costs: Costs,
-    pub(crate) cache: CachePolicy,
-    pub(crate) program: Rc<Program>,
-    pub(crate) segment: bool,
-    pub(crate) checked: bool,
-    pub(crate) delay: u64,
-    pub(crate) faults: Faults,
-    pub(crate) stubborn: Ranks,
-    pub(crate) mutation: Option<Mutation>,
-    /// How often what the mutation changes has been done right.
-    pub(crate) mutable: u32,
+    pub(crate) setup: Setup,
+    /// The number of times the operation that the mutation changes was done correctly.
+    pub(crate) mutation_passed: u32,
     pub(crate) random: Random,
     pub(crate) queue: Queue,
-    pub(crate) messages: Slab<ShellLinks>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) messages: Slab<InFlight>,
+    pub(crate) members: Vec<Member>,
     pub(crate) processors: Processors,
     pub(crate) root: Root,
     pub(crate) outcome: Option<(u64, Outcome)>,
-    /// Whether the job can still end well.
-    pub(crate) doom: Doom,
+    pub(crate) expected_end: ExpectedEnd,
     /// The root knows that all ranks have ended.
     pub(crate) ranks_ended: bool,
-    pub(crate) watch: Watch,
-    pub(crate) tally: Tally,
-    /// A rank's get is being handed to its core.
-    pub(crate) asking: Option<(usize, Rank)>,
-    /// What that was answered at once.
-    pub(crate) answered: Option<Option<Bytes>>,
-    /// Room for actions, one for each input that is handed in while others are acted on.
+    pub(crate) oracle: Oracle,
+    pub(crate) counts: Counts,
+    /// The member and rank whose get is being handed to the core.
+    pub(crate) pending_get: Option<(usize, Rank)>,
+    /// The answer to that get, if the core answered at once.
+    pub(crate) immediate_answer: Option<Option<Bytes>>,
+    /// Buffers for actions: handling an action can hand another input to a core.
     actions: Vec<Vec<Action>>,
     root_actions: Vec<RootAction>,
 }
 
-/// More events than any run of a drawn scenario has: it goes round in circles.
+/// The bound on events of a checked run. A run with more of them is in an endless loop.
 const EVENTS_MAX_CHECKED: u64 = 20_000_000;
 
 impl World {
-    /// Everything before the first thing happens.
+    /// Creates a world in which all agents are about to be started.
     pub(crate) fn new(setup: Setup) -> Self {
         let tree = Subtree::whole(setup.agents, setup.fanout);
-        let root = Root::new(crate::setup::root_settings(&setup, tree));
         let ranks = setup.placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
-        let mut places = crate::setup::places(tree);
-        places[0].state = State::Joined;
-        let depth = places.iter().map(|place| place.depth).max().unwrap_or(0);
+        let mut members = crate::setup::members(tree);
+        members[0].state = State::Joined;
+        let depth = members.iter().map(|member| member.depth).max().unwrap_or(0);
         let mut world = Self {
-            tally: Tally::new(depth),
-            watch: Watch::new(ranks),
-            costs: setup.costs,
-            cache: setup.cache,
-            program: Rc::new(setup.program),
-            segment: setup.segment,
-            checked: setup.checked,
-            delay: setup.faults.delay,
-            faults: setup.faults,
-            stubborn: setup.stubborn,
-            mutation: setup.mutation,
-            mutable: 0,
+            counts: Counts::new(depth),
+            oracle: Oracle::new(ranks),
+            mutation_passed: 0,
             random: Random::new(setup.seed),
             queue: Queue::new(),
             messages: Slab::new(),
-            processors: Processors::new(places.len(), setup.cores),
-            places,
-            root,
+            processors: Processors::new(members.len(), setup.cores),
+            members,
+            root: Root::new(crate::setup::root_settings(&setup, tree)),
+            setup,
             outcome: None,
-            doom: Doom::No,
+            expected_end: ExpectedEnd::Success,
             ranks_ended: false,
-            asking: None,
-            answered: None,
+            pending_get: None,
+            immediate_answer: None,
             actions: Vec::new(),
             root_actions: Vec::new(),
         };
-        world.invite();
+        world.start_agents();
         world
     }
 
-    /// Lets everything happen, until nothing is left.
+    /// Handles events until none is left, then checks the end of the run.
     pub(crate) fn run(&mut self) -> Result<(), Violation> {
         let mut clock = 0;
         self.root_input(&mut clock, RootInput::Timeout);
         while let Some(event) = self.queue.pop() {
-            self.tally.events += 1;
-            self.happen(event.to, event.at, event.what);
-            if let Some(violation) = self.watch.violation.take() {
+            self.counts.events += 1;
+            self.handle_event(event.member as usize, event.at, event.kind);
+            if let Some(violation) = self.oracle.violation.take() {
                 return Err(violation);
             }
-            if self.checked && self.tally.events > EVENTS_MAX_CHECKED {
-                return Err(Violation::new(self.queue.now(), "it goes round in circles"));
+            if self.setup.checked && self.counts.events > EVENTS_MAX_CHECKED {
+                return Err(Violation::new(self.queue.now(), "the run is in an endless loop"));
             }
         }
-        self.conclude()
+        self.check_end()
     }
 
-    fn happen(&mut self, to: u32, at: u64, what: What) {
-        let here = to as usize;
-        match what {
-            What::Message(slot) => return self.arrive(here, at, slot),
-            What::Step(rank) => return self.step(here, rank, at),
-            What::Timer if self.places[here].wake != at => return,
-            What::Timer => self.places[here].wake = NEVER,
-            What::Fault(number) => return self.strike(at, number as usize),
-            What::ChildLost(child) if !self.child_is_lost(here, child) => return,
-            What::ParentLost if !std::mem::take(&mut self.places[here].link.child_listens) => return,
+    fn handle_event(&mut self, here: usize, at: u64, kind: EventKind) {
+        match kind {
+            EventKind::Join => return self.join(here, at),
+            EventKind::Message(slot) => return self.receive(here, at, slot),
+            EventKind::Fault(number) => return self.inject(at, number as usize),
+            EventKind::Timer if self.members[here].wake != at => return,
+            EventKind::Timer => self.members[here].wake = NEVER,
+            EventKind::ChildLost(child) if !self.child_is_lost(here, child) => return,
+            EventKind::ParentLost if !std::mem::take(&mut self.members[here].link.child_listens) => return,
             _ => {}
         }
+        self.on_processor(here, at, |world, clock| world.handle_on_processor(here, kind, clock));
+    }
+
+    fn handle_on_processor(&mut self, here: usize, kind: EventKind, clock: &mut u64) {
+        match kind {
+            EventKind::RankStep(rank) => self.step(here, rank, clock),
+            EventKind::StartRanks => self.start_ranks(here, clock),
+            EventKind::RankEnded(rank) => self.on_rank_ended(here, rank, clock),
+            EventKind::Swept => self.on_swept(here, clock),
+            EventKind::OutputRead => self.on_stream_end(here, clock),
+            EventKind::OutputEndSent => {
+                let counted = Box::new(self.members[here].driver_counts);
+                self.input(here, clock, Input::Drained { counted });
+            }
+            EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),
+            EventKind::Timer => self.input(here, clock, Input::Timeout),
+            EventKind::ChildLost(child) if here == 0 => {
+                self.root_input(clock, RootInput::ChildLost(AgentId(child), LossReason::Closed));
+            }
+            EventKind::ChildLost(child) => {
+                self.input(here, clock, Input::ChildLost(AgentId(child), LossReason::Closed));
+            }
+            EventKind::ParentLost => {
+                self.members[here].parent_lost_at = Some(*clock);
+                self.input(here, clock, Input::ParentLost { why: LossReason::Closed });
+            }
+            EventKind::NeverJoined(agent) => {
+                let why = NotStartedReason::Reported("it ended before it had joined".to_owned());
+                self.root_input(clock, RootInput::AgentFailed(AgentId(agent), why));
+            }
+            EventKind::Join | EventKind::Message(_) | EventKind::Fault(_) => {}
+        }
+    }
+
+    /// Runs `work` on a member's processor, at `at` or as soon as it is free. `work` advances the clock that it is
+    /// given; the processor is busy until then.
+    pub(crate) fn on_processor(&mut self, here: usize, at: u64, work: impl FnOnce(&mut Self, &mut u64)) {
         let began = self.processors.begin(here, at);
         let mut clock = began;
-        match what {
-            What::Join => return self.join(here, at),
-            What::StartRanks => self.start_ranks(here, &mut clock),
-            What::Ended(rank) => self.on_rank_ended(here, rank, &mut clock),
-            What::Swept => self.on_swept(here, &mut clock),
-            What::Drained => self.on_stream_end(here, &mut clock),
-            What::Told => {
-                let counted = Box::new(self.places[here].counted);
-                self.input(here, &mut clock, Input::Drained { counted });
-            }
-            What::Timer if here == 0 => self.root_input(&mut clock, RootInput::Timeout),
-            What::Timer => self.input(here, &mut clock, Input::Timeout),
-            What::ChildLost(child) if here == 0 => {
-                self.root_input(&mut clock, RootInput::ChildLost(AgentId(child), "the link broke".to_owned()));
-            }
-            What::ChildLost(child) => {
-                self.input(here, &mut clock, Input::ChildLost(AgentId(child), "the link broke".to_owned()));
-            }
-            What::ParentLost => {
-                self.places[here].orphaned = Some(clock);
-                self.input(here, &mut clock, Input::ParentLost { why: "the link broke".to_owned() });
-            }
-            What::NeverJoined(agent) => {
-                let why = "it ended before it had joined".to_owned();
-                self.root_input(&mut clock, RootInput::AgentFailed(AgentId(agent), why));
-            }
-            What::Message(_) | What::Step(_) | What::Fault(_) => {}
-        }
+        work(self, &mut clock);
         self.processors.done(here, began, clock);
     }
 
-    /// Hands an agent's core an input, and does what it wants done. `clock` is the agent's time, which
-    /// passes with what is done.
+    /// Hands an input to an agent's core and carries out its actions. `clock` is the agent's time; actions advance it.
     pub(crate) fn input(&mut self, here: usize, clock: &mut u64, input: Input) {
-        let Some(core) = &mut self.places[here].core else { return };
+        let Some(core) = &mut self.members[here].core else { return };
         let mut actions = self.actions.pop().unwrap_or_default();
         core.handle(Duration::from_nanos(*clock), input, &mut actions);
-        if self.checked {
+        if self.setup.checked {
             core.check_invariants();
         }
         for action in actions.drain(..) {
@@ -249,17 +239,17 @@ impl World {
         self.actions.push(actions);
     }
 
-    /// As [`World::input`], for the root.
+    /// Hands an input to the root's core, as [`World::input`] does to an agent's.
     pub(crate) fn root_input(&mut self, clock: &mut u64, input: RootInput) {
         if self.outcome.is_some() {
             return;
         }
         let mut actions = std::mem::take(&mut self.root_actions);
         self.root.handle(Duration::from_nanos(*clock), input, &mut actions);
-        if self.checked {
+        if self.setup.checked {
             self.root.check_invariants();
         }
-        // The work comes before the notice of it.
+        // The root merges the puts before it reports the release.
         *clock += self.work_of(&actions);
         for action in actions.drain(..) {
             self.root_act(clock, action);
@@ -267,10 +257,10 @@ impl World {
         self.root_actions = actions;
     }
 
-    /// Hands in a [`What::Timer`] at that time; a later call replaces it.
+    /// Sets a member's timer. A later call replaces it.
     pub(crate) fn wake_at(&mut self, here: usize, at: Duration) {
         let at = at.as_nanos() as u64;
-        self.places[here].wake = at.max(self.queue.now());
-        self.queue.push(at, here as u32, What::Timer);
+        self.members[here].wake = at.max(self.queue.now());
+        self.queue.push(at, here as u32, EventKind::Timer);
     }
 }

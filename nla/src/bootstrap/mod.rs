@@ -6,7 +6,7 @@
 //!
 //! The life of one agent, with the file that knows the step:
 //!
-//! 1. The launcher, or an agent that starts others, decides which agent to start next ([`decide`], `schedule.rs`) and opens a
+//! 1. The launcher, or an agent that starts others, decides which agent to start next (`decide/schedule.rs`) and opens a
 //!    remote shell, starts a step of a resource manager, or forks (`starter.rs`, `attempt.rs`, `shell.rs`, `step.rs`).
 //! 2. The script at the other end finds this program, or takes it in, and becomes it (`script.rs`, `program.rs`).
 //! 3. The agent reads its order with the session's key from standard input, and calls back to the process that started

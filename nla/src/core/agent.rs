@@ -1,16 +1,16 @@
-//! The agent: one place in the tree, between its parent, its children and its own ranks.
+//! The agent: it sits in the tree between its parent and its children, and starts and serves its own ranks.
 //!
-//! An `Agent` belongs to one session. It decides nothing that concerns others: it starts what it
-//! is told to start, serves its ranks, merges what goes up, passes on what goes down, and reports
-//! facts. Only when it has lost its parent does it act by itself: it kills its ranks and leaves, so
-//! that no cut of the network leaves a process behind.
+//! An `Agent` belongs to one session. It makes no decision that concerns other agents: it starts the ranks that its
+//! parent names, serves them, merges what goes up, passes on what goes down, and reports facts. Only when it has lost
+//! its parent does it act on its own: it kills its ranks and leaves, so that a cut network leaves no process behind.
 
+mod as_parent;
 mod ending;
 mod fences;
-mod gets;
 mod inquiries;
+mod namespace;
+mod node_attributes;
 mod ranks;
-mod stats;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,79 +18,86 @@ use std::time::Duration;
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::cache::CachePolicy;
-use super::cause::{Cause, Exit, Failure, bounded};
+use self::namespace::{Namespace, Stage};
+use super::cache::{CachePeaks, CachePolicy};
+use super::cause::{Cause, Exit, Failure};
+use super::children::Children;
 use super::ids::{AgentId, NamespaceId, Time};
-use super::lookup::{Peer, ReplyTo};
+use super::limits::FAILURES_SINGLE_MAX;
+use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::message::{Down, Requester, Up};
-use super::namespace::{Namespace, Stage};
+use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
-use super::stats::{DriverCounts, Stats};
+use super::reason::{LossReason, NotStartedReason};
+use super::stats::{DriverCounts, DurationHistogram};
 use super::timing::AgentTimes;
 use super::topology::Subtree;
 
-/// Signal numbers that the core speaks of; the same on all Linux machines.
+// Signal numbers, the same on all Linux machines.
 const SIGKILL: i32 = 9;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// What has happened. It can be encoded for recordings, not for peers.
+/// The exit code of an agent that lost its parent.
+const CODE_PARENT_LOST: u8 = 252;
+
+/// A fact that the driver reports to the core. It can be encoded for recordings, not for peers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Input {
-    /// A message from the parent.
+    /// The parent sent a message.
     FromParent(Down),
-    /// The link to the parent is gone.
+    /// The link to the parent was lost.
     ParentLost {
-        /// How that was noticed.
-        why: String,
+        /// How the loss was noticed.
+        why: LossReason,
     },
-    /// A child has proved who it is, and its link is up.
+    /// A child was authenticated, and its link is up.
     ChildJoined(AgentId),
-    /// A message from a child.
+    /// A child sent a message.
     FromChild(AgentId, Up),
-    /// The link to a child is gone.
-    ChildLost(AgentId, String),
-    /// A child that this agent has started did not come into the tree.
-    ChildFailed(AgentId, String),
-    /// The guardian is gone.
+    /// The link to a child was lost.
+    ChildLost(AgentId, LossReason),
+    /// A child that this agent has started did not join.
+    ChildFailed(AgentId, NotStartedReason),
+    /// The guardian process ended.
     GuardianLost,
-    /// Ranks were started.
+    /// Own ranks were started.
     Started(NamespaceId, Ranks),
-    /// Ranks could not be started, or were not because [`Action::CancelStarts`] came first.
-    NotStarted(NamespaceId, Ranks, String),
-    /// A rank asks something.
+    /// Own ranks could not be started, or were not because [`Action::CancelStarts`] came first.
+    NotStarted(NamespaceId, Ranks, NotStartedReason),
+    /// An own rank sent a request.
     FromRank(NamespaceId, Rank, Request),
-    /// A rank's process has ended, and all that it asked before has been handed in.
+    /// An own rank's process has ended. All its requests were handed in before.
     RankEnded(NamespaceId, Rank, Exit),
-    /// [`Action::LookUp`] is done.
+    /// Answers [`Action::LookUp`].
     LookedUp {
         /// The namespace.
         namespace: NamespaceId,
         /// The key.
         key: Vec<u8>,
-        /// Who asked.
+        /// The rank that is to be answered.
         requester: Requester,
-        /// What the board has.
+        /// The key's value on the board, if it has one.
         value: Option<Vec<u8>>,
     },
-    /// [`Action::Sweep`] is done: no descendant is left. Output may still be on its way.
+    /// [`Action::Sweep`] is done: no descendant is left. Output may still be unread.
     Swept {
-        /// Processes that had outlived their ranks.
+        /// The number of processes that had outlived their ranks.
         leftovers: u64,
     },
-    /// All output of the subtree has been written to the parent's link, its end too. On no link
-    /// anything follows but last words.
+    /// All output of the subtree has been written to the parent's link, up to its end. Nothing but the last reports
+    /// follows on any link.
     Drained {
-        /// What the driver has counted up to here.
+        /// The driver's counts up to here.
         counted: Box<DriverCounts>,
     },
-    /// The time of the last [`Action::WakeAt`] has come. Harmless when it is stale.
+    /// The time of the last [`Action::WakeAt`] is reached. A stale one is harmless.
     Timeout,
 }
 
 impl Input {
-    /// Whether it asks for an entry of the board, or brings one.
-    fn is_question(&self) -> bool {
+    /// Whether the input looks up an entry of the board, or answers such a look-up.
+    fn is_look_up(&self) -> bool {
         matches!(
             self,
             Self::FromChild(_, Up::Get { .. } | Up::Got { .. })
@@ -100,23 +107,23 @@ impl Input {
     }
 }
 
-/// What is to be done. It can be encoded for recordings, not for peers.
+/// A command to the driver. It can be encoded for recordings, not for peers.
 #[derive(Debug, PartialEq, Serialize)]
 pub enum Action {
-    /// Send to the parent.
+    /// Send a message to the parent.
     ToParent(Up),
-    /// Send to a child.
+    /// Send a message to a child.
     ToChild(AgentId, Down),
-    /// Close the link to a child that broke the rules; [`Input::ChildLost`] need not follow.
-    CloseChild(AgentId, String),
-    /// Keep this: later starts need it.
+    /// Close the link to a child that broke the rules. [`Input::ChildLost`] need not follow.
+    CloseChild(AgentId, LossReason),
+    /// Store the plan of the session; later starts need it.
     Configure(Box<SessionPlan>),
-    /// Start these of the agent's own ranks, maybe none; standard input goes to where the plan
-    /// says. The board is what they see at first.
+    /// Start these own ranks, possibly none, and send standard input where the plan says. The board is what the ranks
+    /// see at first.
     Start(Box<NamespacePlan>, Ranks, #[serde(serialize_with = "wholeness")] Board),
-    /// Forget what was to be started and has not been.
+    /// Drop all starts that were ordered and not made yet.
     CancelStarts,
-    /// Make an epoch's entries visible to the namespace's ranks here.
+    /// Make an epoch's entries visible to the namespace's own ranks.
     Publish(NamespaceId, Epoch),
     /// Answer these ranks [`Answer::Released`].
     Release(NamespaceId, Ranks),
@@ -128,73 +135,68 @@ pub enum Action {
         namespace: NamespaceId,
         /// The key.
         key: Vec<u8>,
-        /// Who asked; for the input.
+        /// The rank that is to be answered; the input repeats it.
         requester: Requester,
     },
     /// Send a signal to the process groups of these ranks.
     Signal(NamespaceId, Ranks, i32),
-    /// While suspended, silence of the parent is no sign of loss.
+    /// Do not (true), or do again (false), take the parent's silence for a loss.
     Suspended(bool),
-    /// Kill all descendants that are left, and hand in [`Input::Swept`]. When their output has been
-    /// read to its end, and that of the children too, the parent is told so on the lanes that carry
-    /// it; then hand in [`Input::Drained`].
+    /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
+    /// has been read to its end, say so to the parent on the lanes that carry it, then hand in [`Input::Drained`].
     Sweep,
-    /// Hand in [`Input::Timeout`] at this time. A later one replaces it.
+    /// Hand in [`Input::Timeout`] at this time. A later `WakeAt` replaces this one.
     WakeAt(Time),
-    /// The end: close everything and leave with this code. Of several the first counts.
+    /// Close everything and exit with this code. The first of several counts.
     Leave(u8),
 }
 
-/// All there is to be said of a board that is empty yet.
+/// Encodes all that can differ between boards that are still empty.
 fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Error> {
     board.is_whole().serialize(serializer)
 }
 
-#[derive(Debug, Default)]
-struct Child {
-    joined: bool,
-    ready: bool,
-    ended: bool,
-    leftovers: u64,
-    /// Nothing more comes from it.
-    gone: bool,
-    stats: Option<Box<Stats>>,
-}
-
+/// The phase of an agent's life.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Phase {
     /// Agents join, ranks are started and served.
     Serving,
-    /// The ranks are being ended; KILL follows at the time.
+    /// The ranks are being ended. At `kill_at`, if that is not over, those that are left get SIGKILL.
     Ending { kill_at: Option<Time> },
-    /// Own ranks are all gone; what they left behind is being swept up.
+    /// All own ranks have ended; the driver kills the processes that outlived them.
     Sweeping,
-    /// Nothing of our own is left.
+    /// This agent has no process left; children may have some.
     Swept,
-    /// `Ended` was sent, or there is no one to send it to.
+    /// The end was reported to the parent, or the parent is lost.
     Over,
 }
 
-/// See the module.
+/// The decisions of one agent.
+///
+/// [`Agent::handle`] takes each input and appends the actions that follow from it.
 #[derive(Debug)]
 pub struct Agent {
     here: Subtree,
     phase: Phase,
-    children: BTreeMap<AgentId, Child>,
+    children: Children,
     namespaces: BTreeMap<NamespaceId, Namespace>,
-    ready_told: bool,
+    ready_reported: bool,
     parent_lost: bool,
     suspended: bool,
-    failures_told: u32,
+    /// Failures that were reported one by one.
+    failures_reported: u32,
+    /// Further failures, whose number was not reported yet.
     failures_more: u64,
+    /// Processes of the subtree that had outlived their ranks.
     leftovers: u64,
     wake_at: Option<Time>,
     cache: CachePolicy,
-    /// The parent is to be told what was counted.
-    tells_stats: bool,
+    /// The session's plan asks for statistics.
+    reports_stats: bool,
+    /// The driver's counts, until they are reported.
     counted: Option<Box<DriverCounts>>,
-    /// When the launcher sent what is the same for all.
-    sent: Time,
+    /// When the launcher sent the session's plan.
+    plan_sent: Time,
     times: AgentTimes,
 }
 
@@ -204,57 +206,38 @@ impl Agent {
         Self {
             here,
             phase: Phase::Serving,
-            children: here.children().map(|child| (child.head(), Child::default())).collect(),
+            children: Children::expected(here),
             namespaces: BTreeMap::new(),
-            ready_told: false,
+            ready_reported: false,
             parent_lost: false,
             suspended: false,
-            failures_told: 0,
+            failures_reported: 0,
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
             cache: CachePolicy::default(),
-            tells_stats: false,
+            reports_stats: false,
             counted: None,
-            sent: Time::ZERO,
-            times: AgentTimes::of(here.head()),
+            plan_sent: Time::ZERO,
+            times: AgentTimes::new(here.head()),
         }
     }
 
-    /// Takes what happened at `now` and appends what is to be done to `actions`. Never fails,
-    /// never blocks.
+    /// Takes a fact of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
+    /// blocks.
     pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
-        // There may be millions of questions: unless one breaks the rules, it changes nothing that has to
-        // be looked after, and before its time nothing else does.
-        let is_question = input.is_question() && self.wake_at.is_none_or(|at| now < at);
+        // There may be millions of look-ups. Unless one breaks the protocol, it changes nothing that the end of this
+        // function looks at, and no deadline has passed before `wake_at`.
+        let is_look_up = input.is_look_up() && self.wake_at.is_none_or(|at| now < at);
         let before = actions.len();
         match input {
             Input::FromParent(message) => self.on_down(now, message, actions),
-            Input::ParentLost { .. } => self.on_parent_lost(now, actions),
-            Input::ChildJoined(child) => {
-                if let Some(child) = self.children.get_mut(&child) {
-                    child.joined = true;
-                }
-            }
+            Input::ParentLost { why } => self.on_parent_lost(now, &why, actions),
+            Input::ChildJoined(child) => self.children.on_joined(child),
             Input::FromChild(child, message) => self.on_up(now, child, message, actions),
-            Input::ChildLost(child, why) => self.on_child_lost(now, child, why, actions),
-            Input::ChildFailed(child, why) => {
-                self.on_child_gone(now, child, Cause::NotStarted { why: bounded(why) }, actions);
-            }
-            Input::GuardianLost => {
-                // Without its guardian nothing would clean up after this agent.
-                let why = "its guardian process is gone; was it killed?".to_owned();
-                self.fail(
-                    Failure {
-                        at: now,
-                        agent: self.id(),
-                        namespace: NamespaceId::FIRST,
-                        ranks: Ranks::new(),
-                        cause: Cause::Lost { why },
-                    },
-                    actions,
-                );
-            }
+            Input::ChildLost(child, why) => self.on_child_lost(now, child, Cause::Lost { why }, actions),
+            Input::ChildFailed(child, why) => self.on_child_lost(now, child, Cause::NotStarted { why }, actions),
+            Input::GuardianLost => self.fail(now, LossReason::GuardianLost, actions),
             Input::Started(namespace, ranks) => self.on_started(now, namespace, &ranks, actions),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
             Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
@@ -262,22 +245,33 @@ impl Agent {
             Input::LookedUp { namespace, key, requester, value } => {
                 self.on_looked_up(namespace, &key, requester, value, actions);
             }
-            Input::Swept { leftovers } => {
-                if self.phase == Phase::Sweeping {
-                    self.phase = Phase::Swept;
-                    self.leftovers = leftovers;
-                    self.times.on_swept(now);
-                }
-            }
+            Input::Swept { leftovers } => self.on_swept(now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),
             Input::Timeout => self.wake_at = None,
         }
-        if is_question && !actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
+        if is_look_up && !actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
             return;
         }
         self.on_time(now, actions);
         self.settle(actions);
         self.set_timer(actions);
+    }
+
+    /// The most that the caches of this agent have stored, all namespaces together.
+    pub fn cache_peaks(&self) -> CachePeaks {
+        self.namespaces.values().map(|ns| ns.exchange.cache.peaks()).fold(CachePeaks::default(), CachePeaks::plus)
+    }
+
+    /// How this agent's core answered gets. Those that the boards answered are not among them.
+    pub fn gets(&self) -> GetCounts {
+        self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(GetCounts::default(), GetCounts::plus)
+    }
+
+    /// How long fences took from the subtree's last arrival to the release.
+    pub fn fences(&self) -> DurationHistogram {
+        let mut times = DurationHistogram::default();
+        self.namespaces.values().for_each(|ns| times.merge(&ns.fence_times));
+        times
     }
 
     fn id(&self) -> AgentId {
@@ -288,31 +282,34 @@ impl Agent {
         self.phase == Phase::Serving
     }
 
-    // ---- from above ----
+    /// The only place where the phase changes.
+    fn enter(&mut self, phase: Phase, why: &'static str) {
+        tracing::debug!(agent = self.id().0, from = ?self.phase, to = ?phase, why, "the agent's phase changes");
+        self.phase = phase;
+    }
+
+    // ---- messages of the parent ----
 
     fn on_down(&mut self, now: Time, message: Down, actions: &mut Vec<Action>) {
         match message {
             Down::Session(plan) => {
                 self.to_children(&Down::Session(plan.clone()), actions);
                 self.cache = plan.cache;
-                self.tells_stats = plan.stats;
-                self.sent = plan.sent;
+                self.reports_stats = plan.stats;
+                self.plan_sent = plan.sent;
                 actions.push(Action::Configure(plan));
             }
             Down::Launch(plan) => self.on_launch(now, plan, actions),
-            Down::Undo { namespace } => {
-                if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.undone = true;
-                    actions.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
-                    let children: Vec<_> = ns.children.keys().copied().collect();
-                    actions.extend(children.into_iter().map(|child| Action::ToChild(child, Down::Undo { namespace })));
-                }
-            }
+            Down::Undo { namespace } => self.on_undo(namespace, actions),
             Down::Release { namespace, number, content } => self.on_release(now, namespace, number, content, actions),
             Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, actions),
             Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, actions),
-            Down::Inquire(inquiry) => self.on_inquiry_from_above(inquiry, actions),
-            Down::Reply { requester, reply } => self.on_reply_from_above(requester, reply, actions),
+            // A message about an agent outside the subtree would only go back up.
+            Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, actions),
+            Down::Reply { requester, reply } if self.here.contains(requester.agent) => {
+                self.route_reply(requester, reply, actions);
+            }
+            Down::Inquire(_) | Down::Reply { .. } => {}
             Down::Signal { signal } => {
                 self.to_children(&Down::Signal { signal }, actions);
                 self.signal_all(signal, actions);
@@ -331,12 +328,12 @@ impl Agent {
             }
             Down::End { signal, grace } => {
                 self.to_children(&Down::End { signal, grace }, actions);
-                self.end(now, signal, grace, actions);
+                self.end(now, signal, grace, "the launcher ends the session", actions);
             }
             Down::Leave => {
                 self.to_children(&Down::Leave, actions);
-                self.phase = Phase::Over;
-                self.tells_stats = false;
+                self.enter(Phase::Over, "the launcher said that the session is over");
+                self.reports_stats = false;
                 actions.push(Action::Leave(0));
             }
         }
@@ -347,114 +344,64 @@ impl Agent {
             return;
         }
         if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
-            let cause = Cause::NotStarted { why: "its plan contradicts itself; that is a bug of ScELA".to_owned() };
+            let cause = Cause::NotStarted { why: NotStartedReason::InvalidPlan };
             let failure = Failure { at: now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
-            return self.fail(failure, actions);
+            return self.report_failure(failure, actions);
         }
-        for child in self.here.children() {
-            if let Some(share) = plan.share_of(child) {
-                actions.push(Action::ToChild(child.head(), Down::Launch(Box::new(share))));
-            }
-        }
+        self.launch_below(&plan, actions);
         if plan.id == NamespaceId::FIRST {
-            self.times.on_described(now, self.sent);
+            self.times.on_described(now, self.plan_sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        actions.push(Action::Start(plan, namespace.own().clone(), namespace.cache.board()));
+        actions.push(Action::Start(plan, namespace.own().clone(), namespace.exchange.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
-    fn on_parent_lost(&mut self, now: Time, actions: &mut Vec<Action>) {
+    /// A spawn has failed elsewhere: its ranks are ended without a report.
+    fn on_undo(&mut self, namespace: NamespaceId, actions: &mut Vec<Action>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        ns.undone = true;
+        actions.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
+        let children = ns.exchange.children.keys();
+        actions.extend(children.map(|child| Action::ToChild(*child, Down::Undo { namespace })));
+    }
+
+    fn on_parent_lost(&mut self, now: Time, why: &LossReason, actions: &mut Vec<Action>) {
+        tracing::debug!(agent = self.id().0, %why, "the parent was lost");
         self.parent_lost = true;
         if self.phase == Phase::Over {
-            // All is told and done; who would have said Leave is gone.
-            actions.push(Action::Leave(252));
+            // All was reported; the parent would have said Leave.
+            actions.push(Action::Leave(CODE_PARENT_LOST));
             return;
         }
         self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
-        self.end(now, SIGKILL, Duration::ZERO, actions);
+        self.end(now, SIGKILL, Duration::ZERO, "the parent was lost", actions);
     }
 
-    // ---- from below ----
+    // ---- failures ----
 
-    fn on_up(&mut self, now: Time, from: AgentId, message: Up, actions: &mut Vec<Action>) {
-        let Some(child) = self.children.get_mut(&from) else { return };
-        match message {
-            Up::Ready => child.ready = true,
-            Up::Ended { leftovers, timing } => self.on_ended(now, from, leftovers, &timing, actions),
-            Up::Started { namespace } => {
-                if let Some(ns) = self.namespaces.get_mut(&namespace)
-                    && ns.on_part_started()
-                {
-                    actions.push(Action::ToParent(Up::Started { namespace }));
-                }
-            }
-            Up::Contact { namespace } => {
-                if self.namespaces.get_mut(&namespace).is_some_and(Namespace::on_contact) {
-                    actions.push(Action::ToParent(Up::Contact { namespace }));
-                }
-            }
-            Up::Gathered { namespace, number, ranks, contribution } => {
-                self.on_gathered(now, from, (namespace, number), ranks, contribution, actions);
-            }
-            Up::Put { namespace, number, puts } => self.on_put_below(now, from, (namespace, number), puts, actions),
-            Up::Get { namespace, key } => self.on_get_below(now, from, namespace, &key, actions),
-            Up::Got { namespace, number, result } => {
-                self.on_got(namespace, Peer::Child(from), Some(number), result, actions);
-            }
-            Up::Waiting { namespace, number } => {
-                if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    actions.extend(ns.tell_waiting(number).map(Action::ToParent));
-                }
-            }
-            Up::Exited { namespace, fences, unfinished, ranks } => {
-                if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exit(now, fences, unfinished, &ranks);
-                }
-            }
-            Up::Failed(failure) => self.fail(failure, actions),
-            Up::FailedMore { count } => self.failures_more = self.failures_more.saturating_add(count),
-            message @ Up::Ask { .. } => actions.push(Action::ToParent(message)),
-            Up::Inquire(inquiry) => self.on_inquiry_from_below(now, from, inquiry, actions),
-            Up::Reply { requester, reply } => self.on_reply_from_below(now, from, requester, reply, actions),
-            Up::Stats(stats) => self.on_stats(now, from, stats, actions),
+    /// Reports a failure to the parent. Beyond [`FAILURES_SINGLE_MAX`] failures are only counted.
+    fn report_failure(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+        if self.failures_reported < FAILURES_SINGLE_MAX {
+            self.failures_reported += 1;
+            actions.push(Action::ToParent(Up::Failed(failure)));
+        } else {
+            self.failures_more = self.failures_more.saturating_add(1);
         }
     }
 
-    /// A child broke the rules: its link is closed, and with that it is lost.
-    fn cut_off(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
-        let why = format!("it broke the protocol: {why}");
-        actions.push(Action::CloseChild(child, why.clone()));
-        self.on_child_lost(now, child, why, actions);
+    /// Reports this agent as lost.
+    fn fail(&mut self, now: Time, why: LossReason, actions: &mut Vec<Action>) {
+        self.report_failure(Failure::of_agent(now, self.id(), Cause::Lost { why }), actions);
     }
 
-    fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<Action>) {
-        self.on_child_gone(now, child, Cause::Lost { why: bounded(why) }, actions);
-    }
-
-    /// Nothing more comes from a child.
-    fn on_child_gone(&mut self, now: Time, child: AgentId, cause: Cause, actions: &mut Vec<Action>) {
-        let Some(state) = self.children.get_mut(&child) else { return };
-        state.gone = true;
-        if std::mem::replace(&mut state.ended, true) {
-            return;
-        }
-        self.fail(
-            Failure { at: now, agent: child, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause },
-            actions,
-        );
-    }
-
-    fn to_children(&self, message: &Down, actions: &mut Vec<Action>) {
-        let present = self.children.iter().filter(|(_, child)| child.joined);
-        actions.extend(present.map(|(id, _)| Action::ToChild(*id, message.clone())));
-    }
+    // ---- time ----
 
     fn on_time(&mut self, now: Time, actions: &mut Vec<Action>) {
         let all = !self.is_serving();
         for ns in self.namespaces.values_mut() {
             let all = all || ns.is_exited();
-            actions.extend(ns.due(now, all).into_iter().map(Action::ToParent));
+            actions.extend(ns.due_reports(now, all).into_iter().map(Action::ToParent));
         }
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);
@@ -464,36 +411,35 @@ impl Agent {
             && now >= at
         {
             self.signal_all(SIGKILL, actions);
-            self.phase = Phase::Ending { kill_at: None };
+            self.enter(Phase::Ending { kill_at: None }, "the grace is over");
         }
     }
 
+    /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, actions: &mut Vec<Action>) {
-        if !self.ready_told && self.children.values().all(|child| child.ready) {
-            self.ready_told = true;
+        if !self.ready_reported && self.children.all_ready() {
+            self.ready_reported = true;
             actions.push(Action::ToParent(Up::Ready));
         }
         if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live() == 0) {
-            self.phase = Phase::Sweeping;
+            self.enter(Phase::Sweeping, "all own ranks have ended");
             actions.push(Action::Sweep);
         }
-        let children_over = self.children.values().all(|child| child.ended || !child.joined);
-        if self.phase == Phase::Swept && (self.parent_lost || children_over) {
-            self.phase = Phase::Over;
-            if self.parent_lost {
-                actions.push(Action::Leave(252));
-            } else {
-                let leftovers = self.leftovers + self.children.values().map(|child| child.leftovers).sum::<u64>();
-                actions.push(Action::ToParent(Up::Ended { leftovers, timing: Box::new(self.times.told()) }));
-            }
+        if self.phase == Phase::Swept && self.parent_lost {
+            self.enter(Phase::Over, "the parent was lost");
+            actions.push(Action::Leave(CODE_PARENT_LOST));
+        } else if self.phase == Phase::Swept && self.children.all_ended() {
+            self.enter(Phase::Over, "all processes of the subtree have ended");
+            let timing = Box::new(self.times.report());
+            actions.push(Action::ToParent(Up::Ended { leftovers: self.leftovers, timing }));
         }
-        self.tell_stats(actions);
+        self.report_stats(actions);
     }
 
     fn set_timer(&mut self, actions: &mut Vec<Action>) {
         let kill_at = match self.phase {
             Phase::Ending { kill_at } => kill_at,
-            _ => None,
+            Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
         let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at).min();
         if let Some(at) = next
@@ -504,16 +450,13 @@ impl Agent {
         }
     }
 
-    /// What must hold between two inputs; the simulator calls it after each.
+    /// Panics if an invariant between two inputs is broken. The simulator calls it after each input.
     pub fn check_invariants(&self) {
         for ns in self.namespaces.values() {
             ns.check_invariants();
         }
-        if matches!(self.phase, Phase::Sweeping | Phase::Swept | Phase::Over) && !self.parent_lost {
-            assert!(
-                self.namespaces.values().all(|ns| ns.live() == 0) || self.phase == Phase::Over,
-                "swept with ranks alive"
-            );
+        if matches!(self.phase, Phase::Sweeping | Phase::Swept) && !self.parent_lost {
+            assert!(self.namespaces.values().all(|ns| ns.live() == 0), "swept with live ranks");
         }
     }
 }

@@ -1,54 +1,55 @@
-//! Why a session failed: the facts that agents report, and the election of the first cause.
+//! Failures of ranks and agents, and the election of the first cause among them.
 
 use std::time::Duration;
 
-use pmi::Ranks;
+use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::TEXT_BYTES_MAX;
+use super::reason::{LossReason, NotStartedReason};
 
-/// What went wrong with ranks or an agent.
+/// The cause of a failure of ranks or of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Cause {
     /// Ranks could not be started.
     NotStarted {
-        /// What the agent's machine said, and what to try.
-        why: String,
+        /// The reason, and what to try.
+        why: NotStartedReason,
     },
-    /// An agent is gone, with all its ranks.
+    /// An agent was lost, with all its ranks.
     Lost {
-        /// How that was noticed.
-        why: String,
+        /// How the loss was noticed.
+        why: LossReason,
     },
     /// A rank was ended by a signal that the session did not send.
     Signal {
         /// The signal's number.
         signal: i32,
-        /// A core dump was written.
+        /// The kernel wrote a core dump.
         core: bool,
         /// The kernel ended it because memory ran out.
         out_of_memory: bool,
     },
-    /// A rank asked for the end of the job.
+    /// A rank aborted the job.
     Abort {
-        /// The code that it gave, as it gave it.
+        /// The code as the rank gave it.
         code: i32,
-        /// What it said, where its library passes that on.
+        /// The rank's message, if its MPI library passes one on.
         message: String,
     },
     /// A rank ended with a code other than 0.
     Code(i32),
-    /// A rank broke the PMI protocol beyond repair and was killed for it.
+    /// A rank broke the PMI protocol and was killed for it.
     Broken {
-        /// What was wrong.
+        /// The fault.
         why: String,
     },
-    /// A rank ended, with 0, where it should not have.
+    /// A rank ended with code 0 while others still needed it.
     #[serde(rename = "Left")]
     ExitedEarly {
-        /// Others wait for it in a fence; else it had spoken PMI, never finalized, and the others
-        /// went on without it for [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
+        /// Others wait for it in a fence. Otherwise it had spoken PMI and never finalized it, and others were still
+        /// running after [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
         in_fence: bool,
     },
 }
@@ -56,12 +57,12 @@ pub enum Cause {
 const SIGPIPE: i32 = 13;
 
 impl Cause {
-    /// Lower is likelier to be the cause, higher to be a consequence.
+    /// The lower the class, the likelier this is a cause and not a consequence.
     fn class(&self) -> u8 {
         match self {
             Self::NotStarted { .. } => 0,
             Self::Lost { .. } => 1,
-            // Who writes to a peer that is gone is the next one, not the first.
+            // SIGPIPE: the process wrote to a peer that had ended before.
             Self::Signal { signal: SIGPIPE, .. } => 5,
             Self::Signal { .. } => 2,
             Self::Abort { .. } => 3,
@@ -71,35 +72,47 @@ impl Cause {
     }
 }
 
-/// How a rank's process ended, as the kernel told its parent.
+/// How a rank's process ended, as waitid reported it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Exit {
-    /// It ended by itself, with this code.
+    /// It exited with this code.
     Code(i32),
     /// A signal ended it.
     Signal {
         /// The signal's number.
         signal: i32,
-        /// A core dump was written.
+        /// The kernel wrote a core dump.
         core: bool,
         /// The kernel ended it because memory ran out.
         out_of_memory: bool,
     },
 }
 
-/// A cause with its place and time.
+/// A failure of ranks or of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// When, by the session's clock.
+    /// When, in session time.
     pub at: Time,
-    /// On which agent: the ranks' own, or the lost one.
+    /// The agent of the ranks, or the agent that failed itself.
     pub agent: AgentId,
     /// The namespace of `ranks`.
     pub namespace: NamespaceId,
-    /// The ranks that it is about; empty where it is about an agent.
+    /// The ranks that failed; none if it is the agent that failed.
     pub ranks: Ranks,
-    /// What happened.
+    /// The cause.
     pub cause: Cause,
+}
+
+impl Failure {
+    /// The failure of an agent.
+    pub(super) fn of_agent(at: Time, agent: AgentId, cause: Cause) -> Self {
+        Self { at, agent, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause }
+    }
+
+    /// The failure of one rank.
+    pub(super) fn of_rank(at: Time, agent: AgentId, namespace: NamespaceId, rank: Rank, cause: Cause) -> Self {
+        Self { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }
+    }
 }
 
 /// How a session ended.
@@ -107,35 +120,34 @@ pub struct Failure {
 pub enum Outcome {
     /// All ranks of all namespaces ended with 0.
     Success,
-    /// The first cause, and how many failures were reported beside it.
+    /// Ranks or agents failed.
     Failed {
         /// The elected first cause.
         first: Failure,
-        /// Failures other than the first.
+        /// The number of other failures.
         others: u64,
     },
-    /// `--timeout` ran out.
+    /// The time of `--timeout` was over.
     TimedOut {
         /// The limit.
         limit: Duration,
     },
     /// The launcher's standard output could not be written.
     OutputLost,
-    /// The launcher was asked to end by a signal (or lost its standard output, which counts as
-    /// SIGPIPE).
+    /// A signal asked the launcher to end. A closed standard output counts as SIGPIPE.
     Interrupted {
         /// The signal's number.
         signal: i32,
     },
 }
 
-/// Picks the first cause: the lowest class (an end by signal before an abort, before a code other
-/// than 0, before SIGPIPE, before a rank that merely left), then the earliest, then the lowest agent.
+/// Picks the first cause: the failure of the lowest class (a signal before an abort, before a code other than 0, before
+/// SIGPIPE, before an early exit with code 0), then the earliest, then the one of the lowest agent.
 pub fn elect(failures: &[Failure]) -> Option<&Failure> {
     failures.iter().min_by_key(|failure| (failure.cause.class(), failure.at, failure.agent))
 }
 
-/// Cuts text from outside to [`TEXT_BYTES_MAX`], at a character's boundary.
+/// Cuts text to at most [`TEXT_BYTES_MAX`] bytes, at a character boundary.
 pub(crate) fn bounded(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -159,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_goes_before_the_exits_that_it_led_to() {
+    fn a_crash_precedes_the_exits_that_follow_from_it() {
         let signal = failure(30, Cause::Signal { signal: 11, core: false, out_of_memory: false });
         let failures = [
             failure(10, Cause::Code(1)),
@@ -186,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_at_a_character() {
+    fn text_is_cut_at_a_character_boundary() {
         let cut = bounded("é".repeat(TEXT_BYTES_MAX));
         assert!(cut.len() <= TEXT_BYTES_MAX && cut.chars().all(|c| c == 'é'));
         assert_eq!(bounded("short".into()), "short");

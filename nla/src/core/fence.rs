@@ -1,13 +1,13 @@
-//! One fence as one place in the tree sees it: who of the subtree has arrived, with which puts.
+//! One namespace's open fence at one member of the tree: the ranks of the subtree that have arrived, and what they
+//! contributed.
 //!
-//! A fence is (namespace, sequence number). A rank enters fence n+1 only after its own agent has
-//! released it from fence n, and a child gathers n+1 only after the release of n came down through
-//! its parent; so a place in the tree has at most one open fence per namespace, and a contribution
-//! to another one is a fault of the peer. Fences never expire by themselves: a rank may compute
-//! for hours before it calls MPI_Finalize.
+//! A fence is identified by its namespace and its sequence number. A rank enters fence n+1 only after its own agent has
+//! released it from fence n, and a child reports n+1 only after the release of n reached it through its parent. So a
+//! member of the tree has at most one open fence per namespace, and a contribution to another one is a fault of the
+//! peer. Fences never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
 //!
-//! A ring is a fence at which ranks bring their words to their neighbours in place of puts. Which
-//! of the two an open fence is says who arrives first; all others must agree.
+//! A ring (`PMIX_Ring`) is a fence to which each rank contributes values for its neighbours instead of puts. The first
+//! arrival decides which of the two an open fence is; all others must agree.
 
 use std::collections::BTreeMap;
 
@@ -20,106 +20,100 @@ use super::limits::FENCE_BYTES_MAX;
 use super::message::Contribution;
 use super::ring::{self, RingPosition, RingSegment};
 
-/// Why a contribution, or a release, was refused.
-#[derive(Debug, Error, PartialEq, Eq)]
+/// The reason why a contribution, or a release, was refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum FenceError {
     /// It is for another fence than the open one.
     #[error("it is for fence {got}, the open one is {open}")]
     OutOfTurn {
-        /// The number that the contribution carries.
+        /// The number in the contribution.
         got: u32,
         /// The number of the open fence.
         open: u32,
     },
-    /// It speaks for ranks that are not the sender's.
-    #[error("it speaks for ranks {0}, which are not the sender's")]
+    /// It is on behalf of ranks that are not the sender's.
+    #[error("it is for ranks {0}, which are not the sender's")]
     ForeignRanks(Ranks),
-    /// It speaks for no rank.
-    #[error("it speaks for no rank")]
+    /// It is on behalf of no rank.
+    #[error("it is for no rank")]
     NoRanks,
     /// Some of its ranks had arrived before.
     #[error("ranks of {0} arrived twice")]
     AlreadyArrived(Ranks),
-    /// All puts together are beyond [`FENCE_BYTES_MAX`].
-    #[error("the puts of one fence are over {FENCE_BYTES_MAX} bytes")]
+    /// With it, the puts of the fence exceed [`FENCE_BYTES_MAX`].
+    #[error("the puts of the fence exceed {FENCE_BYTES_MAX} bytes")]
     TooLarge,
-    /// A put came ahead of its fence, which the cache policy does not do.
-    #[error("a put came ahead of its fence, which the session's cache policy does not do")]
+    /// It is a put ahead of its fence, which the session's cache policy does not use.
+    #[error("a put arrived ahead of its fence, which the session's cache policy does not allow")]
     EarlyPut,
-    /// Its puts cannot be read.
-    #[error("its puts cannot be read: {0}")]
+    /// Its puts cannot be decoded.
+    #[error("its puts cannot be decoded: {0}")]
     Puts(#[from] pmi::PutsError),
-    /// Its ranks do not do what all others do: a fault of the program, not of who sent it.
+    /// Its ranks are in a fence and the others in a ring, or the reverse: a fault of the program, not of the sender.
     #[error("{}", if *.ring { "called PMIX_Ring where others are in a fence" } else { "entered a fence where others called PMIX_Ring" })]
     Mixed {
-        /// It brings a ring to a fence; else a fence to a ring.
+        /// It is a ring's contribution to a fence; otherwise a fence's to a ring.
         ring: bool,
     },
-    /// Its part of a ring is not that of all ranks of the sender.
+    /// Its segment of a ring does not consist of all ranks of the sender.
     #[error("its part of the ring has {count} ranks, those that arrived are {ranks}, the sender's are {all}")]
     IncompleteSegment {
-        /// How many it says.
+        /// The number of ranks in the segment.
         count: u32,
-        /// For which it speaks.
+        /// The ranks on whose behalf it is.
         ranks: Ranks,
-        /// For which it should.
+        /// All ranks of the sender.
         all: Ranks,
     },
-    /// What neighbours in a ring have for each other is too long.
-    #[error("words in a ring are over {ATTRIBUTE_BYTES_MAX} bytes")]
-    SegmentTooLong,
-    /// A release is not of the kind that was waited for, or comes before all have arrived.
-    #[error("it is not what was waited for")]
+    /// A value for a neighbour in a ring exceeds [`ATTRIBUTE_BYTES_MAX`].
+    #[error("a value in the ring exceeds {ATTRIBUTE_BYTES_MAX} bytes")]
+    ValueTooLong,
+    /// It releases a ring where no ring is complete.
+    #[error("no ring is complete here")]
     Unexpected,
-    /// A seat in a ring is beyond its end.
-    #[error("a seat at position {0} is beyond the end of the ring")]
+    /// The position that a release gives to the subtree is beyond the end of the ring.
+    #[error("position {0} is beyond the end of the ring")]
     Position(u32),
 }
 
-/// A part of a ring at this place, in the ring's order: own ranks ascending, then the children.
-/// Where ranks are placed in blocks that is the order of ranks.
+/// A segment of a ring at one member of the tree, in the ring's order: own ranks ascending, then the children. Where
+/// ranks are placed in blocks, that is the order of the ranks.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Part {
+pub enum RingPart {
     /// An own rank.
     Own(Rank),
     /// All ranks of a child.
     Child(AgentId),
 }
 
-/// What has been contribution to the open fence.
+/// The contributions to the open fence.
 #[derive(Debug)]
 enum Collected {
-    /// Nobody is here yet.
+    /// No rank has arrived.
     Nothing,
     /// It is a fence.
     Puts(Puts),
-    /// It is a ring. The parts are kept until the release, which has a seat for each.
-    Ring(BTreeMap<Part, RingSegment>),
+    /// It is a ring. The segments are stored until the release, which has a position for each.
+    Ring(BTreeMap<RingPart, RingSegment>),
 }
 
-/// The open fence of one namespace at one place in the tree.
+/// The open fence of one namespace at one member of the tree.
 #[derive(Debug)]
 pub struct Fence {
     number: u32,
     expected: Ranks,
-    /// How many these are.
+    /// The number of expected ranks.
     count: u64,
     arrived: Ranks,
-    held: Collected,
+    collected: Collected,
     since: Option<Time>,
 }
 
 impl Fence {
     /// The first fence of the ranks `expected`.
     pub fn new(expected: Ranks) -> Self {
-        Self {
-            number: 0,
-            count: expected.len(),
-            expected,
-            arrived: Ranks::new(),
-            held: Collected::Nothing,
-            since: None,
-        }
+        let (count, arrived) = (expected.len(), Ranks::new());
+        Self { number: 0, count, expected, arrived, collected: Collected::Nothing, since: None }
     }
 
     /// The number of the open fence, from 0.
@@ -127,12 +121,12 @@ impl Fence {
         self.number
     }
 
-    /// Who has arrived at the open fence.
+    /// The ranks that have arrived at the open fence.
     pub fn arrived(&self) -> &Ranks {
         &self.arrived
     }
 
-    /// How many ranks it takes.
+    /// The number of ranks that have to arrive.
     pub fn expected(&self) -> u64 {
         self.count
     }
@@ -142,16 +136,16 @@ impl Fence {
         self.since
     }
 
-    /// An own rank arrives at the open fence. Nothing is changed by a refused contribution.
+    /// Adds the contribution of an own rank to the open fence. A refused one changes nothing.
     pub fn enter(&mut self, now: Time, rank: Rank, contribution: Contribution) -> Result<(), FenceError> {
         let ranks: Ranks = std::iter::once(rank).collect();
         self.check(&ranks, &contribution)?;
-        self.add(now, Part::Own(rank), &ranks, contribution);
+        self.add(now, RingPart::Own(rank), &ranks, contribution);
         Ok(())
     }
 
-    /// Ranks of a child arrive at fence `number`. `share` are those that it may speak for. Nothing
-    /// is changed by a refused contribution.
+    /// Adds the contribution of `ranks` of a child to fence `number`. The child may speak for `share` only. A refused
+    /// contribution changes nothing.
     pub fn arrive(
         &mut self,
         now: Time,
@@ -173,135 +167,136 @@ impl Fence {
         self.check(ranks, &contribution)?;
         match &contribution {
             Contribution::Puts(puts) => drop(puts.validate()?),
-            Contribution::Ring(part) if ranks == share && u64::from(part.count) == ranks.len() => {}
-            Contribution::Ring(part) => {
-                return Err(FenceError::IncompleteSegment {
-                    count: part.count,
-                    ranks: ranks.clone(),
-                    all: share.clone(),
-                });
+            Contribution::Ring(segment) if ranks == share && u64::from(segment.count) == ranks.len() => {}
+            Contribution::Ring(segment) => {
+                let (count, ranks, all) = (segment.count, ranks.clone(), share.clone());
+                return Err(FenceError::IncompleteSegment { count, ranks, all });
             }
         }
-        self.add(now, Part::Child(child), ranks, contribution);
+        self.add(now, RingPart::Child(child), ranks, contribution);
         Ok(())
     }
 
-    /// Checks puts of `ranks` at most that come ahead of fence `number`.
+    /// Checks puts that arrive ahead of fence `number`. Their ranks must be among `ranks` and not have arrived.
     pub fn check_ahead(&self, number: u32, ranks: &Ranks, puts: &Puts) -> Result<(), FenceError> {
         if number != self.number {
             return Err(FenceError::OutOfTurn { got: number, open: self.number });
         }
         for put in puts.iter() {
             let rank = put?.rank;
-            let whose = || std::iter::once(rank).collect();
+            let that_rank = || std::iter::once(rank).collect();
             if !ranks.contains(rank) {
-                return Err(FenceError::ForeignRanks(whose()));
+                return Err(FenceError::ForeignRanks(that_rank()));
             }
             if self.arrived.contains(rank) {
-                return Err(FenceError::AlreadyArrived(whose()));
+                return Err(FenceError::AlreadyArrived(that_rank()));
             }
         }
         Ok(())
     }
 
     fn check(&self, ranks: &Ranks, contribution: &Contribution) -> Result<(), FenceError> {
+        use Collected as Has;
+        use Contribution as Adds;
+
         if !self.expected.contains_all(ranks) {
             return Err(FenceError::ForeignRanks(ranks.clone()));
         }
         if !self.arrived.is_disjoint(ranks) {
             return Err(FenceError::AlreadyArrived(ranks.clone()));
         }
-        match (&self.held, contribution) {
-            (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
-            (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
-            (Collected::Nothing | Collected::Ring(_), Contribution::Ring(part)) if !part.is_bounded() => {
-                Err(FenceError::SegmentTooLong)
+        match (&self.collected, contribution) {
+            (Has::Ring(_), Adds::Puts(_)) => Err(FenceError::Mixed { ring: false }),
+            (Has::Puts(_), Adds::Ring(_)) => Err(FenceError::Mixed { ring: true }),
+            (Has::Nothing | Has::Ring(_), Adds::Ring(segment)) if !segment.is_bounded() => {
+                Err(FenceError::ValueTooLong)
             }
-            (Collected::Puts(held), Contribution::Puts(puts))
-                if held.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX =>
-            {
+            (Has::Puts(before), Adds::Puts(puts)) if before.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX => {
                 Err(FenceError::TooLarge)
             }
-            (Collected::Nothing, Contribution::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => {
-                Err(FenceError::TooLarge)
-            }
-            (Collected::Nothing | Collected::Puts(_), Contribution::Puts(_))
-            | (Collected::Nothing | Collected::Ring(_), Contribution::Ring(_)) => Ok(()),
+            (Has::Nothing, Adds::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
+            (Has::Nothing | Has::Puts(_), Adds::Puts(_)) | (Has::Nothing | Has::Ring(_), Adds::Ring(_)) => Ok(()),
         }
     }
 
-    fn add(&mut self, now: Time, part: Part, ranks: &Ranks, contribution: Contribution) {
+    fn add(&mut self, now: Time, part: RingPart, ranks: &Ranks, contribution: Contribution) {
         self.arrived.union_with(ranks);
         self.since.get_or_insert(now);
-        match (&mut self.held, contribution) {
-            (Collected::Puts(held), Contribution::Puts(puts)) => held.append(&puts),
-            (Collected::Ring(parts), Contribution::Ring(stretch)) => drop(parts.insert(part, stretch)),
-            (held, Contribution::Puts(puts)) => *held = Collected::Puts(puts),
-            (held, Contribution::Ring(stretch)) => *held = Collected::Ring(BTreeMap::from([(part, stretch)])),
+        match (&mut self.collected, contribution) {
+            (Collected::Puts(before), Contribution::Puts(puts)) => before.append(&puts),
+            (Collected::Ring(segments), Contribution::Ring(segment)) => drop(segments.insert(part, segment)),
+            (collected, Contribution::Puts(puts)) => *collected = Collected::Puts(puts),
+            (collected, Contribution::Ring(segment)) => {
+                *collected = Collected::Ring(BTreeMap::from([(part, segment)]));
+            }
         }
     }
 
-    /// Whether all have arrived.
+    /// Whether all expected ranks have arrived.
     pub fn is_complete(&self) -> bool {
         self.arrived.len() == self.count
     }
 
-    /// What has been gathered so far, to be sent up or released. Puts are handed over, a ring's
-    /// parts are kept.
+    /// Returns the merged contribution, to be sent to the parent or released. Puts are moved out; a ring's segments
+    /// stay here for the release.
     pub fn take(&mut self) -> Contribution {
-        match &mut self.held {
+        match &mut self.collected {
             Collected::Nothing => Contribution::Puts(Puts::new()),
             Collected::Puts(puts) => Contribution::Puts(std::mem::take(puts)),
-            Collected::Ring(parts) => Contribution::Ring(ring::join(parts.values()).unwrap_or(RingSegment {
-                count: 0,
-                to_left: Vec::new(),
-                to_right: Vec::new(),
-            })),
+            Collected::Ring(segments) => {
+                let none = || RingSegment { count: 0, to_left: Vec::new(), to_right: Vec::new() };
+                Contribution::Ring(ring::join(segments.values()).unwrap_or_else(none))
+            }
         }
     }
 
     /// Whether the open fence is a ring.
     pub fn is_ring(&self) -> bool {
-        matches!(self.held, Collected::Ring(_))
+        matches!(self.collected, Collected::Ring(_))
     }
 
-    /// The seats of all parts of ring `number`, of `size` ranks in all, which is the open and complete
-    /// one. `whole` is the seat of this place.
-    pub fn seats(&self, number: u32, whole: &RingPosition, size: u32) -> Result<Vec<(Part, RingPosition)>, FenceError> {
+    /// Returns the positions of all parts of ring `number`, which must be open and complete. `whole` is the position
+    /// of the subtree, `size` the number of ranks in the whole ring.
+    pub fn ring_positions(
+        &self,
+        number: u32,
+        whole: &RingPosition,
+        size: u32,
+    ) -> Result<Vec<(RingPart, RingPosition)>, FenceError> {
         if number != self.number {
             return Err(FenceError::OutOfTurn { got: number, open: self.number });
         }
-        let Collected::Ring(parts) = &self.held else { return Err(FenceError::Unexpected) };
+        let Collected::Ring(segments) = &self.collected else { return Err(FenceError::Unexpected) };
         if !self.is_complete() {
             return Err(FenceError::Unexpected);
         }
         if !whole.is_bounded(self.expected.len(), size) {
             return Err(FenceError::Position(whole.position));
         }
-        Ok(parts.keys().copied().zip(ring::seats(parts.values(), whole)).collect())
+        Ok(segments.keys().copied().zip(ring::positions(segments.values(), whole)).collect())
     }
 
-    /// Ends fence `number` and opens the next. False, and nothing done, if `number` is not the
-    /// open and complete one.
+    /// Closes fence `number` and opens the next. Returns false, and does nothing, if `number` is not the open fence or
+    /// is not complete.
     pub fn release(&mut self, number: u32) -> bool {
         if number != self.number || !self.is_complete() {
             return false;
         }
         self.number = self.number.wrapping_add(1);
         self.arrived = Ranks::new();
-        self.held = Collected::Nothing;
+        self.collected = Collected::Nothing;
         self.since = None;
         true
     }
 
-    /// What must hold between two inputs.
+    /// Panics if an invariant between two inputs is broken.
     pub fn check_invariants(&self) {
-        assert!(self.expected.contains_all(&self.arrived), "strangers have arrived");
-        match &self.held {
-            Collected::Nothing => assert!(self.arrived.is_empty(), "who arrives brings something"),
-            Collected::Puts(_) => assert!(!self.arrived.is_empty(), "somebody contribution the puts"),
-            Collected::Ring(parts) => {
-                let count: u64 = parts.values().map(|part| u64::from(part.count)).sum();
+        assert!(self.expected.contains_all(&self.arrived), "only expected ranks have arrived");
+        match &self.collected {
+            Collected::Nothing => assert!(self.arrived.is_empty(), "each arrival contributes something"),
+            Collected::Puts(_) => assert!(!self.arrived.is_empty(), "puts are contributed by an arrival"),
+            Collected::Ring(segments) => {
+                let count: u64 = segments.values().map(|segment| u64::from(segment.count)).sum();
                 assert_eq!(count, self.arrived.len(), "a ring has as many ranks as have arrived");
             }
         }
@@ -333,7 +328,7 @@ mod tests {
         })
     }
 
-    fn seat(position: u32, from_left: &str, from_right: &str) -> RingPosition {
+    fn position(position: u32, from_left: &str, from_right: &str) -> RingPosition {
         RingPosition { position, from_left: from_left.into(), from_right: from_right.into() }
     }
 
@@ -345,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn completes_when_all_are_in_and_opens_the_next() {
+    fn a_fence_completes_with_the_last_arrival_and_opens_the_next() {
         let all = Ranks::range(0..3);
         let mut fence = Fence::new(all.clone());
         fence.enter(T, Rank(1), put(1, "a")).unwrap();
@@ -361,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_strangers_repeats_and_other_fences() {
+    fn foreign_and_repeated_ranks_and_other_fences_are_refused() {
         let mut fence = Fence::new(Ranks::range(0..4));
         let share = Ranks::range(0..2);
         assert_eq!(
@@ -377,35 +372,35 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_seats_own_ranks_then_children() {
+    fn a_ring_orders_own_ranks_before_children() {
         let mut fence = Fence::new(Ranks::range(0..5));
         fence.arrive(T, AgentId(9), 0, &one(0), &one(0), ring(1, "d")).unwrap();
         fence.enter(T, Rank(4), ring(1, "b")).unwrap();
         fence.arrive(T, CHILD, 0, &"2-3".parse().unwrap(), &"2-3".parse().unwrap(), ring(2, "c")).unwrap();
         fence.check_invariants();
-        assert_eq!(fence.seats(0, &seat(0, "", ""), 5), Err(FenceError::Unexpected), "somebody is missing");
+        assert_eq!(fence.ring_positions(0, &position(0, "", ""), 5), Err(FenceError::Unexpected), "a rank is missing");
         fence.enter(T, Rank(1), ring(1, "a")).unwrap();
         let whole = RingSegment { count: 5, to_left: b"a<".to_vec(), to_right: b">d".to_vec() };
         assert_eq!(fence.take(), Contribution::Ring(whole.clone()));
         assert_eq!(
-            fence.seats(0, &whole.closed(), 5).unwrap(),
+            fence.ring_positions(0, &whole.closed(), 5).unwrap(),
             [
-                (Part::Own(Rank(1)), seat(0, ">d", "b<")),
-                (Part::Own(Rank(4)), seat(1, ">a", "c<")),
-                (Part::Child(CHILD), seat(2, ">b", "d<")),
-                (Part::Child(AgentId(9)), seat(4, ">c", "a<")),
+                (RingPart::Own(Rank(1)), position(0, ">d", "b<")),
+                (RingPart::Own(Rank(4)), position(1, ">a", "c<")),
+                (RingPart::Child(CHILD), position(2, ">b", "d<")),
+                (RingPart::Child(AgentId(9)), position(4, ">c", "a<")),
             ]
         );
-        assert_eq!(fence.seats(0, &seat(1, "", ""), 5), Err(FenceError::Position(1)));
-        assert_eq!(fence.seats(1, &seat(0, "", ""), 5), Err(FenceError::OutOfTurn { got: 1, open: 0 }));
+        assert_eq!(fence.ring_positions(0, &position(1, "", ""), 5), Err(FenceError::Position(1)));
+        assert_eq!(fence.ring_positions(1, &position(0, "", ""), 5), Err(FenceError::OutOfTurn { got: 1, open: 0 }));
         assert!(fence.release(0));
         fence.enter(T, Rank(1), put(1, "a")).unwrap();
-        assert!(!fence.is_ring(), "the next may be a fence");
-        assert_eq!(fence.seats(1, &seat(0, "", ""), 5), Err(FenceError::Unexpected));
+        assert!(!fence.is_ring(), "the next one may be a fence");
+        assert_eq!(fence.ring_positions(1, &position(0, "", ""), 5), Err(FenceError::Unexpected));
     }
 
     #[test]
-    fn a_fence_is_a_fence_or_a_ring() {
+    fn a_fence_and_a_ring_cannot_be_mixed() {
         let mut fence = Fence::new(Ranks::range(0..2));
         fence.enter(T, Rank(0), ring(1, "a")).unwrap();
         assert_eq!(fence.enter(T, Rank(1), put(1, "x")), Err(FenceError::Mixed { ring: false }));
@@ -416,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_brings_all_of_its_part_of_a_ring_within_bounds() {
+    fn a_childs_segment_of_a_ring_is_complete_and_bounded() {
         let share = Ranks::range(0..2);
         let mut fence = Fence::new(Ranks::range(0..3));
         for (ranks, count) in [(&share, 1), (&share, 3), (&one(0), 1), (&one(0), 2)] {
@@ -424,13 +419,13 @@ mod tests {
             assert_eq!(result, Err(FenceError::IncompleteSegment { count, ranks: ranks.clone(), all: share.clone() }));
         }
         assert_eq!(fence.arrive(T, CHILD, 0, &Ranks::new(), &share, ring(0, "a")), Err(FenceError::NoRanks));
-        let words =
+        let values =
             |bytes: usize| Contribution::Ring(RingSegment { count: 2, to_left: vec![b'x'; bytes], to_right: vec![] });
         assert_eq!(
-            fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX + 1)),
-            Err(FenceError::SegmentTooLong)
+            fence.arrive(T, CHILD, 0, &share, &share, values(ATTRIBUTE_BYTES_MAX + 1)),
+            Err(FenceError::ValueTooLong)
         );
         fence.check_invariants();
-        assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, words(ATTRIBUTE_BYTES_MAX)), Ok(()));
+        assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, values(ATTRIBUTE_BYTES_MAX)), Ok(()));
     }
 }

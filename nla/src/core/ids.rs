@@ -1,12 +1,12 @@
-//! Names of things that a session has many of.
+//! Numbers of agents and namespaces, and the session's time.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Time since the session began, as the root's clock has it. Agents learn their offset when they
-/// join, so that times of different agents can be compared to about the latency of a link.
+/// The time since the session began, by the root's clock. Agents learn their offset from it when they join, so times of
+/// different agents are comparable to about the latency of a link.
 pub type Time = Duration;
 
 /// The number of an agent in the tree, in pre-order. The launcher, the root, is number 0.
@@ -24,8 +24,8 @@ impl fmt::Display for AgentId {
     }
 }
 
-/// The number of a namespace in its session: 0 for the ranks that the user asked for, then one
-/// more for each `MPI_Comm_spawn`.
+/// The number of a namespace in its session: 0 for the ranks that the user asked for, then one more for each
+/// `MPI_Comm_spawn`.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct NamespaceId(pub u32);
 

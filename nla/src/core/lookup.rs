@@ -1,8 +1,8 @@
-//! Look-ups of one namespace that wait at one place in the tree for an answer from elsewhere.
+//! Look-ups in one namespace that wait at one member of the tree for an answer from another.
 //!
-//! Many may wait for one key; one question is asked. Answers from above come in the same lane as
-//! releases, behind those that they know of, so that what comes is what is true here now. An answer
-//! from below may have crossed a release on its way up: then it is asked again.
+//! Many requests may wait for one key; one look-up is sent. Answers from the parent travel in the same lane as
+//! releases, behind those that they reflect, so they are valid for the fence that is open here now. An answer from a child
+//! may have crossed a release on its way up: then the key is looked up again.
 
 use std::collections::{HashMap, hash_map};
 
@@ -16,20 +16,20 @@ use super::ids::AgentId;
 use super::limits::FOREIGN_LOOK_UPS_MAX;
 use super::message::Requester;
 
-/// Who is to be answered.
+/// The destination of the answer to a get.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum ReplyTo {
-    /// An own rank.
+    /// To one of the agent's own ranks.
     Rank(Rank),
-    /// A child.
+    /// To a child.
     Child(AgentId),
-    /// The parent, which has learned that the key was put below here.
+    /// To the parent, whose index says that the key was put in this subtree.
     Parent,
-    /// A rank of another namespace.
+    /// To a rank of another namespace.
     OtherNamespace(Requester),
 }
 
-/// Whom to ask.
+/// A neighbour in the tree that can be asked for an entry.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Peer {
     /// The parent.
@@ -38,29 +38,28 @@ pub(super) enum Peer {
     Child(AgentId),
 }
 
-/// What comes of a question.
+/// The next step of a get.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum LookUpStep {
-    /// This is the answer.
+    /// Answer it with this.
     Answer(LookUpResult),
-    /// Somebody else is to be asked.
+    /// Ask this peer.
     Ask(Peer),
-    /// Somebody else has been asked already.
+    /// Wait: a peer has been asked for the key already.
     Wait,
 }
 
-/// What comes of an answer; nothing, if nobody has asked.
+/// The effect of a peer's answer. It has none if no look-up is open for its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct AnswerEffect {
-    /// Who is to be told.
-    pub(super) tell: ReplyList,
-    /// What.
+    /// The gets that are answered with `result`.
+    pub(super) answered: ReplyList,
     pub(super) result: LookUpResult,
-    /// Whom to ask next for the same key, since it was the wrong one to ask.
+    /// The peer to ask next for the same key, because the last one did not have it.
     pub(super) ask: Option<Peer>,
 }
 
-/// Some who are to be answered, in the order in which they asked. One takes no memory besides.
+/// Gets that wait for one key, in the order of their arrival. A single one takes no heap memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ReplyList {
     first: Option<ReplyTo>,
@@ -68,10 +67,10 @@ pub(super) struct ReplyList {
 }
 
 impl ReplyList {
-    fn push(&mut self, waiter: ReplyTo) {
+    fn push(&mut self, reply_to: ReplyTo) {
         match self.first {
-            None => self.first = Some(waiter),
-            Some(_) => self.more.push(waiter),
+            None => self.first = Some(reply_to),
+            Some(_) => self.more.push(reply_to),
         }
     }
 
@@ -90,27 +89,27 @@ impl IntoIterator for ReplyList {
 }
 
 impl FromIterator<ReplyTo> for ReplyList {
-    fn from_iter<I: IntoIterator<Item = ReplyTo>>(waiters: I) -> Self {
-        let mut waiters = waiters.into_iter();
-        Self { first: waiters.next(), more: waiters.collect() }
+    fn from_iter<I: IntoIterator<Item = ReplyTo>>(list: I) -> Self {
+        let mut list = list.into_iter();
+        Self { first: list.next(), more: list.collect() }
     }
 }
 
-/// How gets were answered at one place.
+/// Counts how one member of the tree answered gets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GetCounts {
-    /// Of own ranks, from what is here.
+    /// Gets of own ranks that were answered from the cache.
     pub own: u64,
-    /// Of others, from what is here.
+    /// Gets of others that were answered from the cache.
     pub others: u64,
-    /// LookUpStep on.
+    /// Gets for which a peer was asked.
     pub asked: u64,
-    /// Joined to a question that was asked already.
+    /// Gets that waited for an answer for which a peer had been asked already.
     pub joined: u64,
 }
 
 impl GetCounts {
-    /// Both together.
+    /// Adds up both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -122,62 +121,63 @@ impl GetCounts {
     }
 }
 
+/// A key for which a peer was asked.
 #[derive(Debug)]
-struct Question {
-    waiters: ReplyList,
-    way: Peer,
-    /// How many children were asked in vain.
+struct OpenLookUp {
+    waiting: ReplyList,
+    peer: Peer,
+    /// Children that were asked and did not have the entry.
     tried: usize,
 }
 
-/// See the module.
+/// The open look-ups of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
-    /// Never walked through: what comes of it has to be the same in each run.
-    open: HashMap<Bytes, Question, KeyBuildHasher>,
-    /// How many wait, for all of them.
+    /// Never iterated over: the order of a hash map would make runs differ.
+    open: HashMap<Bytes, OpenLookUp, KeyBuildHasher>,
+    /// Gets that wait, of all keys together.
     waiting: usize,
-    gets: GetCounts,
+    counts: GetCounts,
 }
 
 impl LookUps {
-    /// Whether a child may ask for this key: somebody could have put it, and no more wait for answers
-    /// than there are `ranks` below, and [`FOREIGN_LOOK_UPS_MAX`].
+    /// Whether a child may ask for this key: it could have been put, and fewer gets wait than one for each of the
+    /// `ranks` below and [`FOREIGN_LOOK_UPS_MAX`] more.
     pub(super) fn admits(&self, ranks: u64, key: &[u8]) -> bool {
         check_put(key, b"").is_ok() && self.waiting < ranks as usize + FOREIGN_LOOK_UPS_MAX
     }
 
-    /// Somebody asks for a key.
-    pub(super) fn ask(&mut self, cache: &mut dyn Cache, waiter: ReplyTo, key: &Bytes) -> LookUpStep {
+    /// Takes a get.
+    pub(super) fn ask(&mut self, cache: &mut dyn Cache, reply_to: ReplyTo, key: &Bytes) -> LookUpStep {
         let absent = || LookUpResult::Absent(key.clone());
-        let way = match way_to(cache, key, 0) {
-            Err(result) => return self.answer_here(waiter, result.map_or_else(absent, LookUpResult::Entry)),
-            // The parent asks since it believes it to be below: it is not, any more.
-            Ok(Peer::Parent) if waiter == ReplyTo::Parent => return self.answer_here(waiter, absent()),
-            Ok(way) => way,
+        let peer = match next_peer(cache, key, 0) {
+            Err(entry) => return self.answer(reply_to, entry.map_or_else(absent, LookUpResult::Entry)),
+            // The parent's index says that the key is in this subtree, but it is not there any more.
+            Ok(Peer::Parent) if reply_to == ReplyTo::Parent => return self.answer(reply_to, absent()),
+            Ok(peer) => peer,
         };
         match self.open.entry(key.clone()) {
-            hash_map::Entry::Occupied(open) if waiter == ReplyTo::Parent && open.get().way == Peer::Parent => {
-                // All that could be below was asked; to wait for the parent would be for ever.
-                self.answer_here(waiter, absent())
+            hash_map::Entry::Occupied(open) if reply_to == ReplyTo::Parent && open.get().peer == Peer::Parent => {
+                // Every child that could have the entry was asked. If this waited for the parent, each of the two
+                // would wait for the other.
+                self.answer(reply_to, absent())
             }
             hash_map::Entry::Occupied(mut open) => {
-                open.get_mut().waiters.push(waiter);
+                open.get_mut().waiting.push(reply_to);
                 self.waiting += 1;
-                self.gets.joined += 1;
+                self.counts.joined += 1;
                 LookUpStep::Wait
             }
             hash_map::Entry::Vacant(free) => {
                 self.waiting += 1;
-                free.insert(Question { waiters: [waiter].into_iter().collect(), way, tried: 0 });
-                self.gets.asked += 1;
-                LookUpStep::Ask(way)
+                free.insert(OpenLookUp { waiting: [reply_to].into_iter().collect(), peer, tried: 0 });
+                self.counts.asked += 1;
+                LookUpStep::Ask(peer)
             }
         }
     }
 
-    /// An answer has come from where the question went. `is_fresh` says that no release has crossed
-    /// it.
+    /// Takes the answer of a peer. `is_fresh`: no release has crossed it on its way.
     pub(super) fn on_answer(
         &mut self,
         cache: &mut dyn Cache,
@@ -185,55 +185,56 @@ impl LookUps {
         result: LookUpResult,
         is_fresh: bool,
     ) -> AnswerEffect {
-        let nothing = |result| AnswerEffect { tell: ReplyList::default(), result, ask: None };
-        let Some((key, mut question)) = self.open.remove_entry(result.key()) else { return nothing(result) };
-        if question.way != from {
-            self.open.insert(key, question);
+        let nothing = |result| AnswerEffect { answered: ReplyList::default(), result, ask: None };
+        let Some((key, mut look_up)) = self.open.remove_entry(result.key()) else { return nothing(result) };
+        if look_up.peer != from {
+            self.open.insert(key, look_up);
             return nothing(result);
         }
         if is_fresh && (result.entry().is_some() || from == Peer::Parent) {
             cache.learn(&result);
-            return self.close(question, result);
+            return self.close(look_up, result);
         }
-        question.tried = if is_fresh { question.tried + 1 } else { 0 };
-        let way = match way_to(cache, &key, question.tried) {
-            Err(entry) => return self.close(question, entry.map_or(LookUpResult::Absent(key), LookUpResult::Entry)),
-            Ok(way) => way,
+        look_up.tried = if is_fresh { look_up.tried + 1 } else { 0 };
+        let peer = match next_peer(cache, &key, look_up.tried) {
+            Err(entry) => return self.close(look_up, entry.map_or(LookUpResult::Absent(key), LookUpResult::Entry)),
+            Ok(peer) => peer,
         };
-        // It asks for what is below, and all that could be was asked.
-        let is_in_vain = |waiter: &ReplyTo| way == Peer::Parent && *waiter == ReplyTo::Parent;
-        let (tell, wait): (Vec<_>, Vec<_>) = question.waiters.into_iter().partition(is_in_vain);
-        self.waiting -= tell.len();
-        let ask = (!wait.is_empty()).then_some(way);
+        // The parent asks only for what is in this subtree, and every child that could have it was asked.
+        let is_answered = |reply_to: &ReplyTo| peer == Peer::Parent && *reply_to == ReplyTo::Parent;
+        let (answered, waiting): (Vec<_>, Vec<_>) = look_up.waiting.into_iter().partition(is_answered);
+        self.waiting -= answered.len();
+        let ask = (!waiting.is_empty()).then_some(peer);
         if ask.is_some() {
-            self.gets.asked += 1;
-            self.open.insert(key.clone(), Question { waiters: wait.into_iter().collect(), way, ..question });
+            self.counts.asked += 1;
+            self.open.insert(key.clone(), OpenLookUp { waiting: waiting.into_iter().collect(), peer, ..look_up });
         }
-        AnswerEffect { tell: tell.into_iter().collect(), result: LookUpResult::Absent(key), ask }
+        AnswerEffect { answered: answered.into_iter().collect(), result: LookUpResult::Absent(key), ask }
     }
 
-    /// All who wait are told.
-    fn close(&mut self, question: Question, result: LookUpResult) -> AnswerEffect {
-        self.waiting -= question.waiters.len();
-        AnswerEffect { tell: question.waiters, result, ask: None }
+    /// Answers all gets that wait for `look_up`.
+    fn close(&mut self, look_up: OpenLookUp, result: LookUpResult) -> AnswerEffect {
+        self.waiting -= look_up.waiting.len();
+        AnswerEffect { answered: look_up.waiting, result, ask: None }
     }
 
     /// How gets were answered so far.
-    pub(super) fn gets(&self) -> GetCounts {
-        self.gets
+    pub(super) fn counts(&self) -> GetCounts {
+        self.counts
     }
 
-    fn answer_here(&mut self, waiter: ReplyTo, result: LookUpResult) -> LookUpStep {
-        match waiter {
-            ReplyTo::Rank(_) => self.gets.own += 1,
-            ReplyTo::Child(_) | ReplyTo::Parent | ReplyTo::OtherNamespace(_) => self.gets.others += 1,
+    fn answer(&mut self, reply_to: ReplyTo, result: LookUpResult) -> LookUpStep {
+        match reply_to {
+            ReplyTo::Rank(_) => self.counts.own += 1,
+            ReplyTo::Child(_) | ReplyTo::Parent | ReplyTo::OtherNamespace(_) => self.counts.others += 1,
         }
         LookUpStep::Answer(result)
     }
 }
 
-/// Whom to ask, or the answer.
-fn way_to(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Option<Entry>> {
+/// Returns the peer to ask after `tried` children. The error is the cache's own answer: the entry, or `None` for an
+/// absent key.
+fn next_peer(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Option<Entry>> {
     match cache.look_up(key, tried) {
         Source::Stored(entry) => Err(Some(entry)),
         Source::Absent => Err(None),

@@ -1,8 +1,8 @@
-//! What agents say to each other. `Up` travels toward the launcher, `Down` away from it.
+//! The messages between the members of the tree. `Up` travels toward the launcher, `Down` away from it.
 //!
-//! Anything that may be about many ranks is a set of ranks, merged by union on its way up, so that
-//! a message's size depends on the shape of the set and not on the number of ranks. The encoding
-//! is `wire`'s.
+//! Anything that may be about many ranks is a set of ranks, merged by union on its way up, so that the size of a
+//! message depends on the shape of the set and not on the number of ranks. The module `wire` encodes them: names of
+//! variants and the order of fields are part of the protocol.
 
 use std::time::Duration;
 
@@ -12,40 +12,40 @@ use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, SpawnR
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-use super::cause::{Cause, Failure};
-use super::ids::{AgentId, NamespaceId, Time};
+use super::cause::Failure;
+use super::ids::{AgentId, NamespaceId};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
 use super::timing::Timing;
 
-/// From an agent to its parent, about the agent's subtree.
+/// A message from an agent to its parent, about the agent's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Up {
     /// All agents of the subtree have joined.
     Ready,
-    /// All ranks that the namespace has in the subtree have been started.
+    /// All ranks that the namespace has in the subtree were started.
     Started {
-        /// Their namespace.
+        /// The namespace.
         namespace: NamespaceId,
     },
-    /// A rank has spoken PMI for the first time in the subtree.
+    /// A rank of the subtree has spoken PMI; the first one of the namespace.
     Contact {
-        /// Its namespace.
+        /// The namespace.
         namespace: NamespaceId,
     },
-    /// All ranks of the subtree have arrived at a fence, or at a ring in its place.
+    /// All ranks of the subtree have arrived at a fence or a ring.
     Gathered {
-        /// Their namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
-        /// Who arrived.
+        /// The ranks.
         ranks: Ranks,
-        /// What they contribution.
+        /// Their contribution.
         contribution: Contribution,
     },
-    /// A put of a rank of the subtree, ahead of the fence that makes it visible.
+    /// A rank of the subtree has put something, ahead of the fence that makes it visible.
     Put {
         /// The rank's namespace.
         namespace: NamespaceId,
@@ -54,131 +54,131 @@ pub enum Up {
         /// The put.
         puts: Puts,
     },
-    /// Asks for an entry; [`Down::Got`] brings it.
+    /// Asks for an entry; [`Down::Got`] answers.
     Get {
-        /// On which namespace's board.
+        /// The namespace of the board.
         namespace: NamespaceId,
         /// The key.
         key: Bytes,
     },
     /// Answers [`Down::Get`].
-    #[serde(with = "found_below")]
+    #[serde(with = "got_encoding::up")]
     Got {
-        /// On which namespace's board.
+        /// The namespace of the board.
         namespace: NamespaceId,
-        /// How many fences had been released where the entry was found.
+        /// The number of fences that had been released at the agent that answers.
         number: u32,
-        /// The entry, if it is in the subtree.
+        /// The entry, if the subtree has it.
         result: LookUpResult,
     },
     /// Some, not all, ranks of the subtree have been waiting in a fence for a while.
     Waiting {
-        /// Their namespace.
+        /// The namespace.
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
     },
-    /// Ranks ended with 0.
+    /// Ranks ended with code 0.
     Exited {
-        /// Their namespace.
+        /// The namespace.
         namespace: NamespaceId,
-        /// At how many fences they had arrived.
+        /// The number of fences at which they had arrived.
         fences: u32,
-        /// They had spoken PMI and not finalized.
+        /// They had spoken PMI and not finalized it.
         unfinished: bool,
-        /// Who.
+        /// The ranks.
         ranks: Ranks,
     },
-    /// Something failed.
+    /// Ranks, or an agent, failed.
     Failed(Failure),
-    /// Further failures, beyond those reported one by one.
+    /// There were further failures, beyond those reported one by one.
     FailedMore {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// A rank asks something that only the root can answer; [`Down::Reply`] brings the answer.
+    /// A rank asks what only the root can answer; [`Down::Reply`] answers.
     Ask {
         /// The rank.
         requester: Requester,
-        /// What it asks.
+        /// The question.
         question: Question,
     },
-    /// A rank asks something of an agent outside the subtree.
+    /// A rank of the subtree asks an agent outside the subtree.
     Inquire(Inquiry),
-    /// What an agent of the subtree answers to a rank outside of it.
+    /// An agent of the subtree answers a rank outside the subtree.
     Reply {
         /// The rank.
         requester: Requester,
         /// The answer.
         reply: Reply,
     },
-    /// All processes of the subtree have ended. Its output may still be on its way: the end of that
-    /// is told in the lanes that carry it.
+    /// All processes of the subtree have ended. Their output may still be on its way; the lanes that carry it say where
+    /// it ends.
     Ended {
-        /// Processes that outlived their ranks and were killed.
+        /// The number of processes that outlived their ranks and were killed.
         leftovers: u64,
-        /// When the agents of the subtree had done what.
+        /// The times that the agents of the subtree have noted.
         timing: Box<Timing>,
     },
-    /// What the subtree has counted; the last message of all, and only if the session's plan asks for
-    /// it.
+    /// The statistics of the subtree: the last message, sent only if the session's plan asks for it.
     Stats(Box<Stats>),
 }
 
-/// A rank that asks, and where it is.
+/// A rank that waits for an answer, and its agent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
-    /// Its agent.
+    /// The rank's agent.
     pub agent: AgentId,
-    /// Its namespace.
+    /// The rank's namespace.
     pub namespace: NamespaceId,
     /// The rank.
     pub rank: Rank,
 }
 
-/// What ranks bring to a meeting. All must bring the same kind.
+/// The contribution of ranks to a fence or a ring. All ranks must contribute the same kind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Contribution {
-    /// It is a fence: what they put since the one before.
+    /// To a fence: their puts since the last one.
     Puts(Puts),
-    /// It is a ring: their part of it.
+    /// To a ring: their segment of it.
     Ring(RingSegment),
 }
 
-/// What a meeting gives to a subtree.
+/// The content of the release of a fence or a ring, for one subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ReleaseContent {
-    /// It was a fence: what everybody is told of it.
+    /// Of a fence: the update of all boards.
+    #[serde(rename = "News")]
     Update(Update),
-    /// It was a ring: where the subtree's part of it sits.
+    /// Of a ring: the position of the subtree's segment.
     Ring(RingPosition),
 }
 
-/// What everybody is told of a fence, for all the same.
+/// The update of all boards and caches after a fence; the same for every agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Update {
-    /// All that was put; an epoch of nothing if nothing was.
+    /// All entries that were put; none if there were no puts.
     Epoch(Epoch),
-    /// The keys of which an older value, or another rank's, may lie in a cache. All else is asked
-    /// for by who needs it.
+    /// The keys of which a cache may have another value. Entries are looked up when a rank needs them.
     Overwritten(Keys),
 }
 
-/// A question of a rank to an agent, which travels up to where the agent is below, and down to it.
+/// A rank's request to an agent. It travels up to the lowest member of the tree that has the agent below it, and down
+/// from there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Inquiry {
     /// The agent.
     pub to: AgentId,
     /// The rank.
     pub requester: Requester,
-    /// What it is about.
+    /// The request.
     pub kind: InquiryKind,
 }
 
-/// What an agent can be asked.
+/// A request that an agent can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum InquiryKind {
-    /// To put an attribute of the node that it owns.
+    /// Put an attribute of the node that the agent owns.
     NodePut {
         /// The key.
         #[serde(with = "serde_bytes")]
@@ -187,17 +187,17 @@ pub enum InquiryKind {
         #[serde(with = "serde_bytes")]
         value: Vec<u8>,
     },
-    /// For an attribute of the node that it owns.
+    /// Get an attribute of the node that the agent owns.
     NodeGet {
         /// The key.
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
-        /// Not to answer before it was put.
+        /// Wait with the answer until the attribute is put.
         wait: bool,
     },
-    /// Nothing any more: the rank has ended while it waited for an attribute.
+    /// Drop the rank's parked `NodeGet`: the rank has ended. There is no reply.
     NodeForget,
-    /// For an entry on its board of another namespace. Only the root passes this on.
+    /// Look up an entry on the agent's board of another namespace. Only the root sends this.
     LookUp {
         /// The namespace.
         namespace: NamespaceId,
@@ -208,7 +208,7 @@ pub enum InquiryKind {
 }
 
 impl InquiryKind {
-    /// What is answered where it cannot be granted; nothing where nothing is owed.
+    /// The reply if the agent cannot do it; `None` if no reply is expected.
     pub fn refusal(&self) -> Option<Reply> {
         match self {
             Self::NodePut { .. } => Some(Reply::NodePut(false)),
@@ -218,15 +218,15 @@ impl InquiryKind {
         }
     }
 
-    /// Whether an agent passes it on for a rank; all else comes from the root.
-    pub fn is_of_rank(&self) -> bool {
+    /// Whether an agent may send this on behalf of a rank; otherwise only the root may send it.
+    pub fn is_from_rank(&self) -> bool {
         match self {
             Self::NodePut { .. } | Self::NodeGet { .. } | Self::NodeForget => true,
             Self::LookUp { .. } => false,
         }
     }
 
-    /// Whether keys and values are such as could be put.
+    /// Whether key and value are within the bounds for puts.
     pub fn is_bounded(&self) -> bool {
         let fits =
             |key: &[u8], value: &[u8]| pmi::board::check_put(key, value).is_ok() && value.len() <= ATTRIBUTE_BYTES_MAX;
@@ -239,7 +239,7 @@ impl InquiryKind {
     }
 }
 
-/// What only the root can answer.
+/// A request that only the root can answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Question {
     /// MPI_Publish_name.
@@ -247,7 +247,7 @@ pub enum Question {
         /// The name.
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
-        /// What it stands for.
+        /// The port that it stands for.
         #[serde(with = "serde_bytes")]
         port: Vec<u8>,
     },
@@ -265,16 +265,16 @@ pub enum Question {
     },
     /// MPI_Comm_spawn, MPI_Comm_spawn_multiple.
     Spawn(SpawnRequest),
-    /// Whether there is a namespace of this name.
+    /// Whether a namespace has this name.
     Connect {
         /// The name.
         #[serde(with = "serde_bytes")]
         job: Vec<u8>,
     },
-    /// For an entry on the board of the namespace of this name.
+    /// An entry on the board of another namespace.
     #[serde(rename = "Elsewhere")]
     GetFromJob {
-        /// The name.
+        /// The namespace's name.
         #[serde(with = "serde_bytes")]
         job: Vec<u8>,
         /// The key.
@@ -292,22 +292,22 @@ pub enum Reply {
     Found(Result<Vec<u8>, NameError>),
     /// To `Unpublish`.
     Unpublished(Result<(), NameError>),
-    /// To `Spawn`: the new namespace's name and how many ranks were started, or why none was.
+    /// To `Spawn`: the new namespace's name and the number of its ranks, or the reason of the failure.
     Spawned(Result<(String, u32), String>),
     /// To `Connect`.
     Connected(bool),
-    /// To `Elsewhere`, mostly by the agent that was asked to `LookUp`: the value, if there is one.
+    /// To `GetFromJob`, mostly from the agent that was asked to `LookUp`: the value, if there is one.
     #[serde(rename = "Elsewhere")]
     GotFromJob(Option<ByteBuf>),
-    /// To `NodePut`: whether there was room for it.
+    /// To `NodePut`: whether the attribute was stored.
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
     NodeGot(Option<ByteBuf>),
 }
 
 impl Reply {
-    /// Whether it is one that an agent, not the root, gives, and within bounds.
-    pub fn is_of_agent(&self) -> bool {
+    /// Whether an agent may send this, as opposed to the root, and it is within bounds.
+    pub fn is_from_agent(&self) -> bool {
         match self {
             Self::NodePut(_) => true,
             Self::NodeGot(value) => value.as_ref().is_none_or(|value| value.len() <= ATTRIBUTE_BYTES_MAX),
@@ -317,46 +317,45 @@ impl Reply {
     }
 }
 
-/// From an agent to a child, about the child's subtree.
+/// A message from an agent or the launcher to a child, about the child's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Down {
-    /// What is the same for all; the first message after the hello.
+    /// The part of the plan that is the same for all agents; the first message after the handshake.
     Session(Box<SessionPlan>),
     /// Start the ranks of this plan.
     Launch(Box<NamespacePlan>),
-    /// A spawn has failed elsewhere: end what was started of this namespace, silently.
+    /// A spawn has failed elsewhere: end the namespace's ranks without reporting their ends as failures.
     Undo {
-        /// Which.
+        /// The namespace.
         namespace: NamespaceId,
     },
-    /// All ranks of the namespace have arrived: take in what they are content, then let the ranks go
-    /// on.
+    /// All ranks of the namespace have arrived: apply the content, then release the ranks.
     Release {
-        /// Which.
+        /// The namespace.
         namespace: NamespaceId,
         /// The fence's number.
         number: u32,
-        /// What they are content.
+        /// The content for the subtree.
         content: ReleaseContent,
     },
-    /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] brings it.
+    /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] answers.
     Get {
-        /// On which namespace's board.
+        /// The namespace of the board.
         namespace: NamespaceId,
         /// The key.
         key: Bytes,
     },
     /// Answers [`Up::Get`].
-    #[serde(with = "found")]
+    #[serde(with = "got_encoding::down")]
     Got {
-        /// On which namespace's board.
+        /// The namespace of the board.
         namespace: NamespaceId,
         /// The entry, if there is one.
         result: LookUpResult,
     },
-    /// A rank elsewhere asks something of an agent of the subtree.
+    /// A rank outside the subtree asks an agent of the subtree.
     Inquire(Inquiry),
-    /// An answer for a rank.
+    /// Answers a rank of the subtree.
     Reply {
         /// The rank.
         requester: Requester,
@@ -368,103 +367,131 @@ pub enum Down {
         /// Its number.
         signal: i32,
     },
-    /// Stop all ranks; the launcher is about to be stopped.
+    /// Stop all ranks: the launcher is about to be stopped.
     Suspend,
-    /// Let all ranks go on.
+    /// Continue all ranks.
     Resume,
-    /// End all ranks: this signal first, KILL after the grace. A second one may shorten the grace.
+    /// End all ranks: send this signal first, SIGKILL after the grace. A second `End` can shorten the grace.
     End {
         /// The first signal.
         signal: i32,
-        /// The time until KILL.
+        /// The time until SIGKILL.
         grace: Duration,
     },
-    /// The session is over: leave.
+    /// The session is over: exit.
     Leave,
 }
 
-/// How [`Down::Got`] travels: as if it had the fields `namespace`, `key` and `value`, where there is one.
-/// An entry that comes in is copied once, into memory of its own: whoever keeps it keeps no frame with it.
-mod found {
+/// The encoding of [`Down::Got`] and [`Up::Got`], with a key and an optional value in place of the result.
+///
+/// A decoded entry is copied once, into memory of its own, so that storing it does not keep the received frame alive.
+mod got_encoding {
     use serde::de::Error;
-    use serde::{Deserializer, Serializer};
+    use serde_bytes::Bytes;
 
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(
-        namespace: &NamespaceId,
-        result: &LookUpResult,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let (key, value) = fields(result);
-        (namespace, key, value).serialize(serializer)
+    fn fields(result: &LookUpResult) -> (&Bytes, Option<&Bytes>) {
+        (Bytes::new(result.key()), result.value().map(Bytes::new))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<(NamespaceId, LookUpResult), D::Error> {
-        let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
-        Ok((namespace, result(key, value)?))
-    }
-
-    pub(super) fn fields(result: &LookUpResult) -> (&serde_bytes::Bytes, Option<&serde_bytes::Bytes>) {
-        (serde_bytes::Bytes::new(result.key()), result.value().map(serde_bytes::Bytes::new))
-    }
-
-    pub(super) fn result<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<LookUpResult, E> {
+    fn from_fields<E: Error>(key: ByteBuf, value: Option<ByteBuf>) -> Result<LookUpResult, E> {
         match value {
             Some(_) if key.len() > KEY_BYTES_MAX => Err(E::invalid_length(key.len(), &"a key")),
             Some(value) => Ok(LookUpResult::Entry(Entry::new(&key, &value))),
             None => Ok(LookUpResult::Absent(key.into_vec().into())),
         }
     }
-}
 
-/// How [`Up::Got`] travels; see [`found`].
-mod found_below {
-    use serde::{Deserializer, Serializer};
+    pub(super) mod down {
+        use serde::{Deserializer, Serializer};
 
-    use super::*;
+        use super::*;
 
-    pub(super) fn serialize<S: Serializer>(
-        namespace: &NamespaceId,
-        number: &u32,
-        result: &LookUpResult,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let (key, value) = found::fields(result);
-        (namespace, number, key, value).serialize(serializer)
+        pub(in super::super) fn serialize<S: Serializer>(
+            namespace: &NamespaceId,
+            result: &LookUpResult,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            let (key, value) = fields(result);
+            (namespace, key, value).serialize(serializer)
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<(NamespaceId, LookUpResult), D::Error> {
+            let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
+            Ok((namespace, from_fields(key, value)?))
+        }
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
-        let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
-        Ok((namespace, number, found::result(key, value)?))
+    pub(super) mod up {
+        use serde::{Deserializer, Serializer};
+
+        use super::*;
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            namespace: &NamespaceId,
+            number: &u32,
+            result: &LookUpResult,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            let (key, value) = fields(result);
+            (namespace, number, key, value).serialize(serializer)
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
+            let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
+            Ok((namespace, number, from_fields(key, value)?))
+        }
     }
 }
 
 impl Up {
-    /// A failure of one rank.
-    pub fn failed(at: Time, agent: AgentId, namespace: NamespaceId, rank: Rank, cause: Cause) -> Self {
-        let ranks = [rank].into_iter().collect();
-        Self::Failed(Failure { at, agent, namespace, ranks, cause })
-    }
-
-    /// The fence and board messages must keep their order among themselves; all others are short
-    /// and urgent.
+    /// Whether the message travels in the board lane. Messages about fences and boards must keep their order among
+    /// themselves; all others are short and urgent.
     pub fn is_board(&self) -> bool {
         matches!(self, Self::Gathered { .. } | Self::Put { .. } | Self::Get { .. } | Self::Got { .. })
     }
 }
 
 impl Down {
-    /// See [`Up::is_board`]. Who looks something up finds what was released before it asked.
+    /// Whether the message travels in the board lane, as [`Up::is_board`] says. A look-up for another namespace does
+    /// too: it must find the entries that were released before it was sent.
     pub fn is_board(&self) -> bool {
         match self {
             Self::Release { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
-            _ => false,
+            Self::Session(_)
+            | Self::Launch(_)
+            | Self::Undo { .. }
+            | Self::Reply { .. }
+            | Self::Signal { .. }
+            | Self::Suspend
+            | Self::Resume
+            | Self::End { .. }
+            | Self::Leave => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::cause::Cause;
+    use crate::wire::encode;
+
+    #[test]
+    fn variants_with_new_names_keep_their_names_on_the_wire() {
+        let check = |bytes: Vec<u8>, name: &str| {
+            let found = bytes.windows(name.len()).any(|window| window == name.as_bytes());
+            assert!(found, "{name}: {}", String::from_utf8_lossy(&bytes));
+        };
+        check(encode(&ReleaseContent::Update(Update::Overwritten(Keys::default()))), "News");
+        check(encode(&Question::GetFromJob { job: b"j".to_vec(), key: b"k".to_vec() }), "Elsewhere");
+        check(encode(&Reply::GotFromJob(None)), "Elsewhere");
+        check(encode(&Cause::ExitedEarly { in_fence: true }), "Left");
     }
 }

@@ -1,24 +1,25 @@
-//! What agents and the launcher decide, as values.
+//! The decisions of the agents and of the launcher, as values without I/O.
 //!
-//! [`Agent`] is a node-level agent, [`Root`] the launcher at the root of the tree. Both have one
-//! entrance, `handle(now, input, actions)`: inputs are facts that have happened, actions are
-//! commands to whoever drives the value. `handle` never fails and never blocks; what a peer or a
-//! rank does wrong becomes an action. `now` is the time since the session began, content by the
-//! driver: nothing in here reads a clock, opens a descriptor or draws a random number, so the same
-//! values run in a simulator.
+//! [`Agent`] decides for a node-level agent, [`Root`] for the launcher at the root of the tree. Each has one entry
+//! point, `handle(now, input, actions)`: inputs are facts that have happened, actions are commands to the driver.
+//! `handle` never fails and never blocks; a fault of a peer or of a rank becomes an action. `now` is the time since the
+//! session began, as the driver measured it: this module reads no clock, opens no descriptor and draws no random
+//! number, so the simulator runs the same values.
 
 mod agent;
 mod cache;
 mod cause;
+mod children;
+mod exchange;
 mod fence;
 mod ids;
 pub mod limits;
 mod lookup;
 mod message;
-mod namespace;
-mod node;
+mod parent;
 mod placement;
 mod plan;
+mod reason;
 mod ring;
 mod root;
 mod spawning;
@@ -32,12 +33,13 @@ pub use agent::{Action, Agent, Input};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub(crate) use cause::bounded;
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
-pub use fence::{Fence, FenceError, Part};
+pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
 pub use lookup::GetCounts;
 pub use message::{Contribution, Down, Inquiry, InquiryKind, Question, ReleaseContent, Reply, Requester, Up, Update};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
+pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};

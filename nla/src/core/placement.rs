@@ -1,4 +1,4 @@
-//! Which agent starts which ranks, and which owns the attributes of its node.
+//! Placement of ranks on agents, and owners of nodes' attributes.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use pmi::Ranks;
 
 use super::ids::AgentId;
 
-/// Places ranks 0 to `size` over `agents` in blocks that differ by at most one rank. Agents that
-/// get no rank are left out.
+/// Places ranks 0 to `size` on `agents` in consecutive blocks whose sizes differ by at most one. Agents without a rank
+/// are left out.
 pub fn place(size: u32, agents: &[AgentId]) -> Vec<(AgentId, Ranks)> {
     let count = agents.len() as u64;
     let cut = |i: u64| (u64::from(size) * i / count) as u32;
@@ -19,8 +19,8 @@ pub fn place(size: u32, agents: &[AgentId]) -> Vec<(AgentId, Ranks)> {
         .collect()
 }
 
-/// Who owns the attributes of a node, for each agent that does not: the node's first agent that has
-/// ranks. `nodes` has the node of each agent.
+/// Returns, for each agent that does not own the attributes of its node, the agent that does: the node's first agent
+/// that has ranks. `nodes` maps each agent to its node.
 pub fn owners(placement: &[(AgentId, Ranks)], nodes: &BTreeMap<AgentId, u32>) -> Vec<(AgentId, AgentId)> {
     let mut first: BTreeMap<u32, AgentId> = BTreeMap::new();
     let agents = placement.iter().map(|(agent, _)| *agent);
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_agent_of_a_node_that_has_ranks_owns_it() {
+    fn the_first_agent_with_ranks_owns_its_nodes_attributes() {
         let placement: Vec<_> = [2, 3, 4, 6].into_iter().map(|agent| (AgentId(agent), Ranks::range(0..1))).collect();
         let nodes = |nodes: &[u32]| (1..).map(AgentId).zip(nodes.iter().copied()).collect();
         let to = |owners: &[(u32, u32)]| -> Vec<_> { owners.iter().map(|(a, o)| (AgentId(*a), AgentId(*o))).collect() };
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_even_and_cover_all() {
+    fn blocks_are_even_and_cover_all_ranks() {
         for size in [1u32, 2, 5, 16, 1000, 16_384] {
             for count in [1u32, 3, 5, 64] {
                 let agents: Vec<_> = (1..=count).map(AgentId).collect();

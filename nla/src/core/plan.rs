@@ -1,4 +1,4 @@
-//! What is to be started, where: the values that the launcher makes and agents get their share of.
+//! The plan of a session: what is started, and where. The launcher makes it, and each agent gets its share.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,28 +11,27 @@ use super::cache::CachePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::topology::Subtree;
 
-/// A name and its value in an environment, as bytes: neither has to be UTF-8.
+/// A name and its value in an environment, as bytes: neither need be UTF-8.
 pub type Variable = (Vec<u8>, Vec<u8>);
 
-/// Whether a variable is about the machine or login on which it was set, so that its value must not
-/// travel to other nodes with the launcher's environment. There the agent's own, if it has any, is the
-/// right one.
+/// Whether a variable describes the machine or login on which it was set, so that its value must not travel to other
+/// nodes with the launcher's environment. On another node the agent's own value, if it has one, is right.
 ///
-/// They are the names of the host itself, sockets and terminals of a login (another node has none of
-/// that name, or somebody else's), and what a resource manager says of one node of a job. All else
-/// travels, as users of MPI launchers expect: `TERM`, `PATH`, `LANG`, and `TMPDIR` too, which on most
-/// clusters is the same path on all nodes of a job and names the place that a user has chosen for large
-/// files. Who wants one of these names everywhere sets it with `-genv` or `-x`, which this is not about.
+/// These are the names of the host itself, sockets and terminals of a login (another node has none of that name, or
+/// another user's), and what a resource manager says about one node of a job. All other variables travel, as users of
+/// MPI launchers expect: `TERM`, `PATH`, `LANG`, and also `TMPDIR`, which on most clusters is the same path on all nodes
+/// of a job and names the directory that the user has chosen for large files. To set one of these names on all nodes,
+/// users have `-genv` and `-x`, to which this does not apply.
 ///
-/// More than Hydra's `DISPLAY`, and less than what PRRTE leaves behind, which is all.
+/// The list is between two others: Hydra leaves behind only `DISPLAY`, PRRTE the whole environment.
 pub fn is_bound_to_host(name: &[u8]) -> bool {
     const PREFIXES: [&str; 4] = ["SSH_", "DBUS_", "XDG_SESSION_", "TMUX"];
     const NAMES: [&str; 35] = [
-        // The host.
+        // Names of the host.
         "HOSTNAME",
         "HOST",
         "HOSTTYPE",
-        // Its screen, its seat, its agents.
+        // Screens, terminals and agents of a login.
         "DISPLAY",
         "WAYLAND_DISPLAY",
         "XAUTHORITY",
@@ -45,12 +44,12 @@ pub fn is_bound_to_host(name: &[u8]) -> bool {
         "GPG_AGENT_INFO",
         "GPG_TTY",
         "KRB5CCNAME",
-        // The service manager's words to one process.
+        // Set by systemd for one process.
         "INVOCATION_ID",
         "JOURNAL_STREAM",
         "NOTIFY_SOCKET",
         "SYSTEMD_EXEC_PID",
-        // One node of a job, and processes of the manager on it.
+        // Set by a resource manager for one node of a job, or for its own processes there.
         "SLURMD_NODENAME",
         "SLURM_CPUS_ON_NODE",
         "SLURM_GPUS_ON_NODE",
@@ -72,43 +71,41 @@ pub fn is_bound_to_host(name: &[u8]) -> bool {
         || NAMES.iter().any(|known| name == known.as_bytes())
 }
 
-/// Variables by which a resource manager says which accelerators are the job's. Their numbers may be others on
-/// each node.
+/// Variables with which a resource manager lists the job's accelerators. Their numbers may differ from node to node.
 const DEVICES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"];
 
-/// What is the same for all ranks of a session; each agent gets it once.
+/// The part of the plan that is the same for all ranks of a session. Each agent gets it once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionPlan {
-    /// The launcher's environment, without what must not reach ranks.
+    /// The launcher's environment, without the variables that must not reach ranks.
     #[serde(with = "pmi::wire::byte_pairs")]
     pub environment: Vec<Variable>,
-    /// The shell's limits, umask and signal state as `sys` encodes them; opaque here.
+    /// The limits, umask and signal state of the user's shell, as the module `sys` encodes them; opaque here.
     pub shell: Bytes,
-    /// Lines without their newline are held back (else shown after a short quiet).
+    /// A line is shown when its newline arrives. Otherwise it is also shown after a short time without output.
     pub hold_lines: bool,
-    /// Ranks get PMI_PORT and PMI_ID in place of an inherited socket.
+    /// Ranks get PMI_PORT and PMI_ID instead of an inherited socket.
     pub pmi_port: bool,
-    /// How long ranks have between the first signal and KILL when the session ends.
+    /// The time between the first signal to ranks and SIGKILL when the session ends.
     pub kill_grace: Duration,
-    /// What agents keep of the bulletin boards.
+    /// The cache policy of the bulletin boards.
     pub cache: CachePolicy,
-    /// Each agent tells at the end what it has counted.
+    /// Each agent reports its statistics at the end.
     pub stats: bool,
-    /// When the launcher sent this, by the session's time.
+    /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
 
 impl SessionPlan {
-    /// The same for ranks on another node than the launcher's: without variables that mean something on
-    /// that node only.
+    /// The plan for ranks on another node than the launcher's: without the variables that are bound to its host.
     #[must_use]
     pub fn for_other_node(mut self) -> Self {
         self.environment.retain(|(name, _)| !is_bound_to_host(name));
         self
     }
 
-    /// The same for ranks of a step: with the devices that a resource manager has content to the step on their
-    /// node, `own` of their names, in place of those on the launcher's.
+    /// The plan for ranks of a resource manager's step: with the devices that the step has on their node, as `own`
+    /// returns them by name, instead of those of the launcher's node.
     #[must_use]
     pub fn with_devices(mut self, own: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
         self.environment.retain(|(name, _)| !DEVICES.iter().any(|known| name == known.as_bytes()));
@@ -118,7 +115,7 @@ impl SessionPlan {
     }
 }
 
-/// Environments hold secrets; a log shows how many variables there are.
+/// Environments contain secrets: a log shows only the number of variables.
 impl fmt::Debug for SessionPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SessionPlan")
@@ -136,28 +133,28 @@ impl fmt::Debug for SessionPlan {
 /// Which part of [`SessionPlan::environment`] a command's ranks inherit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Inherit {
-    /// All of it.
+    /// All variables.
     All,
-    /// Nothing of it.
+    /// No variable.
     Nothing,
-    /// These names.
+    /// The variables with these names.
     Names(#[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
 }
 
 /// One program of a namespace and the ranks that run it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandPlan {
-    /// How many ranks run it. Ranks are numbered through the commands in order.
+    /// The number of ranks that run it. Ranks are numbered through the commands in order.
     pub nprocs: u32,
-    /// The program as the user named it: a path, or a name to be found in the rank's PATH.
+    /// The program as the user named it: a path, or a name that is searched in the rank's PATH.
     #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
     /// The arguments after the program's name.
     #[serde(with = "pmi::wire::byte_strings")]
     pub args: Vec<Vec<u8>>,
-    /// What it inherits from the session's environment.
+    /// The variables that it inherits from the session's environment.
     pub inherit: Inherit,
-    /// What is set on top of that; later ones win.
+    /// The variables that are set on top of these; the last one of a name counts.
     #[serde(with = "pmi::wire::byte_pairs")]
     pub set: Vec<Variable>,
     /// The working directory.
@@ -165,7 +162,7 @@ pub struct CommandPlan {
     pub wdir: Vec<u8>,
 }
 
-/// As for [`SessionPlan`]; arguments may be secret too.
+/// Like a [`SessionPlan`]'s environment, arguments may be secret: a log shows only their number.
 impl fmt::Debug for CommandPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommandPlan")
@@ -177,27 +174,27 @@ impl fmt::Debug for CommandPlan {
     }
 }
 
-/// A namespace, or the share of it that concerns a subtree.
+/// The plan of a namespace, or a subtree's share of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NamespacePlan {
     /// Its number.
     pub id: NamespaceId,
     /// Its name on the PMI wire: unique among sessions, short, without blanks.
     pub kvsname: String,
-    /// How many ranks it has in all.
+    /// The number of its ranks, in the whole session.
     pub size: u32,
-    /// What PMI calls the universe size.
+    /// The universe size, as PMI calls it.
     pub universe: i32,
     /// The name of the namespace whose rank spawned it.
     pub spawner: Option<String>,
     /// Its programs.
     pub commands: Vec<CommandPlan>,
-    /// Which ranks share a node.
+    /// The node of each rank.
     pub mapping: Mapping,
-    /// Which agents start which ranks, by agent.
+    /// The ranks that each agent starts, sorted by agent.
     pub placement: Vec<(AgentId, Ranks)>,
-    /// Agents that do not own the attributes of their node, and who does: the node's first agent
-    /// that has ranks of the namespace. Made by [`owners`](super::owners).
+    /// For each agent that does not own the attributes of its node, the agent that does: the node's first agent that has
+    /// ranks of the namespace. Made by [`owners`](super::owners).
     pub owners: Vec<(AgentId, AgentId)>,
     /// Entries that are on the board from the beginning.
     #[serde(with = "pmi::wire::byte_pairs")]
@@ -227,7 +224,7 @@ impl NamespacePlan {
         !self.ranks_of(subtree).is_disjoint(&self.stdin)
     }
 
-    /// The share of `subtree`; nothing if no rank is placed there.
+    /// The share of `subtree`; `None` if it has no ranks.
     pub fn share_of(&self, subtree: Subtree) -> Option<Self> {
         let placement: Vec<_> = self.placement.iter().filter(|(agent, _)| subtree.contains(*agent)).cloned().collect();
         let owners = self.owners.iter().filter(|(agent, _)| subtree.contains(*agent)).copied().collect();
@@ -246,8 +243,7 @@ impl NamespacePlan {
         None
     }
 
-    /// Whether the numbers fit each other: what comes from a peer is checked with this before it
-    /// is acted on.
+    /// Whether the plan is consistent. Plans from peers are checked with it before anything is done.
     pub fn is_consistent(&self) -> bool {
         let total: u64 = self.commands.iter().map(|command| u64::from(command.nprocs)).sum();
         let mut seen = Ranks::new();
@@ -273,7 +269,7 @@ impl NamespacePlan {
         let one_node = |a: pmi::Rank, b: pmi::Rank| self.mapping.node_of(a) == self.mapping.node_of(b);
         self.owners.is_sorted_by(|(before, _), (after, _)| before < after)
             && self.owners.iter().all(|&(agent, owner)| {
-                // The owner may be outside the subtree that a share is of.
+                // In a subtree's share, the owner may be outside the subtree.
                 let ranks = (first_rank(agent), first_rank(owner));
                 owner != AgentId::ROOT
                     && owner < agent
@@ -282,8 +278,8 @@ impl NamespacePlan {
             })
     }
 
-    /// Whether all that it places is in `subtree`: what comes from a parent is checked with this
-    /// too. With it owners, who come before who asks them, are agents of the tree.
+    /// Whether all placed ranks are in `subtree`, and all owners are agents of the tree. Plans from the parent are
+    /// checked with it too.
     pub fn is_within(&self, subtree: Subtree) -> bool {
         let placed = |agent: AgentId| self.placement.binary_search_by_key(&agent, |(agent, _)| *agent).is_ok();
         self.placement.iter().all(|(agent, _)| subtree.contains(*agent))
@@ -302,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_host_does_not_travel() {
+    fn variables_bound_to_a_host_do_not_travel() {
         let bound =
             ["HOSTNAME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR", "XDG_SESSION_ID", "DISPLAY", "FLUX_URI", "TMUX_PANE"];
         let free = ["TERM", "PATH", "LD_LIBRARY_PATH", "TMPDIR", "XDG_CONFIG_HOME", "HOME", "SLURM_JOB_ID", "SSHFS"];
@@ -311,18 +307,18 @@ mod tests {
     }
 
     #[test]
-    fn owners_come_first_and_own_what_others_do_not() {
+    fn inconsistent_owners_are_refused() {
         assert!(owned(&[]).is_consistent());
         assert!(owned(&[(2, 1), (4, 1)]).is_consistent());
-        // As in a share: an owner outside of it has no placement there.
+        // In a share, an owner outside the subtree has no placement.
         assert!(owned(&[(4, 3)]).is_consistent());
         for (owners, why) in [
             (&[(4, 1), (2, 1)][..], "not in order"),
-            (&[(2, 1), (2, 1)], "told twice"),
-            (&[(3, 1)], "who has no ranks owns nothing, nor does another for it"),
+            (&[(2, 1), (2, 1)], "listed twice"),
+            (&[(3, 1)], "an agent without ranks is not listed"),
             (&[(2, 4)], "the first agent owns"),
-            (&[(2, 2)], "who owns is not listed"),
-            (&[(2, 1), (4, 2)], "who owns not cannot own for others"),
+            (&[(2, 2)], "an owner is not listed"),
+            (&[(2, 1), (4, 2)], "an agent that is no owner cannot own for others"),
             (&[(2, 0)], "the launcher has no ranks"),
         ] {
             assert!(!owned(owners).is_consistent(), "{why}");
@@ -333,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_have_their_subtrees_owners() {
+    fn a_share_has_the_owners_of_its_subtree() {
         let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
         let plan = owned(&[(2, 1), (4, 1)]);
         assert!(plan.is_within(tree));

@@ -1,61 +1,59 @@
-//! The arithmetic of `PMIX_Ring`: how parts of a ring are joined on the way up, and seated on the
-//! way down.
+//! The arithmetic of `PMIX_Ring`: segments are joined on the way up, positions are given out on the way down.
 //!
-//! A ring is a meeting of all ranks of a namespace at which each learns its position and what its
-//! two neighbours have for it. A part of it, a rank or all ranks of a subtree, is a [`RingSegment`]: of
-//! what lies inside nobody else has to know anything but how much it is. So a message about a ring
-//! has one size, however many ranks it speaks for. The order of the ring is the order in which
-//! [`join`] and [`seats`] are content the parts; it has to be the same in both.
+//! All ranks of a namespace take part in a ring. Each learns its position and the values that its two neighbours have
+//! for it. A [`RingSegment`] is one rank or all ranks of a subtree; the rest of the ring needs only its length and the
+//! values at its two ends. So a message about a ring has the same size for any number of ranks. The order of the ring
+//! is the order of the segments in the arguments of [`join`] and [`positions`]; it must be the same in both.
 
 use pmi::limits::ATTRIBUTE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
-/// A part of a ring, as its neighbours see it.
+/// Consecutive ranks of a ring, as their neighbours see them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RingSegment {
-    /// How many ranks it has, at least 1.
+    /// The number of ranks, at least 1.
     pub count: u32,
-    /// What its first rank has for the one on its left.
+    /// The value that the first rank has for its left neighbour.
     #[serde(with = "serde_bytes")]
     pub to_left: Vec<u8>,
-    /// What its last rank has for the one on its right.
+    /// The value that the last rank has for its right neighbour.
     #[serde(with = "serde_bytes")]
     pub to_right: Vec<u8>,
 }
 
-/// Where a part sits in the ring.
+/// Where in the ring a segment is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RingPosition {
-    /// The position of its first rank.
+    /// The position of the segment's first rank.
     pub position: u32,
-    /// What comes to its first rank from the left.
+    /// The value for the first rank from its left neighbour.
     #[serde(with = "serde_bytes")]
     pub from_left: Vec<u8>,
-    /// What comes to its last rank from the right.
+    /// The value for the last rank from its right neighbour.
     #[serde(with = "serde_bytes")]
     pub from_right: Vec<u8>,
 }
 
 impl RingSegment {
-    /// One rank.
+    /// The segment of one rank.
     pub fn of_rank(to_left: Vec<u8>, to_right: Vec<u8>) -> Self {
         Self { count: 1, to_left, to_right }
     }
 
-    /// Whether what it says is no longer than a rank may say.
+    /// Whether both values are within [`ATTRIBUTE_BYTES_MAX`].
     pub fn is_bounded(&self) -> bool {
         self.to_left.len() <= ATTRIBUTE_BYTES_MAX && self.to_right.len() <= ATTRIBUTE_BYTES_MAX
     }
 
-    /// The seat of a stretch that is the whole ring: its two ends are neighbours.
+    /// The position of a segment that is the whole ring: its two ends are neighbours.
     pub fn closed(&self) -> RingPosition {
         RingPosition { position: 0, from_left: self.to_right.clone(), from_right: self.to_left.clone() }
     }
 }
 
 impl RingPosition {
-    /// Whether `count` ranks from here on are within a ring of `size`, and hear no more than a rank
-    /// may say.
+    /// Whether `count` ranks from this position on are within a ring of `size`, and both values are within
+    /// [`ATTRIBUTE_BYTES_MAX`].
     pub fn is_bounded(&self, count: u64, size: u32) -> bool {
         u64::from(self.position) + count <= u64::from(size)
             && self.from_left.len() <= ATTRIBUTE_BYTES_MAX
@@ -63,30 +61,34 @@ impl RingPosition {
     }
 }
 
-/// The parts, side by side, as one. None of no parts.
-pub(super) fn join<'a>(parts: impl IntoIterator<Item = &'a RingSegment>) -> Option<RingSegment> {
-    let mut parts = parts.into_iter();
-    let first = parts.next()?;
-    let (count, last) = parts.fold((first.count, first), |(count, _), part| (count.saturating_add(part.count), part));
+/// Joins neighbouring segments into one; `None` if there are none.
+pub(super) fn join<'a>(segments: impl IntoIterator<Item = &'a RingSegment>) -> Option<RingSegment> {
+    let mut segments = segments.into_iter();
+    let first = segments.next()?;
+    let add = |(count, _): (u32, _), segment: &'a RingSegment| (count.saturating_add(segment.count), segment);
+    let (count, last) = segments.fold((first.count, first), add);
     Some(RingSegment { count, to_left: first.to_left.clone(), to_right: last.to_right.clone() })
 }
 
-/// The seat of each of the parts, whose [`join`] sits at `whole`.
-pub(super) fn seats<'a>(parts: impl IntoIterator<Item = &'a RingSegment>, whole: &RingPosition) -> Vec<RingPosition> {
-    let mut seats: Vec<RingPosition> = Vec::new();
+/// Returns the position of each segment. `whole` is the position of their [`join`].
+pub(super) fn positions<'a>(
+    segments: impl IntoIterator<Item = &'a RingSegment>,
+    whole: &RingPosition,
+) -> Vec<RingPosition> {
+    let mut positions: Vec<RingPosition> = Vec::new();
     let (mut position, mut from_left) = (whole.position, whole.from_left.as_slice());
-    for part in parts {
-        if let Some(left) = seats.last_mut() {
-            left.from_right.clone_from(&part.to_left);
+    for segment in segments {
+        if let Some(left) = positions.last_mut() {
+            left.from_right.clone_from(&segment.to_left);
         }
-        seats.push(RingPosition { position, from_left: from_left.to_vec(), from_right: Vec::new() });
-        position = position.saturating_add(part.count);
-        from_left = &part.to_right;
+        positions.push(RingPosition { position, from_left: from_left.to_vec(), from_right: Vec::new() });
+        position = position.saturating_add(segment.count);
+        from_left = &segment.to_right;
     }
-    if let Some(last) = seats.last_mut() {
+    if let Some(last) = positions.last_mut() {
         last.from_right.clone_from(&whole.from_right);
     }
-    seats
+    positions
 }
 
 #[cfg(test)]
@@ -97,125 +99,126 @@ mod tests {
         RingSegment::of_rank(format!("{name}<").into_bytes(), format!(">{name}").into_bytes())
     }
 
-    fn seat(position: u32, from_left: &str, from_right: &str) -> RingPosition {
+    fn position(position: u32, from_left: &str, from_right: &str) -> RingPosition {
         RingPosition { position, from_left: from_left.into(), from_right: from_right.into() }
     }
 
     #[test]
-    fn one_rank_is_its_own_neighbour() {
+    fn a_single_rank_is_its_own_neighbour() {
         let alone = rank("a");
         assert_eq!(join([&alone]), Some(alone.clone()));
-        assert_eq!(seats([&alone], &alone.closed()), [seat(0, ">a", "a<")]);
+        assert_eq!(positions([&alone], &alone.closed()), [position(0, ">a", "a<")]);
     }
 
     #[test]
-    fn parts_lie_side_by_side() {
+    fn segments_are_joined_in_order() {
         let parts = [rank("a"), RingSegment { count: 3, ..rank("b") }, rank("c")];
         let whole = join(&parts).unwrap();
         assert_eq!(whole, RingSegment { count: 5, to_left: b"a<".to_vec(), to_right: b">c".to_vec() });
-        let expected = [seat(7, "x", "b<"), seat(8, ">a", "c<"), seat(11, ">b", "y")];
-        assert_eq!(seats(&parts, &seat(7, "x", "y")), expected);
+        let expected = [position(7, "x", "b<"), position(8, ">a", "c<"), position(11, ">b", "y")];
+        assert_eq!(positions(&parts, &position(7, "x", "y")), expected);
     }
 
     #[test]
-    fn nothing_is_no_part() {
+    fn no_segments_make_no_ring() {
         assert_eq!(join([]), None);
-        assert_eq!(seats([], &seat(0, "", "")), []);
+        assert_eq!(positions([], &position(0, "", "")), []);
     }
 
     #[test]
-    fn words_have_a_bound() {
-        let word = |bytes: usize| vec![b'w'; bytes];
-        assert!(RingSegment::of_rank(word(ATTRIBUTE_BYTES_MAX), word(ATTRIBUTE_BYTES_MAX)).is_bounded());
-        assert!(!RingSegment::of_rank(word(ATTRIBUTE_BYTES_MAX + 1), word(0)).is_bounded());
-        assert!(!RingSegment::of_rank(word(0), word(ATTRIBUTE_BYTES_MAX + 1)).is_bounded());
-        assert!(seat(3, "", "").is_bounded(2, 5));
-        assert!(!seat(3, "", "").is_bounded(3, 5));
-        assert!(!seat(u32::MAX, "", "").is_bounded(1, u32::MAX));
-        assert!(RingPosition { from_right: word(ATTRIBUTE_BYTES_MAX), ..seat(0, "", "") }.is_bounded(1, 1));
-        assert!(!RingPosition { from_right: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
-        assert!(!RingPosition { from_left: word(ATTRIBUTE_BYTES_MAX + 1), ..seat(0, "", "") }.is_bounded(1, 1));
+    fn values_are_bounded() {
+        let value = |bytes: usize| vec![b'v'; bytes];
+        assert!(RingSegment::of_rank(value(ATTRIBUTE_BYTES_MAX), value(ATTRIBUTE_BYTES_MAX)).is_bounded());
+        assert!(!RingSegment::of_rank(value(ATTRIBUTE_BYTES_MAX + 1), value(0)).is_bounded());
+        assert!(!RingSegment::of_rank(value(0), value(ATTRIBUTE_BYTES_MAX + 1)).is_bounded());
+        assert!(position(3, "", "").is_bounded(2, 5));
+        assert!(!position(3, "", "").is_bounded(3, 5));
+        assert!(!position(u32::MAX, "", "").is_bounded(1, u32::MAX));
+        assert!(RingPosition { from_right: value(ATTRIBUTE_BYTES_MAX), ..position(0, "", "") }.is_bounded(1, 1));
+        assert!(!RingPosition { from_right: value(ATTRIBUTE_BYTES_MAX + 1), ..position(0, "", "") }.is_bounded(1, 1));
+        assert!(!RingPosition { from_left: value(ATTRIBUTE_BYTES_MAX + 1), ..position(0, "", "") }.is_bounded(1, 1));
     }
 
     mod properties {
         use super::*;
         use proptest::prelude::*;
 
-        /// A place in a tree: some ranks of its own, and places below it.
+        /// An agent with a number of own ranks and the agents below it.
         #[derive(Clone, Debug)]
-        struct Place {
+        struct AgentShape {
             own: u32,
             below: Vec<Self>,
         }
 
-        fn places() -> impl Strategy<Value = Place> {
-            let leaf = (0u32..4).prop_map(|own| Place { own, below: Vec::new() });
+        fn trees() -> impl Strategy<Value = AgentShape> {
+            let leaf = (0u32..4).prop_map(|own| AgentShape { own, below: Vec::new() });
             leaf.prop_recursive(4, 40, 4, |inner| {
-                (0u32..4, prop::collection::vec(inner, 0..4)).prop_map(|(own, below)| Place { own, below })
+                (0u32..4, prop::collection::vec(inner, 0..4)).prop_map(|(own, below)| AgentShape { own, below })
             })
         }
 
-        /// What a place sends up; `next` numbers the ranks in the ring's order.
-        fn up(place: &Place, next: &mut u32) -> (Vec<RingSegment>, Vec<Vec<RingSegment>>) {
+        /// Returns the segments at an agent, then those at all agents of its subtree in pre-order. `next` numbers the
+        /// ranks in the ring's order.
+        fn up(agent: &AgentShape, next: &mut u32) -> (Vec<RingSegment>, Vec<Vec<RingSegment>>) {
             let mut parts = Vec::new();
-            for _ in 0..place.own {
+            for _ in 0..agent.own {
                 parts.push(rank(&next.to_string()));
                 *next += 1;
             }
             let mut all = Vec::new();
-            for child in &place.below {
-                let (below, kept) = up(child, next);
+            for child in &agent.below {
+                let (below, stored) = up(child, next);
                 parts.extend(join(&below));
-                all.extend(kept);
+                all.extend(stored);
             }
             all.insert(0, parts.clone());
             (parts, all)
         }
 
-        /// Hands the seats down; `kept` are the parts of each place, in pre-order.
+        /// Gives out the positions; `stored` has the segments at each agent, in pre-order.
         fn down(
-            place: &Place,
-            seat: &RingPosition,
-            kept: &mut std::vec::IntoIter<Vec<RingSegment>>,
+            agent: &AgentShape,
+            whole: &RingPosition,
+            stored: &mut std::vec::IntoIter<Vec<RingSegment>>,
             out: &mut Vec<RingPosition>,
         ) {
-            let parts = kept.next().unwrap();
-            let mut content = seats(&parts, seat).into_iter();
-            out.extend(content.by_ref().take(place.own as usize));
-            for child in &place.below {
+            let parts = stored.next().unwrap();
+            let mut given_out = positions(&parts, whole).into_iter();
+            out.extend(given_out.by_ref().take(agent.own as usize));
+            for child in &agent.below {
                 if has_ranks(child) {
-                    down(child, &content.next().unwrap(), kept, out);
+                    down(child, &given_out.next().unwrap(), stored, out);
                 } else {
-                    skip(child, kept);
+                    skip(child, stored);
                 }
             }
         }
 
-        fn has_ranks(place: &Place) -> bool {
-            place.own > 0 || place.below.iter().any(has_ranks)
+        fn has_ranks(agent: &AgentShape) -> bool {
+            agent.own > 0 || agent.below.iter().any(has_ranks)
         }
 
-        fn skip(place: &Place, kept: &mut std::vec::IntoIter<Vec<RingSegment>>) {
-            kept.next();
-            place.below.iter().for_each(|child| skip(child, kept));
+        fn skip(agent: &AgentShape, stored: &mut std::vec::IntoIter<Vec<RingSegment>>) {
+            stored.next();
+            agent.below.iter().for_each(|child| skip(child, stored));
         }
 
         proptest! {
             #[test]
-            fn whatever_the_tree_each_rank_has_its_neighbours(top in places()) {
+            fn each_rank_gets_its_neighbours_values_in_any_tree(top in trees()) {
                 let mut size = 0;
-                let (parts, kept) = up(&top, &mut size);
+                let (parts, stored) = up(&top, &mut size);
                 let Some(whole) = join(&parts) else { return Ok(()) };
                 prop_assert_eq!(whole.count, size);
-                let mut content = Vec::new();
-                down(&top, &whole.closed(), &mut kept.into_iter(), &mut content);
+                let mut given_out = Vec::new();
+                down(&top, &whole.closed(), &mut stored.into_iter(), &mut given_out);
                 let expected: Vec<_> = (0..size)
                     .map(|at| {
                         let (left, right) = ((at + size - 1) % size, (at + 1) % size);
-                        seat(at, &format!(">{left}"), &format!("{right}<"))
+                        position(at, &format!(">{left}"), &format!("{right}<"))
                     })
                     .collect();
-                prop_assert_eq!(content, expected);
+                prop_assert_eq!(given_out, expected);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! What was counted in a session, for `--stats`: by level of the tree, merged on its way up.
+//! The statistics of a session, for `--stats`: counts by level of the tree, merged on their way up.
 //!
-//! A place is the launcher or an agent, its level how many links lie between it and the launcher.
-//! Each place counts by itself, always: additions cost nothing. Only if the session's plan asks for
-//! it does an agent tell its parent, once, after all else.
+//! A member of the tree is the launcher or an agent; its level is the number of links between it and the launcher. Each
+//! member always counts, since additions cost nothing. An agent reports to its parent only if the session's plan asks
+//! for it: once, as its last message.
 
 mod duration_histogram;
 
@@ -13,12 +13,12 @@ use super::cache::CachePeaks;
 use super::lookup::GetCounts;
 use super::topology::Subtree;
 
-/// Messages of one lane that went one way.
+/// Messages of one lane in one direction.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LaneTraffic {
-    /// How many.
+    /// Their number.
     pub messages: u64,
-    /// Their bytes as encoded, before they are cut into records.
+    /// Their encoded bytes, before they are cut into records.
     pub bytes: u64,
 }
 
@@ -29,17 +29,17 @@ impl LaneTraffic {
     }
 }
 
-/// Messages of the core that went one way. What goes through several places is sent by each.
+/// The core's messages in one direction. A message that passes several members is counted by each sender.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// In the board lane: fences, puts, questions and answers.
+    /// The board lane: fences, puts, gets and their answers.
     pub board: LaneTraffic,
-    /// In the control lane: all else.
+    /// The control lane: all other messages.
     pub control: LaneTraffic,
 }
 
 impl Traffic {
-    /// A message is sent, to one receiver.
+    /// Counts a message that is sent to one receiver.
     pub fn note(&mut self, is_board: bool, bytes: usize) {
         let lane = if is_board { &mut self.board } else { &mut self.control };
         lane.add(LaneTraffic { messages: 1, bytes: bytes as u64 });
@@ -51,20 +51,20 @@ impl Traffic {
     }
 }
 
-/// What the driver of a place counts.
+/// The counts that the driver of a member makes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DriverCounts {
-    /// To the parent.
+    /// Messages to the parent.
     pub up: Traffic,
-    /// To children.
+    /// Messages to children.
     pub down: Traffic,
-    /// All bytes that were written to links after the hello, records with all that belongs to them.
+    /// All bytes written to links after the handshake, with the headers and tags of records.
     pub link_bytes: u64,
-    /// Bytes of output and input that these carried, with the headers of their messages.
+    /// Those of them that are output and input, with the headers of their messages.
     pub stream_bytes: u64,
-    /// GetCounts of own ranks that the board answered without the core.
+    /// Gets of own ranks that the board answered without the core.
     pub board_gets: u64,
-    /// Own ranks that were content the segment; what they get there nobody sees.
+    /// Own ranks that were given the shared segment. Their gets from it are not counted anywhere.
     pub segments: u64,
 }
 
@@ -79,27 +79,27 @@ impl DriverCounts {
     }
 }
 
-/// What all places of one level have counted.
+/// The counts of all members of one level.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LevelStats {
-    /// How many places these are.
+    /// The number of members.
     pub members: u64,
-    /// By their drivers.
+    /// The counts of their drivers.
     pub counted: DriverCounts,
-    /// GetCounts that came to their cores.
+    /// Gets that reached their cores.
     pub gets: GetCounts,
-    /// Of each peak the highest of any place.
+    /// The highest of each peak over the members.
     pub cache_max: CachePeaks,
-    /// The peaks of all places together, whenever each was.
+    /// The sum of the members' peaks, which need not have been at the same time.
     pub cache_sum: CachePeaks,
-    /// How long fences took once all below had arrived, for each fence and place.
+    /// The time from the subtree's last arrival to the release, for each fence and member.
     pub fences: DurationHistogram,
 }
 
 impl LevelStats {
-    /// Of one place.
-    pub fn of_member(counted: DriverCounts, gets: GetCounts, held: CachePeaks, fences: DurationHistogram) -> Self {
-        Self { members: 1, counted, gets, cache_max: held, cache_sum: held, fences }
+    /// The counts of one member.
+    pub fn of_member(counted: DriverCounts, gets: GetCounts, cache: CachePeaks, fences: DurationHistogram) -> Self {
+        Self { members: 1, counted, gets, cache_max: cache, cache_sum: cache, fences }
     }
 
     fn add(&mut self, other: &Self) {
@@ -112,18 +112,17 @@ impl LevelStats {
     }
 }
 
-/// What the places of a subtree have counted.
+/// The counts of the members of a subtree.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
-    /// By level, that of the subtree's head first. Levels below of which nobody has reported are
-    /// not there.
+    /// By level, that of the subtree's head first. Lower levels of which no member has reported are missing.
     pub levels: Vec<LevelStats>,
 }
 
 impl Stats {
-    /// What a place and its children's subtrees have counted.
-    pub fn of<'a>(place: LevelStats, children: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut levels = vec![place];
+    /// Merges the counts of a member and of its children's subtrees.
+    pub fn of<'a>(head: LevelStats, children: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut levels = vec![head];
         for child in children {
             for (at, level) in child.levels.iter().enumerate() {
                 if levels.len() <= at + 1 {
@@ -135,17 +134,17 @@ impl Stats {
         Self { levels }
     }
 
-    /// How many places have reported.
+    /// The number of members that have reported.
     pub fn members(&self) -> u64 {
         self.levels.iter().fold(0, |members, level| members.saturating_add(level.members))
     }
 
-    /// How many ranks were content the segment.
+    /// The number of ranks that were given the shared segment.
     pub fn segments(&self) -> u64 {
         self.levels.iter().fold(0, |segments, level| segments.saturating_add(level.counted.segments))
     }
 
-    /// Whether it can be of `subtree`: what comes from a peer is checked with this.
+    /// Whether this can be a report of `subtree`. Reports of peers are checked with it.
     pub fn is_of(&self, subtree: Subtree) -> bool {
         self.levels.first().is_some_and(|head| head.members == 1)
             && self.members() <= u64::from(subtree.size())
@@ -154,7 +153,7 @@ impl Stats {
     }
 }
 
-/// What a peer says may be anything: sums stay within their type.
+/// Adds without overflow: a peer may report any number.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }

@@ -1,8 +1,7 @@
-//! When what happened at agents, from the job's description to the end of their processes: for `--timing`.
+//! The times of the phases of a session at its agents, for `--timing`.
 //!
-//! Each agent notes it as it happens, always: a few times of its own, none of single ranks. What it has noted goes
-//! to its parent with its last word, merged with what its children have told, in a size that does not depend on
-//! how many agents there are.
+//! Each agent always notes a few times of its own, and none of single ranks. It reports them to its parent with the end
+//! of its subtree, merged with its children's reports; the size of the report does not depend on the number of agents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,56 +13,56 @@ use super::limits::{TIMED_AGENTS_MAX, TIMED_FENCES_MAX};
 use super::stats::DurationHistogram;
 use super::topology::Subtree;
 
-/// A part of a session's life as agents see it, in the order in which they come to an end.
+/// A phase of a session as an agent sees it, in the order in which phases end.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum TimedPhase {
-    /// The description of the job on its way, from the launcher to the agent.
+    /// From the launcher's sending of the job's description to its arrival at the agent.
     Description,
-    /// From then until the agent's last rank was started.
+    /// From that arrival to the start of the agent's last rank.
     Spawn,
-    /// From the description until its first rank has spoken PMI.
+    /// From that arrival to the first PMI message of the agent's first rank.
     FirstContact,
-    /// Until its last one has for the first time.
+    /// From that arrival to the first PMI message of the agent's last rank.
     LastContact,
-    /// One of the first [`TIMED_FENCES_MAX`] fences, by its number: from when all ranks of the agent had arrived to
-    /// its release. Done, here, is who has arrived.
+    /// One of the first [`TIMED_FENCES_MAX`] fences, by its number: from the arrival of the agent's last rank to the
+    /// release. The end that is reported is that arrival.
     Fence(u32),
-    /// All further fences, likewise.
+    /// All further fences, in the same way.
     LaterFences,
-    /// From the start of the agent's last rank to the end of the last.
+    /// From the start of the agent's last rank to the last end of one.
     Run,
-    /// From the order to end until no process is left.
+    /// From the order to end the ranks until no process is left.
     Teardown,
 }
 
-/// One phase at some agents.
+/// The times of one phase at a set of agents.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PhaseTimes {
-    /// How long it took at each.
+    /// How long it took at each agent.
     pub took: DurationHistogram,
-    /// The [`TIMED_AGENTS_MAX`] that were done last, and when by the session's time; the last one first.
+    /// The [`TIMED_AGENTS_MAX`] agents at which it ended last, and when, in session time; the last one first.
     pub last: Vec<(AgentId, Time)>,
 }
 
 impl PhaseTimes {
-    /// It took so long at one more agent, and was done then.
+    /// Adds one agent, at which it took this long and ended at `done`.
     pub fn note(&mut self, agent: AgentId, took: Duration, done: Time) {
         self.took.note(took);
         self.insert(agent, done);
     }
 
-    /// All of `other` too.
+    /// Adds everything in `other`.
     pub fn merge(&mut self, other: &Self) {
         self.took.merge(&other.took);
         other.last.iter().for_each(|(agent, done)| self.insert(*agent, *done));
     }
 
-    /// When it was done everywhere.
+    /// When it ended at the last agent.
     pub fn done(&self) -> Option<Time> {
         self.last.first().map(|(_, done)| *done)
     }
 
-    /// Each agent once, with the last of its times.
+    /// Adds the end at an agent. Each agent is listed once, with the latest of its ends.
     fn insert(&mut self, agent: AgentId, done: Time) {
         if let Some(at) = self.last.iter().position(|(other, _)| *other == agent) {
             if self.last[at].1 >= done {
@@ -85,17 +84,17 @@ impl PhaseTimes {
     }
 }
 
-/// What the agents of a subtree have noted.
+/// The times that the agents of a subtree have noted.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Timing {
-    /// How many agents these are.
+    /// The number of agents that have reported.
     pub agents: u32,
-    /// What has come to an end at any of them.
+    /// The phases that have ended at any of them.
     pub phases: BTreeMap<TimedPhase, PhaseTimes>,
 }
 
 impl Timing {
-    /// All of `other` too.
+    /// Adds everything in `other`.
     pub fn merge(&mut self, other: &Self) {
         self.agents = self.agents.saturating_add(other.agents);
         for (phase, times) in &other.phases {
@@ -103,7 +102,7 @@ impl Timing {
         }
     }
 
-    /// Whether it can be of `subtree`: what comes from a peer is checked with this.
+    /// Whether this can be a report of `subtree`. Reports of peers are checked with it.
     pub fn is_of(&self, subtree: Subtree) -> bool {
         let once = |times: &PhaseTimes| times.took.count() <= u64::from(self.agents);
         self.agents <= subtree.size()
@@ -112,7 +111,12 @@ impl Timing {
                     && match phase {
                         TimedPhase::Fence(number) => *number < TIMED_FENCES_MAX && once(times),
                         TimedPhase::LaterFences => true,
-                        _ => once(times),
+                        TimedPhase::Description
+                        | TimedPhase::Spawn
+                        | TimedPhase::FirstContact
+                        | TimedPhase::LastContact
+                        | TimedPhase::Run
+                        | TimedPhase::Teardown => once(times),
                     }
             })
     }
@@ -122,15 +126,15 @@ impl Timing {
     }
 }
 
-/// What one agent notes, of the first namespace and of its own end.
+/// Notes the times of one agent: of its ranks of the first namespace, and of its own end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentTimes {
     agent: AgentId,
     described: Option<Time>,
     started: Option<Time>,
-    /// The first and the last one.
+    /// When the first and the last rank sent their first PMI messages.
     contacts: Option<(Time, Time)>,
-    /// The last own arrival at the open fence.
+    /// When the last own rank arrived at the open fence.
     arrived: Option<Time>,
     rank_ended: Option<Time>,
     ending: Option<Time>,
@@ -139,11 +143,11 @@ pub(super) struct AgentTimes {
 }
 
 impl AgentTimes {
-    pub(super) fn of(agent: AgentId) -> Self {
+    pub(super) fn new(agent: AgentId) -> Self {
         Self { agent, timing: Timing { agents: 1, ..Timing::default() }, ..Self::default() }
     }
 
-    /// The job's description has come, which was sent at `sent`.
+    /// The job's description, which was sent at `sent`, has arrived.
     pub(super) fn on_described(&mut self, now: Time, sent: Time) {
         self.described = Some(now);
         self.timing.note(TimedPhase::Description, self.agent, sent, now);
@@ -164,9 +168,9 @@ impl AgentTimes {
         self.arrived = Some(now);
     }
 
-    /// The open fence is released.
+    /// The open fence was released.
     pub(super) fn on_released(&mut self, now: Time, number: u32) {
-        // Who has no ranks has waited for nothing.
+        // An agent without ranks has not waited.
         let Some(arrived) = self.arrived.take() else { return };
         let phase = if number < TIMED_FENCES_MAX { TimedPhase::Fence(number) } else { TimedPhase::LaterFences };
         let times = self.timing.phases.entry(phase).or_default();
@@ -178,7 +182,7 @@ impl AgentTimes {
         self.rank_ended = Some(now);
     }
 
-    /// The ranks are to be ended, or what is left of them.
+    /// The ranks are being ended. The first call counts.
     pub(super) fn on_end(&mut self, now: Time) {
         self.ending.get_or_insert(now);
     }
@@ -188,13 +192,13 @@ impl AgentTimes {
         self.swept = Some(now);
     }
 
-    /// What a child's subtree has noted.
-    pub(super) fn on_told(&mut self, below: &Timing) {
+    /// A child has reported the times of its subtree.
+    pub(super) fn on_report(&mut self, below: &Timing) {
         self.timing.merge(below);
     }
 
-    /// All of it, as it is told.
-    pub(super) fn told(&self) -> Timing {
+    /// Returns the report to the parent.
+    pub(super) fn report(&self) -> Timing {
         let mut timing = self.timing.clone();
         let (first, last) = self.contacts.unzip();
         let spans = [
@@ -222,9 +226,9 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    /// What an agent notes that is `late` behind the others.
-    fn told(agent: u32, late: u64) -> Timing {
-        let mut times = AgentTimes::of(AgentId(agent));
+    /// The report of an agent that is `late` milliseconds behind the others.
+    fn reported(agent: u32, late: u64) -> Timing {
+        let mut times = AgentTimes::new(AgentId(agent));
         let at = |time| ms(time + late);
         times.on_described(at(10), ms(9));
         [12, 14].into_iter().for_each(|time| times.on_started(at(time)));
@@ -239,12 +243,12 @@ mod tests {
         times.on_end(at(31));
         times.on_end(at(32));
         times.on_swept(at(35));
-        times.told()
+        times.report()
     }
 
     #[test]
-    fn phases_are_from_one_event_to_another() {
-        let timing = told(3, 0);
+    fn each_phase_lasts_from_one_event_to_another() {
+        let timing = reported(3, 0);
         let of = |phase| {
             let times: &PhaseTimes = &timing.phases[&phase];
             assert_eq!(times.last[0].0, AgentId(3));
@@ -262,23 +266,23 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_happened_is_not_told() {
-        assert_eq!(AgentTimes::of(AgentId(1)).told(), Timing { agents: 1, ..Timing::default() });
-        let mut times = AgentTimes::of(AgentId(1));
+    fn phases_that_have_not_ended_are_not_reported() {
+        assert_eq!(AgentTimes::new(AgentId(1)).report(), Timing { agents: 1, ..Timing::default() });
+        let mut times = AgentTimes::new(AgentId(1));
         times.on_described(ms(10), ms(11));
-        let timing = times.told();
+        let timing = times.report();
         assert_eq!(timing.phases.keys().collect::<Vec<_>>(), [&TimedPhase::Description]);
         let times = &timing.phases[&TimedPhase::Description];
-        assert_eq!(times.took.max(), Some(Duration::ZERO), "clocks agree to within the latency of a link only");
+        assert_eq!(times.took.max(), Some(Duration::ZERO), "clocks differ by up to the latency of a link");
     }
 
     #[test]
-    fn the_last_ones_are_named_in_whatever_order_they_tell() {
+    fn the_last_agents_are_the_same_for_any_order_of_reports() {
         let late = [(1, 5), (2, 40), (3, 7), (4, 40), (5, 9), (6, 0)];
         let mut forward = Timing::default();
-        late.iter().for_each(|(agent, late)| forward.merge(&told(*agent, *late)));
+        late.iter().for_each(|(agent, late)| forward.merge(&reported(*agent, *late)));
         let mut backward = Timing::default();
-        late.iter().rev().for_each(|(agent, late)| backward.merge(&told(*agent, *late)));
+        late.iter().rev().for_each(|(agent, late)| backward.merge(&reported(*agent, *late)));
         assert_eq!(forward, backward);
         assert_eq!(forward.agents, 6);
         let spawn = &forward.phases[&TimedPhase::Spawn];
@@ -290,17 +294,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_of_a_subtree_is_believed() {
+    fn a_report_that_cannot_be_of_its_subtree_is_refused() {
         let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
         let below = tree.of(AgentId(1)).unwrap();
-        let mut good = told(1, 0);
-        good.merge(&told(2, 3));
+        let mut good = reported(1, 0);
+        good.merge(&reported(2, 3));
         assert!(good.is_of(below) && Timing::default().is_of(below));
         let changes: [fn(&mut Timing); 8] = [
             |timing| timing.agents = 3,
             |timing| timing.agents = 1,
-            |timing| timing.merge(&told(3, 0)),
-            |timing| drop(timing.phases.insert(TimedPhase::Run, told(3, 0).phases[&TimedPhase::Run].clone())),
+            |timing| timing.merge(&reported(3, 0)),
+            |timing| drop(timing.phases.insert(TimedPhase::Run, reported(3, 0).phases[&TimedPhase::Run].clone())),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.clear(),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.reverse(),
             |timing| timing.phases.get_mut(&TimedPhase::Run).unwrap().last.extend([(AgentId(1), ms(0)); 2]),

@@ -1,12 +1,11 @@
-//! The shape of the tree, as pure arithmetic.
+//! The arithmetic of the tree's shape.
 //!
-//! Agents are numbered in pre-order, so a subtree is one interval of numbers and its first number
-//! is its head. Whoever knows the interval and the fan-out knows the whole subtree: nobody has to
-//! be told its shape.
+//! Agents are numbered in pre-order, so a subtree is one interval of numbers, and its first number is its head. The
+//! interval and the fan-out determine the whole subtree: its shape is never sent.
 
 use super::ids::AgentId;
 
-/// A subtree: its head and all below, an interval of agent numbers.
+/// A subtree: an agent (its head) and all of its descendants.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Subtree {
     head: u32,
@@ -25,7 +24,7 @@ impl Subtree {
         AgentId(self.head)
     }
 
-    /// How many agents are in it, the head counted.
+    /// The number of agents in it, with the head.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -35,7 +34,7 @@ impl Subtree {
         agent.0.wrapping_sub(self.head) < self.size
     }
 
-    /// The subtrees right below the head: at most `fanout`, in order, sizes equal but for one.
+    /// The subtrees of the head's children: at most `fanout`, in order. Their sizes differ by at most one.
     pub fn children(&self) -> impl Iterator<Item = Self> + use<> {
         let (first, rest) = (u64::from(self.head) + 1, u64::from(self.size) - 1);
         let count = rest.min(u64::from(self.fanout));
@@ -46,7 +45,7 @@ impl Subtree {
         })
     }
 
-    /// The child subtree that holds `agent`, if it is below the head.
+    /// The child subtree that contains `agent`; `None` if `agent` is the head or outside.
     pub fn toward(&self, agent: AgentId) -> Option<Self> {
         self.children().find(|child| child.contains(agent))
     }
@@ -60,7 +59,7 @@ impl Subtree {
         Some(here)
     }
 
-    /// The agent right above `agent`, if that is in this subtree too.
+    /// The parent of `agent`, if it is in this subtree too.
     pub fn parent_of(&self, agent: AgentId) -> Option<AgentId> {
         let mut here = *self;
         loop {
@@ -72,7 +71,7 @@ impl Subtree {
         }
     }
 
-    /// How many links lie between the head and the agent farthest below it.
+    /// The number of links between the head and the agent farthest from it.
     pub fn depth(&self) -> u32 {
         self.children().map(|child| child.depth() + 1).max().unwrap_or(0)
     }
@@ -100,7 +99,7 @@ mod tests {
         for agents in (0..70).chain([255, 1000, 4096]) {
             for fanout in [1, 2, 3, 8, 32, 5000] {
                 if fanout == 1 && agents > 255 {
-                    continue; // a chain, as deep as it is long
+                    continue; // a chain: as deep as it has agents
                 }
                 let tree = Subtree::whole(agents, fanout);
                 let mut seen = Vec::new();

@@ -21,7 +21,9 @@ use super::serving::RankEvent;
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use crate::bootstrap::ChildShells;
-use crate::core::{Action, Agent, AgentId, DriverCounts, Input, NamespaceId, Subtree, Traffic, Up};
+use crate::core::{
+    Action, Agent, AgentId, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Subtree, Traffic, Up,
+};
 use crate::link::Accepted;
 use crate::link::Clock;
 use crate::link::{Link, LinkEvent, Meter, Receipt, StreamSink};
@@ -227,7 +229,7 @@ impl Driver {
                         Some(sessions) => sessions.next_failure().await,
                         None => std::future::pending().await,
                     }
-                } => self.handle(Input::ChildFailed(child, why)),
+                } => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
                 () = self.stream_ends.notified() => {}
                 next = self.sweep.next() => {
                     self.sweep = next;
@@ -363,17 +365,13 @@ impl Driver {
                         let local = startup.enqueue(plan, &ranks, board);
                         self.namespaces.insert(id, local);
                     }
-                    None => self.handle(Input::NotStarted(
-                        id,
-                        ranks,
-                        "its agent could not set itself up; see SCELA_LOG=debug".to_owned(),
-                    )),
+                    None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
                 }
             }
             Action::CancelStarts => {
                 let cancelled = self.startup.as_mut().map(Startup::cancel).unwrap_or_default();
                 for (namespace, ranks) in cancelled {
-                    self.handle(Input::NotStarted(namespace, ranks, "cancelled".to_owned()));
+                    self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Cancelled));
                 }
             }
             Action::Publish(namespace, epoch) => {
@@ -445,7 +443,7 @@ impl Driver {
                 let in_log = |offset, length| self.log.as_ref()?.bytes(offset, length);
                 match decode_down(&bytes, in_log) {
                     Ok(message) => self.handle(Input::FromParent(message)),
-                    Err(error) => self.handle(Input::ParentLost { why: format!("it sent {error}") }),
+                    Err(error) => self.handle(Input::ParentLost { why: LossReason::Undecodable(error.to_string()) }),
                 }
             }
             LinkEvent::Lost(why) if peer == self.parent_id => {
@@ -457,7 +455,7 @@ impl Driver {
                 Ok(message) => self.handle(Input::FromChild(peer, message)),
                 Err(error) => {
                     self.children.remove(&peer);
-                    self.handle(Input::ChildLost(peer, format!("it sent {error}")));
+                    self.handle(Input::ChildLost(peer, LossReason::Undecodable(error.to_string())));
                 }
             },
             LinkEvent::Lost(why) => {
@@ -498,7 +496,7 @@ impl Driver {
             self.handle(Input::Started(namespace, ranks));
         }
         for (namespace, ranks, why) in batch.failed {
-            self.handle(Input::NotStarted(namespace, ranks, why));
+            self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Reported(why)));
         }
     }
 

@@ -20,8 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf};
-use crate::core::AgentId;
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
+use crate::core::{AgentId, LossReason, Violation};
 use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
 
 const LANES: usize = Lane::ALL.len();
@@ -36,7 +36,7 @@ pub enum LinkEvent {
     /// A message of the control or board lane.
     Message(Bytes),
     /// The link is lost, for this reason. No event follows.
-    Lost(String),
+    Lost(LossReason),
 }
 
 /// Something to drop once the bytes that it belongs to were written: a window to grant again, a permit, a count.
@@ -223,7 +223,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> String {
+    async fn run(mut self, mut stream: ReadHalf, mut buffer: BytesMut) -> LossReason {
         let mut assemblers = Lane::ALL.map(Assembler::new);
         let mut messages = Vec::new();
         loop {
@@ -236,7 +236,7 @@ impl Reader {
                         match content {
                             Content::Piece(lane, bytes) => {
                                 if lane.has_window() && !self.shared.take_in(lane, bytes.len()) {
-                                    return "it broke the protocol: it sent more than it was granted".to_owned();
+                                    return Violation::Window.into();
                                 }
                                 let assembler = &mut assemblers[lane.index()];
                                 assembler.push(bytes);
@@ -244,7 +244,7 @@ impl Reader {
                                     match assembler.next_message() {
                                         Ok(Some(message)) => messages.push((lane, message)),
                                         Ok(None) => break,
-                                        Err(error) => return format!("it broke the protocol: {error}"),
+                                        Err(error) => return Violation::Framing(error.to_string()).into(),
                                     }
                                 }
                             }
@@ -256,7 +256,7 @@ impl Reader {
                             Content::Alive => {}
                         }
                     }
-                    Err(error) => return format!("it broke the protocol: {error}"),
+                    Err(error) => return Violation::Framing(error.to_string()).into(),
                 }
                 for (lane, message) in messages.drain(..) {
                     if lane.has_window() {
@@ -264,17 +264,17 @@ impl Reader {
                         let grant = Grant { shared: Arc::clone(&self.shared), lane, bytes: message.len() as u32 + 4 };
                         (self.streams)(lane, message, Receipt::holding(grant));
                     } else if self.events.send((self.peer, LinkEvent::Message(message))).await.is_err() {
-                        return "this side is leaving".to_owned();
+                        return LossReason::Leaving;
                     }
                 }
             }
             bytes::Buf::advance(&mut buffer, used);
             buffer.reserve(WRITE_BYTES.max(RECORD_BYTES_MAX));
             match stream.read_buf(&mut buffer).await {
-                Ok(0) if buffer.is_empty() => return "it closed the connection".to_owned(),
-                Ok(0) => return "the connection ended in the middle of a record".to_owned(),
+                Ok(0) if buffer.is_empty() => return LossReason::Closed,
+                Ok(0) => return LossReason::Truncated,
                 Ok(_) => self.heard.set(Instant::now()),
-                Err(error) => return format!("the connection broke: {error}"),
+                Err(error) => return LossReason::ConnectionFailed(error.to_string()),
             }
         }
     }
@@ -282,7 +282,7 @@ impl Reader {
 
 /// Returns once nothing was received for `dead_time`. If this process itself ran late, under load or stopped by a
 /// signal, the peer gets as much more time.
-async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> String {
+async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> LossReason {
     let tick = dead_time / 8;
     loop {
         let before = Instant::now();
@@ -290,7 +290,7 @@ async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: D
         let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
         heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
         if heard.get().elapsed() > dead_time {
-            return format!("nothing was heard from it for {} s", dead_time.as_secs());
+            return LossReason::Silent(dead_time);
         }
     }
 }
@@ -304,7 +304,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn run(mut self, mut stream: WriteHalf) -> String {
+    async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut ticks = tokio::time::interval(self.alive_every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out = Vec::new();
@@ -312,12 +312,12 @@ impl Writer {
         loop {
             let (overflow, closing) = self.fill(&mut out);
             if overflow {
-                return "it does not take in what it is sent".to_owned();
+                return LossReason::NotReading;
             }
             if !out.is_empty() {
                 spoke = true;
                 if let Err(error) = stream.write_all(&out).await {
-                    return format!("the connection broke: {error}");
+                    return LossReason::ConnectionFailed(error.to_string());
                 }
                 self.meter.note_written(out.len());
                 // Not under the lock: dropping a receipt may lock the queues of this link or of another one.

@@ -173,10 +173,7 @@ mod tests {
             assert!(matches!(&last, Some((_, LinkEvent::Message(heard))) if &heard[..] == b"last"), "{last:?}");
             for incoming in [&mut from_above, &mut from_below] {
                 let end = incoming.recv().await;
-                assert!(
-                    matches!(&end, Some((_, LinkEvent::Lost(why))) if why == "it closed the connection"),
-                    "{end:?}"
-                );
+                assert!(matches!(&end, Some((_, LinkEvent::Lost(crate::core::LossReason::Closed)))), "{end:?}");
             }
         };
         let all = async {

@@ -172,7 +172,7 @@ enum BorrowedRelease<'a> {
 
 #[derive(Deserialize)]
 enum BorrowedContent<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, rename = "News")]
     Update(BorrowedUpdate<'a>),
 }
 

@@ -1,21 +1,21 @@
-//! A tiny harness for cases that start and reap processes.
+//! A small test harness for cases that start and reap processes.
 //!
-//! Waiting for children is a matter of the whole process, so each case runs in a process of its
-//! own: this test binary, started again with `--case`. `--role` makes it a rank, an agent, ... of
-//! a case. A case ends by its deadline, and whatever it leaves behind is a failure.
-#![allow(dead_code, reason = "each test binary uses its part of it")]
+//! `waitid(P_ALL)` affects the whole process, so each case runs in a process of its own: this test binary, started again
+//! with `--case`. With `--role` the binary acts as a rank, an agent or another process of a case. A case that exceeds its
+//! deadline or leaves processes behind has failed.
+#![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::io::Read;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long enough for a loaded machine; only failures take it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of each wait: long enough for a loaded machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) type Case = (&'static str, fn());
 pub(crate) type Role = (&'static str, fn(&[String]));
 
-/// The `main` of a test binary.
+/// Runs a test binary. Call it from `main`.
 pub(crate) fn run(cases: &[Case], roles: &[Role]) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
@@ -36,19 +36,19 @@ pub(crate) fn run(cases: &[Case], roles: &[Role]) -> ExitCode {
     let exact = args.iter().any(|arg| arg == "--exact");
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
     let wanted = |name: &str| {
-        let fits = |filter: &&String| {
+        let matches = |filter: &&String| {
             if exact { name == **filter } else { name.contains(*filter) }
         };
-        filters.is_empty() || filters.iter().any(fits)
+        filters.is_empty() || filters.iter().any(matches)
     };
-    // No case is ignored, for tools that ask.
+    // Some tools ask for the ignored tests: no case is ignored.
     let ignored = args.iter().any(|arg| arg == "--ignored");
     let chosen: Vec<_> = cases.iter().filter(|(name, _)| !ignored && wanted(name)).collect();
     if args.iter().any(|arg| arg == "--list") {
         chosen.iter().for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
-    nla::sys::become_subreaper().expect("Linux has it");
+    nla::sys::become_subreaper().expect("Linux has child subreapers");
     let mut failed = 0;
     for (name, _) in &chosen {
         match run_case(name) {
@@ -64,25 +64,25 @@ pub(crate) fn run(cases: &[Case], roles: &[Role]) -> ExitCode {
 }
 
 fn run_case(name: &str) -> Result<(), String> {
-    let log = tempfile::tempfile().expect("a place for the log");
+    let log = tempfile::tempfile().expect("a temporary file can be created");
     let copy = || Stdio::from(log.try_clone().expect("descriptors are left"));
     let mut case = myself(&["--case", name]);
     let mut case =
         case.stdin(Stdio::null()).stdout(copy()).stderr(copy()).spawn().expect("this program can be started");
     let mut status = None;
-    let in_time = holds(2 * PATIENCE, || {
+    let in_time = holds(2 * TIMEOUT, || {
         status = case.try_wait().expect("it is our child");
         status.is_some()
     });
     let mut why = String::new();
     match status {
         Some(status) if status.success() => {}
-        Some(status) => why = format!("it ended with {status}"),
-        None => why = "it did not end in time".to_owned(),
+        Some(status) => why = format!("the case ended with {status}"),
+        None => why = "the case did not end in time".to_owned(),
     }
     if nla::sys::has_children() {
         if in_time {
-            why += "; it left processes behind";
+            why += "; the case left processes behind";
         }
         end_all_children();
     }
@@ -93,10 +93,10 @@ fn run_case(name: &str) -> Result<(), String> {
     let mut log = log;
     std::io::Seek::rewind(&mut log).expect("a file can be rewound");
     let _ = log.read_to_string(&mut text);
-    Err(format!("{why}\n--- its output\n{text}---"))
+    Err(format!("{why}\n--- output of the case\n{text}---"))
 }
 
-/// Kills and reaps every child, as agents do.
+/// Kills and reaps all children, as agents do.
 pub(crate) fn end_all_children() {
     until("the children to end", || {
         nla::sys::kill_children(9);
@@ -105,33 +105,33 @@ pub(crate) fn end_all_children() {
     });
 }
 
-/// This program again.
+/// Returns a command that runs this program again.
 pub(crate) fn myself(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
     command.args(args);
     command
 }
 
-/// Waits for a condition; panics if it does not come true.
+/// Waits until a condition is true. Panics after [`TIMEOUT`].
 pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(holds(PATIENCE, condition), "waited in vain for {what}");
+    assert!(holds(TIMEOUT, condition), "timed out waiting for {what}");
 }
 
-/// Does the condition come true in time?
-pub(crate) fn holds(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
+/// Waits until a condition is true. Returns false after `timeout`.
+pub(crate) fn holds(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if condition() {
             return true;
         }
-        if start.elapsed() > patience {
+        if start.elapsed() > timeout {
             return false;
         }
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
 
-/// Is there a process of this number that has not ended? (A zombie has.)
+/// Returns whether the process runs. A zombie does not.
 pub(crate) fn is_running(pid: u32) -> bool {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -140,13 +140,12 @@ pub(crate) fn is_running(pid: u32) -> bool {
     !state.is_some_and(|state| state.starts_with(['Z', 'X']))
 }
 
-/// A process that does nothing, for a bounded time.
+/// Role: sleeps for a bounded time.
 pub(crate) fn sleeper(_: &[String]) {
-    std::thread::park_timeout(2 * PATIENCE);
+    std::thread::park_timeout(2 * TIMEOUT);
 }
 
-/// Starts a sleeper in a session of its own, tells its pid to standard output, and ends: the
-/// double fork of a daemon.
+/// Role: starts a sleeper in a new session by a double fork, prints its pid, and exits, as a daemon does.
 pub(crate) fn daemon(args: &[String]) {
     match args.first() {
         None => {
@@ -154,7 +153,7 @@ pub(crate) fn daemon(args: &[String]) {
             again.spawn().expect("this program can be started").wait().expect("it is our child");
         }
         Some(_) => {
-            nla::sys::new_session().expect("we lead no group");
+            nla::sys::new_session().expect("this process leads no group");
             let mut sleeper = myself(&["--role", "sleeper"]);
             let sleeper = sleeper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             println!("daemon {}", sleeper.spawn().expect("this program can be started").id());

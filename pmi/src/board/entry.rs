@@ -1,4 +1,4 @@
-//! [`Entry`]: a key and its value, in one piece of memory that it may share with others.
+//! [`Entry`]: a key and its value in one piece of memory, which it may share with other entries.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 /// One key with its value. Cheap to clone.
 ///
-/// Key and value lie next to each other, as they do in a batch of puts and in an epoch: an entry of
-/// one of these ([`Puts::into_entries`](super::Puts::into_entries),
-/// [`Epoch::entries`](super::Epoch::entries)) shares its memory, and keeps all of it alive.
+/// Key and value are adjacent, as in a batch of puts and in an epoch. An entry of either
+/// ([`Puts::into_entries`](super::Puts::into_entries), [`Epoch::entries`](super::Epoch::entries)) shares its memory and
+/// keeps all of it alive.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// The key, and behind it the value.
+    /// The key, followed by the value.
     bytes: Bytes,
     key_bytes: u16,
 }
@@ -23,41 +23,41 @@ impl Entry {
     ///
     /// # Panics
     ///
-    /// When `key` is longer than 65,535 bytes; see [`Puts::push`](super::Puts::push).
+    /// If `key` is longer than 65,535 bytes; see [`Puts::push`](super::Puts::push).
     pub fn new(key: &[u8], value: &[u8]) -> Self {
-        let key_bytes = u16::try_from(key.len()).expect("front-ends bound keys");
+        let key_bytes = u16::try_from(key.len()).expect("callers bound keys");
         Self { bytes: [key, value].concat().into(), key_bytes }
     }
 
-    /// An entry in memory that is there: `bytes` are the key, so long, and behind it the value.
+    /// An entry in existing memory: `bytes` are the key, of this length, followed by the value.
     pub(super) fn within(bytes: Bytes, key_bytes: u16) -> Self {
         debug_assert!(usize::from(key_bytes) <= bytes.len(), "the key lies inside");
         Self { bytes, key_bytes }
     }
 
-    /// The key.
+    /// Returns the key.
     #[inline]
     pub fn key(&self) -> &[u8] {
         &self.bytes[..usize::from(self.key_bytes)]
     }
 
-    /// The value; may be empty.
+    /// Returns the value, which may be empty.
     #[inline]
     pub fn value(&self) -> &[u8] {
         &self.bytes[usize::from(self.key_bytes)..]
     }
 
-    /// The value in the entry's memory, which it keeps alive.
+    /// Returns the value as a slice of the entry's memory, which it keeps alive.
     pub fn value_bytes(&self) -> Bytes {
         self.bytes.slice(usize::from(self.key_bytes)..)
     }
 
-    /// How long key and value are together.
+    /// Returns the length of key and value together.
     pub fn bytes_len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The same entry in memory of its own, so that it keeps no batch and no epoch alive.
+    /// Returns a copy in memory of its own, which keeps no batch or epoch alive.
     #[must_use]
     pub fn copied(&self) -> Self {
         Self { bytes: Bytes::copy_from_slice(&self.bytes), key_bytes: self.key_bytes }
@@ -99,18 +99,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn has_a_key_and_a_value() {
+    fn an_entry_has_a_key_and_a_value() {
         for (key, value) in [("key", "value"), ("k", ""), ("", "v"), ("", "")] {
             let entry = Entry::new(key.as_bytes(), value.as_bytes());
             assert_eq!((entry.key(), entry.value()), (key.as_bytes(), value.as_bytes()));
             assert_eq!(entry.value_bytes(), value);
             assert_eq!(entry.bytes_len(), key.len() + value.len());
         }
-        assert_ne!(Entry::new(b"ab", b"c"), Entry::new(b"a", b"bc"), "where the key ends counts");
+        assert_ne!(Entry::new(b"ab", b"c"), Entry::new(b"a", b"bc"), "the key's length is part of the entry");
     }
 
     #[test]
-    fn shares_its_memory_until_it_is_copied() {
+    fn an_entry_shares_its_memory_until_it_is_copied() {
         let memory = Bytes::from_static(b"before key value behind");
         let entry = Entry::within(memory.slice(7..16), 3);
         assert_eq!((entry.key(), entry.value()), (&b"key"[..], &b" value"[..]));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_little_room_and_shows_lengths_only() {
+    fn an_entry_is_small_and_debug_prints_only_lengths() {
         assert!(size_of::<Entry>() <= 40);
         assert_eq!(format!("{:?}", Entry::new(b"secret", b"s")), "Entry(6 bytes of key, 1 of value)");
     }

@@ -1,8 +1,8 @@
-//! [`Epoch`]: what one fence made visible, as one immutable, indexed blob.
+//! [`Epoch`]: the entries that one fence made visible, as one immutable, indexed blob.
 //!
-//! The root encodes and indexes it once; the same bytes travel down and are looked up in, and may
-//! later lie in shared memory. All numbers are little endian and all positions relative to the
-//! blob's start. An epoch of nothing is no bytes at all; else:
+//! The root encodes and indexes it once. The same bytes are sent down, serve look-ups and may later lie in shared memory.
+//! All numbers are little endian, and all offsets are relative to the blob's start. An empty epoch has no bytes; any other
+//! has this layout:
 //!
 //! ```text
 //! magic u32 | entries u32 | slots u32 | bytes of entries u32
@@ -10,9 +10,9 @@
 //! entries × [ key length u16 | value length u32 | key | value ]
 //! ```
 //!
-//! The slots are an open-addressed hash table with linear probing. Their number is a power of two,
-//! at least 3/2 of the entries, so that there is always a free one to end a probe at. The low bits
-//! of a key's hash are its first slot, the high 32 bits the tag.
+//! The slots are an open-addressed hash table with linear probing. Their number is a power of two and at least 3/2 of the
+//! number of entries, so that a free slot ends each probe. The low bits of a key's hash select its first slot; the high 32
+//! bits are the tag.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ use super::index::Index;
 use super::puts::{Put, Puts, PutsError};
 use crate::Rank;
 
-/// "SEP" and the format's version.
+/// The letters SEP and the format's version.
 const MAGIC: u32 = u32::from_le_bytes(*b"SEP1");
 const HEADER_BYTES: usize = 16;
 const SLOT_BYTES: usize = 8;
@@ -34,7 +34,7 @@ const ENTRY_HEADER_BYTES: usize = 2 + 4;
 
 /// The entries of one epoch: each key once. Cheap to clone.
 ///
-/// Every value of this type has been checked: look-ups cannot leave the bytes.
+/// Every value of this type has been checked: look-ups do not read beyond the bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Epoch {
     bytes: Bytes,
@@ -42,28 +42,28 @@ pub struct Epoch {
     slots: u32,
 }
 
-/// Bytes are not an epoch.
+/// Why bytes are not an epoch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum EpochError {
-    /// They do not begin as an epoch of this version does.
+    /// The bytes do not begin like an epoch of this version.
     #[error("bytes are not an epoch of this version")]
     Magic,
-    /// They are shorter or longer than their header says.
+    /// The length differs from the header's.
     #[error("epoch's length contradicts its header")]
     Length,
-    /// The table has a wrong size, no free slot, or another number of entries than the header says.
+    /// The table has a wrong size, no free slot, or a number of entries that differs from the header's.
     #[error("epoch's table contradicts its header")]
     Table,
-    /// The entry at this offset ends outside, or there is none.
+    /// The entry at this offset is missing or ends beyond the bytes.
     #[error("epoch has no entry at byte {0}")]
     Entry(usize),
 }
 
 impl Epoch {
-    /// One winner per key: the put of the highest rank, and of several by that rank its last.
+    /// Merges puts into one winner per key: the put of the highest rank, and the last one of several by that rank.
     ///
-    /// The result, down to its bytes, does not depend on the order in which batches were appended,
-    /// as long as each rank's own puts kept theirs.
+    /// The resulting bytes do not depend on the order in which batches were appended, as long as each rank's own puts kept
+    /// their order.
     pub fn merge(puts: &Puts) -> Result<Self, PutsError> {
         let mut index = Index::for_entries(puts.validate()?);
         let mut winners: Vec<Winner> = Vec::new();
@@ -79,8 +79,8 @@ impl Epoch {
             offset = next;
         }
         drop(index);
-        // A rank's own puts are in their order wherever they lie. Batches come as runs of ascending
-        // ranks, which the stable sort joins in about linear time.
+        // A rank's own puts are in order wherever they lie. Batches are runs of ascending ranks, which the stable sort
+        // joins in about linear time.
         winners.sort_by_key(|winner| (winner.rank, winner.offset));
         let entries = winners.iter().filter_map(|winner| {
             let (Put { key, value, .. }, _) = puts.put_at(winner.offset)?;
@@ -89,11 +89,10 @@ impl Epoch {
         Self::encode(entries).ok_or(PutsError::TooLarge)
     }
 
-    /// From entries that no rank put, such as what a parent gives its children to read; of several
-    /// with one key the last wins.
+    /// Encodes entries that no rank put, such as preputs. The last one of several with the same key wins.
     ///
-    /// Entries that the format cannot hold (a key beyond 65,535 bytes, 4 GiB in all) are left out;
-    /// callers bound theirs far below.
+    /// Entries that exceed the format (a key beyond 65,535 bytes, 4 GiB in all) are left out; callers have far lower
+    /// bounds.
     pub fn from_entries<'a>(entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         let all: Vec<(&[u8], &[u8])> = entries.into_iter().collect();
         let mut index = Index::for_entries(all.len());
@@ -101,7 +100,7 @@ impl Epoch {
         let mut bytes_left = u32::MAX as usize - HEADER_BYTES - 2 * SLOT_BYTES;
         for (key, value) in all {
             let entry = HashedEntry { hash: hash(key), key, value };
-            // At worst there are three slots for an entry, and two more.
+            // In the worst case there are three slots per entry, and two more.
             let cost = entry.bytes_len() + 3 * SLOT_BYTES;
             if key.len() > usize::from(u16::MAX) || cost > bytes_left {
                 continue;
@@ -116,10 +115,10 @@ impl Epoch {
         Self::encode(kept.iter().copied()).expect("entries were kept within 4 GiB")
     }
 
-    /// Checks bytes that came from elsewhere, all of them, once.
+    /// Checks all bytes of an encoded epoch from a peer.
     ///
-    /// What passes behaves as if it had been encoded here: each entry is found under its key, and
-    /// no look-up leaves the bytes or runs for ever.
+    /// An accepted epoch behaves like one that was encoded here: each entry is found under its key, and no look-up reads
+    /// beyond the bytes or runs forever.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, EpochError> {
         if bytes.is_empty() {
             return Ok(Self::default());
@@ -142,8 +141,7 @@ impl Epoch {
         if taken != entries as usize {
             return Err(EpochError::Table);
         }
-        // Every entry has a slot of its own and there are as many as entries: no slot points
-        // anywhere else.
+        // Every entry has a slot of its own and there are as many taken slots as entries, so no slot points elsewhere.
         let mut offset = epoch.first_entry();
         for _ in 0..entries {
             let (key, _, next) = epoch.table().entry_at(offset).ok_or(EpochError::Entry(offset))?;
@@ -156,31 +154,32 @@ impl Epoch {
         if offset == epoch.bytes.len() { Ok(epoch) } else { Err(EpochError::Length) }
     }
 
-    /// The same epoch with its bytes in another place, where `place` has copied them unchanged.
+    /// Returns the same epoch in other memory, to which `relocate` copies the bytes unchanged. If it does not, the epoch stays
+    /// where it is.
     #[must_use]
-    pub fn relocated(self, place: impl FnOnce(&Bytes) -> Option<Bytes>) -> Self {
-        match place(&self.bytes) {
+    pub fn relocated(self, relocate: impl FnOnce(&Bytes) -> Option<Bytes>) -> Self {
+        match relocate(&self.bytes) {
             Some(bytes) if bytes.len() == self.bytes.len() => Self { bytes, ..self },
             _ => self,
         }
     }
 
-    /// The encoded epoch, to be sent or looked up in elsewhere.
+    /// Returns the encoded epoch.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The value of a key. Does not allocate.
+    /// Returns the value of a key. Does not allocate.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         self.get_hashed(hash(key), key)
     }
 
-    /// [`Epoch::get`] for a key hashed already.
+    /// [`Epoch::get`] for a key that is already hashed.
     pub(super) fn get_hashed(&self, hash: u64, key: &[u8]) -> Option<&[u8]> {
         self.table().get(hash, key)
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries as usize
     }
@@ -190,13 +189,12 @@ impl Epoch {
         self.entries == 0
     }
 
-    /// Keys and values, in order of the ranks that put them, or as given to
-    /// [`Epoch::from_entries`].
+    /// Returns keys and values in the order of the ranks that put them, or as given to [`Epoch::from_entries`].
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.table().iter().take(self.len())
     }
 
-    /// [`Epoch::iter`] as entries that share the epoch's memory, and keep all of it alive.
+    /// Returns the entries in the same order; they share the epoch's memory and keep all of it alive.
     pub fn entries(&self) -> impl Iterator<Item = Entry> {
         let mut offset = self.first_entry();
         (0..self.entries).map_while(move |_| {
@@ -208,7 +206,7 @@ impl Epoch {
         })
     }
 
-    /// Writes distinct keys down; `None` when they exceed 4 GiB.
+    /// Encodes entries with distinct keys. `None` if they exceed 4 GiB.
     fn encode<'a>(entries: impl Iterator<Item = HashedEntry<'a>> + Clone) -> Option<Self> {
         let (count, entries_bytes) =
             entries.clone().fold((0_usize, 0_usize), |(count, bytes), entry| (count + 1, bytes + entry.bytes_len()));
@@ -250,7 +248,7 @@ impl Epoch {
     }
 }
 
-/// An epoch's bytes, to be looked up in wherever they lie.
+/// An epoch's bytes in any memory, for look-ups.
 #[derive(Copy, Clone)]
 pub(crate) struct Table<'a> {
     bytes: &'a [u8],
@@ -259,14 +257,14 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Over bytes that [`Epoch::from_bytes`] has accepted elsewhere: only the header is looked at.
-    /// Whatever they are, no look-up leaves them or runs for ever.
-    pub(crate) fn over(bytes: &'a [u8]) -> Option<Self> {
+    /// A table of bytes that [`Epoch::from_bytes`] has accepted elsewhere: checks only the header. Whatever the bytes are, no
+    /// look-up reads beyond them or runs forever.
+    pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
         let slots = read_u32(bytes, 8)?;
         (read_u32(bytes, 0)? == MAGIC && slots.is_power_of_two()).then_some(Self { bytes, slots })
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[inline]
     pub(crate) fn get(self, hash: u64, key: &[u8]) -> Option<&'a [u8]> {
         self.probe(hash).find_map(|(tag, offset)| {
@@ -278,7 +276,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// All entries, in order.
+    /// Returns all entries in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let entries = read_u32(self.bytes, 4).unwrap_or(0);
         let mut offset = HEADER_BYTES + self.slots as usize * SLOT_BYTES;
@@ -289,12 +287,12 @@ impl<'a> Table<'a> {
         })
     }
 
-    /// The taken slots (tag, offset) that a hash leads to, up to the first free one.
+    /// Returns the taken slots (tag, offset) from a hash's first slot up to a free one.
     #[inline]
     fn probe(self, hash: u64) -> impl Iterator<Item = (u32, u32)> {
         let mask = self.slots.wrapping_sub(1);
         let mut slot = hash as u32 & mask;
-        // An epoch of nothing has no slots at all.
+        // An empty epoch has no slots.
         (0..self.slots).map_while(move |_| {
             let taken = self.slot(slot);
             slot = slot.wrapping_add(1) & mask;
@@ -309,7 +307,7 @@ impl<'a> Table<'a> {
         (word(at), word(at + 4))
     }
 
-    /// Key and value of the entry at `offset`, and where the next one begins.
+    /// Returns key and value of the entry at `offset`, and the offset of the next one.
     #[inline]
     fn entry_at(self, offset: usize) -> Option<(&'a [u8], &'a [u8], usize)> {
         let (key_bytes, rest) = self.bytes.get(offset..)?.split_first_chunk::<2>()?;
@@ -321,7 +319,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// What a put has to say to win a key.
+/// The put that wins a key so far.
 #[derive(Copy, Clone)]
 struct Winner {
     rank: Rank,

@@ -1,6 +1,6 @@
 //! [`Keys`]: a list of keys without their values.
 //!
-//! Per key `[length u16][key]`, little endian.
+//! Encoded as `[length u16][key]` per key, little endian.
 
 use std::fmt;
 
@@ -10,16 +10,16 @@ use thiserror::Error;
 
 const HEADER_BYTES: usize = 2;
 
-/// A list of keys, in the order in which they were given. Cheap to clone.
+/// A list of keys in the order in which they were given. Cheap to clone.
 ///
-/// Every value of this type has been checked: [`Keys::iter`] gives [`Keys::len`] keys.
+/// Every value of this type has been checked: [`Keys::iter`] returns [`Keys::len`] keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Keys {
     bytes: Bytes,
     len: usize,
 }
 
-/// Bytes are not a list of keys.
+/// Why bytes are not a list of keys.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum KeysError {
     /// The bytes end inside the key that begins at this offset.
@@ -28,7 +28,7 @@ pub enum KeysError {
 }
 
 impl Keys {
-    /// Checks bytes that came from elsewhere, all of them, once.
+    /// Checks all bytes of an encoded list from a peer.
     pub fn from_bytes(bytes: Bytes) -> Result<Self, KeysError> {
         let (mut offset, mut len) = (0, 0);
         while offset < bytes.len() {
@@ -38,12 +38,12 @@ impl Keys {
         Ok(Self { bytes, len })
     }
 
-    /// The encoded list.
+    /// Returns the encoded list.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The keys in order.
+    /// Returns the keys in order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut offset = 0;
         std::iter::from_fn(move || {
@@ -53,19 +53,18 @@ impl Keys {
         })
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is no key.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// The key that begins at byte `offset`, and where the next one does. `None` when the bytes end
-/// before it does.
+/// Returns the key at byte `offset` and the offset of the next one. `None` if the bytes end inside the key.
 fn key_at(bytes: &[u8], offset: usize) -> Option<(&[u8], usize)> {
     let (key_bytes, rest) = bytes.get(offset..)?.split_first_chunk::<HEADER_BYTES>()?;
     let key = rest.get(..u16::from_le_bytes(*key_bytes).into())?;
@@ -75,12 +74,12 @@ fn key_at(bytes: &[u8], offset: usize) -> Option<(&[u8], usize)> {
 impl<K: AsRef<[u8]>> FromIterator<K> for Keys {
     /// # Panics
     ///
-    /// When a key is longer than 65,535 bytes; see [`Puts::push`](super::Puts::push).
+    /// If a key is longer than 65,535 bytes; see [`Puts::push`](super::Puts::push).
     fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> Self {
         let (mut bytes, mut len) = (Vec::new(), 0);
         for key in keys {
             let key = key.as_ref();
-            let key_bytes = u16::try_from(key.len()).expect("front-ends bound keys");
+            let key_bytes = u16::try_from(key.len()).expect("callers bound keys");
             bytes.extend_from_slice(&key_bytes.to_le_bytes());
             bytes.extend_from_slice(key);
             len += 1;
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_bytes_and_an_empty_key_is_one() {
+    fn an_empty_list_has_no_bytes_and_an_empty_key_is_a_key() {
         let none = Keys::default();
         assert!(none.is_empty() && none.bytes().is_empty());
         assert_eq!(Keys::from_bytes(Bytes::new()), Ok(none));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_list_says_where() {
+    fn the_error_of_a_cut_list_has_its_offset() {
         let whole = Keys::from_iter(["a", "bc"]);
         for cut in [4, 6] {
             let bytes = whole.bytes().slice(..cut);
@@ -153,7 +152,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn reading_gives_what_was_listed(list in vec(vec(any::<u8>(), 0..300), 0..9)) {
+            fn an_encoded_list_is_read(list in vec(vec(any::<u8>(), 0..300), 0..9)) {
                 let keys = Keys::from_iter(&list);
                 prop_assert_eq!(keys.iter().collect::<Vec<_>>(), list.iter().map(Vec::as_slice).collect::<Vec<_>>());
                 prop_assert_eq!(keys.len(), list.len());

@@ -1,15 +1,14 @@
-//! The bulletin board: what ranks put, on its way up, merged, on its way down, and looked up.
+//! The bulletin board: puts that go up the tree, the epochs that they are merged into, and look-ups.
 //!
-//! - [`Puts`]: a batch on its way up the tree, appended to by each agent that it passes.
-//! - [`PendingPuts`]: what a rank put since its last fence, before it becomes such a batch.
-//! - [`Epoch`]: what one fence made visible: one winner per key, encoded and indexed once at the
-//!   root; the same bytes travel down and are looked up in.
-//! - [`Board`]: what is looked up in: all epochs released so far, the newest entry of a key wins; or
-//!   a part of them.
-//! - [`NodeCache`]: what is kept of a board that is not held whole.
-//! - [`LruEntries`]: those of its entries that were used last, a bounded number.
+//! - [`Puts`]: a batch of puts, to which each agent on the way up appends.
+//! - [`PendingPuts`]: the puts of a rank since its last fence, before they become such a batch.
+//! - [`Epoch`]: the entries that one fence made visible: one winner per key, encoded and indexed once at the root. The same
+//!   bytes are sent down and serve look-ups.
+//! - [`Board`]: a node's board for look-ups: all epochs released so far, of which the newest entry of a key wins, or a part.
+//! - [`NodeCache`]: the entries of a partial board.
+//! - [`LruEntries`]: a bounded cache of the most recently used entries.
 //! - [`Entry`], [`Keys`]: one key with its value; a list of keys.
-//! - [`LookUpResult`]: what has come of looking for a key.
+//! - [`LookUpResult`]: the final result of a look-up.
 
 mod entry;
 mod epoch;

@@ -1,9 +1,8 @@
-//! [`Board`]: what ranks of a node look up in: all that was released, or a part of it.
+//! [`Board`]: a node's board for look-ups: all released entries or a part of them.
 //!
-//! A job may have thousands of small epochs, so neighbours of similar size are merged: behind every
-//! run there are three that are together no larger. A look-up asks O(log bytes) runs, a byte is
-//! copied O(log bytes) times over its life, and the few large epochs of an MPI start-up are kept
-//! exactly as they came.
+//! A job may have thousands of small epochs, so adjacent epochs of similar size are merged into runs: the three runs after
+//! each run are together smaller than it. A look-up searches O(log bytes) runs, and each byte is copied O(log bytes)
+//! times. The few large epochs of an MPI start-up are never merged.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,92 +12,89 @@ use super::epoch::Epoch;
 use super::hash::hash;
 use super::node_cache::{CacheLookUp, NodeCache};
 
-/// So many neighbouring runs are merged into one, when the oldest is no larger than the others
-/// together.
+/// The number of adjacent runs that are merged into one if the oldest is no larger than the others together.
 const RUNS_MERGED: usize = 4;
 
 /// Runs are not merged beyond this size: an epoch's offsets are 32 bits.
 const MERGED_BYTES_MAX: usize = 1 << 30;
 
-/// A node's bulletin board. A **whole** one has the epochs released so far; the newest entry of a key
-/// wins. Of a **partial** one only a part is here, and the rest is to be asked for.
+/// A node's bulletin board.
 ///
-/// Cloning is cheap: entries are shared.
+/// A **whole** board has all epochs released so far, of which the newest entry of a key wins. A **partial** board has some
+/// entries; the agent looks up the others elsewhere. Cloning is cheap: entries are shared.
 #[derive(Clone, Default, Debug)]
 pub struct Board {
-    /// Non-empty, the oldest first. None on a partial board.
+    /// Non-empty epochs, the oldest first. A partial board has none.
     runs: Vec<Epoch>,
     part: Part,
     answered: Count,
 }
 
-/// How much of the board is here.
+/// The part of the board that this node has.
 #[derive(Clone, Default, Debug)]
 enum Part {
-    /// All of it.
+    /// The whole board.
     #[default]
     Whole,
-    /// What this cache has, if there is one.
+    /// The entries of this cache; none without one.
     Cached(Option<Arc<NodeCache>>),
 }
 
-/// What a board says of a key.
+/// The outcome of looking up a key on a [`Board`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LookUp<'a> {
-    /// Its newest value.
+    /// The key's newest value.
     Found(Cow<'a, [u8]>),
-    /// Nobody has put it.
+    /// No rank has put it.
     Absent,
-    /// The part of the board that is here does not tell: somebody else is to be asked.
+    /// This part of the board does not know: the agent has to look elsewhere.
     Unknown,
 }
 
 impl Board {
-    /// An empty board, whole.
+    /// An empty, whole board.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A board of which only what `cache` has is here, and nothing without one. Nothing is ever
-    /// published to it.
+    /// A board with the entries of `cache`, or without any. Nothing may be published to it.
     pub fn partial(cache: Option<Arc<NodeCache>>) -> Self {
         Self { part: Part::Cached(cache), ..Self::default() }
     }
 
-    /// Whether all of the board is here, so that a key that is not found is nowhere.
+    /// Whether this is a whole board, so that no rank has put a key that it lacks.
     pub fn is_whole(&self) -> bool {
         matches!(self.part, Part::Whole)
     }
 
-    /// Adds an epoch; its entries replace older ones of the same keys. For whole boards only:
-    /// others are filled by their cache.
+    /// Adds an epoch, whose entries replace older ones of the same keys. Only for whole boards: partial ones have a cache.
     pub fn publish(&mut self, epoch: Epoch) {
         self.publish_with(epoch, |epoch| epoch);
     }
 
-    /// [`Board::publish`] for a board that lies in a particular place: `place` moves there what is
-    /// new, be it this epoch or one that it and its neighbours were merged into.
-    pub fn publish_with(&mut self, epoch: Epoch, place: impl FnOnce(Epoch) -> Epoch) {
+    /// Like [`Board::publish`], for a board in particular memory: `relocate` copies there the new run, which is this epoch or
+    /// one that it was merged into.
+    pub fn publish_with(&mut self, epoch: Epoch, relocate: impl FnOnce(Epoch) -> Epoch) {
         debug_assert!(self.is_whole(), "nothing is published to a partial board");
         if epoch.is_empty() || !self.is_whole() {
             return;
         }
         self.runs.push(epoch);
         self.merge();
-        // Whatever was merged, only the last run is new.
+        // Whether it was merged or not, only the last run is new.
         if let Some(newest) = self.runs.last_mut() {
-            *newest = place(std::mem::take(newest));
+            *newest = relocate(std::mem::take(newest));
         }
     }
 
-    /// Moves all that is held to a particular place.
-    pub fn relocate(&mut self, mut place: impl FnMut(Epoch) -> Epoch) {
+    /// Copies all runs to particular memory with `relocate`.
+    pub fn relocate(&mut self, mut relocate: impl FnMut(Epoch) -> Epoch) {
         for run in &mut self.runs {
-            *run = place(std::mem::take(run));
+            *run = relocate(std::mem::take(run));
         }
     }
 
-    /// What is looked up in, the oldest first.
+    /// Returns the runs, the oldest first.
     pub fn runs(&self) -> &[Epoch] {
         &self.runs
     }
@@ -116,7 +112,7 @@ impl Board {
         }
     }
 
-    /// What the board says of a key.
+    /// Looks up a key.
     pub fn look_up(&self, key: &[u8]) -> LookUp<'_> {
         let found = match &self.part {
             Part::Whole => self.get(key).map_or(LookUp::Absent, |value| LookUp::Found(value.into())),
@@ -132,20 +128,19 @@ impl Board {
         found
     }
 
-    /// How many times [`Board::look_up`] could tell, that is, was not [pending](LookUp::Unknown). A
-    /// clone begins with the count of its original, and counts by itself.
+    /// Returns how many look-ups had another outcome than [`LookUp::Unknown`]. A clone starts with the count of its original
+    /// and counts on its own.
     pub fn answered(&self) -> u64 {
         self.answered.value()
     }
 
-    /// The newest value of a key among what was published, that is, on a whole board. Does not
-    /// allocate, and does not count.
+    /// Returns the newest published value of a key, that is, on a whole board. Neither allocates nor counts as a look-up.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let hash = hash(key);
         self.runs.iter().rev().find_map(|run| run.get_hashed(hash, key))
     }
 
-    /// How many entries are held; keys put in several epochs may count more than once.
+    /// Returns the number of entries. A key that was put in several epochs may count more than once.
     pub fn len(&self) -> usize {
         self.runs.iter().map(Epoch::len).sum()
     }
@@ -155,15 +150,15 @@ impl Board {
         self.runs.is_empty()
     }
 
-    /// How many bytes the entries and their indexes take.
+    /// Returns the number of bytes that the entries and their indexes take.
     pub fn bytes(&self) -> usize {
         self.runs.iter().map(|run| run.bytes().len()).sum()
     }
 
-    /// The `index`th entry, with its key's newest value; `None` from [`Board::len`] on.
+    /// Returns the `index`th entry with its key's newest value, or `None` from [`Board::len`] on.
     ///
-    /// The order is stable while no epoch is published. Walks the entries: only PMI-1's
-    /// `getbyidx`, which no library of this decade sends, asks.
+    /// The order is stable while no epoch is published. Iterates over the entries: only PMI-1's `getbyidx` needs this, which
+    /// no library of this decade sends.
     pub fn nth(&self, index: usize) -> Option<(&[u8], &[u8])> {
         let mut index = index;
         for run in &self.runs {
@@ -177,8 +172,7 @@ impl Board {
     }
 }
 
-/// Boards are equal that hold the same in the same way, whatever they were asked: partial ones, when
-/// they share one cache.
+/// Boards are equal if they have equal runs, whatever was looked up, and partial boards if they share a cache.
 impl PartialEq for Board {
     fn eq(&self, other: &Self) -> bool {
         let same_part = match (&self.part, &other.part) {
@@ -192,13 +186,13 @@ impl PartialEq for Board {
 
 impl Eq for Board {}
 
-/// A number that grows behind shared references.
+/// A counter that is incremented through shared references.
 #[derive(Default, Debug)]
 struct Count(AtomicU64);
 
 impl Count {
     fn increment(&self) {
-        // A statistic: it orders nothing.
+        // A statistic, which orders no other memory access.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -238,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_epochs_are_kept_as_they_came() {
+    fn a_few_epochs_are_not_merged() {
         let mut board = Board::new();
         let epochs = [epoch(&[("a", "1")]), epoch(&[("b", "1")]), epoch(&[("c", "1")])];
         epochs.iter().for_each(|epoch| board.publish(epoch.clone()));
@@ -247,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_small_epochs_are_few_runs_and_little_copying() {
+    fn thousands_of_small_epochs_become_few_runs() {
         let mut board = Board::new();
         board.publish(Epoch::from_entries([(&b"large"[..], vec![b'x'; 1_000_000].as_slice())]));
         for number in 0..5_000 {
@@ -260,7 +254,7 @@ mod tests {
             assert_eq!(board.get(key.as_bytes()), Some(value.as_bytes()));
         }
         assert_eq!(board.get(b"same"), Some(&b"4999"[..]));
-        assert_eq!(board.runs[0].len(), 1, "the large one was never copied");
+        assert_eq!(board.runs[0].len(), 1, "the large epoch must not be copied");
         assert!(board.len() <= 5_001 + board.runs.len());
     }
 
@@ -269,13 +263,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_board_tells_of_every_key() {
+    fn a_whole_board_knows_every_key() {
         let mut board = Board::new();
         assert!(board.is_whole());
         assert_eq!(board.look_up(b"a"), LookUp::Absent);
         board.publish(epoch(&[("a", "1"), ("b", "")]));
         assert_eq!(board.look_up(b"a"), found("1"));
-        assert!(matches!(board.look_up(b"a"), LookUp::Found(Cow::Borrowed(_))), "nothing is copied");
+        assert!(matches!(board.look_up(b"a"), LookUp::Found(Cow::Borrowed(_))), "the value must not be copied");
         assert_eq!(board.look_up(b"b"), found(""));
         assert_eq!(board.answered(), 4);
         board.get(b"a");
@@ -286,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_board_tells_what_its_cache_knows() {
+    fn a_partial_board_knows_what_its_cache_has() {
         let cache = Arc::new(NodeCache::new());
         let board = Board::partial(Some(Arc::clone(&cache)));
         assert!(!board.is_whole());
@@ -298,7 +292,7 @@ mod tests {
         assert_eq!(board.look_up(b"b"), LookUp::Absent);
         assert_eq!(board.look_up(b"c"), LookUp::Unknown);
         assert_eq!(board.answered(), 2);
-        assert_eq!((board.get(b"a"), board.nth(0)), (None, None), "nothing was published");
+        assert_eq!((board.get(b"a"), board.nth(0)), (None, None), "nothing is published to a partial board");
         let nothing = Board::partial(None);
         assert!(!nothing.is_whole());
         assert_eq!(nothing.look_up(b"a"), LookUp::Unknown);
@@ -306,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn boards_are_equal_that_hold_the_same() {
+    fn boards_with_equal_entries_are_equal() {
         let published = |value| {
             let mut board = Board::new();
             board.publish(epoch(&[("a", value)]));
@@ -326,12 +320,12 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_numbered_up_to_the_length() {
+    fn entries_are_numbered_from_0_to_the_length() {
         let mut board = Board::new();
         board.publish(epoch(&[("a", "1"), ("b", "1")]));
         board.publish(epoch(&[("a", "2")]));
         let all: Vec<_> = (0..board.len()).map(|index| board.nth(index).unwrap()).collect();
-        // A key put twice may come twice, but always with its newest value.
+        // A key that was put twice may be listed twice, always with its newest value.
         assert_eq!(all, [(&b"a"[..], &b"2"[..]), (b"b", b"1"), (b"a", b"2")]);
         assert_eq!(board.nth(board.len()), None);
     }
@@ -346,7 +340,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn behaves_as_a_map(
+            fn behaves_like_a_map(
                 epochs in vec(btree_map(vec(0_u8..4, 1..4), vec(any::<u8>(), 0..200), 0..12), 0..40)
             ) {
                 let (mut board, mut map) = (Board::new(), BTreeMap::new());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_learnt_is_known_until_it_is_forgotten() {
+    fn an_inserted_entry_is_found_until_it_is_removed() {
         let cache = NodeCache::new();
         assert_eq!(cache.get(b"a"), CacheLookUp::Unknown);
         assert!(cache.is_empty());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absence_is_over_when_there_is_a_value() {
+    fn an_entry_replaces_an_absence() {
         let cache = NodeCache::new();
         cache.insert_absent(b"a");
         cache.insert_absent(b"b");
@@ -181,9 +181,9 @@ mod tests {
         check(&cache, "a", "1");
         cache.insert_absent(b"a");
         check(&cache, "a", "1");
-        assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 2 bytes, 2 absent keys)", "nothing counts twice");
+        assert_eq!(format!("{cache:?}"), "NodeCache(1 entries, 2 bytes, 2 absent keys)", "no key counts twice");
         cache.remove([&b"a"[..], b"b"].into_iter());
-        assert_eq!(cache.get(b"a"), CacheLookUp::Unknown, "the absence had gone");
+        assert_eq!(cache.get(b"a"), CacheLookUp::Unknown, "the entry had replaced the absence");
         assert_eq!(cache.get(b"b"), CacheLookUp::Unknown);
         assert_eq!(cache.get(b"c"), CacheLookUp::Absent);
         cache.insert(entry("d", "1"));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_absences_are_learnt_and_no_more() {
+    fn absences_beyond_the_bound_are_ignored() {
         let cache = NodeCache::new();
         for number in 0..=ABSENT_KEYS_MAX {
             cache.insert_absent(&number.to_le_bytes());
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_of_batches_and_epochs_share_their_memory() {
+    fn entries_share_the_memory_of_their_batch_or_epoch() {
         let mut puts = Puts::new();
         puts.push(crate::Rank(1), b"a", b"1");
         let epoch = Epoch::merge(&puts).unwrap();
@@ -216,12 +216,12 @@ mod tests {
         assert_eq!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr());
         puts.into_entries().for_each(|(_, entry)| cache.insert(entry));
         let CacheLookUp::Entry(found) = cache.get(b"a") else { panic!() };
-        assert_ne!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry was kept");
+        assert_ne!(found.value().as_ptr(), epoch.get(b"a").unwrap().as_ptr(), "the newer entry must replace the older");
         assert_eq!(cache.bytes(), 2);
     }
 
     #[test]
-    fn keys_of_one_hash_are_told_apart() {
+    fn keys_with_the_same_hash_are_distinct() {
         let [one, other] = clustered_colliding_keys();
         let cache = NodeCache::new();
         cache.insert(Entry::new(&one, b"1"));
@@ -254,43 +254,43 @@ mod tests {
 
         #[derive(Clone, Debug)]
         enum Step {
-            Learn(Vec<u8>, Vec<u8>),
-            LearnAbsent(Vec<u8>),
-            Forget(Vec<Vec<u8>>),
-            ForgetAbsences,
+            Insert(Vec<u8>, Vec<u8>),
+            InsertAbsent(Vec<u8>),
+            Remove(Vec<Vec<u8>>),
+            ClearAbsent,
         }
 
         fn steps() -> impl Strategy<Value = Vec<Step>> {
             let key = || vec(0_u8..3, 0..3);
             let step = prop_oneof![
-                4 => (key(), vec(any::<u8>(), 0..9)).prop_map(|(key, value)| Step::Learn(key, value)),
-                2 => key().prop_map(Step::LearnAbsent),
-                2 => vec(key(), 0..4).prop_map(Step::Forget),
-                1 => Just(Step::ForgetAbsences),
+                4 => (key(), vec(any::<u8>(), 0..9)).prop_map(|(key, value)| Step::Insert(key, value)),
+                2 => key().prop_map(Step::InsertAbsent),
+                2 => vec(key(), 0..4).prop_map(Step::Remove),
+                1 => Just(Step::ClearAbsent),
             ];
             vec(step, 0..60)
         }
 
         proptest! {
             #[test]
-            fn behaves_as_a_map(steps in steps()) {
+            fn behaves_like_a_map(steps in steps()) {
                 let cache = NodeCache::new();
                 let mut map: BTreeMap<Vec<u8>, Option<Vec<u8>>> = BTreeMap::new();
                 for step in steps {
                     match step {
-                        Step::Learn(key, value) => {
+                        Step::Insert(key, value) => {
                             cache.insert(Entry::new(&key, &value));
                             map.insert(key, Some(value));
                         }
-                        Step::LearnAbsent(key) => {
+                        Step::InsertAbsent(key) => {
                             cache.insert_absent(&key);
                             map.entry(key).or_insert(None);
                         }
-                        Step::Forget(keys) => {
+                        Step::Remove(keys) => {
                             cache.remove(keys.iter().map(Vec::as_slice));
                             keys.iter().for_each(|key| drop(map.remove(key)));
                         }
-                        Step::ForgetAbsences => {
+                        Step::ClearAbsent => {
                             cache.clear_absent();
                             map.retain(|_, value| value.is_some());
                         }

@@ -1,4 +1,4 @@
-//! [`PendingPuts`]: what a rank put since its last fence.
+//! [`PendingPuts`]: the puts of a rank since its last fence.
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use super::puts::{Put, Puts};
 use crate::Rank;
 use crate::limits::PENDING_BYTES_MAX;
 
-/// So many bytes of puts are read through faster than an index is made.
+/// Up to so many bytes of puts, reading them all is faster than creating an index.
 const SCANNED_BYTES_MAX: usize = 4096;
 
-/// A rank's puts that are not on their way yet, bounded by [`PENDING_BYTES_MAX`], and an index that
-/// keeps a rank that puts and gets many keys of its own from reading them all each time.
+/// A rank's puts since its last fence, up to [`PENDING_BYTES_MAX`], with an index for a rank that puts and gets many keys
+/// of its own.
 ///
-/// Most ranks put one or two business cards, and a thousand of them at a time: what they touch here
-/// for the first time costs more than all that is done with it.
+/// Most ranks put one or two business cards, a thousand ranks at a time. Touching new memory costs more than everything
+/// else here, so there is no index for few puts.
 #[derive(Clone, Debug, Default)]
 pub struct PendingPuts {
     puts: Puts,
-    /// Where the last put begins whose key has this hash. Two keys with one hash are told apart by
-    /// reading on. Empty while there is little.
+    /// The offset of the last put whose key has this hash. Two keys with the same hash are told apart by reading all puts.
+    /// Empty while there are few puts.
     by_hash: BTreeMap<u64, usize>,
 }
 
 impl PendingPuts {
-    /// Notes a put; `false`, and nothing noted, when there is no room for it.
+    /// Stores a put. Returns `false` without storing it if there is no room.
     #[must_use]
     pub fn push(&mut self, rank: Rank, key: &[u8], value: &[u8]) -> bool {
         if self.puts.bytes_len() + Puts::cost(key, value) > PENDING_BYTES_MAX {
@@ -48,7 +48,7 @@ impl PendingPuts {
         }
     }
 
-    /// The last value put for a key.
+    /// Returns the last value that was put for a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         if self.by_hash.is_empty() {
             return self.puts.last_value_of(key);
@@ -60,14 +60,14 @@ impl PendingPuts {
         }
     }
 
-    /// Whether nothing was put since.
+    /// Whether there are no puts.
     pub fn is_empty(&self) -> bool {
         self.puts.is_empty()
     }
 
-    /// Hands all puts over.
+    /// Removes and returns all puts.
     pub fn take(&mut self) -> Puts {
-        // Ranks seldom put as much again: the memory goes too.
+        // Ranks seldom put as much again, so free the memory too.
         std::mem::take(self).puts
     }
 }
@@ -78,7 +78,7 @@ mod tests {
     use crate::board::colliding_keys;
 
     #[test]
-    fn keys_of_one_hash_are_told_apart() {
+    fn keys_with_the_same_hash_are_distinct() {
         let [one, other] = colliding_keys();
         assert_eq!(key_hash(&one), key_hash(&other));
         let mut pending = PendingPuts::default();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_when_all_was_taken() {
+    fn taking_removes_all_puts() {
         let mut pending = PendingPuts::default();
         assert!(pending.push(Rank(0), b"k", b"v"));
         assert_eq!(pending.take().validate(), Ok(1));

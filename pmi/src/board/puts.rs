@@ -1,9 +1,8 @@
-//! [`Puts`]: a batch of puts on its way up the tree.
+//! [`Puts`]: a batch of puts that goes up the tree.
 //!
-//! Append-only bytes, so that an agent joins its children's batches by copying: per put
-//! `[rank u32][key length u16][value length u32][key][value]`, little endian. Decoding a message
-//! does not look inside; whoever reads ([`Puts::iter`], [`Puts::validate`], `Epoch::merge`) is told
-//! where the bytes make no sense.
+//! A batch is append-only bytes, so that an agent joins its children's batches by copying: per put
+//! `[rank u32][key length u16][value length u32][key][value]`, little endian. Decoding a message does not check them.
+//! Readers ([`Puts::iter`], [`Puts::validate`], `Epoch::merge`) return an error with the offset of invalid bytes.
 
 use std::fmt;
 
@@ -17,7 +16,7 @@ use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 const HEADER_BYTES: usize = 4 + 2 + 4;
 
-/// A batch of puts; the puts of one rank are in the order in which it made them.
+/// A batch of puts. The puts of one rank are in the order in which it made them.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Puts(#[serde(with = "serde_bytes")] Vec<u8>);
@@ -25,7 +24,7 @@ pub struct Puts(#[serde(with = "serde_bytes")] Vec<u8>);
 /// One put, borrowed from its batch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Put<'a> {
-    /// Who put it.
+    /// The rank that put it.
     pub rank: Rank,
     /// The key.
     pub key: &'a [u8],
@@ -33,7 +32,7 @@ pub struct Put<'a> {
     pub value: &'a [u8],
 }
 
-/// A batch cannot be read or merged.
+/// Why a batch cannot be read or merged.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum PutsError {
     /// The bytes end inside the put that begins at this offset.
@@ -44,23 +43,23 @@ pub enum PutsError {
     TooLarge,
 }
 
-/// A batch that a rank has encoded cannot be taken.
+/// Why a batch that a rank has encoded is refused.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum EncodedPutsError {
-    /// It cannot be read.
+    /// The batch cannot be read.
     #[error(transparent)]
     Unreadable(#[from] PutsError),
-    /// It speaks for another rank.
+    /// A put is on behalf of another rank.
     #[error("a put on behalf of rank {0}")]
     ForeignRank(Rank),
-    /// One of its puts is refused.
+    /// A put is refused.
     #[error(transparent)]
     Refused(#[from] PutRefusal),
 }
 
-/// Why a put is refused, for every interface the same.
+/// Why a put is refused, in both protocol versions and in the segment.
 ///
-/// The text holds no blank: it is also what PMI-1 sends as `msg=`.
+/// The text contains no blank: PMI-1 sends it as `msg=`.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum PutRefusal {
     /// The key is empty.
@@ -69,7 +68,7 @@ pub enum PutRefusal {
     /// The key is longer than [`KEY_BYTES_MAX`].
     #[error("key_longer_than_{KEY_BYTES_MAX}_bytes")]
     KeyTooLong,
-    /// The key begins with `PMI_`, which is kept for what the agent itself provides.
+    /// The key begins with `PMI_`, which is reserved for the agent's own attributes.
     #[error("key_reserved")]
     KeyReserved,
     /// The value is longer than [`VALUE_BYTES_MAX`].
@@ -77,7 +76,7 @@ pub enum PutRefusal {
     ValueTooLong,
 }
 
-/// Checks what a rank wants to put, whatever interface it speaks.
+/// Checks the key and the value of a put, for both protocol versions and the segment.
 pub fn check_put(key: &[u8], value: &[u8]) -> Result<(), PutRefusal> {
     if key.is_empty() {
         Err(PutRefusal::KeyEmpty)
@@ -93,12 +92,12 @@ pub fn check_put(key: &[u8], value: &[u8]) -> Result<(), PutRefusal> {
 }
 
 impl Puts {
-    /// A batch of nothing.
+    /// An empty batch.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// A batch that one rank has encoded itself: only what it may put, in its own name.
+    /// Checks a batch that a rank has encoded itself: it may contain only valid puts of this rank.
     pub fn from_rank(rank: Rank, bytes: &[u8]) -> Result<Self, EncodedPutsError> {
         let puts = Self(bytes.to_vec());
         for put in puts.iter() {
@@ -111,7 +110,7 @@ impl Puts {
         Ok(puts)
     }
 
-    /// The encoded batch.
+    /// Returns the encoded batch.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -120,11 +119,11 @@ impl Puts {
     ///
     /// # Panics
     ///
-    /// When `key` is longer than 65,535 bytes or `value` than 4 GiB. Front-ends refuse far shorter
-    /// ones with [`check_put`]; a key that got here was let through by a bug of ours.
+    /// If `key` is longer than 65,535 bytes or `value` longer than 4 GiB. Callers check puts with [`check_put`], which has
+    /// far lower bounds, so this is a bug of ours.
     pub fn push(&mut self, rank: Rank, key: &[u8], value: &[u8]) {
-        let key_bytes = u16::try_from(key.len()).expect("front-ends bound keys");
-        let value_bytes = u32::try_from(value.len()).expect("front-ends bound values");
+        let key_bytes = u16::try_from(key.len()).expect("callers bound keys");
+        let value_bytes = u32::try_from(value.len()).expect("callers bound values");
         self.0.reserve(Self::cost(key, value));
         self.0.extend_from_slice(&rank.0.to_le_bytes());
         self.0.extend_from_slice(&key_bytes.to_le_bytes());
@@ -133,22 +132,22 @@ impl Puts {
         self.0.extend_from_slice(value);
     }
 
-    /// Appends another batch behind this one.
+    /// Appends another batch.
     pub fn append(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// Whether there is no put.
+    /// Whether the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The size of the encoded batch, in bytes.
+    /// Returns the length of the encoded batch.
     pub fn bytes_len(&self) -> usize {
         self.0.len()
     }
 
-    /// The puts in order; ends after the first error.
+    /// Returns the puts in order, up to the first error.
     pub fn iter(&self) -> impl Iterator<Item = Result<Put<'_>, PutsError>> {
         let mut offset = 0;
         std::iter::from_fn(move || {
@@ -169,8 +168,8 @@ impl Puts {
         })
     }
 
-    /// The puts in order, each as an entry that shares the batch's memory and keeps all of it alive;
-    /// ends where the bytes make no sense.
+    /// Returns the puts in order, up to the first invalid one, as entries that share the batch's memory and keep all of it
+    /// alive.
     pub fn into_entries(self) -> impl Iterator<Item = (Rank, Entry)> {
         let bytes = Bytes::from(self.0);
         let mut offset = 0;
@@ -183,24 +182,23 @@ impl Puts {
         })
     }
 
-    /// Checks the whole batch and counts its puts.
+    /// Checks the whole batch and returns the number of its puts.
     pub fn validate(&self) -> Result<usize, PutsError> {
         self.iter().try_fold(0, |count, put| put.map(|_| count + 1))
     }
 
-    /// The value of the last put of `key`, whoever made it. Reads the whole batch.
+    /// Returns the value of the last put of `key`, by any rank. Reads the whole batch.
     pub fn last_value_of(&self, key: &[u8]) -> Option<&[u8]> {
         let puts = self.iter().map_while(Result::ok);
         puts.filter(|put| put.key == key).last().map(|put| put.value)
     }
 
-    /// How many bytes a put takes in a batch.
+    /// Returns the number of bytes that a put takes in a batch.
     pub fn cost(key: &[u8], value: &[u8]) -> usize {
         HEADER_BYTES + key.len() + value.len()
     }
 
-    /// The put that begins at byte `offset`, and where the next one does. `None` when the bytes end
-    /// before it does.
+    /// Returns the put at byte `offset` and the offset of the next one. `None` if the bytes end inside the put.
     pub(crate) fn put_at(&self, offset: usize) -> Option<(Put<'_>, usize)> {
         put_at(&self.0, offset)
     }
@@ -256,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_batch_says_where() {
+    fn the_error_of_a_cut_batch_has_its_offset() {
         let whole = puts(&[(1, "a", "1"), (2, "b", "2")]);
         let cut = Puts(whole.0[..whole.0.len() - 1].to_vec());
         assert_eq!(cut.validate(), Err(PutsError::Truncated(12)));
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_are_refused_one_byte_beyond_the_bound() {
+    fn puts_one_byte_beyond_a_bound_are_refused() {
         let check = |key: usize, value: usize| check_put(&vec![b'k'; key], &vec![b' '; value]);
         assert_eq!(check(KEY_BYTES_MAX, VALUE_BYTES_MAX), Ok(()));
         assert_eq!(check(1, 0), Ok(()));
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_puts_in_its_own_name_and_within_bounds() {
+    fn an_encoded_batch_may_contain_only_valid_puts_of_its_rank() {
         let own = puts(&[(1, "a", "1"), (1, "b", "")]);
         assert_eq!(Puts::from_rank(Rank(1), own.bytes()), Ok(own.clone()));
         assert_eq!(Puts::from_rank(Rank(2), own.bytes()), Err(EncodedPutsError::ForeignRank(Rank(1))));
@@ -309,7 +307,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn reading_gives_what_was_pushed(
+            fn pushed_puts_are_read(
                 list in vec((any::<u32>(), vec(any::<u8>(), 0..9), vec(any::<u8>(), 0..9)), 0..9)
             ) {
                 let mut puts = Puts::new();

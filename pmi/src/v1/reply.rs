@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reply_keeps_what_clients_insist_on() {
+    fn every_reply_satisfies_what_clients_require() {
         for reply in all() {
             let text = written(reply);
             let text = text.strip_suffix(b"\n").unwrap();
@@ -318,7 +318,7 @@ mod tests {
                     let at = at.unwrap_or_else(|| panic!("bare word or two blanks: {shown}"));
                     assert!(at > 0 && at + 1 < token.len(), "empty field: {shown}");
                 }
-                // `set`, in answer to initack, is the one reply without `rc`.
+                // `set`, which follows initack, is the only reply without `rc`.
                 if !line.starts_with(b"cmd=set ") {
                     let second = line.split(|&byte| byte == b' ').nth(1).unwrap();
                     assert!(second.starts_with(b"rc="), "{shown}");
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_these_words() {
+    fn replies_are_written_as_documented() {
         check(Reply::Init(1), "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n");
         check(Reply::Init(2), "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n");
         check(Reply::Segment(true), "cmd=scela_segment_result rc=0\n");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_a_legacy_client_can_put_fit_its_line() {
+    fn values_of_legacy_clients_fit_their_line() {
         let line = |bytes: usize| written(Reply::Found(&vec![b'v'; bytes])).len();
         assert!(line(MAPPING_BYTES_MAX) <= LEGACY_LINE_BYTES_MAX);
         assert_eq!(line(996), LEGACY_LINE_BYTES_MAX);
@@ -376,7 +376,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn a_client_reads_what_was_written(
+            fn a_client_parses_a_written_reply(
                 value in vec(any::<u8>().prop_filter("newline", |byte| *byte != b'\n'), 0..40)
             ) {
                 let mut line = Vec::new();

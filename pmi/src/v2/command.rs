@@ -1,9 +1,8 @@
 //! [`Command`]: one request of PMI-2.
 //!
-//! Parsing borrows from the payload where no `;` has to be undoubled. It is about form only:
-//! lengths, reserved keys and turns are the engine's business. Fields come in any order and unknown
-//! ones are ignored, `cmd` itself included in both: MPICH >= 4.1 and older clients differ in what
-//! they send and in which order.
+//! Parsing borrows from the payload except where a doubled `;` must be undoubled. It checks only the form; the engine
+//! checks lengths, reserved keys and the order of calls. Fields, including `cmd`, may come in any order, and unknown ones
+//! are ignored: MPICH >= 4.1 and older clients send different fields in different orders.
 
 use std::borrow::Cow;
 
@@ -17,14 +16,13 @@ use crate::wire::{fields, frame};
 /// A request of a rank.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command<'a> {
-    /// `fullinit`: a rank presents itself. All it says of itself is known already.
+    /// `fullinit`: a rank initialises. The server already knows all of its fields.
     FullInit {
-        /// `pmijobid`: what the environment has as `PMI_JOBID`; not from MPICH >= 4.1.
+        /// `pmijobid`: the value of `PMI_JOBID` in the environment; not sent by MPICH >= 4.1.
         job: Option<Cow<'a, [u8]>>,
-        /// `pmirank`, or `srcid` (from clients that find `PMI_ID`); -1 from MPICH >= 4.1 that finds
-        /// no rank.
+        /// `pmirank`, or `srcid` from clients that find `PMI_ID`. MPICH >= 4.1 sends -1 if it finds no rank.
         rank: Option<i32>,
-        /// `threaded`; not from MPICH >= 4.1.
+        /// `threaded`; not sent by MPICH >= 4.1.
         threaded: Option<bool>,
     },
     /// `job-getid`.
@@ -45,7 +43,7 @@ pub enum Command<'a> {
     NodeGet {
         /// `key`.
         key: Cow<'a, [u8]>,
-        /// `wait`: the reply is withheld until somebody has put the key.
+        /// `wait`: withholds the reply until a rank has put the key.
         wait: bool,
     },
     /// `kvs-put`.
@@ -59,9 +57,9 @@ pub enum Command<'a> {
     Fence,
     /// `kvs-get`.
     Get {
-        /// `jobid`: whose board; empty or absent for the rank's own.
+        /// `jobid`: the job of the board; empty or absent for the rank's own.
         job: Cow<'a, [u8]>,
-        /// `srcid`: who may have put it; -1 for nobody knows.
+        /// `srcid`: the rank that may have put the key; -1 if unknown.
         source: i32,
         /// `key`.
         key: Cow<'a, [u8]>,
@@ -70,9 +68,9 @@ pub enum Command<'a> {
     Finalize,
     /// `abort`.
     Abort {
-        /// `exitcode`, of MPICH >= 4.1; older clients say none.
+        /// `exitcode`, sent by MPICH >= 4.1 and not by older clients.
         code: Option<i32>,
-        /// `message` (MPICH >= 4.1) or `msg`; empty when absent.
+        /// `message` (MPICH >= 4.1) or `msg`; empty if absent.
         message: Cow<'a, [u8]>,
     },
     /// `spawn`.
@@ -106,29 +104,29 @@ pub enum Command<'a> {
     },
     /// `ring`, of Slurm's `PMIX_Ring`.
     Ring {
-        /// `ring-left`: what the left neighbour is to learn.
+        /// `ring-left`: the value for the left neighbour.
         left: Cow<'a, [u8]>,
-        /// `ring-right`: what the right neighbour is to learn.
+        /// `ring-right`: the value for the right neighbour.
         right: Cow<'a, [u8]>,
     },
-    /// `scela-segment`, of our own libpmi.
+    /// `scela-segment`, sent by our own libpmi.
     Segment,
-    /// `scela-fence`, of our own libpmi: so many bytes of encoded puts follow the frame.
+    /// `scela-fence`, sent by our own libpmi: encoded puts follow the frame.
     FenceInSegment {
-        /// `puts`.
+        /// `puts`: the length of the encoded puts.
         puts_bytes: usize,
     },
-    /// Anything else; not empty.
+    /// Any other command; not empty.
     Unknown {
         /// The command's name.
         name: Cow<'a, [u8]>,
     },
 }
 
-/// A payload is not a request.
+/// Why a payload is not a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub enum ParseError {
-    /// It does not say what is asked, so that nothing can be answered.
+    /// The payload has no command, so there is no reply to it.
     #[error("sent a frame without a command")]
     NoCommand,
     /// The command lacks a field.
@@ -136,16 +134,16 @@ pub enum ParseError {
     Field {
         /// The name of the command.
         command: &'static str,
-        /// What lacks.
+        /// The name of the missing field.
         field: &'static str,
     },
-    /// A spawn that cannot be read, or asks for what may not be asked.
+    /// A spawn that cannot be parsed or exceeds a bound.
     #[error("sent a spawn that is refused ({0})")]
     Spawn(SpawnError),
 }
 
 impl<'a> Command<'a> {
-    /// Reads the pairs of a payload.
+    /// Parses the pairs of a payload.
     pub fn parse(pairs: Pairs<'a>) -> Result<Self, ParseError> {
         let name = pairs.get(b"cmd").unwrap_or_default();
         let need =
@@ -203,7 +201,7 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// The name as it stands behind `cmd=`.
+    /// Returns the name that follows `cmd=`.
     pub fn name(&self) -> &[u8] {
         match self {
             Self::FullInit { .. } => b"fullinit",
@@ -229,8 +227,8 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Appends the frame whose payload [`Command::parse`] reads as this command. `false`, and
-    /// nothing was appended, when it is longer than a frame can be.
+    /// Appends the frame whose payload [`Command::parse`] parses as this command. Appends nothing and returns `false` if
+    /// it exceeds a frame.
     #[must_use]
     pub fn write(&self, out: &mut Vec<u8>) -> bool {
         let start = frame::begin(out);
@@ -263,12 +261,12 @@ impl<'a> Command<'a> {
                 pair("key", key);
             }
             Self::Abort { code, message } => {
-                // Without it Slurm's plug-in does nothing at all.
+                // Without `isworld`, Slurm's plug-in ignores the abort.
                 pair("isworld", truth(true));
                 if let Some(code) = code {
                     pair("exitcode", code.to_string().as_bytes());
                 }
-                // MPICH >= 4.1 refuses what is empty.
+                // MPICH >= 4.1 refuses empty fields.
                 if !message.is_empty() {
                     pair("message", message);
                 }
@@ -296,12 +294,12 @@ impl<'a> Command<'a> {
     }
 }
 
-/// Clients write `TRUE`, and Slurm's plug-in takes it in any case.
+/// Clients write `TRUE`; Slurm's plug-in accepts it in any case.
 fn is_true(value: &[u8]) -> bool {
     value.eq_ignore_ascii_case(b"TRUE")
 }
 
-/// A truth value as all clients and servers want it.
+/// Returns a truth value as all clients and servers expect it.
 pub(super) fn truth(value: bool) -> &'static [u8] {
     if value { b"TRUE" } else { b"FALSE" }
 }

@@ -1,36 +1,35 @@
-//! [`Pairs`]: the `name=value;` that a payload is made of.
+//! [`Pairs`]: the `name=value;` pairs of a payload.
 //!
-//! A value ends with a `;` that is not doubled, and may hold anything else, blanks and newlines
-//! too, or nothing. MPICH 3.3 to 4.0 announces six bytes too many and sends what lay in its memory
-//! behind the last `;`; MPICH >= 4.1 does not double a `;` inside a value and cannot be understood
-//! when it sends one.
+//! A value ends with a `;` that is not doubled. It may be empty and may contain anything else, also blanks and newlines.
+//! MPICH 3.3 to 4.0 announces six bytes too many and sends uninitialised memory after the last `;`. MPICH >= 4.1 does not
+//! double a `;` inside a value, so such a value is parsed wrong.
 
 use std::borrow::Cow;
 
-/// How many bytes of junk MPICH 3.3 to 4.0 sends behind its last pair.
+/// The bytes of junk that MPICH 3.3 to 4.0 sends after its last pair.
 const JUNK_BYTES: usize = 6;
 
-/// A payload, read pair by pair. What is no pair is skipped.
+/// A payload, read pair by pair. Text that is not a pair is skipped.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Pairs<'a>(&'a [u8]);
 
 impl<'a> Pairs<'a> {
-    /// Those of a frame's payload.
+    /// Reads the pairs of a frame's payload.
     pub fn of(payload: &'a [u8]) -> Self {
         Self(payload)
     }
 
-    /// The value of the first pair of this name.
+    /// Returns the value of the first pair of this name.
     pub fn get(self, name: &[u8]) -> Option<Cow<'a, [u8]>> {
         self.doubled().find(|pair| pair.0 == name).map(|(_, value)| undoubled(value))
     }
 
-    /// All pairs, in their order.
+    /// Returns all pairs in order.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], Cow<'a, [u8]>)> {
         self.doubled().map(|(name, value)| (name, undoubled(value)))
     }
 
-    /// All pairs as they were sent.
+    /// Returns all pairs with each `;` still doubled.
     fn doubled(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -45,7 +44,7 @@ impl<'a> Pairs<'a> {
                     rest = &value[end + 1..];
                     return Some((name, &value[..end]));
                 }
-                // Junk that begins with a `;` makes the last one look doubled.
+                // Junk that begins with a `;` makes the `;` before it look doubled.
                 rest = b"";
                 let end = value.len().checked_sub(JUNK_BYTES + 1)?;
                 return (end_of(&value[..=end]) == Some(end)).then(|| (name, &value[..end]));
@@ -54,7 +53,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// Where the `;` is that ends the value which begins here.
+/// Returns the offset of the `;` that ends the value at the start of `value`.
 fn end_of(value: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -74,7 +73,7 @@ fn undoubled(value: &[u8]) -> Cow<'_, [u8]> {
     let mut rest = value;
     while let Some(at) = rest.iter().position(|&byte| byte == b';') {
         out.extend_from_slice(&rest[..=at]);
-        // In what `end_of` has let through there are two of them.
+        // `end_of` has checked that every `;` is doubled.
         rest = rest.get(at + 2..).unwrap_or_default();
     }
     out.extend_from_slice(rest);
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn values_may_hold_anything() {
+    fn values_may_contain_anything() {
         check("cmd=kvs-put;key=msg;value=42\n;", &[("cmd", "kvs-put"), ("key", "msg"), ("value", "42\n")]);
         check("value=a;;b;;;;c;", &[("value", "a;b;;c")]);
         check("value=;;;", &[("value", ";")]);
@@ -117,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_name_counts() {
+    fn the_first_pair_of_a_name_is_used() {
         assert_eq!(Pairs::of(b"a=1;b=2;a=3;").get(b"a").as_deref(), Some(&b"1"[..]));
         assert_eq!(Pairs::of(b"xa=1;a=2;").get(b"a").as_deref(), Some(&b"2"[..]));
         assert_eq!(Pairs::of(b"a=1;").get(b"b"), None);
     }
 
     #[test]
-    fn what_is_no_pair_is_skipped() {
+    fn text_that_is_not_a_pair_is_skipped() {
         check("", &[]);
         check("   ", &[]);
         check("cmd", &[]);
@@ -136,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn six_bytes_of_junk_do_not_matter() {
+    fn six_bytes_of_junk_are_ignored() {
         for junk in ["\0\0\0\0\0\0", "abcdef", "a=b;cd", ";bcdef", ";value", "a;b;c;", ";;;;;;", "=====;", ";;bcd;"] {
             let payload = format!("cmd=kvs-put;key=k;value=a;;b;{junk}");
             let pairs = Pairs::of(payload.as_bytes());
             for (name, value) in [("cmd", "kvs-put"), ("key", "k"), ("value", "a;b")] {
-                // A memory that held just this cannot be told from a value.
+                // Such junk cannot be told from a value.
                 if name != "value" || !junk.starts_with(";") || !junk[1..].contains(';') {
                     let found = pairs.get(name.as_bytes());
                     assert_eq!(found.as_deref(), Some(value.as_bytes()), "{payload:?}");
@@ -162,7 +161,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn what_is_written_is_read(pairs in vec(("[a-z-]{1,6}", bytes()), 0..9)) {
+            fn written_pairs_are_read(pairs in vec(("[a-z-]{1,6}", bytes()), 0..9)) {
                 let mut payload = Vec::new();
                 for (name, value) in &pairs {
                     write(name, value, &mut payload);

@@ -1,16 +1,16 @@
-//! [`Reply`]: every frame that is ever sent to a rank, and [`ReplyFrame`], how a client reads one.
+//! [`Reply`]: every frame that the server sends to a rank, and [`ReplyFrame`], a frame as a client reads it.
 //!
-//! What MPI libraries insist on, and each reply keeps:
+//! Each reply satisfies what MPI libraries require:
 //!
-//! - `cmd=` comes first, and is the request's name with `-response` behind it. Then the request's
-//!   `thrid`, as it came, if it had one: a threaded client finds the waiting thread by it.
-//! - `rc` is always there (all clients but MPICH >= 4.1 fail without it), 0 or 1, and last as in
-//!   what their authors' servers send.
-//! - Truth values are `TRUE` and `FALSE` (anything else is an error).
-//! - A `;` in a value is doubled. MPICH >= 4.1 cannot read that, nor anything else that stood for it.
-//! - No value is longer than 1024 bytes (older clients fail to read the frame), but for `errcodes`;
-//!   and none is empty (MPICH >= 4.1 fails), but for what was put empty.
-//! - `errmsg` is of printable ASCII without a `;`.
+//! - `cmd=` comes first and is the request's name followed by `-response`. Then comes the request's `thrid`, unchanged, if
+//!   it had one: a threaded client finds the waiting thread by it.
+//! - `rc` is always present, since all clients but MPICH >= 4.1 fail without it. It is 0 or 1 and last, as in the frames
+//!   of the clients' own servers.
+//! - Truth values are `TRUE` and `FALSE`; anything else is an error.
+//! - A `;` in a value is doubled. MPICH >= 4.1 cannot parse that, nor any replacement for it.
+//! - No value except `errcodes` is longer than 1024 bytes (older clients fail to read the frame). None is empty (MPICH >=
+//!   4.1 fails), except one that was put empty.
+//! - `errmsg` consists of printable ASCII without a `;`.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -23,37 +23,36 @@ use crate::wire::{fields, frame};
 /// A reply to a rank.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Reply<'a> {
-    /// A rank has presented itself.
+    /// The rank is initialised.
     FullInit {
-        /// Its rank.
+        /// The rank.
         rank: u32,
         /// The namespace's size.
         size: u32,
         /// The number of its command.
         appnum: i32,
-        /// The namespace that spawned its own. Clients take it as spawned if this is there.
+        /// The namespace that spawned the rank's own. A client that finds it takes itself as spawned.
         spawner: Option<&'a str>,
     },
     /// The namespace's name.
     JobId(&'a str),
-    /// An attribute of the job, or none of that name.
+    /// The value of a job's attribute, if there is one of that name.
     JobAttribute(Option<&'a [u8]>),
-    /// An attribute of the node was put.
+    /// A node's attribute was stored.
     NodePut,
-    /// An attribute of the node, or none of that name.
+    /// The value of a node's attribute, if there is one of that name.
     NodeGot(Option<&'a [u8]>),
-    /// A put was taken.
+    /// A put was stored.
     Put,
     /// The fence is complete.
     Fenced,
-    /// A key's value, if anybody put it. That it is absent is no error to any client but MPICH >= 4.1,
-    /// which misses the value then and takes that for one.
+    /// The value of a key, if a rank has put it. Only MPICH >= 4.1 takes an absent key as an error, since it misses the
+    /// value.
     Got(Option<&'a [u8]>),
     /// The rank is finalised.
     Finalized,
-    /// Children were started: the name of their namespace, and one code for each that was asked
-    /// for. Codes that are all 0 are left out. Older clients look for the codes where they are not,
-    /// and MPICH >= 4.1 not at all.
+    /// Children were started: the name of their namespace and a code for each requested child. Codes that are all 0 are
+    /// left out. Older clients look for the codes in the wrong place, and MPICH >= 4.1 does not look for them.
     Spawned {
         /// The children's namespace.
         job: &'a str,
@@ -62,39 +61,38 @@ pub enum Reply<'a> {
     },
     /// A name was published.
     Published,
-    /// The port that a name stands for: MPICH reads `port`, Slurm's client `value`.
+    /// The port that is published under a name: MPICH reads `port`, Slurm's client `value`.
     Port(&'a [u8]),
-    /// Nobody has published the name.
+    /// The name is not published.
     NoPort,
-    /// A name was unpublished.
+    /// The name is no longer published.
     Unpublished,
-    /// There is a job of that name. It has no copy of our entries.
+    /// A job of that name exists. It has no copy of the rank's entries.
     Connected,
-    /// A connection was ended.
+    /// A connection to a job was ended.
     Disconnected,
-    /// A place in the ring.
+    /// The rank's position in the ring and its neighbours' values.
     Ring {
         /// The position.
         position: u32,
-        /// What the left neighbour gave.
+        /// The left neighbour's value.
         from_left: &'a [u8],
-        /// What the right neighbour gave.
+        /// The right neighbour's value.
         from_right: &'a [u8],
     },
     /// The segment's descriptor comes with this frame.
     Segment,
-    /// A request was refused; the command's name, and why.
+    /// A request was refused; the command's name and the reason.
     Refused(&'static str, &'a str),
-    /// A command that is not known. Hydra kills the job instead, Slurm keeps silent.
+    /// The command is unknown. Hydra kills the job instead; Slurm does not reply.
     Unsupported(&'a [u8]),
 }
 
 impl Reply<'_> {
-    /// Appends the frame, with the `thrid` of the request that it answers. What is too long for a
-    /// frame becomes a refusal.
+    /// Appends the frame with the `thrid` of its request. A reply that exceeds a frame becomes a refusal.
     pub fn write(&self, thread: Option<&[u8]>, out: &mut Vec<u8>) {
         if !self.write_if_it_fits(thread, out) {
-            // A refusal always fits: its words and the thread are bounded.
+            // A refusal always fits: its text and the thread are bounded.
             let _ = self.refusal("reply too long").write_if_it_fits(thread, out);
         }
     }
@@ -122,10 +120,10 @@ impl Reply<'_> {
         frame::end(start, out)
     }
 
-    /// Appends what this reply alone has; the error tells why a request is refused.
+    /// Appends the fields of this kind of reply. Returns the reason of a refusal as an error.
     fn write_fields(&self, out: &mut Vec<u8>) -> Result<(), &str> {
         match *self {
-            // The hot one.
+            // The hot path.
             Self::Got(value) | Self::NodeGot(value) | Self::JobAttribute(value) => {
                 pairs::write("found", truth(value.is_some()), out);
                 if let Some(value) = value {
@@ -172,7 +170,7 @@ impl Reply<'_> {
         Ok(())
     }
 
-    /// The name of the command that is replied to.
+    /// Returns the name of the command that this replies to.
     fn command(&self) -> &'static str {
         match *self {
             Self::FullInit { .. } => "fullinit",
@@ -197,13 +195,13 @@ impl Reply<'_> {
         }
     }
 
-    /// The same request, refused.
+    /// Returns a refusal of the same request.
     fn refusal<'a>(&self, why: &'a str) -> Reply<'a> {
         Reply::Refused(self.command(), why)
     }
 }
 
-/// Codes, unless they say nothing.
+/// Appends the codes, unless all are 0.
 fn write_codes(codes: &[i32], out: &mut Vec<u8>) {
     let failed = codes.iter().filter(|&&code| code != 0).count();
     if failed == 0 {
@@ -224,8 +222,7 @@ fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// Appends text of any origin as a value: printable ASCII without a `;`, not empty, at most
-/// [`ATTRIBUTE_BYTES_MAX`] bytes.
+/// Appends any text as a value of 1 to [`ATTRIBUTE_BYTES_MAX`] bytes of printable ASCII without a `;`.
 fn write_words(text: &str, out: &mut Vec<u8>) {
     let text = if text.is_empty() { "_" } else { text };
     out.extend(text.bytes().take(ATTRIBUTE_BYTES_MAX).map(|byte| match byte {
@@ -236,7 +233,7 @@ fn write_words(text: &str, out: &mut Vec<u8>) {
     }));
 }
 
-/// Appends a command's name, as much of it as is one: at most [`ECHO_BYTES_MAX`] bytes.
+/// Appends a command's name with other characters replaced, cut at [`ECHO_BYTES_MAX`] bytes.
 fn write_word(text: &[u8], out: &mut Vec<u8>) {
     out.extend(text.iter().take(ECHO_BYTES_MAX).map(|&byte| match byte {
         b';' | b'=' => b'_',
@@ -250,13 +247,13 @@ fn write_word(text: &[u8], out: &mut Vec<u8>) {
 pub struct ReplyFrame<'a> {
     /// The reply's name.
     pub name: Cow<'a, [u8]>,
-    /// `rc`; 0 when absent.
+    /// `rc`; 0 if absent.
     pub rc: i32,
     pairs: Pairs<'a>,
 }
 
 impl<'a> ReplyFrame<'a> {
-    /// Reads a payload; `None` when it has no `cmd=` or an `rc` that is no number.
+    /// Parses a payload. Returns `None` if it has no `cmd=` or its `rc` is not a number.
     pub fn parse(payload: &'a [u8]) -> Option<Self> {
         let pairs = Pairs::of(payload);
         let name = pairs.get(b"cmd")?;
@@ -267,18 +264,17 @@ impl<'a> ReplyFrame<'a> {
         Some(Self { name, rc, pairs })
     }
 
-    /// The value of a field.
+    /// Returns the value of a field.
     pub fn get(&self, name: &str) -> Option<Cow<'a, [u8]>> {
         self.pairs.get(name.as_bytes())
     }
 
-    /// A field that is a number.
+    /// Returns the number in a field.
     pub fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
         fields::number(fields::trim(&self.get(name)?))
     }
 
-    /// What was looked for and `found`: `Some(None)` if there is none, `None` if the reply does not
-    /// say.
+    /// Returns the value of a field that may not be `found`: `Some(None)` if it was not, `None` if the reply lacks it.
     pub fn found(&self, name: &str) -> Option<Option<Vec<u8>>> {
         if self.get("found").as_deref() == Some(truth(false)) {
             return Some(None);
@@ -286,7 +282,7 @@ impl<'a> ReplyFrame<'a> {
         self.get(name).map(|value| Some(value.into_owned()))
     }
 
-    /// The reply's own words on why it refuses.
+    /// Returns the reason of a refusal.
     pub fn reason(&self) -> String {
         let reason = self.get("errmsg").unwrap_or(Cow::Borrowed(b"no_reason_given"));
         String::from_utf8_lossy(&reason).into_owned()

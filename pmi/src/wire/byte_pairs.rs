@@ -6,7 +6,7 @@ use serde_bytes::{ByteBuf, Bytes};
 
 type Pair = (Vec<u8>, Vec<u8>);
 
-/// For `#[serde(with)]`.
+/// Serializes the list.
 pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
     let mut seq = serializer.serialize_seq(Some(list.len()))?;
     for (key, value) in list {
@@ -15,7 +15,7 @@ pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S
     seq.end()
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes the list.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
     let list = Vec::<(ByteBuf, ByteBuf)>::deserialize(deserializer)?;
     Ok(list.into_iter().map(|(key, value)| (key.into_vec(), value.into_vec())).collect())

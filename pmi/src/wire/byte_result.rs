@@ -3,12 +3,12 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
-/// For `#[serde(with)]`.
+/// Serializes the result.
 pub fn serialize<E: Serialize, S: Serializer>(result: &Result<Vec<u8>, E>, serializer: S) -> Result<S::Ok, S::Error> {
     result.as_ref().map(|bytes| Bytes::new(bytes)).serialize(serializer)
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes the result.
 pub fn deserialize<'de, E: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Result<Vec<u8>, E>, D::Error> {

@@ -4,7 +4,7 @@ use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
-/// For `#[serde(with)]`.
+/// Serializes the list.
 pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
     let mut seq = serializer.serialize_seq(Some(list.len()))?;
     for item in list {
@@ -13,7 +13,7 @@ pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok
     seq.end()
 }
 
-/// For `#[serde(with)]`.
+/// Deserializes the list.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error> {
     let list = Vec::<ByteBuf>::deserialize(deserializer)?;
     Ok(list.into_iter().map(ByteBuf::into_vec).collect())

@@ -1,25 +1,24 @@
 //! Finds `name=value` in a line of tokens separated by blanks.
 //!
-//! Only a blank separates (clients do not take a tab for one), there is no quoting, and values may
-//! hold anything but a newline, `=` and blanks included (Open MPI pads base64 with blanks): how far
-//! a value goes depends on the field, so each caller says which of these it means. A name is found
-//! only where a token begins. Nothing here allocates.
+//! Only a blank separates tokens (clients do not accept a tab), and there is no quoting. A value may contain anything but
+//! a newline, also `=` and blanks (Open MPI pads base64 with blanks). Where a value ends depends on the field, so each
+//! caller chooses one of these functions. A name is found only at the start of a token. Nothing here allocates.
 
-/// The value of `name` up to the next blank.
+/// Returns the value of `name` up to the next blank.
 pub fn word<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let value = rest(line, name)?;
     Some(&value[..blank(value).unwrap_or(value.len())])
 }
 
-/// The value of `name` up to the end of the line, blanks included.
+/// Returns the value of `name` up to the end of the line, including blanks.
 pub fn rest<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     split(line, name).map(|(_, value)| value)
 }
 
-/// The value of `name` up to ` next=`, or else to the end of the line.
+/// Returns the value of `name` up to ` next=`, or to the end of the line if there is none.
 pub fn until<'a>(line: &'a [u8], name: &[u8], next: &[u8]) -> Option<&'a [u8]> {
     let value = rest(line, name)?;
-    // What directly follows the `=` is no token of its own.
+    // The text right after the `=` is not a token of its own.
     let Some(first_blank) = blank(value) else { return Some(value) };
     let Some((head, _)) = split(&value[first_blank + 1..], next) else { return Some(value) };
     // The head ends with the blank before `next`, unless `next` follows the first blank.
@@ -27,9 +26,9 @@ pub fn until<'a>(line: &'a [u8], name: &[u8], next: &[u8]) -> Option<&'a [u8]> {
     Some(&value[..end])
 }
 
-/// The value of `name` with the words behind it that hold no `=`, without blanks at its end.
+/// Returns the value of `name` with the words after it that contain no `=`, without trailing blanks.
 ///
-/// For fields that must be one word, but where a caller would rather see that it was two.
+/// For fields that must be one word, so that the caller notices a second word.
 pub fn phrase<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let value = rest(line, name)?;
     let mut end = blank(value).unwrap_or(value.len());
@@ -48,7 +47,7 @@ pub fn phrase<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(&value[..end])
 }
 
-/// What is before the token `name=...`, and everything behind its `=`.
+/// Returns the text before the token `name=...` and everything after its `=`.
 pub fn split<'a>(line: &'a [u8], name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let mut at = 0;
     loop {
@@ -60,15 +59,15 @@ pub fn split<'a>(line: &'a [u8], name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     }
 }
 
-/// A decimal number, if that is what the bytes are.
+/// Returns the decimal number that the bytes represent, if they do.
 pub fn number<T: std::str::FromStr>(bytes: &[u8]) -> Option<T> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 /// Appends a number in decimal.
 ///
-/// By hand: all ranks of a node say one at a time when they arrive at a fence, each with cold caches,
-/// and std's formatting is spread over pages of code and allocates.
+/// Avoids std's formatting, which spreads over pages of code and allocates: each rank of a node sends a number when it
+/// arrives at a fence, with cold caches.
 pub fn write_number(number: usize, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let (mut at, mut rest) = (digits.len(), number);
@@ -83,7 +82,7 @@ pub fn write_number(number: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Without the blanks at both ends.
+/// Returns the bytes without the blanks at both ends.
 pub fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
         bytes = rest;
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_only_where_a_token_begins() {
+    fn a_name_is_found_only_at_the_start_of_a_token() {
         check(word(PUT, b"key"), Some("xkey"));
         check(word(PUT, b"name"), None);
         check(word(b"cmd=a  key=b", b"key"), Some("b"));
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn until_stops_at_the_next_field_only() {
+    fn until_stops_only_at_the_next_field() {
         let line = b"cmd=publish_name service=svc two words port=tag#0$ x";
         check(until(line, b"service", b"port"), Some("svc two words"));
         check(until(line, b"port", b"service"), Some("tag#0$ x"));
@@ -137,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phrase_takes_bare_words_along() {
+    fn a_phrase_includes_bare_words() {
         check(phrase(b"key=a b c value=d", b"key"), Some("a b c"));
         check(phrase(b"key=a   ", b"key"), Some("a"));
         check(phrase(b"key=a b=c d", b"key"), Some("a"));
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_bounded_by_their_type() {
+    fn numbers_beyond_their_type_are_refused() {
         assert_eq!(number::<u32>(b"4294967295"), Some(u32::MAX));
         assert_eq!(number::<u32>(b"4294967296"), None);
         assert_eq!(number::<i32>(b"-1"), Some(-1));
@@ -171,7 +170,7 @@ mod tests {
             }
 
             #[test]
-            fn a_number_that_is_written_is_read(value in any::<usize>(), small in 0_usize..100) {
+            fn a_written_number_is_read(value in any::<usize>(), small in 0_usize..100) {
                 for value in [value, small, usize::MAX] {
                     let mut text = Vec::new();
                     write_number(value, &mut text);
@@ -181,7 +180,7 @@ mod tests {
             }
 
             #[test]
-            fn the_last_field_is_found_whole(value in vec(any::<u8>(), 0..60)) {
+            fn the_last_field_is_returned_whole(value in vec(any::<u8>(), 0..60)) {
                 let mut line = b"cmd=x key=k value=".to_vec();
                 line.extend_from_slice(&value);
                 prop_assert_eq!(rest(&line, b"value"), Some(value.as_slice()));

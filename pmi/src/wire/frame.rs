@@ -1,23 +1,22 @@
-//! The frames of PMI-2: six characters that are a length in decimal, and so many bytes.
+//! The frames of PMI-2: a length in six decimal characters, then a payload of that length.
 //!
-//! MPICH <= 4.0 and Slurm pad the length with blanks behind it, MPICH >= 4.1 in front of it; both
-//! are read, the former is written.
+//! MPICH <= 4.0 and Slurm pad the length with blanks on the right, MPICH >= 4.1 on the left. Both are accepted; frames
+//! are written with padding on the right.
 
 use thiserror::Error;
 
-/// Bytes in front of each payload.
+/// The length of the header before each payload.
 pub const HEADER_BYTES: usize = 6;
 
-/// Longest payload that six digits can announce.
+/// The longest payload that six digits can announce.
 pub const PAYLOAD_BYTES_MAX: usize = 999_999;
 
-/// Six bytes that are no length.
+/// The six bytes of a header are not a length.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 #[error("sent a frame without a length")]
 pub struct InvalidLength;
 
-/// The length of the payload that begins behind the first six of `bytes`; `None` until those are
-/// there.
+/// Returns the length of the payload that follows the first six of `bytes`, or `None` if there are fewer.
 pub fn length(bytes: &[u8]) -> Result<Option<usize>, InvalidLength> {
     let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let digits = super::fields::trim(header);
@@ -27,19 +26,19 @@ pub fn length(bytes: &[u8]) -> Result<Option<usize>, InvalidLength> {
     Ok(Some(digits.iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0'))))
 }
 
-/// Whether what begins here is a line of PMI-1, as sent by a library that is initialised anew.
+/// Whether a line of PMI-1 begins here, as sent by a library that is initialised again.
 pub fn is_line(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'c') || bytes.first() == Some(&b'\n')
 }
 
-/// Begins a frame at the end of `out`; [`end`] completes it.
+/// Begins a frame at the end of `out`, to be completed by [`end`]. Returns where its payload begins.
 pub fn begin(out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[b' '; HEADER_BYTES]);
     out.len()
 }
 
-/// Completes the frame whose payload begins at `start` and goes to the end of `out`. `false`, and
-/// nothing is left of it, when it is longer than [`PAYLOAD_BYTES_MAX`].
+/// Completes the frame whose payload goes from `start` to the end of `out`. Removes the frame and returns `false` if the
+/// payload is longer than [`PAYLOAD_BYTES_MAX`].
 #[must_use]
 pub fn end(start: usize, out: &mut Vec<u8>) -> bool {
     let length = out.len() - start;
@@ -57,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_padded_on_either_side() {
+    fn lengths_may_be_padded_on_either_side() {
         assert_eq!(length(b"13    cmd=finalize;"), Ok(Some(13)));
         assert_eq!(length(b"    13cmd=finalize;"), Ok(Some(13)));
         assert_eq!(length(b"999999"), Ok(Some(PAYLOAD_BYTES_MAX)));
@@ -69,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_frame_is_read_and_too_long_ones_are_removed() {
         let mut out = b"before".to_vec();
         let start = begin(&mut out);
         out.extend_from_slice(b"cmd=x;");

@@ -1,17 +1,17 @@
-//! [`LineBuffer`]: turns what was read, in pieces of any size, into lines.
+//! [`LineBuffer`]: assembles lines from reads of any size.
 //!
-//! A stream socket may hand over half a line or ten; servers that took one read for one request
-//! (Slurm's PMI plug-in, MVAPICH2's mpispawn) broke on both. Each byte is searched once and moved
-//! at most once on average, and a buffer that ran empty gives large memory back.
+//! A read from a stream socket may return half a line or ten lines. Servers that took one read for one request (Slurm's
+//! PMI plug-in, MVAPICH2's mpispawn) broke on both. Each byte is searched once and moved at most once on average. An empty
+//! buffer frees large memory.
 
 use std::io::BufRead;
 
 use thiserror::Error;
 
-/// Capacity kept by an empty buffer: an agent serves a thousand ranks, mostly idle.
+/// The capacity that an empty buffer keeps: an agent serves a thousand ranks, most of them idle.
 const KEEP_BYTES_MAX: usize = 16 * 1024;
 
-/// A line was longer than the buffer's limit. The buffer stays in this state.
+/// A line exceeded the buffer's limit. The buffer keeps returning this error.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 #[error("sent a line longer than {limit} bytes")]
 pub struct LineTooLong {
@@ -19,28 +19,28 @@ pub struct LineTooLong {
     pub limit: usize,
 }
 
-/// Assembles `\n`-terminated lines. Bytes are bytes: no encoding is assumed, `\r` is not special.
+/// Assembles `\n`-terminated lines. No encoding is assumed, and `\r` is not special.
 #[derive(Clone, Debug)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
-    /// Where the first line that was not yet handed out begins.
+    /// The start of the first line that was not returned yet.
     start: usize,
-    /// Up to where no newline was found, at least `start`.
+    /// The end of the bytes that were searched for a newline, at least `start`.
     searched: usize,
     limit: usize,
 }
 
 impl LineBuffer {
-    /// An empty buffer for lines of up to `limit` bytes, newline not counted.
+    /// An empty buffer for lines of up to `limit` bytes without the newline.
     pub fn new(limit: usize) -> Self {
         Self { bytes: Vec::new(), start: 0, searched: 0, limit }
     }
 
-    /// Appends what was read.
+    /// Appends bytes that were read.
     ///
-    /// Not bounded here: the caller takes lines out between reads.
+    /// Unbounded: the caller takes lines out between reads.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        // Move the rest to the front only when at least as much was consumed: O(1) per byte.
+        // Move the rest to the front only if at least as much was consumed: O(1) per byte.
         if self.start > 0 && self.start >= self.bytes.len() - self.start {
             self.bytes.drain(..self.start);
             self.searched -= self.start;
@@ -52,11 +52,11 @@ impl LineBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next complete line without its newline, or `None` until more bytes were appended.
+    /// Returns the next complete line without its newline, or `None` if there is none yet.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineTooLong> {
         let start = self.start;
         let mut rest = &self.bytes[self.searched..];
-        // Reading from a slice cannot fail; std has no other public memchr.
+        // Reading from a slice cannot fail. std has no other public memchr.
         let skipped = rest.skip_until(b'\n').unwrap_or(0);
         let end = self.searched + skipped;
         let complete = skipped > 0 && self.bytes[end - 1] == b'\n';
@@ -73,14 +73,14 @@ impl LineBuffer {
         Ok(Some(&self.bytes[start..end - 1]))
     }
 
-    /// All that waits to be handed out, to be looked at.
+    /// Returns all buffered bytes without removing them.
     pub fn peek(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// The next `count` bytes, whatever they are, or `None` until that many are there.
+    /// Removes and returns the next `count` bytes, or `None` if fewer are buffered.
     ///
-    /// For what follows a line that says how long it is.
+    /// For data whose length a line has announced.
     pub fn take(&mut self, count: usize) -> Option<&[u8]> {
         let end = self.start.checked_add(count).filter(|&end| end <= self.bytes.len())?;
         let start = std::mem::replace(&mut self.start, end);
@@ -88,17 +88,17 @@ impl LineBuffer {
         Some(&self.bytes[start..end])
     }
 
-    /// How many bytes wait to be handed out, complete lines or not.
+    /// Returns the number of buffered bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing waits to be handed out.
+    /// Whether no bytes are buffered.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets everything buffered and gives the memory back.
+    /// Drops all buffered bytes and frees the memory.
     pub fn clear(&mut self) {
         *self = Self::new(self.limit);
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_out_of_any_pieces() {
+    fn lines_are_assembled_from_any_pieces() {
         let mut buffer = LineBuffer::new(8);
         buffer.extend_from_slice(b"ab");
         assert_eq!(buffer.next_line(), Ok(None));
@@ -137,16 +137,16 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_limit_passes_and_one_byte_more_does_not() {
+    fn a_line_of_the_limit_is_returned_and_one_byte_more_is_refused() {
         let too_long = Err(LineTooLong { limit: 4 });
         let mut buffer = LineBuffer::new(4);
         buffer.extend_from_slice(b"abcd");
         assert_eq!(buffer.next_line(), Ok(None));
         buffer.extend_from_slice(b"\nabcde");
         assert_eq!(buffer.next_line(), Ok(Some(&b"abcd"[..])));
-        assert_eq!(buffer.next_line(), too_long, "before its newline came");
+        assert_eq!(buffer.next_line(), too_long, "before its newline arrives");
         buffer.extend_from_slice(b"\nx\n");
-        assert_eq!(buffer.next_line(), too_long, "and ever after");
+        assert_eq!(buffer.next_line(), too_long, "and from then on");
         let mut buffer = LineBuffer::new(4);
         buffer.extend_from_slice(b"abcde\n");
         assert_eq!(buffer.next_line(), too_long, "with its newline");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_bytes_come_out_between_lines() {
+    fn counted_bytes_are_returned_between_lines() {
         let mut buffer = LineBuffer::new(8);
         buffer.extend_from_slice(b"a\n1\n2");
         assert_eq!(buffer.next_line(), Ok(Some(&b"a"[..])));
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_and_not_piled_up() {
+    fn memory_is_freed_and_does_not_grow() {
         let mut buffer = LineBuffer::new(1 << 20);
         buffer.extend_from_slice(&[b'x'; 1 << 20]);
         buffer.extend_from_slice(b"\n");
         assert_eq!(lines(&mut buffer).len(), 1);
         assert!(buffer.bytes.capacity() <= KEEP_BYTES_MAX);
-        // Never empty, but never more than the rest and what was consumed since.
+        // The buffer is never empty, but its capacity stays near the length of the rest.
         buffer.extend_from_slice(b"half");
         for _ in 0..10_000 {
             buffer.extend_from_slice(b" a line\nhalf");
@@ -195,7 +195,7 @@ mod tests {
 
         proptest! {
             #[test]
-            fn splits_do_not_matter(
+            fn lines_do_not_depend_on_how_bytes_are_split(
                 bytes in vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..200),
                 cuts in vec(0_usize..200, 0..20),
             ) {

@@ -1,7 +1,7 @@
-//! Framing and tokens that the protocol versions share.
+//! Framing and tokens of both protocol versions.
 //!
-//! Nothing here knows a command: [`LineBuffer`] turns reads into lines, [`fields`] finds `name=value`
-//! in a line, [`mod@frame`] has the frames of PMI-2.
+//! Nothing here depends on a command: [`LineBuffer`] turns reads into lines, [`fields`] finds `name=value` in a line, and
+//! [`mod@frame`] has the frames of PMI-2.
 
 pub mod byte_pairs;
 pub mod byte_result;

@@ -1,4 +1,4 @@
-//! A placement that somebody wrote down.
+//! Rank maps: placements that the user types.
 
 use thiserror::Error;
 
@@ -7,7 +7,7 @@ use nla::core::limits::RANKS_MAX;
 /// The longest text of a rank map: no argument of a program is longer.
 pub const MAP_BYTES_MAX: usize = 128 << 10;
 
-/// The node of each rank, as the user gave it.
+/// The node of each rank, as typed.
 ///
 /// ```text
 /// map    = item { "," item }  |  "(vector" { "," "(" start "," nodes "," ranks ")" } ")"
@@ -19,26 +19,26 @@ pub const MAP_BYTES_MAX: usize = 128 << 10;
 /// `PMI_process_mapping`: `(vector,(0,4,2))` is two ranks on each of the nodes 0 to 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankMap {
-    /// First node, how many nodes, ranks on each; none of the numbers of nodes and ranks is zero.
+    /// First node, number of nodes, ranks on each; neither number is zero.
     blocks: Vec<(u32, u32, u32)>,
     size: u32,
 }
 
-/// A text is no rank map.
+/// Why a text is no rank map.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MapError {
-    /// Nothing.
+    /// It is empty.
     #[error("the rank map is empty")]
     Empty,
-    /// Too much.
+    /// It is too long.
     #[error("the rank map is longer than {} KiB", MAP_BYTES_MAX >> 10)]
     TooLong,
-    /// Something that is none of the things that can be there.
+    /// A part that is not understood.
     #[error("the rank map has '{text}' where {wanted} must be")]
     Syntax {
         /// As typed, cut and fit for printing.
         text: String,
-        /// What it should be.
+        /// What is expected there.
         wanted: &'static str,
     },
     /// A range that goes down.
@@ -55,7 +55,7 @@ pub enum MapError {
 }
 
 impl RankMap {
-    /// Reads what was typed.
+    /// Parses a rank map.
     pub fn parse(text: &str) -> Result<Self, MapError> {
         if text.is_empty() {
             return Err(MapError::Empty);
@@ -68,25 +68,25 @@ impl RankMap {
             None => text.split(',').map(item).collect::<Result<_, _>>()?,
         };
         let ranks = blocks.iter().try_fold(0u32, |sum, &(first, nodes, ranks)| {
-            // Each of its nodes has a number.
+            // A range has at least one node.
             first.checked_add(nodes - 1)?;
             sum.checked_add(nodes.checked_mul(ranks)?).filter(|sum| *sum <= RANKS_MAX)
         });
         ranks.map(|size| Self { blocks, size }).ok_or(MapError::TooManyRanks)
     }
 
-    /// How many ranks it places.
+    /// Returns the number of ranks.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// Nodes and how many ranks in a row each gets, from rank 0 on.
+    /// Returns nodes and their numbers of consecutive ranks, from rank 0 on.
     pub fn stretches(&self) -> impl Iterator<Item = (u32, u32)> {
         self.blocks.iter().flat_map(|&(first, nodes, ranks)| (0..nodes).map(move |at| (first + at, ranks)))
     }
 }
 
-/// `4`, `2*4` or `1-3`, as a block.
+/// Parses `4`, `2*4` or `1-3` as a block.
 fn item(text: &str) -> Result<(u32, u32, u32), MapError> {
     if let Some((times, node)) = text.split_once('*') {
         let times = number(times, "a number of ranks")?;
@@ -101,7 +101,7 @@ fn item(text: &str) -> Result<(u32, u32, u32), MapError> {
     Ok((first, nodes.ok_or(MapError::TooManyRanks)?, 1))
 }
 
-/// What follows `(vector,`.
+/// Parses the text after `(vector,`.
 fn vector(rest: &str) -> Result<Vec<(u32, u32, u32)>, MapError> {
     const WANTED: &str = "(node,nodes,ranks), all in one (vector,...),";
     let wrong = |text: &str| MapError::Syntax { text: shown(text), wanted: WANTED };
@@ -122,7 +122,7 @@ fn number(text: &str, wanted: &'static str) -> Result<u32, MapError> {
     number.ok_or_else(|| MapError::Syntax { text: shown(text), wanted })
 }
 
-/// A part of what was typed, fit for printing.
+/// Returns a part of the text, fit for printing.
 fn shown(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     let mut shown: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();

@@ -1,5 +1,4 @@
-//! Placement: which rank goes to which node. Arithmetic on numbers of slots; nothing here knows what a
-//! name means.
+//! Placement: assigns ranks to nodes by their numbers of slots.
 
 mod map;
 mod share;
@@ -29,23 +28,23 @@ pub enum MapBy {
 /// Which node gets the next rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
-    /// The same, until its slots are taken, or its share where nobody said how many slots there are.
-    /// Ranks that find no slot lengthen the blocks evenly.
+    /// The same node, until its slots are taken, or its share if its number of slots is unknown.
+    /// Ranks beyond all slots lengthen the blocks evenly.
     Block {
-        /// So many slots on each node, whatever was said of it.
+        /// The slots of each node, in place of its own number.
         per_node: Option<u32>,
     },
-    /// The next one, round and round; who has no slot left is passed over while others have.
+    /// The next node in turn. A node without a free slot is skipped while others have one.
     Cyclic {
-        /// So many slots on each node, whatever was said of it.
+        /// The slots of each node, in place of its own number.
         per_node: Option<u32>,
     },
-    /// The one that a list names. Slots are no matter.
+    /// The node that a rank map names. Slots do not count.
     Map(RankMap),
 }
 
 impl Rule {
-    /// How many slots it gives each node, if it does not leave that to the nodes.
+    /// Returns the slots of each node; `None` if the nodes' own numbers count.
     pub fn per_node(&self) -> Option<u32> {
         match self {
             Self::Block { per_node } | Self::Cyclic { per_node } => *per_node,
@@ -53,8 +52,8 @@ impl Rule {
         }
     }
 
-    /// How many ranks these nodes are for, if nobody says: as many as there are slots, and one for
-    /// each node of which nobody said how many.
+    /// Returns the default number of ranks on these nodes: one for each slot, and one for each node with an
+    /// unknown number of slots.
     pub fn size_of(&self, nodes: &[Node]) -> u64 {
         match self {
             Self::Map(map) => u64::from(map.size()),
@@ -68,64 +67,64 @@ impl Rule {
 /// Consecutive ranks on one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
-    /// The node, by its place in the field.
+    /// The node, by its index in the node list.
     pub node: usize,
-    /// How many ranks. More than zero.
+    /// The number of ranks. More than zero.
     pub ranks: u32,
 }
 
-/// Where each rank goes.
+/// The node of each rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// From rank 0 on. Neighbours are on different nodes.
+    /// Runs from rank 0 on. Adjacent runs are on different nodes.
     runs: Vec<Run>,
-    /// What the user should hear.
+    /// A line for the user.
     pub remark: Option<String>,
 }
 
 /// Why ranks cannot be placed on these nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlacementError {
-    /// Nowhere to place them.
+    /// There are no nodes.
     #[error("no node is left to run on")]
     NoNodes,
-    /// More ranks than the nodes may ever hold.
+    /// More ranks than the nodes' maxima.
     #[error("{ranks} ranks do not fit: max-slots allows {room} on {}", these(*nodes))]
     NoRoom {
-        /// How many there are to be.
+        /// The number of ranks.
         ranks: u32,
-        /// How many there may be.
+        /// The sum of the maxima.
         room: u64,
-        /// On so many nodes.
+        /// The number of nodes.
         nodes: usize,
     },
-    /// A list puts more ranks on a node than that may ever hold.
+    /// A rank map puts more ranks on a node than its maximum.
     #[error("the rank map puts {ranks} ranks on {node}, and its max-slots is {max_slots}")]
     NoRoomOnNode {
         /// How many.
         ranks: u32,
         /// The node.
         node: String,
-        /// How many it may hold.
+        /// Its maximum.
         max_slots: u32,
     },
-    /// A list for another number of ranks.
+    /// A rank map for another number of ranks.
     #[error("the rank map is for {map} ranks, and the job has {ranks}")]
     OtherSize {
-        /// Ranks of the list.
+        /// Ranks of the map.
         map: u32,
         /// Ranks of the job.
         ranks: u32,
     },
-    /// A list with a node that is not there.
+    /// A rank map with an unknown node.
     #[error("the rank map names node {node}, and the nodes are 0 to {}", nodes - 1)]
     NoSuchNode {
-        /// Which.
+        /// The node's number.
         node: u32,
-        /// How many there are. More than zero.
+        /// The number of nodes. More than zero.
         nodes: usize,
     },
-    /// Sets of ranks, or a mapping, that agents would not take in.
+    /// A mapping with more blocks than an agent accepts.
     #[error("neighbouring ranks are on different nodes so often that agents do not take it in")]
     TooScattered,
 }
@@ -134,8 +133,8 @@ fn these(nodes: usize) -> String {
     if nodes == 1 { "this node".to_owned() } else { format!("these {nodes} nodes") }
 }
 
-/// Places ranks 0 to `size` on `nodes`. More ranks than slots are a remark, inside of a resource manager's job too:
-/// an explicit number is the user's to choose. More ranks than the nodes' maximum are an error.
+/// Places ranks 0 to `size` on `nodes`. More ranks than slots are a remark, also inside a resource manager's job:
+/// the user has chosen the number. More ranks than the nodes' maxima are an error.
 pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, PlacementError> {
     if nodes.is_empty() {
         return Err(PlacementError::NoNodes);
@@ -146,7 +145,7 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Placem
     if u64::from(size) > room {
         return Err(PlacementError::NoRoom { ranks: size, room, nodes: nodes.len() });
     }
-    // Of nodes without any number everybody knows that they have room for what they get.
+    // Nodes with an unknown number of slots cannot be oversubscribed.
     let slots = rooms.iter().try_fold(0u64, |sum, room| Some(sum + u64::from(room.limit()?)));
     let crowded = slots.filter(|slots| u64::from(size) > *slots);
     let runs = match rule {
@@ -167,12 +166,12 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Placem
     Ok(Placement { runs, remark })
 }
 
-/// How much fits on a node.
+/// The capacity of a node.
 #[derive(Debug, Clone, Copy)]
 struct Room {
-    /// As many as it should hold; none if nobody said.
+    /// Its slots; `None` if unknown.
     slots: Option<u32>,
-    /// As many as it can hold.
+    /// Its maximum.
     most: u32,
 }
 
@@ -181,19 +180,19 @@ impl Room {
         Self { slots: slots_of(node, per_node), most: node.max_slots.unwrap_or(u32::MAX) }
     }
 
-    /// As many as make it full; none if nobody said anything of it.
+    /// Returns the number of ranks that fill it; `None` if nothing is known of it.
     fn limit(self) -> Option<u32> {
         self.slots.or(Some(self.most).filter(|most| *most < u32::MAX))
     }
 }
 
-/// The slots of a node under a rule that may say how many there are.
+/// Returns the slots of a node: the rule's number, else its own.
 fn slots_of(node: &Node, per_node: Option<u32>) -> Option<u32> {
     let most = node.max_slots.unwrap_or(u32::MAX);
     per_node.or(node.slots).map(|slots| slots.min(most))
 }
 
-/// A block for each node, in order. All of it fits.
+/// Returns a block for each node, in order. All ranks fit.
 fn blocks(size: u32, rooms: &[Room], is_crowded: bool) -> Vec<Run> {
     let counts = if is_crowded {
         shares(size, rooms.iter().map(|room| (room.limit().unwrap_or(1), room.most)))
@@ -204,23 +203,23 @@ fn blocks(size: u32, rooms: &[Room], is_crowded: bool) -> Vec<Run> {
     runs.filter(|run| run.ranks > 0).collect()
 }
 
-/// The slots of each node, where those without a number share what the others leave.
+/// Returns the slots of each node. Nodes with an unknown number share the ranks that the others leave.
 fn with_shares(size: u32, rooms: &[Room]) -> Vec<u32> {
     let known: u64 = rooms.iter().filter_map(|room| room.slots).map(u64::from).sum();
     let rest = u64::from(size).saturating_sub(known) as u32;
     let open = || rooms.iter().filter(|room| room.slots.is_none());
     let mut shared = shares(rest, open().map(|room| (1, room.most))).into_iter();
-    // A node that is named first is used first, even if what comes later is enough.
+    // Use nodes in their order, even if later ones alone suffice.
     let share = |room: &Room| room.slots.unwrap_or_else(|| shared.next().unwrap_or(0).max(1));
     rooms.iter().map(share).collect()
 }
 
-/// A rank for each node in turn. All of it fits.
+/// Places a rank on each node in turn. All ranks fit.
 fn cycles(size: u32, rooms: &[Room]) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut held = vec![0u32; rooms.len()];
     let mut left = size;
-    // Once around for the slots; whoever is left then, for what can be held at all.
+    // First up to the slots of each node, then up to its maximum.
     for limit in [|room: &Room| room.slots.unwrap_or(room.most), |room: &Room| room.most] {
         let mut open: Vec<usize> = (0..rooms.len()).collect();
         while left > 0 && !open.is_empty() {
@@ -242,7 +241,7 @@ fn cycles(size: u32, rooms: &[Room]) -> Vec<Run> {
     runs
 }
 
-/// As a list says.
+/// Places ranks by a rank map.
 fn mapped(size: u32, nodes: &[Node], map: &RankMap) -> Result<Vec<Run>, PlacementError> {
     if map.size() != size {
         return Err(PlacementError::OtherSize { map: map.size(), ranks: size });
@@ -261,7 +260,7 @@ fn mapped(size: u32, nodes: &[Node], map: &RankMap) -> Result<Vec<Run>, Placemen
     Ok(runs)
 }
 
-/// Adds a run, or lengthens the last one by it.
+/// Adds a run, or lengthens the last run if it is on the same node.
 fn add(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
         Some(last) if last.node == run.node => last.ranks += run.ranks,
@@ -270,12 +269,12 @@ fn add(runs: &mut Vec<Run>, run: Run) {
 }
 
 impl Placement {
-    /// Runs of consecutive ranks, from rank 0 on.
+    /// Returns runs of consecutive ranks, from rank 0 on.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// The nodes that have ranks, in the order of their first ranks, and their ranks.
+    /// Returns the nodes that have ranks, in the order of their first ranks, with their ranks.
     pub fn ranks_by_node(&self) -> Result<Vec<(usize, Ranks)>, PlacementError> {
         let nodes = self.runs.iter().map(|run| run.node + 1).max().unwrap_or(0);
         let mut places: Vec<Option<usize>> = vec![None; nodes];

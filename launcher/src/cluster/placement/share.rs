@@ -1,6 +1,6 @@
-//! How many ranks each of several nodes gets.
+//! Shares ranks among nodes.
 
-/// Fills nodes with so many slots in order.
+/// Fills nodes in order, up to their slots.
 pub(super) fn fill(size: u32, slots: &[u32]) -> Vec<u32> {
     let mut left = size;
     let one = |slots: &u32| {
@@ -11,14 +11,14 @@ pub(super) fn fill(size: u32, slots: &[u32]) -> Vec<u32> {
     slots.iter().map(one).collect()
 }
 
-/// Shares `size` in proportion to weights, none of which is zero, where nobody gets more than its
-/// maximum: what those cannot take the others get. Shares are whole, and the first get what is left
-/// over. All of `size` is given away if it fits.
+/// Shares `size` in proportion to the weights, none of which is zero, and up to each node's maximum: the other
+/// nodes get the rest. Shares are whole numbers; the first nodes get the remainder. All of `size` is shared if it
+/// fits.
 pub(super) fn shares(size: u32, weighted: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
     let weighted: Vec<(u64, u64)> = weighted.map(|(weight, most)| (u64::from(weight), u64::from(most))).collect();
     let mut left = u64::from(size);
     let mut weights: u64 = weighted.iter().map(|(weight, _)| weight).sum();
-    // Whose maximum is least for its weight is full first; where one is not, no later one is.
+    // The node with the least maximum for its weight fills first. If it does not fill, no later node does.
     let mut order: Vec<usize> = (0..weighted.len()).collect();
     order.sort_by(|&a, &b| {
         let ((weight_a, most_a), (weight_b, most_b)) = (weighted[a], weighted[b]);

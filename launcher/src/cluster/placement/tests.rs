@@ -1,11 +1,11 @@
-//! Ranks on nodes that are made up.
+//! Placement on example nodes.
 
 use super::*;
 use crate::cluster::hosts::parse_file;
 use crate::cluster::node::merged;
 use nla::core::limits::RANKS_MAX;
 
-/// Nodes as a file writes them, with blanks for line ends.
+/// Parses a hosts file, with blanks in place of line ends.
 fn nodes(text: &str) -> Vec<Node> {
     merged(parse_file(text.replace(' ', "\n").replace('/', " max-slots=").as_bytes()).unwrap()).unwrap()
 }
@@ -17,7 +17,7 @@ fn map(text: &str) -> Rule {
     Rule::Map(RankMap::parse(text).unwrap())
 }
 
-/// The ranks of each node that has any.
+/// Returns the ranks of each node that has ranks.
 fn placed(size: u32, text: &str, rule: &Rule) -> Result<(String, Option<String>), String> {
     let nodes = nodes(text);
     let placement = place(size, &nodes, rule).map_err(|error| error.to_string())?;
@@ -200,7 +200,7 @@ mod properties {
             for (node, count) in nodes.iter().zip(&counts) {
                 prop_assert!(node.max_slots.is_none_or(|most| *count <= most));
             }
-            // Nobody is beyond its slots while all of them are enough.
+            // No node exceeds its slots while all slots together suffice.
             let sum = slots.iter().try_fold(0, |sum, slots| Some(sum + (*slots)?));
             prop_assert_eq!(placement.remark.is_some(), sum.is_some_and(|sum| size > sum));
             if placement.remark.is_none() {

@@ -15,8 +15,8 @@ use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::limits::DEAD_TIME;
 use nla::core::{
-    AgentId, CachePolicy, Down, DurationHistogram, Notice, Outcome, Root, RootAction, RootInput, Subtree, Time, Timing,
-    Traffic,
+    AgentId, CachePolicy, Down, DurationHistogram, LossReason, NotStartedReason, Notice, Outcome, Root, RootAction,
+    RootInput, Subtree, Time, Timing, Traffic,
 };
 use nla::link::Reach;
 use nla::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Meter, Receipt, StreamSink, accept_children, listen};
@@ -307,7 +307,7 @@ async fn live(
             Some(accepted) = joined.recv() => session.on_joined(accepted),
             Some(report) = bootstrap.next() => {
                 if let Some((agent, failure)) = bootstrap.on_report(report) {
-                    session.handle(RootInput::AgentFailed(agent, failure.words));
+                    session.handle(RootInput::AgentFailed(agent, NotStartedReason::Reported(failure.words)));
                 }
                 // No rank starts before all have come.
                 if !bootstrap.reads_log() {
@@ -456,7 +456,7 @@ impl Session {
                 Ok(message) => self.handle(RootInput::FromChild(peer, message)),
                 Err(error) => {
                     self.drop_child(peer);
-                    self.handle(RootInput::ChildLost(peer, format!("it sent {error}")));
+                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
                 }
             },
             LinkEvent::Lost(why) => {

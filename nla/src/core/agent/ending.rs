@@ -1,52 +1,47 @@
-//! Signals to ranks, and the end: TERM, the grace, KILL, the sweep, the last word.
+//! Signals to ranks, and the agent's end: TERM, the grace, KILL, the sweep, and the last reports.
 
 use std::time::Duration;
 
-use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP};
-use crate::core::ids::{AgentId, Time};
-use crate::core::namespace::Stage;
-use crate::core::timing::Timing;
+use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage};
+use crate::core::ids::Time;
+use crate::core::message::Up;
+use crate::core::stats::{LevelStats, Stats};
 
 impl Agent {
-    pub(super) fn end(&mut self, now: Time, signal: i32, grace: Duration, actions: &mut Vec<Action>) {
+    /// Ends all ranks: `signal` first, SIGKILL after `grace`. A second call can only shorten the grace.
+    pub(super) fn end(
+        &mut self,
+        now: Time,
+        signal: i32,
+        grace: Duration,
+        why: &'static str,
+        actions: &mut Vec<Action>,
+    ) {
         self.times.on_end(now);
         let kill_at = (signal != SIGKILL).then(|| now + grace);
         match self.phase {
             Phase::Serving => {
                 actions.push(Action::CancelStarts);
                 self.signal_all(signal, actions);
-                self.phase = Phase::Ending { kill_at };
+                self.enter(Phase::Ending { kill_at }, why);
             }
             Phase::Ending { kill_at: Some(before) } => {
                 if kill_at.is_none_or(|at| at < before) {
                     self.signal_all(signal, actions);
-                    self.phase = Phase::Ending { kill_at };
+                    self.enter(Phase::Ending { kill_at }, why);
                 }
             }
             Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
         }
     }
 
-    /// Nothing is left of a child's subtree.
-    pub(super) fn on_ended(
-        &mut self,
-        now: Time,
-        from: AgentId,
-        leftovers: u64,
-        timing: &Timing,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(below) = self.here.toward(from) else { return };
-        let Some(child) = self.children.get_mut(&from) else { return };
-        if child.gone {
-            // It was content up before.
-            return;
+    /// The driver has killed all processes that outlived their ranks here.
+    pub(super) fn on_swept(&mut self, now: Time, leftovers: u64) {
+        if self.phase == Phase::Sweeping {
+            self.enter(Phase::Swept, "no process is left here");
+            self.leftovers = self.leftovers.saturating_add(leftovers);
+            self.times.on_swept(now);
         }
-        if child.ended || !timing.is_of(below) {
-            return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
-        }
-        (child.ended, child.leftovers) = (true, leftovers);
-        self.times.on_told(timing);
     }
 
     pub(super) fn signal_all(&self, signal: i32, actions: &mut Vec<Action>) {
@@ -57,9 +52,23 @@ impl Agent {
             }
             actions.push(Action::Signal(ns.id, ranks.clone(), signal));
             if self.suspended && signal != SIGSTOP && signal != SIGCONT && signal != SIGKILL {
-                // A stopped process acts on a signal only when it goes on.
+                // A stopped process acts on a signal only when it is continued.
                 actions.push(Action::Signal(ns.id, ranks, SIGCONT));
             }
+        }
+    }
+
+    /// Reports the subtree's statistics to the parent, once, as the last message of all: after the end was reported,
+    /// the driver has counted, and each child has reported its own or never will.
+    pub(super) fn report_stats(&mut self, actions: &mut Vec<Action>) {
+        let is_due = self.reports_stats && self.phase == Phase::Over && !self.parent_lost;
+        if !is_due || !self.children.all_reported_stats() {
+            return;
+        }
+        if let Some(counted) = self.counted.take() {
+            let here = LevelStats::of_member(*counted, self.gets(), self.cache_peaks(), self.fences());
+            let stats = Stats::of(here, self.children.stats());
+            actions.push(Action::ToParent(Up::Stats(Box::new(stats))));
         }
     }
 }

@@ -1,16 +1,18 @@
-//! Fences and rings: what comes together at this agent, and what goes out again.
+//! The agent's own ranks in fences and rings, and the release of both.
 
 use pmi::{Answer, Puts, Rank, Ranks};
 
 use super::{Action, Agent, SIGKILL};
-use crate::core::cause::{Cause, Failure};
-use crate::core::fence::{FenceError, Part};
-use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::cause::Cause;
+use crate::core::fence::{FenceError, RingPart};
+use crate::core::ids::{NamespaceId, Time};
 use crate::core::message::{Contribution, Down, ReleaseContent, Up, Update};
+use crate::core::parent::Parent;
+use crate::core::reason::LossReason;
 use crate::core::ring::RingPosition;
 
 impl Agent {
-    /// An own rank has arrived.
+    /// An own rank has arrived at the open fence.
     pub(super) fn on_arrived(
         &mut self,
         now: Time,
@@ -21,7 +23,7 @@ impl Agent {
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let entered = if ns.own().contains(rank) {
-            ns.fence.enter(now, rank, contribution)
+            ns.exchange.fence.enter(now, rank, contribution)
         } else {
             Err(FenceError::ForeignRanks(std::iter::once(rank).collect()))
         };
@@ -31,21 +33,19 @@ impl Agent {
                 if namespace == NamespaceId::FIRST {
                     self.times.on_arrived(now);
                 }
-                actions.extend(ns.gathered(now).map(Action::ToParent));
+                self.on_fence_complete(now, namespace, actions);
+            }
+            Err(error @ FenceError::Mixed { .. }) => {
+                self.kill_broken(now, namespace, rank, error.to_string(), actions);
             }
             Err(error) => {
-                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
-                let why = match error {
-                    FenceError::Mixed { .. } => error.to_string(),
-                    error => format!("its fence was refused: {error}"),
-                };
-                self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
+                self.kill_broken(now, namespace, rank, format!("its fence was refused: {error}"), actions);
             }
         }
     }
 
-    /// An own rank has put something, ahead of its fence.
-    pub(super) fn on_put(
+    /// An own rank has put something ahead of its fence.
+    pub(super) fn on_own_put(
         &mut self,
         now: Time,
         namespace: NamespaceId,
@@ -54,60 +54,27 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let number = ns.fence.number();
-        match ns.pass(None, number, &puts) {
+        let number = ns.exchange.fence.number();
+        match ns.on_put(&puts) {
             Ok(()) => actions.push(Action::ToParent(Up::Put { namespace, number, puts })),
-            Err(error) => {
-                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
-                let why = format!("its put was refused: {error}");
-                self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
-            }
+            Err(error) => self.kill_broken(now, namespace, rank, format!("its put was refused: {error}"), actions),
         }
     }
 
-    /// A rank of a child has put something, ahead of its fence.
-    pub(super) fn on_put_below(
+    /// Kills an own rank that broke the PMI protocol, and reports it.
+    pub(super) fn kill_broken(
         &mut self,
         now: Time,
-        from: AgentId,
-        (namespace, number): (NamespaceId, u32),
-        puts: Puts,
+        namespace: NamespaceId,
+        rank: Rank,
+        why: String,
         actions: &mut Vec<Action>,
     ) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        match ns.pass(Some(from), number, &puts) {
-            Ok(()) => actions.push(Action::ToParent(Up::Put { namespace, number, puts })),
-            Err(error) => {
-                let why = format!("a put for fence {number} of namespace {namespace}: {error}");
-                self.cut_off(now, from, why, actions);
-            }
-        }
+        actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
+        self.fail_rank(now, namespace, rank, Cause::Broken { why }, actions);
     }
 
-    /// Ranks of a child have arrived.
-    pub(super) fn on_gathered(
-        &mut self,
-        now: Time,
-        from: AgentId,
-        (namespace, number): (NamespaceId, u32),
-        ranks: Ranks,
-        contribution: Contribution,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        match ns.arrive(now, from, number, &ranks, contribution) {
-            Ok(()) => actions.extend(ns.gathered(now).map(Action::ToParent)),
-            Err(error @ FenceError::Mixed { .. }) => {
-                let cause = Cause::Broken { why: error.to_string() };
-                self.fail(Failure { at: now, agent: from, namespace, ranks, cause }, actions);
-            }
-            Err(error) => {
-                let why = format!("fence {number} of namespace {namespace}: {error}");
-                self.cut_off(now, from, why, actions);
-            }
-        }
-    }
-
+    /// The parent releases a fence or a ring.
     pub(super) fn on_release(
         &mut self,
         now: Time,
@@ -117,12 +84,11 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let released = match content {
-            ReleaseContent::Update(news) => self.release_fence(now, (namespace, number), news, actions),
-            ReleaseContent::Ring(seat) => self.release_ring(now, (namespace, number), &seat, actions),
+            ReleaseContent::Update(update) => self.release_fence(now, (namespace, number), update, actions),
+            ReleaseContent::Ring(whole) => self.release_ring(now, (namespace, number), &whole, actions),
         };
         if let Err(why) = released {
-            let cause = Cause::Lost { why };
-            self.fail(Failure { at: now, agent: self.id(), namespace, ranks: Ranks::new(), cause }, actions);
+            self.fail(now, why, actions);
         }
     }
 
@@ -130,24 +96,24 @@ impl Agent {
         &mut self,
         now: Time,
         (namespace, number): (NamespaceId, u32),
-        news: Update,
+        update: Update,
         actions: &mut Vec<Action>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LossReason> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
-        if ns.fence.is_ring() {
-            return Err("it got a fence's release where a ring was waited for".to_owned());
+        if ns.exchange.fence.is_ring() {
+            return Err(LossReason::ReleaseOfFence);
         }
-        // Out of turn it lets nobody go and changes nothing.
+        // A release out of turn releases no rank and changes nothing.
         let Some(released) = ns.release(now, number) else { return Ok(()) };
         if namespace == NamespaceId::FIRST {
             self.times.on_released(now, number);
         }
-        // The children first: the farther away, the longer the way.
-        for child in ns.children.keys() {
-            let content = ReleaseContent::Update(news.clone());
+        // Children go first: their ranks are farther away.
+        for child in ns.exchange.children.keys() {
+            let content = ReleaseContent::Update(update.clone());
             actions.push(Action::ToChild(*child, Down::Release { namespace, number, content }));
         }
-        actions.extend(ns.cache.release(news).map(|epoch| Action::Publish(namespace, epoch)));
+        actions.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
         if !released.is_empty() {
             actions.push(Action::Release(namespace, released));
         }
@@ -160,28 +126,28 @@ impl Agent {
         (namespace, number): (NamespaceId, u32),
         whole: &RingPosition,
         actions: &mut Vec<Action>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LossReason> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
-        let seats = ns.seats(number, whole);
-        let seats = seats.map_err(|error| format!("it got the release of a ring that makes no sense: {error}"))?;
-        let released = ns.release(now, number).unwrap_or_default();
+        let positions = ns.ring_positions(number, whole).map_err(LossReason::ReleaseOfRing)?;
+        let released: Ranks = ns.release(now, number).unwrap_or_default();
         if namespace == NamespaceId::FIRST {
             self.times.on_released(now, number);
         }
-        let mut own = Vec::new();
-        for (part, seat) in seats {
+        let mut answers = Vec::new();
+        for (part, position) in positions {
             match part {
-                Part::Child(child) => {
-                    let content = ReleaseContent::Ring(seat);
+                RingPart::Child(child) => {
+                    let content = ReleaseContent::Ring(position);
                     actions.push(Action::ToChild(child, Down::Release { namespace, number, content }));
                 }
-                Part::Own(rank) => {
-                    let RingPosition { position, from_left, from_right } = seat;
-                    own.push((rank, Answer::Ring { position, from_left, from_right }));
+                RingPart::Own(rank) => {
+                    let RingPosition { position, from_left, from_right } = position;
+                    answers.push((rank, Answer::Ring { position, from_left, from_right }));
                 }
             }
         }
-        let answers = own.into_iter().filter(|(rank, _)| released.contains(*rank));
+        // A rank that has ended since it arrived gets no answer.
+        let answers = answers.into_iter().filter(|(rank, _)| released.contains(*rank));
         actions.extend(answers.map(|(rank, answer)| Action::Answer(namespace, rank, answer)));
         Ok(())
     }

@@ -1,24 +1,27 @@
-//! The agent's own ranks: from their start to their end.
+//! The agent's own ranks, from their start to their end, and their requests.
 
 use pmi::{Rank, Ranks, Request};
 
-use super::{Action, Agent, Phase, SIGKILL, SIGSTOP};
+use super::namespace::EndState;
+use super::{Action, Agent, SIGKILL, SIGSTOP};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::{NamespaceId, Time};
-use crate::core::limits::FAILURES_SINGLE_MAX;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Contribution, InquiryKind, Question, Requester, Up};
+use crate::core::parent::{Exited, Parent};
+use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
 
 impl Agent {
+    /// The driver has started own ranks.
     pub(super) fn on_started(&mut self, now: Time, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
             self.times.on_started(now);
         }
         let complete = ns.on_started(ranks);
-        if ns.undone || !matches!(self.phase, Phase::Serving) {
-            // They slipped out between the order to end and the cancelling of the rest.
+        if ns.undone || !self.is_serving() {
+            // The driver had started them before it cancelled the others.
             actions.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
         } else if self.suspended {
             actions.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
@@ -28,23 +31,25 @@ impl Agent {
         }
     }
 
+    /// The driver has not started own ranks.
     pub(super) fn on_not_started(
         &mut self,
         now: Time,
         namespace: NamespaceId,
         ranks: Ranks,
-        why: String,
+        why: NotStartedReason,
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.on_not_started(&ranks);
         let undone = ns.undone;
         if self.is_serving() && !undone {
-            let cause = Cause::NotStarted { why: bounded(why) };
-            self.fail(Failure { at: now, agent: self.id(), namespace, ranks, cause }, actions);
+            let cause = Cause::NotStarted { why };
+            self.report_failure(Failure { at: now, agent: self.id(), namespace, ranks, cause }, actions);
         }
     }
 
+    /// An own rank sent a request.
     pub(super) fn on_request(
         &mut self,
         now: Time,
@@ -69,11 +74,11 @@ impl Agent {
             Request::Fence { puts, .. } => {
                 return self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
             }
-            Request::Put { puts } => return self.on_put(now, namespace, rank, puts, actions),
+            Request::Put { puts } => return self.on_own_put(now, namespace, rank, puts, actions),
             Request::Get { key } => return self.on_get(namespace, ReplyTo::Rank(rank), &key, actions),
             Request::Ring { to_left, to_right } => {
-                let part = RingSegment::of_rank(to_left, to_right);
-                return self.on_arrived(now, namespace, rank, Contribution::Ring(part), actions);
+                let segment = RingSegment::of_rank(to_left, to_right);
+                return self.on_arrived(now, namespace, rank, Contribution::Ring(segment), actions);
             }
             Request::NodePut { key, value } => {
                 return self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, actions);
@@ -85,16 +90,13 @@ impl Agent {
                 let cause = Cause::Abort { code, message: bounded(message) };
                 return self.fail_rank(now, namespace, rank, cause, actions);
             }
-            Request::Broken { why } => {
-                actions.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
-                return self.fail_rank(now, namespace, rank, Cause::Broken { why: bounded(why) }, actions);
-            }
-            // AnswerEffect by the driver, which holds the descriptor.
+            Request::Broken { why } => return self.kill_broken(now, namespace, rank, bounded(why), actions),
+            // The driver answers it: it has the segment's descriptor.
             Request::Segment => return,
             Request::Publish { service, port } => Question::Publish { service, port },
             Request::Lookup { service } => Question::Lookup { service },
             Request::Unpublish { service } => Question::Unpublish { service },
-            Request::Spawn(order) => Question::Spawn(order),
+            Request::Spawn(request) => Question::Spawn(request),
             Request::Connect { job } => Question::Connect { job },
             Request::GetFromJob { job, key } => Question::GetFromJob { job, key },
         };
@@ -102,6 +104,7 @@ impl Agent {
         actions.push(Action::ToParent(Up::Ask { requester, question }));
     }
 
+    /// An own rank's process has ended.
     pub(super) fn on_rank_ended(
         &mut self,
         now: Time,
@@ -111,19 +114,19 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let Some((fences, unfinished)) = ns.end(rank) else { return };
+        let Some(EndState { fences, unfinished }) = ns.end(rank, "its process ended") else { return };
         if namespace == NamespaceId::FIRST {
             self.times.on_rank_ended(now);
         }
         let undone = ns.undone;
-        self.forget(namespace, rank, actions);
-        if undone || !matches!(self.phase, Phase::Serving) {
+        self.withdraw_inquiry(namespace, rank, actions);
+        if undone || !self.is_serving() {
             return;
         }
         match exit {
             Exit::Code(0) => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exit(now, fences, unfinished, &std::iter::once(rank).collect());
+                    ns.note_exited(now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
                 }
             }
             Exit::Code(code) => self.fail_rank(now, namespace, rank, Cause::Code(code), actions),
@@ -133,6 +136,7 @@ impl Agent {
         }
     }
 
+    /// Reports a failure of an own rank, unless one was reported before.
     pub(super) fn fail_rank(
         &mut self,
         at: Time,
@@ -141,19 +145,8 @@ impl Agent {
         cause: Cause,
         actions: &mut Vec<Action>,
     ) {
-        let fresh = self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank));
-        if fresh {
-            let agent = self.id();
-            self.fail(Failure { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }, actions);
-        }
-    }
-
-    pub(super) fn fail(&mut self, failure: Failure, actions: &mut Vec<Action>) {
-        if self.failures_told < FAILURES_SINGLE_MAX {
-            self.failures_told += 1;
-            actions.push(Action::ToParent(Up::Failed(failure)));
-        } else {
-            self.failures_more = self.failures_more.saturating_add(1);
+        if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank)) {
+            self.report_failure(Failure::of_rank(at, self.id(), namespace, rank, cause), actions);
         }
     }
 }

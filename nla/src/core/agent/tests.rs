@@ -1,4 +1,4 @@
-//! The agent as a value: facts in, exactly these commands out, and nothing else.
+//! The agent as a value: each input leads to exactly these actions and no others.
 
 mod fences;
 mod inquiries;
@@ -16,7 +16,7 @@ struct World {
     actions: Vec<Action>,
 }
 
-/// What an agent's last word, and nothing else, tells.
+/// Returns the leftovers of the report of the end, which must be the only action.
 #[track_caller]
 fn leftovers(actions: &[Action]) -> u64 {
     let [Action::ToParent(Up::Ended { leftovers, timing })] = actions else { panic!("{actions:?}") };
@@ -25,7 +25,7 @@ fn leftovers(actions: &[Action]) -> u64 {
 }
 
 impl World {
-    /// Agent `id` of a tree, with all of its children joined and ready, and the parent told so.
+    /// Agent `id` of a tree. All of its children are ready, and it has reported so.
     fn joined(id: u32, agents: u32, fanout: u32) -> Self {
         let here = Subtree::whole(agents, fanout).of(AgentId(id)).unwrap();
         let mut world = Self { agent: Agent::new(here), actions: Vec::new() };
@@ -37,7 +37,7 @@ impl World {
         world
     }
 
-    /// A leaf with ranks `set` of `size`, all running.
+    /// A leaf with the ranks `set` of `size`, all running.
     fn leaf(size: u32, set: &str) -> Self {
         let mut world = Self::joined(1, 1, 2);
         world.after(T, Input::FromParent(Down::Launch(Box::new(plan(size, &[(1, set)])))));
@@ -51,7 +51,7 @@ impl World {
         std::mem::take(&mut self.actions)
     }
 
-    /// An agent with two ranks, a child with two and, below it, one with one; all running.
+    /// An agent with two running ranks. Its child has two ranks, and the child's child has one.
     fn inner() -> Self {
         let mut world = Self::joined(1, 3, 1); // 1 - 2 - 3
         let plan = plan(5, &[(1, "0-1"), (2, "2-3"), (3, "4")]);
@@ -60,8 +60,8 @@ impl World {
         world
     }
 
-    /// A leaf with ranks 2-3 of 4, whose node belongs to agent 1.
-    fn lodger() -> Self {
+    /// A leaf with ranks 2-3 of 4. Agent 1 owns the attributes of its node.
+    fn on_node_of_agent_1() -> Self {
         let mut world = Self::joined(2, 2, 2);
         let plan = NamespacePlan { owners: owned(&[(2, 1)]), ..plan(4, &[(2, "2-3")]) };
         world.after(T, Input::FromParent(Down::Launch(Box::new(plan))));
@@ -111,7 +111,7 @@ fn failures(actions: &[Action]) -> Vec<&Cause> {
 }
 
 #[test]
-fn a_leaf_is_ready_at_once_and_says_so_once() {
+fn a_leaf_reports_ready_at_once_and_only_once() {
     let mut agent = Agent::new(Subtree::whole(1, 2).of(AgentId(1)).unwrap());
     let mut actions = Vec::new();
     agent.handle(T, Input::Timeout, &mut actions);
@@ -120,7 +120,7 @@ fn a_leaf_is_ready_at_once_and_says_so_once() {
 }
 
 #[test]
-fn an_inner_agent_is_ready_when_its_subtree_is() {
+fn an_inner_agent_reports_ready_when_its_subtree_is() {
     let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap();
     let mut world = World { agent: Agent::new(here), actions: Vec::new() };
     assert_eq!(world.after(T, Input::ChildJoined(AgentId(2))), []);
@@ -128,7 +128,7 @@ fn an_inner_agent_is_ready_when_its_subtree_is() {
 }
 
 #[test]
-fn a_launch_is_cut_for_each_child() {
+fn each_child_gets_its_share_of_a_launch() {
     let mut world = World::joined(1, 3, 1); // 1 - 2 - 3
     let actions = world.after(T, Input::FromParent(Down::Launch(Box::new(plan(4, &[(1, "0-1"), (3, "2-3")])))));
     let [Action::ToChild(AgentId(2), Down::Launch(share)), Action::Start(_, own, _)] = &actions[..] else {
@@ -139,7 +139,7 @@ fn a_launch_is_cut_for_each_child() {
 }
 
 #[test]
-fn a_plan_that_contradicts_itself_is_not_acted_on() {
+fn an_inconsistent_plan_is_refused() {
     let mut world = World::joined(1, 1, 2);
     let elsewhere = NamespacePlan { owners: vec![(AgentId(2), AgentId(1))], ..plan(2, &[(1, "0-1")]) };
     let beyond = plan(2, &[(1, "0"), (2, "1")]);
@@ -150,7 +150,7 @@ fn a_plan_that_contradicts_itself_is_not_acted_on() {
 }
 
 #[test]
-fn started_is_told_once_for_the_whole_subtree() {
+fn started_is_reported_once_for_the_whole_subtree() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(4, &[(1, "0-1"), (2, "2-3")])))));
     assert_eq!(world.after(T, Input::Started(NS, ranks("0"))), []);
@@ -181,7 +181,7 @@ fn a_fence_goes_up_as_one_message_and_down_children_first() {
 }
 
 #[test]
-fn a_release_out_of_turn_lets_nobody_go() {
+fn a_release_out_of_turn_releases_no_rank() {
     let mut world = World::leaf(2, "0-1");
     world.fence(T, 0, "a");
     for number in [0, 1, 7] {
@@ -199,14 +199,14 @@ fn a_child_that_speaks_for_others_is_cut_off() {
         Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), contribution: Contribution::Puts(Puts::new()) };
     let actions = world.after(T, Input::FromChild(AgentId(2), lie));
     assert!(
-        matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.contains("not the sender's")),
+        matches!(&actions[0], Action::CloseChild(AgentId(2), why) if why.to_string().contains("not the sender's")),
         "{actions:?}"
     );
     assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]));
 }
 
 #[test]
-fn a_slow_fence_is_made_known_once() {
+fn a_slow_fence_is_reported_once() {
     let mut world = World::leaf(2, "0-1");
     assert_eq!(world.fence(T, 0, "a"), [Action::WakeAt(at(250))]);
     assert_eq!(world.after(at(250), Input::Timeout), [Action::ToParent(Up::Waiting { namespace: NS, number: 0 })]);
@@ -214,7 +214,7 @@ fn a_slow_fence_is_made_known_once() {
 }
 
 #[test]
-fn ends_with_0_travel_together() {
+fn exits_with_code_0_are_reported_together() {
     let mut world = World::leaf(3, "0-2");
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0))), [Action::WakeAt(at(20))]);
     assert_eq!(world.after(at(1), Input::RankEnded(NS, Rank(0), Exit::Code(0))), []);
@@ -226,7 +226,7 @@ fn ends_with_0_travel_together() {
 }
 
 #[test]
-fn the_last_end_of_a_subtree_is_told_at_once() {
+fn the_last_exit_of_a_subtree_is_reported_at_once() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     world.after(T, Input::Started(NS, ranks("0-1")));
@@ -240,23 +240,23 @@ fn the_last_end_of_a_subtree_is_told_at_once() {
 }
 
 #[test]
-fn a_failure_travels_at_once_and_only_once_per_rank() {
+fn a_failure_is_reported_at_once_and_once_per_rank() {
     let mut world = World::leaf(3, "0-2");
     let actions = world.after(at(3), Input::FromRank(NS, Rank(1), Request::Abort { code: 7, message: "oops".into() }));
     assert_eq!(failures(&actions), [&Cause::Abort { code: 7, message: "oops".into() }]);
-    assert_eq!(world.after(at(4), Input::RankEnded(NS, Rank(1), Exit::Code(7))), [], "no news");
+    assert_eq!(world.after(at(4), Input::RankEnded(NS, Rank(1), Exit::Code(7))), [], "its failure was reported");
     let actions = world.after(at(5), Input::RankEnded(NS, Rank(2), Exit::Code(9)));
     assert_eq!(failures(&actions), [&Cause::Code(9)]);
 }
 
 #[test]
-fn failures_beyond_the_bound_are_counted() {
+fn failures_beyond_the_bound_are_only_counted() {
     let mut world = World::leaf(70, "0-69");
-    let mut told = 0;
+    let mut reported = 0;
     for rank in 0..70 {
-        told += failures(&world.after(T, Input::RankEnded(NS, Rank(rank), Exit::Code(1)))).len();
+        reported += failures(&world.after(T, Input::RankEnded(NS, Rank(rank), Exit::Code(1)))).len();
     }
-    assert_eq!(told, FAILURES_SINGLE_MAX as usize);
+    assert_eq!(reported, FAILURES_SINGLE_MAX as usize);
     let actions = world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     assert!(actions.contains(&Action::ToParent(Up::FailedMore { count: 6 })), "{actions:?}");
 }
@@ -272,7 +272,7 @@ fn a_rank_that_breaks_the_protocol_is_killed_and_named() {
 }
 
 #[test]
-fn the_end_is_term_then_grace_then_kill_then_sweep() {
+fn the_end_is_term_grace_kill_and_sweep() {
     let mut world = World::leaf(2, "0-1");
     let end = Down::End { signal: 15, grace: Duration::from_secs(5) };
     assert_eq!(
@@ -288,7 +288,7 @@ fn the_end_is_term_then_grace_then_kill_then_sweep() {
 }
 
 #[test]
-fn a_second_order_to_end_can_only_shorten_the_grace() {
+fn a_second_end_can_only_shorten_the_grace() {
     let mut world = World::leaf(1, "0");
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
     assert_eq!(world.after(T, Input::FromParent(Down::End { signal: 2, grace: Duration::from_secs(9) })), []);
@@ -303,14 +303,14 @@ fn ranks_that_start_after_the_end_was_ordered_are_killed() {
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
     let actions = world.after(T, Input::Started(NS, ranks("0")));
     assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), "{actions:?}");
-    assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), "cancelled".into())), []);
+    assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), NotStartedReason::Cancelled)), []);
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), [Action::Sweep]);
 }
 
 #[test]
 fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
     let mut world = World::leaf(1, "0");
-    let actions = world.after(T, Input::ParentLost { why: "cut".into() });
+    let actions = world.after(T, Input::ParentLost { why: LossReason::Closed });
     assert_eq!(actions, [Action::CancelStarts, Action::Signal(NS, ranks("0"), SIGKILL)]);
     let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), [Action::Sweep]);
@@ -318,21 +318,21 @@ fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
 }
 
 #[test]
-fn a_parent_lost_after_the_last_word_is_not_waited_for() {
+fn an_agent_leaves_when_its_parent_is_lost_after_its_report() {
     let mut world = World::leaf(1, "0");
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
     assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0);
-    assert_eq!(world.after(T, Input::ParentLost { why: "cut".into() }), [Action::Leave(252)]);
+    assert_eq!(world.after(T, Input::ParentLost { why: LossReason::Closed }), [Action::Leave(252)]);
 }
 
 #[test]
-fn a_lost_child_is_reported_once_and_not_waited_for() {
+fn a_lost_child_is_reported_once_and_not_awaited() {
     let mut world = World::joined(1, 2, 1);
-    let actions = world.after(at(9), Input::ChildLost(AgentId(2), "cut".into()));
+    let actions = world.after(at(9), Input::ChildLost(AgentId(2), LossReason::Closed));
     let [Action::ToParent(Up::Failed(failure))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((failure.agent, failure.at), (AgentId(2), at(9)));
-    assert_eq!(world.after(at(9), Input::ChildLost(AgentId(2), "again".into())), []);
+    assert_eq!(world.after(at(9), Input::ChildLost(AgentId(2), LossReason::Truncated)), []);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     let actions = world.after(T, Input::Swept { leftovers: 0 });
     assert_eq!(leftovers(&actions), 0);
@@ -343,13 +343,13 @@ fn a_child_that_does_not_join_is_reported_as_not_started() {
     let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap();
     let mut world = World { agent: Agent::new(here), actions: Vec::new() };
     assert_eq!(world.after(T, Input::Timeout), []);
-    let cause = Cause::NotStarted { why: "late".into() };
+    let cause = Cause::NotStarted { why: NotStartedReason::Reported("late".into()) };
     let failure = Failure { at: at(9), agent: AgentId(2), namespace: NS, ranks: Ranks::new(), cause };
-    let told = [Action::ToParent(Up::Failed(failure))];
-    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "late".into())), told);
-    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), "again".into())), []);
+    let report = [Action::ToParent(Up::Failed(failure))];
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), NotStartedReason::Reported("late".into()))), report);
+    assert_eq!(world.after(at(9), Input::ChildFailed(AgentId(2), NotStartedReason::Cancelled)), []);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
-    assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0, "nobody waits for it");
+    assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 0 })), 0, "the agent does not wait for it");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn an_undone_spawn_ends_silently() {
 }
 
 #[test]
-fn a_stopped_rank_is_continued_to_hear_the_end() {
+fn a_stopped_rank_is_continued_so_that_it_gets_the_signal() {
     let mut world = World::leaf(1, "0");
     world.after(T, Input::FromParent(Down::Suspend));
     let actions = world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(1) }));
@@ -376,7 +376,7 @@ fn a_stopped_rank_is_continued_to_hear_the_end() {
 }
 
 #[test]
-fn questions_go_up_and_answers_find_their_rank() {
+fn questions_go_up_and_replies_reach_their_rank() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Lookup { service: b"s".to_vec() }));

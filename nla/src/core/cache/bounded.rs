@@ -1,38 +1,38 @@
-//! HCMAB-LRU: everybody is told everything at the fence, and keeps so much of it.
+//! HCMAB-LRU: the release of a fence brings all its entries to every agent, which stores a bounded number of them.
 //!
-//! Nothing is lost: the agent of the rank that put an entry keeps it for good, and each place above
-//! knows below which child that is. So a key that is not in the root's index was put by nobody. What an
-//! epoch says last of a key is what counts: who kept another value of it drops that.
+//! No entry is lost: the agent whose rank put an entry stores it for good, and each ancestor's index says which child
+//! that agent is below. So a key that is not in the root's index was put by no rank. The newest epoch decides: a cache
+//! drops another value of a key that the epoch contains.
 //!
-//! The index has 8 bytes of hash for a key. Keys that share them, and keys that moved from one child
-//! to another, have several children to be asked, the newest first; who does not have it any more says
-//! so.
+//! The index maps an 8-byte hash of the key to a child. For keys with the same hash, and for keys that moved from one
+//! child to another, it has several children; they are asked in turn, the newest first, and a child that does not have
+//! the entry any more answers so.
 
 use std::collections::{HashMap, hash_map};
 
 use pmi::board::{KeyBuildHasher, LruEntries, key_hash};
 use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank};
 
-use super::{Cache, CachePeaks, Place, Source};
+use super::{Cache, CacheLocation, CachePeaks, Source};
 use crate::core::fence::FenceError;
 use crate::core::ids::AgentId;
 use crate::core::message::Update;
 
-/// See the module.
+/// Stores at most a given number of other agents' entries.
 #[derive(Debug)]
 pub(super) struct Bounded {
-    place: Place,
-    /// Entries of other places' ranks, in order of use.
+    location: CacheLocation,
+    /// Entries of other agents' ranks, in the order of their use.
     cached: LruEntries,
-    /// What own ranks have put and nobody has overwritten; and what is known to be nowhere.
+    /// Entries that own ranks have put and no other rank has overwritten, and keys that are known to be absent.
     own: NodeCache,
     index: Index,
-    /// The subtree's winners of the open fence, by their keys.
+    /// The subtree's winning put for each key of the open fence.
     gathered: HashMap<Box<[u8]>, Gathered, KeyBuildHasher>,
     peaks: CachePeaks,
 }
 
-/// A put of the open fence that is the subtree's best for its key.
+/// The winning put for a key within the subtree.
 #[derive(Debug)]
 struct Gathered {
     rank: Rank,
@@ -40,9 +40,9 @@ struct Gathered {
 }
 
 impl Bounded {
-    pub(super) fn new(entries: u32, place: Place) -> Self {
+    pub(super) fn new(entries: u32, location: CacheLocation) -> Self {
         Self {
-            place,
+            location,
             cached: LruEntries::new(entries),
             own: NodeCache::default(),
             index: Index::default(),
@@ -63,18 +63,18 @@ impl Bounded {
         }
     }
 
-    fn keep(&mut self, entry: Entry) {
+    fn store(&mut self, entry: Entry) {
         self.peaks.evictions += u64::from(self.cached.insert(entry).is_some());
     }
 }
 
 impl Cache for Bounded {
-    /// GetCounts touch the order of use, so all come here.
+    /// Every get changes the order of use, so all of them go through this cache.
     fn board(&self) -> Board {
         Board::partial(None)
     }
 
-    /// As for HCMAB: nobody sends any.
+    /// Refused, as under HCMAB.
     fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
         Err(FenceError::EarlyPut)
     }
@@ -93,16 +93,16 @@ impl Cache for Bounded {
     fn release(&mut self, update: Update) -> Option<Epoch> {
         let Update::Epoch(epoch) = update else { return None };
         self.own.clear_absent();
-        // What own ranks have put of it is learnt again.
+        // Those that own ranks have put are inserted again below.
         self.own.remove(epoch.iter().map(|(key, _)| key));
         let mut gathered = std::mem::take(&mut self.gathered);
-        // Those before would have to make room for those behind.
-        let passing = epoch.len().saturating_sub(self.cached.entries_max());
-        for (place, (key, value)) in epoch.iter().enumerate() {
+        // Entries before this one would be evicted by those behind them.
+        let first_stored = epoch.len().saturating_sub(self.cached.entries_max());
+        for (at, (key, value)) in epoch.iter().enumerate() {
             self.cached.remove(key);
-            // Where another rank's value of the same bytes won, this one is as good.
-            let ours = gathered.remove(key).filter(|ours| ours.entry.value() == value);
-            match ours.map(|ours| self.place.child_of(ours.rank)) {
+            // If a rank elsewhere won with the same value, the subtree's entry serves as well.
+            let from_subtree = gathered.remove(key).filter(|put| put.entry.value() == value);
+            match from_subtree.map(|put| self.location.child_of(put.rank)) {
                 // A copy, here and below: a slice would keep the whole epoch in memory.
                 Some(None) => {
                     self.own.insert(Entry::new(key, value));
@@ -111,8 +111,8 @@ impl Cache for Bounded {
                 Some(Some(child)) => self.index.insert(key, child),
                 None => {}
             }
-            if place >= passing {
-                self.keep(Entry::new(key, value));
+            if at >= first_stored {
+                self.store(Entry::new(key, value));
             } else {
                 self.peaks.evictions += 1;
             }
@@ -135,7 +135,7 @@ impl Cache for Bounded {
         }
         match self.index.child(key, tried) {
             Some(child) => Source::Child(child),
-            None if self.place.is_root => Source::Absent,
+            None if self.location.is_root => Source::Absent,
             None => Source::Parent,
         }
     }
@@ -143,7 +143,7 @@ impl Cache for Bounded {
     fn learn(&mut self, result: &LookUpResult) {
         match result {
             LookUpResult::Entry(entry) => {
-                self.keep(entry.clone());
+                self.store(entry.clone());
                 self.peaks.note(self.cached.len(), self.cached.bytes());
             }
             LookUpResult::Absent(key) => self.own.insert_absent(key),
@@ -155,11 +155,11 @@ impl Cache for Bounded {
     }
 }
 
-/// Below which child a key was put.
+/// The child below which each key was put.
 #[derive(Debug, Default)]
 struct Index {
     newest: HashMap<u64, AgentId, KeyBuildHasher>,
-    /// Where there is more than one: the others, the newest first.
+    /// Further children for the same hash, the newest first.
     older: HashMap<u64, Vec<AgentId>, KeyBuildHasher>,
 }
 
@@ -172,7 +172,7 @@ impl Index {
         older.insert(0, before);
     }
 
-    /// The child to ask after `tried` others.
+    /// The child to ask after `tried` children did not have the entry.
     fn child(&self, key: &[u8], tried: usize) -> Option<AgentId> {
         let hash = key_hash(key);
         match tried.checked_sub(1) {

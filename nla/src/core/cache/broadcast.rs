@@ -1,4 +1,4 @@
-//! HCMAB: everybody is told everything at the fence.
+//! HCMAB: the release of a fence brings all its entries to every agent.
 
 use pmi::{Board, Epoch, LookUpResult, Puts};
 
@@ -6,7 +6,7 @@ use super::{Cache, CachePeaks, Source};
 use crate::core::fence::FenceError;
 use crate::core::message::Update;
 
-/// Keeps nothing itself: the board is whole, and lies with those who serve ranks.
+/// Stores no entry itself: the boards of the tasks that serve ranks are complete.
 #[derive(Debug, Default)]
 pub(super) struct Broadcast {
     entries: usize,
@@ -18,7 +18,7 @@ impl Cache for Broadcast {
         Board::new()
     }
 
-    /// Nobody sends any; they would be lost, so they are refused.
+    /// Refused: under this policy puts travel with their fence, and these would be lost.
     fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
         Err(FenceError::EarlyPut)
     }
@@ -26,20 +26,20 @@ impl Cache for Broadcast {
     fn gather(&mut self, _: &Puts) {}
 
     fn close(&mut self, puts: Puts) -> (Update, usize) {
-        // They were validated when they came in, so merging them cannot fail.
+        // The puts were validated on arrival, so merging them cannot fail.
         let epoch = Epoch::merge(&puts).unwrap_or_default();
         let entries = epoch.len();
         (Update::Epoch(epoch), entries)
     }
 
-    fn release(&mut self, news: Update) -> Option<Epoch> {
-        let Update::Epoch(epoch) = news else { return None };
+    fn release(&mut self, update: Update) -> Option<Epoch> {
+        let Update::Epoch(epoch) = update else { return None };
         self.entries += epoch.len();
         self.bytes += epoch.bytes().len();
         (!epoch.is_empty()).then_some(epoch)
     }
 
-    /// The board knows; who asks here asks for what is not on it.
+    /// Only keys that the board does not have are looked up here.
     fn look_up(&mut self, _: &[u8], _: usize) -> Source {
         Source::Absent
     }

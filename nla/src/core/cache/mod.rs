@@ -1,16 +1,17 @@
-//! Cache policies: what a place in the tree keeps of a bulletin board, and where it asks for the rest.
+//! Cache policies: which entries of a bulletin board a member of the tree stores, and where it asks for the others.
 //!
-//! Four of them, from the ScELA work (Sridhar and Panda), chosen once for a session:
+//! A member of the tree is the launcher at its root, or an agent. The four policies are those of the ScELA work
+//! (Sridhar and Panda); one of them is chosen for a session:
 //!
-//! | policy | a put goes up | a fence brings down | a get is answered | kept here |
+//! | policy | a put goes up | a fence brings down | a get is answered | stored |
 //! |---|---|---|---|---|
-//! | HCS | at once, by itself | which keys were overwritten | here, or by the nearest above that has it | all that passed |
-//! | HCMA | with the fence, merged | the same | the same | all that passed |
-//! | HCMAB | with the fence, merged | all that was put | here | all |
-//! | HCMAB-LRU | with the fence, merged | all that was put | here, or where it was put | `entries` values, own ranks' puts, an index of the subtree |
+//! | HCS | at once, by itself | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
+//! | HCMA | with the fence, merged | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
+//! | HCMAB | with the fence, merged | all entries that were put | here | all |
+//! | HCMAB-LRU | with the fence, merged | all entries that were put | here, or by the agent whose rank put the entry | `entries` values, own ranks' puts, an index of the subtree |
 //!
-//! The rest of the core knows a [`Cache`] and not which. Under each a rank sees the same: its own puts
-//! at once, those of others after the fence.
+//! The rest of the core uses the trait [`Cache`] and does not know the policy. Under each of them a rank sees its own
+//! puts at once, and those of others after the fence.
 
 mod bounded;
 mod broadcast;
@@ -27,28 +28,28 @@ use super::ids::AgentId;
 use super::limits::CACHE_ENTRIES_DEFAULT;
 use super::message::Update;
 
-/// What agents keep of bulletin boards; see the module.
+/// The rule by which agents store entries of bulletin boards.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CachePolicy {
-    /// Hierarchical caching, simple: each put travels by itself.
+    /// HCS, hierarchical caching, simple: each put travels by itself.
     Hcs,
-    /// With merging of puts at the fence.
+    /// HCMA: as HCS, but puts are merged at the fence.
     Hcma,
-    /// With merging, and a broadcast of all that was put.
+    /// HCMAB: puts are merged at the fence, and all of them are broadcast with its release.
     #[default]
     Hcmab,
-    /// As HCMAB, with a bound on the values that a place keeps; the least recently used ones go.
+    /// HCMAB-LRU: as HCMAB, with a bound on the stored values. The least recently used ones are evicted.
     HcmabLru {
-        /// How many values of other places' ranks are kept, at least 1.
+        /// How many values of other agents' ranks are stored, at least 1.
         entries: u32,
     },
 }
 
 impl CachePolicy {
-    /// All policies, with the default bound where there is one.
+    /// All policies, with the default bound for those that have one.
     pub const ALL: [Self; 4] = [Self::Hcs, Self::Hcma, Self::Hcmab, Self::HcmabLru { entries: CACHE_ENTRIES_DEFAULT }];
 
-    /// Its name as it is typed.
+    /// The name as the user types it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hcs => "hcs",
@@ -58,7 +59,7 @@ impl CachePolicy {
         }
     }
 
-    /// Its bound on cached values, if it has one.
+    /// The bound on stored values, if the policy has one.
     pub fn entries(self) -> Option<u32> {
         match self {
             Self::HcmabLru { entries } => Some(entries),
@@ -66,22 +67,22 @@ impl CachePolicy {
         }
     }
 
-    /// The same policy with another bound on cached values; `None` if it has no bound.
+    /// The same policy with another bound on stored values; `None` if it has no bound.
     pub fn with_entries(self, entries: u32) -> Option<Self> {
         self.entries().map(|_| Self::HcmabLru { entries })
     }
 
-    /// Whether ranks' puts are handed on one by one as they are made.
+    /// Whether each put travels by itself as soon as a rank makes it.
     pub fn puts_at_once(self) -> bool {
         self == Self::Hcs
     }
 
-    /// The cache of one namespace at one place in the tree.
-    pub(super) fn at(self, place: Place) -> Box<dyn Cache> {
+    /// Makes the cache of one namespace at `location`.
+    pub(super) fn cache_at(self, location: CacheLocation) -> Box<dyn Cache> {
         match self {
-            Self::Hcs | Self::Hcma => Box::new(on_demand::OnDemand::new(place.is_root)),
+            Self::Hcs | Self::Hcma => Box::new(on_demand::OnDemand::new(location.is_root)),
             Self::Hcmab => Box::new(broadcast::Broadcast::default()),
-            Self::HcmabLru { entries } => Box::new(bounded::Bounded::new(entries, place)),
+            Self::HcmabLru { entries } => Box::new(bounded::Bounded::new(entries, location)),
         }
     }
 }
@@ -92,7 +93,7 @@ impl fmt::Display for CachePolicy {
     }
 }
 
-/// There is no policy of this name.
+/// No policy has this name.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("there is no such cache policy")]
 pub struct UnknownPolicy;
@@ -100,7 +101,7 @@ pub struct UnknownPolicy;
 impl FromStr for CachePolicy {
     type Err = UnknownPolicy;
 
-    /// Reads a name, in either case.
+    /// Parses a name, in either case.
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
         Self::ALL.into_iter().find(|policy| policy.name().eq_ignore_ascii_case(name)).ok_or(UnknownPolicy)
     }
@@ -108,14 +109,14 @@ impl FromStr for CachePolicy {
 
 /// Where in the tree a cache is.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// There is nobody above to ask.
-    pub(super) is_root: bool,
-    /// The namespace's ranks below each child, as intervals (first, end, child) in order.
+pub(super) struct CacheLocation {
+    /// There is no parent to ask.
+    is_root: bool,
+    /// The namespace's ranks below each child, as sorted intervals (first, end, child).
     shares: Vec<(u32, u32, AgentId)>,
 }
 
-impl Place {
+impl CacheLocation {
     pub(super) fn new<'a>(is_root: bool, children: impl IntoIterator<Item = (&'a AgentId, &'a Ranks)>) -> Self {
         let intervals = |(child, ranks): (&AgentId, &'a Ranks)| {
             let child = *child;
@@ -126,7 +127,7 @@ impl Place {
         Self { is_root, shares }
     }
 
-    /// The child that has the rank below it; `None`: it is an own one.
+    /// The child that has `rank` in its subtree; `None` for an own rank.
     fn child_of(&self, rank: Rank) -> Option<AgentId> {
         let after = self.shares.partition_point(|(first, _, _)| *first <= rank.0);
         let (_, end, child) = self.shares.get(after.checked_sub(1)?)?;
@@ -134,50 +135,50 @@ impl Place {
     }
 }
 
-/// Where a key's value is.
+/// The source of the value of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Source {
-    /// Here: this is it.
+    /// This cache stores the entry.
     Stored(Entry),
-    /// Nobody has put it.
+    /// No rank has put the key.
     Absent,
-    /// This child may have it below.
+    /// An agent in this child's subtree may have the entry.
     Child(AgentId),
-    /// The parent knows.
+    /// The parent has the entry, or knows where to ask.
     Parent,
 }
 
-/// How much a cache has ever held at a time, and what it let go.
+/// The most that a cache ever stored at a time, and how many values it evicted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CachePeaks {
-    /// Most entries that were held at a time, without those of `own` and `index`.
+    /// Most entries at a time, without those counted in `own_entries` and `index_entries`.
     pub entries: u64,
-    /// Bytes of keys and values of these.
+    /// Bytes of the keys and values of these entries.
     pub bytes: u64,
-    /// Most entries of own ranks that had to be kept beside them.
+    /// Most entries of own ranks that had to be stored beside them.
     pub own_entries: u64,
-    /// Their bytes.
+    /// Bytes of these.
     pub own_bytes: u64,
-    /// Most keys that the index of the subtree had.
+    /// Most keys in the index of the subtree.
     pub index_entries: u64,
-    /// Values that were let go, or found no room.
+    /// Values that were evicted, or for which there was no room.
     pub evictions: u64,
 }
 
 impl CachePeaks {
-    /// Both together.
+    /// Adds up both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        self.with(other, u64::saturating_add)
+        self.combine(other, u64::saturating_add)
     }
 
-    /// Of each number the greater one.
+    /// The greater of the two, number by number.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
-        self.with(other, u64::max)
+        self.combine(other, u64::max)
     }
 
-    fn with(self, other: Self, both: impl Fn(u64, u64) -> u64) -> Self {
+    fn combine(self, other: Self, both: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             entries: both(self.entries, other.entries),
             bytes: both(self.bytes, other.bytes),
@@ -188,45 +189,43 @@ impl CachePeaks {
         }
     }
 
-    /// Raises the peak of entries and bytes.
+    /// Raises the peaks of entries and bytes to these.
     fn note(&mut self, entries: usize, bytes: usize) {
         self.entries = self.entries.max(entries as u64);
         self.bytes = self.bytes.max(bytes as u64);
     }
 }
 
-/// What one place in the tree keeps of one namespace's board.
+/// The part of one namespace's board that one member of the tree stores.
 ///
-/// A fence goes [`Cache::pass`] for puts that come ahead of it, [`Cache::gather`] when the subtree has
-/// arrived, at the root [`Cache::close`], and everywhere [`Cache::release`].
+/// The calls of a fence are [`Cache::pass`] for each put ahead of it, then [`Cache::gather`] when all ranks of the
+/// subtree have arrived (at the root [`Cache::close`] instead), then [`Cache::release`].
 pub(super) trait Cache: fmt::Debug + Send {
-    /// The board as those see it who serve ranks here: whole, or with what this cache keeps.
+    /// Returns the board for the tasks that serve ranks here: a complete one, or one with this cache's entries.
     fn board(&self) -> Board;
 
-    /// Whether all is on that board, so that nobody has to be asked.
+    /// Whether that board is complete, so that no peer has to be asked.
     fn is_whole(&self) -> bool {
         self.board().is_whole()
     }
 
-    /// A put comes by on its way up, ahead of its fence.
+    /// Takes puts that pass on their way up, ahead of their fence.
     fn pass(&mut self, puts: &Puts) -> Result<(), FenceError>;
 
-    /// The whole subtree has arrived and contribution these puts. Not called at the root.
+    /// Takes the puts of the whole subtree, all of whose ranks have arrived. Not called at the root.
     fn gather(&mut self, puts: &Puts);
 
-    /// At the root all have arrived and contribution these puts: what everybody is told, and how many
-    /// entries were put.
+    /// Takes the puts of all ranks at the root. Returns the update for all agents, and the number of entries put.
     fn close(&mut self, puts: Puts) -> (Update, usize);
 
-    /// The fence is released with this news. An epoch that comes back is to be published on the
-    /// board before any rank goes on.
-    fn release(&mut self, news: Update) -> Option<Epoch>;
+    /// Applies the update of a release. An epoch that is returned has to be published on the board before any rank is
+    /// released.
+    fn release(&mut self, update: Update) -> Option<Epoch>;
 
-    /// Where the value of a key is. After asking in vain below, `tried` says of how many children.
+    /// Returns the source of a key's value, after `tried` children were asked and did not have it.
     fn look_up(&mut self, key: &[u8], tried: usize) -> Source;
 
-    /// What was asked for is here, or is nowhere. An entry may be kept as it is: its memory is not a
-    /// part of something larger that it would keep alive.
+    /// Stores the answer of a peer. The entry owns its memory: storing it keeps no larger buffer alive.
     fn learn(&mut self, result: &LookUpResult);
 
     /// The peaks so far.

@@ -1,10 +1,10 @@
-//! HCS and HCMA: each place keeps what passes it, and asks above for the rest.
+//! HCS and HCMA: each member of the tree stores the entries that pass it, and asks its parent for the others.
 //!
-//! Puts pass on their way up, one by one or merged, and wait here for the release of their fence; then
-//! answers pass on their way down. The root, which all puts pass, has them all. A release names the
-//! keys of which something else may lie in a cache: those that were on the board before, and those
-//! that several ranks put. They are dropped everywhere, also from what has just passed, and asked for
-//! again by who needs them. So nothing stale is ever found.
+//! Puts pass on their way up, one by one or merged, and wait here for the release of their fence; later, answers pass
+//! on their way down. All puts pass the root, so the root has every entry. A release names the keys of which a cache
+//! may have another value: those that were on the board before, and those that several ranks put. Every cache drops
+//! them, also from the puts that have just passed, and looks them up again when a rank needs them. So no get returns a
+//! stale value.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::core::fence::FenceError;
 use crate::core::limits::FENCE_BYTES_MAX;
 use crate::core::message::Update;
 
-/// See the module.
+/// Stores all entries that pass.
 #[derive(Debug)]
 pub(super) struct OnDemand {
     is_root: bool,
     known: Arc<NodeCache>,
-    /// The puts that have passed since the last release.
+    /// Puts that have passed since the last release; they are not visible yet.
     passed: Puts,
     peaks: CachePeaks,
 }
@@ -59,14 +59,14 @@ impl Cache for OnDemand {
                 overwritten.insert(put.key);
             }
         }
-        // In an order that is the same in every run.
+        // A hash set's order differs from run to run.
         let mut overwritten: Vec<_> = overwritten.into_iter().collect();
         overwritten.sort_unstable();
         (Update::Overwritten(overwritten.into_iter().collect()), owners.len())
     }
 
-    fn release(&mut self, news: Update) -> Option<Epoch> {
-        let overwritten = match news {
+    fn release(&mut self, update: Update) -> Option<Epoch> {
+        let overwritten = match update {
             Update::Overwritten(keys) => keys,
             Update::Epoch(_) => Keys::default(),
         };
@@ -74,13 +74,13 @@ impl Cache for OnDemand {
         self.known.clear_absent();
         let passed = std::mem::take(&mut self.passed);
         if self.is_root {
-            // All has passed here: the winners are known.
+            // All puts pass the root: it knows each key's winner.
             let winners = Epoch::merge(&passed).unwrap_or_default();
             winners.entries().for_each(|entry| self.known.insert(entry));
         } else {
             self.known.remove(overwritten.iter());
             let overwritten: HashSet<&[u8]> = overwritten.iter().collect();
-            // Of what one rank put under a key, its last put comes last.
+            // Several puts of one rank under one key are in order: the last one stays.
             let passed = passed.into_entries().map(|(_, entry)| entry);
             passed.filter(|entry| !overwritten.contains(entry.key())).for_each(|entry| self.known.insert(entry));
         }
@@ -105,7 +105,7 @@ impl Cache for OnDemand {
     }
 
     fn peaks(&self) -> CachePeaks {
-        // It only grows from one release to the next.
+        // Between two releases the cache only grows: its peak is now, or was before the last release.
         let mut peaks = self.peaks;
         peaks.note(self.known.len(), self.known.bytes());
         peaks

@@ -1,9 +1,9 @@
-//! The policies as values.
+//! Each policy's cache by itself.
 
 use super::*;
 
 #[test]
-fn names_are_read_as_they_are_written() {
+fn policy_names_are_parsed_in_either_case() {
     for policy in CachePolicy::ALL {
         assert_eq!(policy.to_string().parse(), Ok(policy));
         assert_eq!(policy.name().to_uppercase().parse(), Ok(policy));
@@ -12,11 +12,11 @@ fn names_are_read_as_they_are_written() {
 }
 
 #[test]
-fn ranks_are_found_below_their_child() {
+fn each_rank_is_found_below_its_child() {
     let ranks = |text: &str| text.parse::<Ranks>().unwrap();
     let shares = [(AgentId(2), ranks("2-3,8")), (AgentId(5), ranks("4-7"))];
-    let place = Place::new(false, shares.iter().map(|(child, ranks)| (child, ranks)));
-    let children = (0..10).map(|rank| place.child_of(Rank(rank)).map_or(0, |child| child.0));
+    let location = CacheLocation::new(false, shares.iter().map(|(child, ranks)| (child, ranks)));
+    let children = (0..10).map(|rank| location.child_of(Rank(rank)).map_or(0, |child| child.0));
     assert_eq!(children.collect::<Vec<_>>(), [0, 0, 2, 2, 5, 5, 5, 5, 2, 0]);
 }
 
@@ -28,62 +28,62 @@ fn puts(list: &[(u32, &str, &str)]) -> Puts {
     puts
 }
 
-/// One fence at the root.
+/// Runs one fence at the root.
 fn fence(cache: &mut dyn Cache, contribution: &[(u32, &str, &str)]) -> Update {
-    let (news, _) = cache.close(puts(contribution));
-    cache.release(news.clone());
-    news
+    let (update, _) = cache.close(puts(contribution));
+    cache.release(update.clone());
+    update
 }
 
-fn here(key: &str, value: &str) -> Source {
+fn stored(key: &str, value: &str) -> Source {
     Source::Stored(Entry::new(key.as_bytes(), value.as_bytes()))
 }
 
-fn overwritten(news: Update) -> Vec<String> {
-    let Update::Overwritten(keys) = news else { panic!("{news:?}") };
+fn overwritten(update: Update) -> Vec<String> {
+    let Update::Overwritten(keys) = update else { panic!("{update:?}") };
     keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
 }
 
 #[test]
-fn a_release_names_what_caches_may_have_wrong() {
+fn a_release_names_the_keys_with_stale_values() {
     for policy in [CachePolicy::Hcs, CachePolicy::Hcma] {
-        let mut root = policy.at(Place::new(true, []));
-        // Of one rank the last put counts everywhere: no cache has it wrong.
+        let mut root = policy.cache_at(CacheLocation::new(true, []));
+        // Every cache keeps the last of one rank's puts, so "a" is stale nowhere.
         let first = fence(root.as_mut(), &[(0, "a", "1"), (0, "a", "2"), (1, "b", "1"), (2, "b", "2"), (3, "c", "1")]);
         assert_eq!(overwritten(first), ["b"]);
-        assert_eq!(root.look_up(b"a", 0), here("a", "2"));
+        assert_eq!(root.look_up(b"a", 0), stored("a", "2"));
         assert_eq!(overwritten(fence(root.as_mut(), &[(1, "c", "2"), (1, "d", "1")])), ["c"]);
-        assert_eq!(root.look_up(b"c", 0), here("c", "2"));
+        assert_eq!(root.look_up(b"c", 0), stored("c", "2"));
         assert_eq!(root.look_up(b"e", 0), Source::Absent);
     }
 }
 
 #[test]
-fn what_passed_is_seen_after_the_release_and_not_before() {
-    let mut cache = CachePolicy::Hcs.at(Place::new(false, []));
+fn puts_that_passed_are_visible_after_the_release_only() {
+    let mut cache = CachePolicy::Hcs.cache_at(CacheLocation::new(false, []));
     cache.pass(&puts(&[(0, "a", "1"), (0, "b", "1")])).unwrap();
     assert_eq!(cache.look_up(b"a", 0), Source::Parent);
     cache.gather(&puts(&[]));
     cache.learn(&LookUpResult::Absent("none".into()));
     assert_eq!(cache.look_up(b"none", 0), Source::Absent);
     cache.release(Update::Overwritten([b"b"].into_iter().collect()));
-    assert_eq!(cache.look_up(b"a", 0), here("a", "1"));
+    assert_eq!(cache.look_up(b"a", 0), stored("a", "1"));
     assert_eq!(cache.look_up(b"b", 0), Source::Parent);
-    assert_eq!(cache.look_up(b"none", 0), Source::Parent, "it may have been put since");
+    assert_eq!(cache.look_up(b"none", 0), Source::Parent, "a rank may have put it since");
 }
 
 #[test]
-fn the_bounded_one_knows_below_which_child_to_look() {
+fn the_bounded_cache_names_the_child_that_has_the_entry() {
     let child = |agent, text: &str| (AgentId(agent), text.parse::<Ranks>().unwrap());
     let shares = [child(1, "0-1"), child(4, "2-3")];
-    let place = || Place::new(true, shares.iter().map(|(child, ranks)| (child, ranks)));
-    let mut root = CachePolicy::HcmabLru { entries: 1 }.at(place());
+    let location = || CacheLocation::new(true, shares.iter().map(|(child, ranks)| (child, ranks)));
+    let mut root = CachePolicy::HcmabLru { entries: 1 }.cache_at(location());
     fence(root.as_mut(), &[(0, "a", "1"), (2, "b", "1"), (3, "c", "1")]);
     assert_eq!(root.look_up(b"a", 0), Source::Child(AgentId(1)));
     assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(4)));
-    assert_eq!(root.look_up(b"c", 0), here("c", "1"));
+    assert_eq!(root.look_up(b"c", 0), stored("c", "1"));
     assert_eq!(root.look_up(b"d", 0), Source::Absent);
-    // It moves to the other child; the one that had it is asked last.
+    // "b" moves to the other child; the child that had it is asked last.
     fence(root.as_mut(), &[(1, "b", "2"), (3, "e", "1")]);
     assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(1)));
     assert_eq!(root.look_up(b"b", 1), Source::Child(AgentId(4)));

@@ -2,34 +2,21 @@
 
 use std::time::Duration;
 
-use pmi::Ranks;
-
 use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
-use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW};
 use crate::core::message::{Down, Reply};
-use crate::core::timing::Timing;
+use crate::core::parent::Parent;
 
 impl Root {
-    pub(super) fn on_failure(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
+    /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
+    pub(super) fn judge(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
         if let Cause::NotStarted { why } = &failure.cause
-            && let Some(ns) = self.namespaces.get_mut(&failure.namespace)
-            && ns.plan.spawner.is_some()
+            && self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.plan.spawner.is_some())
         {
-            // A spawn that fails concerns only who asked for it.
-            if !std::mem::replace(&mut ns.undone, true) {
-                let why = why.clone();
-                let requester = ns.requester.take();
-                let namespace = failure.namespace;
-                for child in ns.children.keys() {
-                    actions.push(RootAction::ToChild(*child, Down::Undo { namespace }));
-                }
-                if let Some(requester) = requester {
-                    self.reply(requester, Reply::Spawned(Err(why)), actions);
-                }
-            }
-            return;
+            // A spawn that fails concerns only the rank that asked for it.
+            return self.undo(failure.namespace, why.to_string(), actions);
         }
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
@@ -41,115 +28,123 @@ impl Root {
             self.failures_more = self.failures_more.saturating_add(1);
         }
         if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
-            self.phase = Phase::Gathering { until: now + GATHER_WINDOW };
+            self.enter(Phase::Gathering { until: now + GATHER_WINDOW }, "a failure was reported");
         }
     }
 
-    pub(super) fn on_child_lost(&mut self, now: Time, child: AgentId, why: String, actions: &mut Vec<RootAction>) {
-        let Some(state) = self.children.get_mut(&child) else { return };
-        state.gone = true;
-        if std::mem::replace(&mut state.ended, true) {
+    /// Undoes a spawn that failed, once.
+    fn undo(&mut self, namespace: NamespaceId, why: String, actions: &mut Vec<RootAction>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        if std::mem::replace(&mut ns.undone, true) {
             return;
         }
-        let failure = Failure {
-            at: now,
-            agent: child,
-            namespace: NamespaceId::FIRST,
-            ranks: Ranks::new(),
-            cause: Cause::Lost { why },
-        };
-        self.on_failure(now, failure, actions);
+        let requester = ns.requester.take();
+        let children = ns.exchange.children.keys();
+        actions.extend(children.map(|child| RootAction::ToChild(*child, Down::Undo { namespace })));
+        if let Some(requester) = requester {
+            self.route_reply(requester, Reply::Spawned(Err(why)), actions);
+        }
     }
 
-    /// Nothing is left of a child's subtree.
-    pub(super) fn on_ended(
-        &mut self,
-        now: Time,
-        from: AgentId,
-        leftovers: u64,
-        timing: &Timing,
-        actions: &mut Vec<RootAction>,
-    ) {
-        let Some(below) = self.tree.toward(from) else { return };
-        let Some(child) = self.children.get_mut(&from) else { return };
-        if child.gone {
-            // It was content up before.
-            return;
+    /// Reports ranks that ended with code 0 where others still need them.
+    pub(super) fn report_early_exits(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+        let early: Vec<_> = self
+            .namespaces
+            .values()
+            .filter_map(|ns| ns.exited_early(now).map(|(ranks, in_fence)| (ns.plan.id, ranks, in_fence)))
+            .collect();
+        for (namespace, ranks, in_fence) in early {
+            let agent = self.agent_of(namespace, ranks.first());
+            let cause = Cause::ExitedEarly { in_fence };
+            self.judge(now, Failure { at: now, agent, namespace, ranks, cause }, actions);
         }
-        if child.ended || !timing.is_of(below) {
-            return self.cut_off(now, from, "its last word makes no sense".to_owned(), actions);
-        }
-        child.ended = true;
-        self.leftovers = self.leftovers.saturating_add(leftovers);
-        self.timing.merge(timing);
     }
 
     pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, actions: &mut Vec<RootAction>) {
-        if let Phase::Flushing { .. } = self.phase {
-            // Only output is left, and the user does not want it.
-            self.over(Outcome::Interrupted { signal }, actions);
-            return;
-        }
-        if let Phase::Ending { until, interrupted, .. } = &mut self.phase {
-            // LookUpStep twice, or asked while the end is under way already: no more patience.
-            if *interrupted {
-                *until = now + END_MARGIN;
+        match &self.phase {
+            Phase::Flushing { .. } => {
+                // Only output is left, and the user does not want it.
+                self.over(Outcome::Interrupted { signal }, "the user interrupted the output", actions);
+            }
+            Phase::Ending { interrupted: false, .. } => self.note_interrupted(None),
+            Phase::Ending { interrupted: true, .. } => {
+                // The second interrupt ends the grace.
                 self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
+                self.note_interrupted(Some(now + END_MARGIN));
             }
-            if let Phase::Ending { interrupted, .. } = &mut self.phase {
-                *interrupted = true;
+            Phase::Joining { .. } | Phase::Running | Phase::Gathering { .. } | Phase::Over => {
+                // Before the launch, agents may have failed because the same Ctrl-C reached them.
+                let outcome = if self.failures.is_empty() || self.first.is_some() {
+                    Outcome::Interrupted { signal }
+                } else {
+                    self.elected()
+                };
+                self.end(now, outcome, signal, "the user interrupted the session", actions);
+                self.note_interrupted(None);
             }
-            return;
-        }
-        // Before the launch, agents that failed may just have heard the same Ctrl-C.
-        let outcome = if self.failures.is_empty() || self.first.is_some() {
-            Outcome::Interrupted { signal }
-        } else {
-            self.elected()
-        };
-        self.end(now, outcome, signal, actions);
-        if let Phase::Ending { interrupted, .. } = &mut self.phase {
-            *interrupted = true;
         }
     }
 
-    pub(super) fn end(&mut self, now: Time, outcome: Outcome, signal: i32, actions: &mut Vec<RootAction>) {
+    /// Notes an interrupt while the session ends, which may change the time until which the end may take.
+    fn note_interrupted(&mut self, new_until: Option<Time>) {
+        if let Phase::Ending { outcome, until, .. } = &self.phase {
+            let (outcome, until) = (outcome.clone(), new_until.unwrap_or(*until));
+            self.enter(Phase::Ending { outcome, until, interrupted: true }, "the user interrupted the session");
+        }
+    }
+
+    /// Ends the session with `outcome`: all ranks get `signal` first, SIGKILL after the grace.
+    pub(super) fn end(
+        &mut self,
+        now: Time,
+        outcome: Outcome,
+        signal: i32,
+        why: &'static str,
+        actions: &mut Vec<RootAction>,
+    ) {
         if self.is_ending() {
             return;
         }
-        let joining = self.first.is_some();
         let grace = self.session.kill_grace;
         if outcome != Outcome::Success {
             actions.push(RootAction::Notice(Notice::Ending(signal, grace)));
         }
-        if joining {
-            // No rank was started: whoever has joined leaves when its link closes.
-            self.over(outcome, actions);
+        if self.first.is_some() {
+            // No rank was started: an agent that has joined leaves when its link closes.
+            self.over(outcome, why, actions);
             return;
         }
         self.to_children(&Down::End { signal, grace }, actions);
-        self.phase = Phase::Ending { outcome, until: now + grace + END_MARGIN, interrupted: false };
+        self.enter(Phase::Ending { outcome, until: now + grace + END_MARGIN, interrupted: false }, why);
     }
 
-    /// Nobody has what the ranks wrote: the session ends, and if it is ending well, it is not well.
-    pub(super) fn lose_output(&mut self, now: Time, lost: Outcome, actions: &mut Vec<RootAction>) {
-        match &mut self.phase {
-            Phase::Ending { outcome, .. } | Phase::Flushing { outcome } if *outcome == Outcome::Success => {
-                *outcome = lost
+    /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
+    pub(super) fn on_output_lost(&mut self, now: Time, lost: Outcome, actions: &mut Vec<RootAction>) {
+        const WHY: &str = "the output cannot be written";
+        match &self.phase {
+            &Phase::Ending { outcome: Outcome::Success, until, interrupted } => {
+                self.enter(Phase::Ending { outcome: lost, until, interrupted }, WHY);
             }
-            _ => self.end(now, lost, SIGTERM, actions),
+            Phase::Flushing { outcome: Outcome::Success } => self.enter(Phase::Flushing { outcome: lost }, WHY),
+            Phase::Joining { .. }
+            | Phase::Running
+            | Phase::Gathering { .. }
+            | Phase::Ending { .. }
+            | Phase::Flushing { .. }
+            | Phase::Over => self.end(now, lost, SIGTERM, WHY, actions),
         }
     }
 
-    pub(super) fn over(&mut self, outcome: Outcome, actions: &mut Vec<RootAction>) {
+    pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, actions: &mut Vec<RootAction>) {
         self.to_children(&Down::Leave, actions);
         if self.leftovers > 0 {
             actions.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
         }
-        self.phase = Phase::Over;
+        self.enter(Phase::Over, why);
         actions.push(RootAction::Over(outcome));
     }
 
+    /// The outcome that the reported failures make.
     pub(super) fn elected(&self) -> Outcome {
         match elect(&self.failures) {
             Some(first) => {

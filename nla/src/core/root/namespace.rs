@@ -1,53 +1,77 @@
-//! One namespace as the root sees it: its plan, the open fence, and who is gone.
+//! One namespace at the root: its plan, the exchange of entries, and the ranks that have ended.
 
 use std::collections::BTreeMap;
 
 use pmi::Ranks;
 
-use crate::core::cache::Cache;
-use crate::core::fence::Fence;
+use super::{Notice, RootAction};
+use crate::core::exchange::Exchange;
+use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
 use crate::core::limits::UNFINALIZED_TIME;
-use crate::core::lookup::LookUps;
-use crate::core::message::{Inquiry, Requester};
+use crate::core::message::{Contribution, Down, ReleaseContent, Requester, Update};
+use crate::core::parent::Exited;
 use crate::core::plan::NamespacePlan;
 
-/// See the module.
+/// One namespace at the root.
 #[derive(Debug)]
 pub(super) struct Namespace {
     pub(super) plan: NamespacePlan,
-    pub(super) fence: Fence,
-    /// What is kept here of the board.
-    pub(super) cache: Box<dyn Cache>,
-    /// GetCounts that wait for an answer from below.
-    pub(super) look_ups: LookUps,
-    /// Child subtrees that have ranks of it; the shares that these may speak for.
-    pub(super) children: BTreeMap<AgentId, Ranks>,
+    pub(super) exchange: Exchange,
+    /// Children with ranks of the namespace that have not reported them all started.
     pub(super) unstarted: usize,
-    /// Ranks of those child subtrees that were started.
+    /// Ranks of the other children.
     pub(super) started: u64,
     pub(super) contacted: bool,
-    /// Ranks that ended with 0, by the number of fences at which they had arrived.
-    pub(super) gone: BTreeMap<u32, Ranks>,
-    pub(super) gone_count: u64,
-    /// Those of them that had spoken PMI and not finalized, and when the first was heard of.
-    pub(super) unfinished: Ranks,
-    pub(super) unfinished_since: Option<Time>,
-    /// A fence in which somebody waits although it is not complete below.
+    /// Ranks that ended with code 0, by the number of fences at which they had arrived.
+    exited: BTreeMap<u32, Ranks>,
+    exited_count: u64,
+    /// Those of them that had spoken PMI and not finalized it, and when the first one was reported.
+    unfinished: Ranks,
+    unfinished_since: Option<Time>,
+    /// A fence in which ranks wait although no child has reported its part as complete.
     pub(super) waiting: Option<u32>,
-    /// The rank that spawned it and has not been answered yet.
+    /// The rank that spawned the namespace, until it is answered.
     pub(super) requester: Option<Requester>,
+    /// The spawn failed, and the agents were told to end the ranks.
     pub(super) undone: bool,
 }
 
 impl Namespace {
-    pub(super) fn is_over(&self) -> bool {
-        self.undone || self.gone_count >= u64::from(self.plan.size)
+    pub(super) fn new(plan: NamespacePlan, exchange: Exchange, requester: Option<Requester>) -> Self {
+        Self {
+            plan,
+            unstarted: exchange.children.len(),
+            exchange,
+            started: 0,
+            contacted: false,
+            exited: BTreeMap::new(),
+            exited_count: 0,
+            unfinished: Ranks::new(),
+            unfinished_since: None,
+            waiting: None,
+            requester,
+            undone: false,
+        }
     }
 
-    /// Ranks that have ended where they should not have, and whether others wait for them in a
-    /// fence.
-    pub(super) fn left(&self, now: Time) -> Option<(Ranks, bool)> {
+    pub(super) fn is_over(&self) -> bool {
+        self.undone || self.exited_count >= u64::from(self.plan.size)
+    }
+
+    pub(super) fn on_exited(&mut self, now: Time, exited: &Exited) {
+        if exited.unfinished {
+            self.unfinished.union_with(&exited.ranks);
+            self.unfinished_since.get_or_insert(now);
+        }
+        let ranks = self.exited.entry(exited.fences).or_default();
+        let before = ranks.len();
+        ranks.union_with(&exited.ranks);
+        self.exited_count += ranks.len() - before;
+    }
+
+    /// The ranks that ended too early, and whether others wait for them in a fence.
+    pub(super) fn exited_early(&self, now: Time) -> Option<(Ranks, bool)> {
         if self.is_over() {
             return None;
         }
@@ -55,19 +79,30 @@ impl Namespace {
         if !missed.is_empty() {
             return Some((missed, true));
         }
-        let late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
-        late.then(|| (self.unfinished.clone(), false))
+        let is_late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
+        is_late.then(|| (self.unfinished.clone(), false))
     }
 
-    /// Whether `child` may pass this on: it comes from a rank of its own, to who owns its node.
-    pub(super) fn may_inquire(&self, child: AgentId, inquiry: &Inquiry) -> bool {
-        let requester = inquiry.requester;
-        let theirs = self.children.get(&child).is_some_and(|ranks| ranks.contains(requester.rank));
-        theirs && self.plan.owner_of(requester.agent) == inquiry.to && inquiry.kind.is_of_rank()
+    /// When [`Namespace::exited_early`] may return ranks for which no other waits in a fence.
+    pub(super) fn unfinalized_deadline(&self) -> Option<Time> {
+        self.unfinished_since.filter(|_| !self.is_over()).map(|since| since + UNFINALIZED_TIME)
     }
 
-    /// An agent that has ranks of it and so its board: the requester's own, or, so that not all ask the
-    /// same, one picked by the requester's number.
+    /// The ranks that have ended and for which others wait in the open fence.
+    fn missed(&self) -> Ranks {
+        let mut missed = Ranks::new();
+        let fence = &self.exchange.fence;
+        let open = fence.number();
+        if fence.since().is_some() || self.waiting == Some(open) {
+            for (_, ranks) in self.exited.range(..=open) {
+                missed.union_with(ranks);
+            }
+        }
+        missed
+    }
+
+    /// An agent that has ranks of the namespace, and so its board: the requester's own, or one picked by the
+    /// requester's number, so that not all ask the same one.
     pub(super) fn agent_for(&self, requester: AgentId) -> Option<AgentId> {
         let placement = &self.plan.placement;
         let at = placement.binary_search_by_key(&requester, |(agent, _)| *agent);
@@ -75,15 +110,39 @@ impl Namespace {
         placement.get(at).map(|(agent, _)| *agent)
     }
 
-    /// Ranks that have ended and for which others wait in the open fence.
-    fn missed(&self) -> Ranks {
-        let mut missed = Ranks::new();
-        let open = self.fence.number();
-        if self.fence.since().is_some() || self.waiting == Some(open) {
-            for (_, ranks) in self.gone.range(..=open) {
-                missed.union_with(ranks);
+    /// Releases the open fence, which is complete.
+    pub(super) fn release(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+        let Exchange { fence, cache, children, .. } = &mut self.exchange;
+        let (namespace, number) = (self.plan.id, fence.number());
+        let took = fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
+        let mut send =
+            |child, content| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
+        let (entries, bytes) = match fence.take() {
+            Contribution::Puts(puts) => {
+                let (update, entries) = cache.close(puts);
+                for child in children.keys() {
+                    send(*child, ReleaseContent::Update(update.clone()));
+                }
+                let bytes = match &update {
+                    Update::Epoch(epoch) => epoch.bytes().len(),
+                    Update::Overwritten(keys) => keys.bytes().len(),
+                };
+                // The root serves no ranks, so there is no board on which to publish the epoch.
+                cache.release(update);
+                (entries, bytes)
             }
-        }
-        missed
+            Contribution::Ring(whole) => {
+                // All segments were checked on arrival, so they have positions.
+                let positions = fence.ring_positions(number, &whole.closed(), self.plan.size);
+                for (part, position) in positions.unwrap_or_default() {
+                    if let RingPart::Child(child) = part {
+                        send(child, ReleaseContent::Ring(position));
+                    }
+                }
+                (0, 0)
+            }
+        };
+        actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
+        fence.release(number);
     }
 }

@@ -1,4 +1,4 @@
-//! The root as a value.
+//! The root as a value: each input leads to exactly these actions and no others.
 
 mod stats;
 
@@ -82,7 +82,7 @@ impl World {
     }
 
     fn fails(&mut self, now: Time, child: u32, rank: u32, cause: Cause) -> Vec<RootAction> {
-        self.up(now, child, Up::failed(now, AgentId(child), NS, Rank(rank), cause))
+        self.up(now, child, Up::Failed(Failure::of_rank(now, AgentId(child), NS, Rank(rank), cause)))
     }
 }
 
@@ -122,7 +122,7 @@ fn a_fence_is_released_with_one_winner_per_key() {
     else {
         panic!("{actions:?}")
     };
-    assert_eq!(sent(&actions, 1), sent(&actions, 2), "the same bytes for all");
+    assert_eq!(sent(&actions, 1), sent(&actions, 2), "all children get the same bytes");
     assert_eq!((epoch.len(), epoch.get(b"k"), epoch.get(b"a")), (2, Some(&b"high"[..]), Some(&b"x"[..])));
     world.gather(1, 1, "0-1", &[]);
     let actions = world.gather(2, 1, "2-3", &[]);
@@ -141,7 +141,7 @@ fn a_session_without_failures_ends_by_itself() {
     assert_eq!(
         outcome(&world.up(T, 2, Up::Ended { leftovers: 1, timing: Box::default() })),
         None,
-        "output may still be on its way"
+        "output may still be unread"
     );
     let actions = world.after(T, RootInput::OutputDone);
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
@@ -150,7 +150,7 @@ fn a_session_without_failures_ends_by_itself() {
 }
 
 #[test]
-fn a_slow_reader_of_output_never_runs_out_of_time() {
+fn a_slow_reader_of_output_has_no_time_limit() {
     let mut world = World::running();
     world.exited(1, 0, "0-1");
     world.exited(2, 0, "2-3");
@@ -161,7 +161,7 @@ fn a_slow_reader_of_output_never_runs_out_of_time() {
 }
 
 #[test]
-fn output_that_is_lost_at_the_end_is_no_success() {
+fn output_lost_at_the_end_is_no_success() {
     let mut world = World::running();
     world.exited(1, 0, "0-1");
     world.exited(2, 0, "2-3");
@@ -190,7 +190,7 @@ fn the_first_cause_is_elected_after_a_short_wait() {
 }
 
 #[test]
-fn a_rank_that_left_while_others_wait_is_named_whichever_news_comes_first() {
+fn a_rank_that_exited_while_others_wait_is_named_for_either_order_of_reports() {
     for exit_first in [true, false] {
         let mut world = World::running();
         let mut actions = Vec::new();
@@ -214,7 +214,7 @@ fn a_rank_that_left_while_others_wait_is_named_whichever_news_comes_first() {
 }
 
 #[test]
-fn waiting_deep_in_a_subtree_counts_too() {
+fn ranks_that_wait_in_an_incomplete_subtree_count_too() {
     let mut world = World::running();
     world.exited(1, 0, "0");
     let actions = world.up(T, 2, Up::Waiting { namespace: NS, number: 0 });
@@ -222,11 +222,11 @@ fn waiting_deep_in_a_subtree_counts_too() {
 }
 
 #[test]
-fn a_rank_that_never_finalized_is_missed_if_others_go_on() {
+fn a_rank_that_never_finalized_fails_the_session_if_others_run_on() {
     let mut world = World::running();
-    let left = Up::Exited { namespace: NS, fences: 3, unfinished: true, ranks: ranks("1") };
-    let actions = world.up(at(50), 1, left);
-    assert_eq!(actions, [RootAction::WakeAt(at(2050))], "it may be that all do so");
+    let exited = Up::Exited { namespace: NS, fences: 3, unfinished: true, ranks: ranks("1") };
+    let actions = world.up(at(50), 1, exited);
+    assert_eq!(actions, [RootAction::WakeAt(at(2050))], "perhaps all ranks end that way");
     let actions = world.after(at(2050), RootInput::Timeout);
     let RootAction::Notice(Notice::Failure(failure)) = &actions[0] else { panic!("{actions:?}") };
     assert_eq!((&failure.ranks, &failure.cause), (&ranks("1"), &Cause::ExitedEarly { in_fence: false }));
@@ -243,11 +243,11 @@ fn ranks_that_all_end_without_finalizing_are_no_failure() {
 }
 
 #[test]
-fn ranks_may_leave_after_the_last_fence_in_any_order() {
+fn ranks_may_exit_after_the_last_fence_in_any_order() {
     let mut world = World::running();
     world.gather(1, 0, "0-1", &[]);
     world.exited(1, 1, "0");
-    // Its news is about a fence that is over by now.
+    // This report is about a fence that rank 0 has passed.
     world.up(T, 2, Up::Waiting { namespace: NS, number: 0 });
     let actions = world.gather(2, 0, "2-3", &[]);
     assert!(!actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(_)))), "{actions:?}");
@@ -256,16 +256,16 @@ fn ranks_may_leave_after_the_last_fence_in_any_order() {
 #[test]
 fn a_lost_child_is_a_lost_agent() {
     let mut world = World::running();
-    world.after(at(5), RootInput::ChildLost(AgentId(2), "cut".into()));
+    world.after(at(5), RootInput::ChildLost(AgentId(2), LossReason::Closed));
     world.after(at(105), RootInput::Timeout);
     world.up(at(106), 1, Up::Ended { leftovers: 0, timing: Box::default() });
     let actions = world.after(at(107), RootInput::OutputDone);
     let Some(Outcome::Failed { first, .. }) = outcome(&actions) else { panic!("{actions:?}") };
-    assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: "cut".into() }));
+    assert_eq!((first.agent, &first.cause), (AgentId(2), &Cause::Lost { why: LossReason::Closed }));
 }
 
 #[test]
-fn the_second_interrupt_kills() {
+fn a_second_interrupt_kills_at_once() {
     let mut world = World::running();
     let actions = world.after(T, RootInput::Interrupt(2));
     assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 2, grace: GRACE }]), "{actions:?}");
@@ -285,15 +285,16 @@ fn an_interrupt_before_the_launch_ends_at_once() {
 
 #[test]
 fn an_agent_that_cannot_be_started_is_a_launch_that_failed() {
+    let no_memory = || NotStartedReason::Reported("no memory".into());
     let mut world = World::new(4, 2, 2);
-    world.after(at(1), RootInput::AgentFailed(AgentId(2), "no memory".into()));
+    world.after(at(1), RootInput::AgentFailed(AgentId(2), no_memory()));
     let actions = world.after(at(101), RootInput::Timeout);
     let Some(Outcome::Failed { first, others: 0 }) = outcome(&actions) else { panic!("{actions:?}") };
-    assert_eq!(first.cause, Cause::NotStarted { why: "no memory".into() });
+    assert_eq!(first.cause, Cause::NotStarted { why: no_memory() });
 }
 
 #[test]
-fn agents_that_never_join_are_named_when_time_is_up() {
+fn agents_that_never_join_are_named_at_the_time_limit() {
     let mut world = World::new(4, 2, 2);
     world.up(T, 1, Up::Ready);
     let actions = world.after(JOIN_TIME, RootInput::Timeout);
@@ -302,7 +303,7 @@ fn agents_that_never_join_are_named_when_time_is_up() {
 }
 
 #[test]
-fn an_agent_that_does_not_end_its_ranks_is_given_up() {
+fn an_agent_that_does_not_end_its_ranks_is_lost() {
     let mut world = World::running();
     world.after(T, RootInput::Interrupt(2));
     world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
@@ -313,6 +314,10 @@ fn an_agent_that_does_not_end_its_ranks_is_given_up() {
     assert!(outcome(&world.after(T, RootInput::OutputDone)).is_some());
 }
 
+fn not_found() -> NotStartedReason {
+    NotStartedReason::Reported("not found".into())
+}
+
 fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
     let command = SpawnCommand {
         program: b"child".to_vec(),
@@ -320,12 +325,12 @@ fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
         nprocs,
         info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
     };
-    let order = SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
-    world.up(T, 2, Up::Ask { requester: requester(2, 3), question: Question::Spawn(order) })
+    let request = SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
+    world.up(T, 2, Up::Ask { requester: requester(2, 3), question: Question::Spawn(request) })
 }
 
 #[test]
-fn a_spawn_is_answered_when_all_its_ranks_run() {
+fn a_spawn_is_answered_when_all_its_ranks_are_started() {
     let mut world = World::running();
     let actions = spawn(&mut world, 5);
     let [Down::Launch(share)] = sent(&actions, 1)[..] else { panic!("{actions:?}") };
@@ -349,7 +354,7 @@ fn a_spawn_is_answered_when_all_its_ranks_run() {
 }
 
 #[test]
-fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
+fn a_failed_spawn_is_undone_and_fails_only_the_request() {
     let mut world = World::running();
     spawn(&mut world, 2);
     let failure = Failure {
@@ -357,13 +362,13 @@ fn a_spawn_that_fails_is_undone_and_concerns_only_who_asked() {
         agent: AgentId(1),
         namespace: NamespaceId(1),
         ranks: ranks("0"),
-        cause: Cause::NotStarted { why: "not found".into() },
+        cause: Cause::NotStarted { why: not_found() },
     };
     let actions = world.up(T, 1, Up::Failed(failure.clone()));
     assert!(sent(&actions, 1).contains(&&Down::Undo { namespace: NamespaceId(1) }), "{actions:?}");
     let reply = Down::Reply { requester: requester(2, 3), reply: Reply::Spawned(Err("not found".into())) };
     assert!(sent(&actions, 2).contains(&&reply), "{actions:?}");
-    assert_eq!(world.up(T, 2, Up::Failed(failure)), [], "answered once");
+    assert_eq!(world.up(T, 2, Up::Failed(failure)), [], "the request is answered once");
 }
 
 #[test]
@@ -388,13 +393,13 @@ fn names_belong_to_the_session() {
     assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Err(NameError::Unknown)));
 }
 
-fn part(count: u32, to_left: &str, to_right: &str) -> Contribution {
+fn segment(count: u32, to_left: &str, to_right: &str) -> Contribution {
     Contribution::Ring(RingSegment { count, to_left: to_left.into(), to_right: to_right.into() })
 }
 
 impl World {
-    fn ring(&mut self, child: u32, set: &str, part: Contribution) -> Vec<RootAction> {
-        self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), contribution: part })
+    fn ring(&mut self, child: u32, set: &str, segment: Contribution) -> Vec<RootAction> {
+        self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), contribution: segment })
     }
 
     fn asks(&mut self, question: Question) -> Vec<RootAction> {
@@ -416,8 +421,8 @@ impl World {
 #[test]
 fn the_root_closes_a_ring() {
     let mut world = World::running();
-    assert_eq!(world.ring(2, "2-3", part(2, "c<", ">d")), []);
-    let seated = |position, from_left: &str, from_right: &str| Down::Release {
+    assert_eq!(world.ring(2, "2-3", segment(2, "c<", ">d")), []);
+    let released = |position, from_left: &str, from_right: &str| Down::Release {
         namespace: NS,
         number: 0,
         content: ReleaseContent::Ring(RingPosition {
@@ -427,22 +432,22 @@ fn the_root_closes_a_ring() {
         }),
     };
     assert_eq!(
-        world.ring(1, "0-1", part(2, "a<", ">b")),
+        world.ring(1, "0-1", segment(2, "a<", ">b")),
         [
-            RootAction::ToChild(AgentId(1), seated(0, ">d", "c<")),
-            RootAction::ToChild(AgentId(2), seated(2, ">b", "a<")),
+            RootAction::ToChild(AgentId(1), released(0, ">d", "c<")),
+            RootAction::ToChild(AgentId(2), released(2, ">b", "a<")),
             RootAction::Notice(Notice::Released { namespace: NS, number: 0, entries: 0, bytes: 0, took: T }),
         ]
     );
     world.gather(1, 1, "0-1", &[]);
-    assert!(!world.gather(2, 1, "2-3", &[]).is_empty(), "a fence may be next");
+    assert!(!world.gather(2, 1, "2-3", &[]).is_empty(), "the next one may be a fence");
 }
 
 #[test]
-fn a_ring_that_somebody_left_is_found_out_as_a_fence_is() {
+fn a_rank_that_exited_before_a_ring_is_named() {
     let mut world = World::running();
     world.exited(1, 0, "0");
-    let actions = world.ring(2, "2-3", part(2, "", ""));
+    let actions = world.ring(2, "2-3", segment(2, "", ""));
     let [RootAction::Notice(Notice::Failure(failure)), RootAction::WakeAt(_)] = &actions[..] else {
         panic!("{actions:?}")
     };
@@ -450,9 +455,9 @@ fn a_ring_that_somebody_left_is_found_out_as_a_fence_is() {
 }
 
 #[test]
-fn ranks_that_do_not_do_what_others_do_fail_the_session() {
+fn ranks_that_mix_fence_and_ring_fail_the_session() {
     let mut world = World::running();
-    world.ring(1, "0-1", part(2, "", ""));
+    world.ring(1, "0-1", segment(2, "", ""));
     let actions = world.gather(2, 0, "2-3", &[]);
     let [RootAction::Notice(Notice::Failure(failure)), RootAction::WakeAt(_)] = &actions[..] else {
         panic!("{actions:?}")
@@ -462,19 +467,19 @@ fn ranks_that_do_not_do_what_others_do_fail_the_session() {
 }
 
 #[test]
-fn a_child_whose_part_of_a_ring_makes_no_sense_is_cut_off() {
+fn a_child_with_an_invalid_ring_segment_is_cut_off() {
     let mut world = World::running();
-    let actions = world.ring(1, "0-1", part(3, "", ""));
+    let actions = world.ring(1, "0-1", segment(3, "", ""));
     let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
     assert_eq!(
-        why,
+        why.to_string(),
         "it broke the protocol: fence 0 of namespace 0: its part of the ring has 3 ranks, those that arrived are 0-1, \
          the sender's are 0-1"
     );
 }
 
 #[test]
-fn what_one_agent_asks_of_another_passes_through() {
+fn inquiries_and_replies_between_agents_pass_through_the_root() {
     let mut world = World::on_one_node();
     let inquiry = Inquiry { to: AgentId(1), requester: requester(2, 3), kind: InquiryKind::NodeForget };
     assert_eq!(world.up(T, 2, Up::Inquire(inquiry.clone())), [RootAction::ToChild(AgentId(1), Down::Inquire(inquiry))]);
@@ -486,7 +491,7 @@ fn what_one_agent_asks_of_another_passes_through() {
 }
 
 #[test]
-fn a_child_that_asks_or_answers_for_others_is_cut_off() {
+fn a_child_that_asks_or_replies_for_others_is_cut_off() {
     let inquiry =
         |to, agent, rank, kind| Up::Inquire(Inquiry { to: AgentId(to), requester: requester(agent, rank), kind });
     let answers = |agent, reply| Up::Reply { requester: requester(agent, 3), reply };
@@ -495,48 +500,48 @@ fn a_child_that_asks_or_answers_for_others_is_cut_off() {
     for (message, why) in [
         (inquiry(1, 2, 1, InquiryKind::NodeForget), "the rank is not the child's"),
         (inquiry(1, 1, 3, InquiryKind::NodeForget), "the agent is not below the child"),
-        (inquiry(2, 2, 3, InquiryKind::NodeForget), "it is the child's own to answer"),
-        (inquiry(3, 2, 3, InquiryKind::NodeForget), "the owner is another one"),
-        (inquiry(0, 2, 3, InquiryKind::NodeForget), "the launcher owns nothing"),
-        (inquiry(1, 2, 3, look_up), "only the root asks that"),
+        (inquiry(2, 2, 3, InquiryKind::NodeForget), "the owner is below the child"),
+        (inquiry(3, 2, 3, InquiryKind::NodeForget), "another agent is the owner"),
+        (inquiry(0, 2, 3, InquiryKind::NodeForget), "the launcher owns no attributes"),
+        (inquiry(1, 2, 3, look_up), "only the root sends that inquiry"),
         (inquiry(1, 2, 3, too_long), "the key is too long"),
         (answers(2, Reply::NodePut(true)), "the rank is below the child"),
-        (answers(9, Reply::NodePut(true)), "there is no such agent"),
+        (answers(9, Reply::NodePut(true)), "the agent is unknown"),
         (answers(0, Reply::NodePut(true)), "the launcher has no ranks"),
-        (answers(1, Reply::Connected(true)), "only the root answers that"),
+        (answers(1, Reply::Connected(true)), "only the root sends that reply"),
     ] {
         let mut world = World::on_one_node();
         let actions = world.up(T, 2, message);
-        let RootAction::CloseChild(AgentId(2), told) = &actions[0] else { panic!("{why}: {actions:?}") };
-        assert!(told.contains("which it may not"), "{why}: {told}");
+        let RootAction::CloseChild(AgentId(2), reason) = &actions[0] else { panic!("{why}: {actions:?}") };
+        assert!(reason.to_string().contains("which it may not"), "{why}: {reason}");
         assert!(sent(&actions, 1).is_empty(), "{why}: {actions:?}");
     }
 }
 
 #[test]
-fn namespaces_are_found_by_their_names_until_they_are_undone() {
+fn a_namespace_is_found_by_its_name_until_it_is_undone() {
     let mut world = World::running();
     let connect = |job: &str| Question::Connect { job: job.into() };
-    let elsewhere = |job: &str, key: &str| Question::GetFromJob { job: job.into(), key: key.into() };
+    let get = |job: &str, key: &str| Question::GetFromJob { job: job.into(), key: key.into() };
     let reply = |reply| [RootAction::ToChild(AgentId(1), Down::Reply { requester: requester(1, 0), reply })];
     let ask = |to, namespace| {
         let kind = InquiryKind::LookUp { namespace, key: b"k".to_vec() };
         [RootAction::ToChild(AgentId(to), Down::Inquire(Inquiry { to: AgentId(to), requester: requester(1, 0), kind }))]
     };
     assert_eq!(world.asks(connect("scela-77_0")), reply(Reply::Connected(true)));
-    assert_eq!(world.asks(elsewhere("scela-77_0", "k")), ask(1, NS), "who asks has the board itself");
-    assert_eq!(world.asks(elsewhere("scela-77_0", "")), reply(Reply::GotFromJob(None)), "nobody can have put that");
+    assert_eq!(world.asks(get("scela-77_0", "k")), ask(1, NS), "the requester's own agent has the board");
+    assert_eq!(world.asks(get("scela-77_0", "")), reply(Reply::GotFromJob(None)), "no rank can put that key");
     for unknown in ["scela-77_1", "scela-77_", "", "\u{fffd}"] {
         assert_eq!(world.asks(connect(unknown)), reply(Reply::Connected(false)));
-        assert_eq!(world.asks(elsewhere(unknown, "k")), reply(Reply::GotFromJob(None)));
+        assert_eq!(world.asks(get(unknown, "k")), reply(Reply::GotFromJob(None)));
     }
-    // One rank: all on agent 2, since blocks are cut from the end.
+    // The only rank is on agent 2: blocks are cut from the end.
     spawn(&mut world, 1);
     assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(true)));
-    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), ask(2, NamespaceId(1)));
-    let cause = Cause::NotStarted { why: "not found".into() };
+    assert_eq!(world.asks(get("scela-77_1", "k")), ask(2, NamespaceId(1)));
+    let cause = Cause::NotStarted { why: not_found() };
     let failure = Failure { at: T, agent: AgentId(2), namespace: NamespaceId(1), ranks: ranks("0"), cause };
     world.up(T, 2, Up::Failed(failure));
     assert_eq!(world.asks(connect("scela-77_1")), reply(Reply::Connected(false)));
-    assert_eq!(world.asks(elsewhere("scela-77_1", "k")), reply(Reply::GotFromJob(None)));
+    assert_eq!(world.asks(get("scela-77_1", "k")), reply(Reply::GotFromJob(None)));
 }

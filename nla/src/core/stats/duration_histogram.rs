@@ -1,28 +1,27 @@
-//! Lengths of time, many of them in little room.
+//! A histogram of durations in a bounded number of buckets.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Each power of two of nanoseconds is cut into 2^4 buckets of one width.
+/// Each power of two of nanoseconds is divided into 2^4 buckets of the same width.
 const CUT_BITS: u32 = 4;
-/// How many buckets there are for 64 bits of nanoseconds.
+/// The number of buckets for 64 bits of nanoseconds.
 const BUCKETS: u16 = ((64 - CUT_BITS + 1) << CUT_BITS) as u16;
 
-/// How often which length of time was seen. The least and the greatest are exact, what is between is
-/// known to a thirty-second part of it.
+/// Counts durations. The shortest and the longest are exact, those between have an error of at most 1/32.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DurationHistogram {
     count: u64,
     min_ns: u64,
     max_ns: u64,
-    /// How many of them are in each bucket; none that is empty.
+    /// The number of durations in each bucket that is not empty.
     buckets: BTreeMap<u16, u64>,
 }
 
 impl DurationHistogram {
-    /// One more.
+    /// Adds one duration.
     pub fn note(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.min_ns = if self.count == 0 { ns } else { self.min_ns.min(ns) };
@@ -32,7 +31,7 @@ impl DurationHistogram {
         *bucket = bucket.saturating_add(1);
     }
 
-    /// All of `other` too.
+    /// Adds all durations of `other`.
     pub fn merge(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -46,22 +45,22 @@ impl DurationHistogram {
         }
     }
 
-    /// How many.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The least.
+    /// The shortest duration.
     pub fn min(&self) -> Option<Duration> {
         (self.count > 0).then(|| Duration::from_nanos(self.min_ns))
     }
 
-    /// The greatest.
+    /// The longest duration.
     pub fn max(&self) -> Option<Duration> {
         (self.count > 0).then(|| Duration::from_nanos(self.max_ns))
     }
 
-    /// About the middle one; of an even number the lower of the two in the middle.
+    /// The approximate median; of an even number of durations the lower of the two in the middle.
     pub fn median(&self) -> Option<Duration> {
         let middle = self.count.checked_sub(1)? / 2;
         let mut before = 0u64;
@@ -73,7 +72,7 @@ impl DurationHistogram {
         Some(Duration::from_nanos(ns.max(self.min_ns).min(self.max_ns)))
     }
 
-    /// Whether the numbers fit each other: what comes from a peer is checked with this.
+    /// Whether the numbers are consistent. Histograms from peers are checked with it.
     pub(in crate::core) fn is_consistent(&self) -> bool {
         let ends = |first: &u16, last: &u16| (*first, *last) == (bucket(self.min_ns), bucket(self.max_ns));
         let in_buckets = self.buckets.values().try_fold(0u64, |sum, count| sum.checked_add(*count));
@@ -87,12 +86,12 @@ impl DurationHistogram {
     }
 }
 
-/// The bucket that a number of nanoseconds is in; small numbers have one each.
+/// The bucket of a number of nanoseconds. Each number below 2^5 has a bucket of its own.
 fn bucket(ns: u64) -> u16 {
     let Some(shift) = ns.checked_ilog2().and_then(|power| power.checked_sub(CUT_BITS)) else {
         return ns as u16;
     };
-    // The highest bit of the part that is left is set: from one power to the next all goes on.
+    // The highest bit of the shifted number is set, so that the buckets of the next power follow without a gap.
     ((shift << CUT_BITS) as u16) + (ns >> shift) as u16
 }
 
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_follow_each_other_without_a_gap() {
+    fn buckets_have_no_gaps() {
         assert_eq!((bucket(0), bucket(15), bucket(16), bucket(31), bucket(32)), (0, 15, 16, 31, 32));
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
         let mut before = 0;
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_median_is_nearly_right_and_the_ends_are_exact() {
+    fn the_median_is_approximate_and_the_ends_are_exact() {
         let ns = |time: Option<Duration>| time.unwrap().as_nanos() as u64;
         let mut all: Vec<u64> = (0..1001).map(|at| 17 + at * at * 131).collect();
         let times = of(&all);
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_is_as_if_seen_in_one_place() {
+    fn merging_equals_counting_together() {
         let (left, right) = ([5, 900, 70_000], [3, 3, 1_000_000_000]);
         let mut merged = of(&left);
         merged.merge(&of(&right));
@@ -159,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_seen() {
+    fn inconsistent_numbers_are_noticed() {
         let good = of(&[5, 900, 70_000]);
         assert!(good.is_consistent() && DurationHistogram::default().is_consistent());
         let changes: [fn(&mut DurationHistogram); 7] = [
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_overflows() {
+    fn counts_do_not_overflow() {
         let mut many =
             DurationHistogram { count: u64::MAX, buckets: [(0, u64::MAX)].into(), ..DurationHistogram::default() };
         assert!(many.is_consistent());

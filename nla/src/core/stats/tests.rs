@@ -1,4 +1,4 @@
-//! Merging, and what is believed of a peer.
+//! Merging statistics, and refusing those that a subtree cannot have.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use super::*;
 use crate::core::ids::AgentId;
 use crate::wire::{decode, encode};
 
-fn place(number: u64) -> LevelStats {
+fn member(number: u64) -> LevelStats {
     let mut counted = DriverCounts { link_bytes: number, segments: 1, ..DriverCounts::default() };
     counted.up.note(true, 100);
     counted.down.note(false, 7);
     let gets = GetCounts { asked: number, ..GetCounts::default() };
-    let held = CachePeaks { entries: number, evictions: 1, ..CachePeaks::default() };
+    let cache = CachePeaks { entries: number, evictions: 1, ..CachePeaks::default() };
     let mut fences = DurationHistogram::default();
     fences.note(Duration::from_micros(number));
-    LevelStats::of_member(counted, gets, held, fences)
+    LevelStats::of_member(counted, gets, cache, fences)
 }
 
 #[test]
-fn places_of_one_level_become_one() {
-    let leaves = [2, 5, 3].map(|number| Stats::of(place(number), []));
-    let inner = Stats::of(place(10), &leaves);
-    let whole = Stats::of(place(1), [&inner, &leaves[0]]);
+fn members_of_one_level_are_merged() {
+    let leaves = [2, 5, 3].map(|number| Stats::of(member(number), []));
+    let inner = Stats::of(member(10), &leaves);
+    let whole = Stats::of(member(1), [&inner, &leaves[0]]);
     assert_eq!(whole.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!((whole.members(), whole.segments()), (6, 6));
     let level = &whole.levels[1];
@@ -36,16 +36,16 @@ fn places_of_one_level_become_one() {
 }
 
 #[test]
-fn only_what_can_be_of_a_subtree_is_believed() {
+fn a_report_that_cannot_be_of_its_subtree_is_refused() {
     let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
     let below = tree.of(AgentId(1)).unwrap();
-    let leaf = Stats::of(place(1), []);
-    let good = Stats::of(place(1), [&leaf]);
-    assert!(good.is_of(below) && leaf.is_of(below), "who was lost is missing");
-    assert!(!Stats::default().is_of(below), "nobody has sent it");
-    let deep = Stats::of(place(1), [&good]);
+    let leaf = Stats::of(member(1), []);
+    let good = Stats::of(member(1), [&leaf]);
+    assert!(good.is_of(below) && leaf.is_of(below), "lost agents may be missing");
+    assert!(!Stats::default().is_of(below), "no member has reported");
+    let deep = Stats::of(member(1), [&good]);
     assert!(deep.is_of(Subtree::whole(3, 1)) && !deep.is_of(Subtree::whole(3, 3)), "too deep");
-    assert!(!Stats::of(place(1), [&leaf, &leaf]).is_of(below), "too many");
+    assert!(!Stats::of(member(1), [&leaf, &leaf]).is_of(below), "too many");
     let changes: [fn(&mut Stats); 4] = [
         |stats| stats.levels[0].members = 2,
         |stats| stats.levels[1].members = u64::MAX,
@@ -59,7 +59,7 @@ fn only_what_can_be_of_a_subtree_is_believed() {
     }
 }
 
-/// One fence, and none in any bucket, as a peer could send it.
+/// A histogram with a count of one and no bucket, as a peer could send it.
 fn nonsense() -> DurationHistogram {
     decode(&encode(&(1u64, 0u64, 0u64, BTreeMap::<u16, u64>::new()))).unwrap()
 }
@@ -70,14 +70,14 @@ fn a_peer_cannot_make_sums_overflow() {
     let counted = DriverCounts { link_bytes: u64::MAX, segments: u64::MAX, ..DriverCounts::default() };
     let gets = GetCounts { own: u64::MAX, ..GetCounts::default() };
     let child = Stats::of(LevelStats::of_member(counted, gets, most, DurationHistogram::default()), []);
-    let whole = Stats::of(place(1), [&child, &child]);
+    let whole = Stats::of(member(1), [&child, &child]);
     assert_eq!(whole.levels[1].counted.link_bytes, u64::MAX);
     assert_eq!(whole.levels[1].cache_sum, most);
     assert_eq!(whole.segments(), u64::MAX);
 }
 
 #[test]
-fn it_survives_its_encoding() {
-    let stats = Stats::of(place(1), [&Stats::of(place(u64::MAX / 3), [])]);
+fn statistics_are_decoded_as_they_were_encoded() {
+    let stats = Stats::of(member(1), [&Stats::of(member(u64::MAX / 3), [])]);
     assert_eq!(decode::<Stats>(&encode(&stats)).unwrap(), stats);
 }

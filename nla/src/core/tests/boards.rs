@@ -1,4 +1,4 @@
-//! Bulletin boards over whole trees: every policy gives the same answers.
+//! Bulletin boards in whole trees: every policy gives the same answers.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use super::tree::{Tree, placements, shapes};
 use crate::core::cache::CachePolicy;
 use crate::core::ids::AgentId;
 
-/// All policies; those with a bound with room for nearly nothing, for some, and for all.
+/// All policies; the bounded one with room for one entry, for some, and for all.
 pub(super) fn policies() -> Vec<CachePolicy> {
     let bounded = [1, 3, 1000].map(|entries| CachePolicy::HcmabLru { entries });
     [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab].into_iter().chain(bounded).collect()
 }
 
-/// A tree, and what should be on its board.
+/// A tree, and the entries that should be on its board.
 struct World {
     tree: Tree,
     policy: CachePolicy,
@@ -66,7 +66,7 @@ impl World {
     }
 
     fn check_all(&mut self) {
-        let keys: Vec<_> = self.board.keys().cloned().chain(["nobody put this".to_owned()]).collect();
+        let keys: Vec<_> = self.board.keys().cloned().chain(["no rank put this".to_owned()]).collect();
         for rank in 0..self.size {
             for key in &keys {
                 self.check(rank, key);
@@ -90,7 +90,7 @@ fn every_policy_gives_the_same_answers_in_every_tree() {
                 world.check(0, &format!("own-{last}"));
                 world.fence();
                 world.check_all();
-                // Again, by another rank, by the same one twice, with an older value, and something new.
+                // The same keys by another rank, by the same rank twice, and with the old value; and a new key.
                 world.put(0, &format!("own-{last}"), "taken over");
                 world.put(last, "own-0", "first");
                 world.put(last, "own-0", "second");
@@ -109,7 +109,7 @@ fn every_policy_gives_the_same_answers_in_every_tree() {
 }
 
 #[test]
-fn who_asks_at_the_same_time_asks_once() {
+fn concurrent_gets_of_one_key_are_asked_once() {
     for policy in [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::HcmabLru { entries: 1 }] {
         // 0 - 1 - 2 - 3, all ranks but one on the last.
         let placement = vec![(AgentId(1), super::ranks("0")), (AgentId(3), super::ranks("1-4"))];
@@ -127,17 +127,17 @@ fn who_asks_at_the_same_time_asks_once() {
                 let value = (key == "card").then(|| "x".into());
                 assert_eq!(world.tree.answer(NS, rank), Some(Answer::Got(value)));
             }
-            // Agent 1 has the entry, and who asks for what nobody has asks the root.
+            // Agent 1 has the entry; only the root knows that a key is absent.
             assert_eq!(world.tree.messages - before, if key == "card" { 4 } else { 6 }, "{key} under {policy:?}");
             let before = world.tree.messages;
             assert_eq!(world.tree.get(NS, 1, key).is_some(), key == "card");
-            assert_eq!(world.tree.messages, before, "{key} is known now");
+            assert_eq!(world.tree.messages, before, "{key} is cached now");
         }
     }
 }
 
 #[test]
-fn messages_of_a_fence_are_as_the_policy_says() {
+fn each_policy_sends_its_number_of_messages_per_fence() {
     let entries = 8;
     for policy in policies() {
         let placement = (1..=7).map(|agent| (AgentId(agent), Ranks::range(agent - 1..agent))).collect();
@@ -156,7 +156,7 @@ fn messages_of_a_fence_are_as_the_policy_says() {
 }
 
 #[test]
-fn a_bound_is_kept_and_nothing_is_lost() {
+fn the_bounded_policy_keeps_its_bound_and_loses_no_entry() {
     let policy = CachePolicy::HcmabLru { entries: 2 };
     let placement = (1..=4).map(|agent| (AgentId(agent), Ranks::range(agent - 1..agent))).collect();
     let mut world = World::new(policy, 4, 2, placement, 3);

@@ -1,4 +1,4 @@
-//! What the tests of the core share, and tests of whole trees.
+//! Tests of whole trees, and what the core's tests share.
 
 mod boards;
 mod nodes;
@@ -22,13 +22,12 @@ pub(super) fn ranks(text: &str) -> Ranks {
     text.parse().unwrap()
 }
 
-/// The first namespace: `size` ranks on one node, of which each agent owns the attributes for its
-/// own.
+/// The plan of the first namespace: `size` ranks on one node. Each agent owns the attributes for its own ranks.
 pub(super) fn plan(size: u32, placement: &[(u32, &str)]) -> NamespacePlan {
     plan_of(size, placement.iter().map(|(agent, set)| (AgentId(*agent), ranks(set))).collect())
 }
 
-/// As [`plan`].
+/// Like [`plan`], with numbered agents and sets of ranks.
 pub(super) fn plan_of(size: u32, placement: Vec<(AgentId, Ranks)>) -> NamespacePlan {
     NamespacePlan {
         id: NS,

@@ -1,4 +1,4 @@
-//! Attributes of nodes, and boards of other namespaces, over whole trees.
+//! Attributes of nodes, and boards of other namespaces, in whole trees.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn got(value: &str) -> Option<Answer> {
     Some(Answer::NodeGot(Some(value.into())))
 }
 
-/// Ways to spread agents over nodes: one node, each its own, two by two, in turn.
+/// Placements of agents on nodes: all on one, one on each, two on each, and alternating between two.
 fn nodes(agents: u32) -> Vec<BTreeMap<AgentId, u32>> {
     let all = |node_of: &dyn Fn(u32) -> u32| (0..agents).map(|at| (AgentId(at + 1), node_of(at))).collect();
     vec![all(&|_| 0), all(&|at| at), all(&|at| at / 2), all(&|at| at % 2)]
@@ -47,7 +47,7 @@ fn ranks_of_a_node_share_its_attributes_in_every_tree() {
                 let groups = neighbours(&placement, &nodes);
                 let mut tree = Tree::started(agents, fanout, placement, &nodes, number as u64);
                 for (name, group) in groups.iter().enumerate() {
-                    // One waits, another finds nothing yet, the last one puts.
+                    // One rank waits, another finds nothing yet, the last one puts.
                     let (first, last) = (group[0], group[group.len() - 1]);
                     assert_eq!(tree.answer_to(last, get("k", false)), Some(Answer::NodeGot(None)));
                     if first != last {
@@ -61,7 +61,7 @@ fn ranks_of_a_node_share_its_attributes_in_every_tree() {
                 }
                 for (name, group) in groups.iter().enumerate() {
                     for (at, rank) in group.iter().enumerate() {
-                        // Waiting or not, what is there is there.
+                        // A get that would wait and one that would not get the same answer.
                         assert_eq!(tree.answer_to(*rank, get("k", at % 2 == 0)), got(&format!("of {name}")));
                     }
                     assert_eq!(tree.answer_to(group[0], put("k", "again")), Some(Answer::NodePut(true)));
@@ -73,7 +73,7 @@ fn ranks_of_a_node_share_its_attributes_in_every_tree() {
 }
 
 #[test]
-fn all_of_a_node_may_wait_and_put_at_once() {
+fn all_ranks_of_a_node_may_wait_while_one_puts() {
     for seed in 0..50 {
         let nodes = (1..=5).map(|agent| (AgentId(agent), 0)).collect();
         let placement = placements(5).pop().unwrap();
@@ -91,13 +91,13 @@ fn all_of_a_node_may_wait_and_put_at_once() {
 }
 
 #[test]
-fn a_rank_that_ends_while_it_waits_is_forgotten() {
+fn a_rank_that_ends_while_it_waits_gets_no_answer() {
     let nodes = (1..=2).map(|agent| (AgentId(agent), 0)).collect();
     let placement = super::plan(4, &[(1, "0-1"), (2, "2-3")]).placement;
     let mut tree = Tree::started(2, 2, placement, &nodes, 3);
     for rank in [1, 3] {
         assert_eq!(tree.answer_to(rank, get("k", true)), None);
-        tree.happens(rank, Input::RankEnded(NS, Rank(rank), Exit::Code(0)));
+        tree.input(rank, Input::RankEnded(NS, Rank(rank), Exit::Code(0)));
         tree.settle();
     }
     assert_eq!(tree.answer_to(0, put("k", "v")), Some(Answer::NodePut(true)));
@@ -105,7 +105,7 @@ fn a_rank_that_ends_while_it_waits_is_forgotten() {
 }
 
 #[test]
-fn keys_that_nobody_can_put_are_answered_at_once() {
+fn keys_that_cannot_be_put_are_refused_at_once() {
     let nodes = (1..=2).map(|agent| (AgentId(agent), 0)).collect();
     let placement = super::plan(2, &[(1, "0"), (2, "1")]).placement;
     let mut tree = Tree::started(2, 2, placement, &nodes, 3);
@@ -120,7 +120,7 @@ fn keys_that_nobody_can_put_are_answered_at_once() {
     }
 }
 
-fn elsewhere(job: &str, key: &str) -> Request {
+fn get_from(job: &str, key: &str) -> Request {
     Request::GetFromJob { job: job.into(), key: key.into() }
 }
 
@@ -129,16 +129,16 @@ fn found(value: &str) -> Option<Answer> {
 }
 
 #[test]
-fn an_answer_that_crosses_a_release_is_never_kept() {
+fn an_answer_that_crosses_a_release_is_never_cached() {
     for policy in policies() {
         for seed in 0..300 {
-            // Who asks is a rank of the other namespace: it may while the fence is under way.
+            // The ranks that ask are of the other namespace, so they can ask while the fence is open.
             let nodes = (1..=4).map(|agent| (AgentId(agent), agent)).collect();
             let placement = (1..=4).map(|agent| (AgentId(agent), Ranks::range(agent - 1..agent))).collect();
             let mut tree = Tree::with(policy, 4, 1 + seed as u32 % 4, placement, &nodes, seed);
             let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 4, info: Vec::new() };
-            let order = SpawnRequest { commands: vec![command], preputs: Vec::new() };
-            let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Spawn(order)) else {
+            let request = SpawnRequest { commands: vec![command], preputs: Vec::new() };
+            let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Spawn(request)) else {
                 panic!("spawned")
             };
             let (child, job) = (NamespaceId(1), launched.job);
@@ -153,13 +153,13 @@ fn an_answer_that_crosses_a_release_is_never_kept() {
                     puts.push(Rank(rank), format!("other-{rank}").as_bytes(), b"x");
                     tree.ask(child, rank, Request::Fence { puts, in_segment: false });
                 }
-                // Some ask before the fence is over, some in the middle of it.
+                // Some gets are made before the release, some while it is on its way.
                 for rank in 0..4 {
                     drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     for _ in 0..(drawn >> 33) % 9 {
                         tree.step();
                     }
-                    tree.ask(NS, rank, elsewhere(&job, "k"));
+                    tree.ask(NS, rank, get_from(&job, "k"));
                 }
                 tree.settle();
                 for rank in 0..4 {
@@ -169,10 +169,10 @@ fn an_answer_that_crosses_a_release_is_never_kept() {
                     assert_eq!(tree.answer(child, rank), Some(Answer::Released));
                 }
                 for rank in 0..4 {
-                    assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found(&value), "seed {seed}, {policy:?}");
+                    assert_eq!(tree.answer_to(rank, get_from(&job, "k")), found(&value), "seed {seed}, {policy:?}");
                     assert_eq!(tree.get(child, rank, "k"), Some(value.clone()), "seed {seed}, {policy:?}");
                 }
-                // So that the smallest caches have let go of it.
+                // These gets make the smallest caches evict "k".
                 for rank in 0..4 {
                     assert_eq!(tree.get(child, rank, &format!("other-{}", (rank + 1) % 4)).as_deref(), Some("x"));
                 }
@@ -183,23 +183,17 @@ fn an_answer_that_crosses_a_release_is_never_kept() {
 }
 
 #[test]
-fn boards_of_other_namespaces_can_be_asked_in_every_tree() {
+fn boards_of_other_namespaces_are_found_in_every_tree() {
     for policy in policies() {
         for (agents, fanout) in shapes(7) {
             for (number, placement) in placements(agents).into_iter().enumerate() {
-                other_boards_can_be_asked(policy, agents, fanout, placement, number as u64);
+                check_other_boards(policy, agents, fanout, placement, number as u64);
             }
         }
     }
 }
 
-fn other_boards_can_be_asked(
-    policy: CachePolicy,
-    agents: u32,
-    fanout: u32,
-    placement: Vec<(AgentId, Ranks)>,
-    seed: u64,
-) {
+fn check_other_boards(policy: CachePolicy, agents: u32, fanout: u32, placement: Vec<(AgentId, Ranks)>, seed: u64) {
     let connect = |job: &str| Request::Connect { job: job.into() };
     let nodes = (1..=agents).map(|agent| (AgentId(agent), 0)).collect();
     let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
@@ -213,22 +207,22 @@ fn other_boards_can_be_asked(
     let (child, job) = (NamespaceId(1), launched.job);
 
     assert_eq!(tree.answer_to(size - 1, connect(&job)), Some(Answer::Connected(true)));
-    assert_eq!(tree.answer_to(size - 1, elsewhere(&job, "preput")), found("p"));
-    assert_eq!(tree.answer_to(0, elsewhere(&job, "k")), Some(Answer::GotFromJob(None)));
-    assert_eq!(tree.answer_to(0, elsewhere("nobody", "k")), Some(Answer::GotFromJob(None)));
+    assert_eq!(tree.answer_to(size - 1, get_from(&job, "preput")), found("p"));
+    assert_eq!(tree.answer_to(0, get_from(&job, "k")), Some(Answer::GotFromJob(None)));
+    assert_eq!(tree.answer_to(0, get_from("unknown", "k")), Some(Answer::GotFromJob(None)));
     for rank in 0..2 {
         let mut puts = Puts::new();
         puts.push(Rank(rank), b"k", b"v");
         puts.push(Rank(rank), b"both", b"put");
         tree.ask(child, rank, Request::Fence { puts, in_segment: false });
     }
-    // As soon as one is released it may tell somebody else to look.
+    // A rank may tell another namespace to get the entry as soon as it is released itself.
     while tree.answer(child, 0).is_none() {
         assert!(tree.step());
     }
     for rank in 0..size {
-        assert_eq!(tree.answer_to(rank, elsewhere(&job, "k")), found("v"));
-        assert_eq!(tree.answer_to(rank, elsewhere(&job, "both")), found("put"));
+        assert_eq!(tree.answer_to(rank, get_from(&job, "k")), found("v"));
+        assert_eq!(tree.answer_to(rank, get_from(&job, "both")), found("put"));
     }
     tree.ask(child, 0, connect(parent));
     tree.settle();

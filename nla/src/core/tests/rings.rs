@@ -1,4 +1,4 @@
-//! Rings over whole trees.
+//! Rings in whole trees.
 
 use std::collections::BTreeMap;
 
@@ -19,17 +19,17 @@ fn fence(rank: u32) -> Request {
     Request::Fence { puts, in_segment: false }
 }
 
-/// One node for all.
+/// All agents on one node.
 fn one_node(agents: u32) -> BTreeMap<AgentId, u32> {
     (1..=agents).map(|agent| (AgentId(agent), 0)).collect()
 }
 
-/// All ranks arrive at a ring, in some order, and each has its neighbours. The ring's order.
+/// Runs a ring and checks that each rank gets its neighbours' values. Returns the ring's order.
 #[track_caller]
 fn run_ring(tree: &mut Tree, size: u32, backwards: bool) -> Vec<u32> {
     for rank in 0..size {
         let rank = if backwards { size - 1 - rank } else { rank };
-        assert_eq!(tree.answer(NS, rank), None, "nobody goes on before all are here");
+        assert_eq!(tree.answer(NS, rank), None, "no rank is answered before all have arrived");
         tree.ask(NS, rank, ring(rank));
         tree.step();
     }
@@ -52,7 +52,7 @@ fn run_ring(tree: &mut Tree, size: u32, backwards: bool) -> Vec<u32> {
 }
 
 #[test]
-fn each_rank_has_its_neighbours_in_every_tree() {
+fn each_rank_gets_its_neighbours_values_in_every_tree() {
     for (agents, fanout) in shapes(7) {
         for (number, placement) in placements(agents).into_iter().enumerate() {
             let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
@@ -60,9 +60,9 @@ fn each_rank_has_its_neighbours_in_every_tree() {
             let mut tree = Tree::started(agents, fanout, placement, &one_node(agents), number as u64);
             let order = run_ring(&mut tree, size, false);
             if in_blocks {
-                assert_eq!(order, (0..size).collect::<Vec<_>>(), "with blocks it is that of ranks");
+                assert_eq!(order, (0..size).collect::<Vec<_>>(), "with blocks the order is that of the ranks");
             }
-            // Fences and rings share their numbers; what comes next is not bound by what was before.
+            // Fences and rings share their numbers, and may follow each other in any order.
             for rank in 0..size {
                 tree.ask(NS, rank, fence(rank));
             }
@@ -70,7 +70,7 @@ fn each_rank_has_its_neighbours_in_every_tree() {
             for rank in 0..size {
                 assert_eq!(tree.answer(NS, rank), Some(Answer::Released));
             }
-            assert_eq!(run_ring(&mut tree, size, true), order, "the order is the tree's");
+            assert_eq!(run_ring(&mut tree, size, true), order, "the order depends on the tree only");
             assert_eq!(run_ring(&mut tree, size, false), order);
         }
     }
@@ -86,7 +86,7 @@ fn a_ring_is_two_messages_per_link() {
 }
 
 #[test]
-fn the_order_is_own_ranks_then_children() {
+fn the_order_of_a_ring_is_own_ranks_then_children() {
     // 1 - 2, 1 - 3
     let NamespacePlan { placement, .. } = super::plan(5, &[(1, "1,4"), (2, "3"), (3, "0,2")]);
     assert_eq!(placement[0].1, ranks("1,4"));

@@ -1,4 +1,4 @@
-//! What whole trees have counted: as much as went over their links.
+//! Statistics of whole trees: they equal the traffic on the links.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::core::topology::Subtree;
 const POLICIES: [CachePolicy; 4] =
     [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, CachePolicy::HcmabLru { entries: 2 }];
 
-/// A session in which each rank puts an entry, meets the others and gets all entries.
+/// Runs a session in which each rank puts an entry, enters a fence, and gets all entries.
 fn session(policy: CachePolicy, agents: u32, fanout: u32, placement: Vec<(AgentId, Ranks)>) -> (Tree, Stats) {
     let nodes = (1..=agents).map(|agent| (AgentId(agent), agent)).collect();
     let size = placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
@@ -41,13 +41,13 @@ fn session(policy: CachePolicy, agents: u32, fanout: u32, placement: Vec<(AgentI
     (tree, stats)
 }
 
-/// On which level an agent is.
+/// The level of an agent.
 fn level(tree: Subtree, agent: AgentId) -> usize {
     tree.parent_of(agent).map_or(0, |parent| level(tree, parent) + 1)
 }
 
 #[test]
-fn levels_add_up_to_what_went_over_the_links() {
+fn levels_add_up_to_the_traffic_on_the_links() {
     for policy in POLICIES {
         for (agents, fanout) in shapes(6) {
             let whole = Subtree::whole(agents, fanout);
@@ -71,17 +71,17 @@ fn levels_add_up_to_what_went_over_the_links() {
                 assert_eq!(messages, tree.messages as u64);
                 for (at, level) in stats.levels.iter().enumerate() {
                     assert_eq!(level.counted.up.board, up[&at].board, "level {at}, {policy:?}");
-                    // The statistics themselves come after they were counted.
-                    let told = if at == 0 { 0 } else { level.members };
-                    assert_eq!(level.counted.up.control.messages, up[&at].control.messages - told);
+                    // The messages with the statistics are sent after the counting.
+                    let reports = if at == 0 { 0 } else { level.members };
+                    assert_eq!(level.counted.up.control.messages, up[&at].control.messages - reports);
                 }
                 let gets = stats.levels.iter().map(|level| level.gets.own + level.counted.board_gets);
                 let asked = stats.levels.iter().map(|level| level.gets.asked).sum::<u64>();
-                // One by one, so that nobody waits with others for one answer.
+                // Gets are made one by one, so none joins an open look-up.
                 let here = gets.sum::<u64>();
                 assert!(here <= size * size && (here == size * size || asked > 0), "{policy:?}: {here} and {asked}");
                 let fences: u64 = stats.levels.iter().map(|level| level.fences.count()).sum();
-                assert!(fences >= members, "each agent with ranks, and those above it");
+                assert!(fences >= members, "each agent with ranks and each of its ancestors times its fences");
             }
         }
     }

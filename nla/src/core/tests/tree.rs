@@ -1,7 +1,7 @@
-//! A whole session's cores in memory: a root, its agents, and the links between them.
+//! The cores of a whole session in memory: a root, its agents, and the links between them.
 //!
-//! Nothing is ordered but each lane of each link. What is delivered next is drawn from a seed, and
-//! every message passes through its encoding. Invariants are checked after each step.
+//! Only the messages of one lane of one link are in order. The next message to be delivered is drawn from a seed, and
+//! each message is encoded and decoded. Invariants are checked after each step.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,7 +21,7 @@ use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::topology::Subtree;
 use crate::wire::{decode, encode};
 
-/// A lane of a link: from, to, and whether it is the board's.
+/// A lane of a link: its sender, its receiver, and whether it is the board lane.
 type Lane = (AgentId, AgentId, bool);
 
 pub(super) struct Tree {
@@ -30,20 +30,20 @@ pub(super) struct Tree {
     agents: BTreeMap<AgentId, Agent>,
     lanes: BTreeMap<Lane, VecDeque<Bytes>>,
     boards: BTreeMap<(AgentId, NamespaceId), Board>,
-    /// Where each rank is.
-    places: BTreeMap<(NamespaceId, Rank), AgentId>,
+    /// The agent of each rank.
+    agent_of: BTreeMap<(NamespaceId, Rank), AgentId>,
     answers: BTreeMap<(NamespaceId, Rank), Answer>,
-    /// How many messages went over links.
+    /// The number of messages sent.
     pub(super) messages: usize,
-    /// What each place sent, as its driver would count it.
+    /// The traffic of each member of the tree, as its driver would count it.
     pub(super) counted: BTreeMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
     seed: u64,
 }
 
 impl Tree {
-    /// `agents` agents, of which those on one node have one number in `nodes`, with the ranks of the
-    /// first namespace started where `placement` says.
+    /// Starts `agents` agents and, where `placement` says, the ranks of the first namespace. Agents on one node have the
+    /// same number in `nodes`.
     pub(super) fn started(
         agents: u32,
         fanout: u32,
@@ -54,7 +54,7 @@ impl Tree {
         Self::with(CachePolicy::default(), agents, fanout, placement, nodes, seed)
     }
 
-    /// [`Tree::started`] with this policy.
+    /// Like [`Tree::started`], with this cache policy.
     pub(super) fn with(
         cache: CachePolicy,
         agents: u32,
@@ -90,7 +90,7 @@ impl Tree {
             agents: ids.map(|id| (id, Agent::new(tree.of(id).unwrap()))).collect(),
             lanes: BTreeMap::new(),
             boards: BTreeMap::new(),
-            places: BTreeMap::new(),
+            agent_of: BTreeMap::new(),
             answers: BTreeMap::new(),
             messages: 0,
             counted: BTreeMap::new(),
@@ -105,20 +105,20 @@ impl Tree {
             world.agent(id, Input::Timeout);
         }
         world.settle();
-        assert_eq!(world.places.len(), size as usize, "all ranks were started");
+        assert_eq!(world.agent_of.len(), size as usize, "all ranks were started");
         world
     }
 
-    /// A rank asks, and waits for what it is answered.
+    /// Sends a request of a rank.
     pub(super) fn ask(&mut self, namespace: NamespaceId, rank: u32, request: Request) {
         let rank = Rank(rank);
         assert!(!self.answers.contains_key(&(namespace, rank)), "rank {rank} has not read its answer");
-        self.agent(self.places[&(namespace, rank)], Input::FromRank(namespace, rank, request));
+        self.agent(self.agent_of[&(namespace, rank)], Input::FromRank(namespace, rank, request));
     }
 
-    /// A rank gets a key; what is here is answered here, else with nothing else on its way.
+    /// Gets a key for a rank, from its agent's board, or else through the tree until no message is left.
     pub(super) fn get(&mut self, namespace: NamespaceId, rank: u32, key: &str) -> Option<String> {
-        let board = &self.boards[&(self.places[&(namespace, Rank(rank))], namespace)];
+        let board = &self.boards[&(self.agent_of[&(namespace, Rank(rank))], namespace)];
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         match board.look_up(key.as_bytes()) {
             LookUp::Found(value) => Some(text(&value)),
@@ -134,31 +134,31 @@ impl Tree {
         }
     }
 
-    /// How much the caches of an agent have held.
+    /// The peaks of an agent's caches.
     pub(super) fn cache_peaks(&self, agent: u32) -> CachePeaks {
         self.agents[&AgentId(agent)].cache_peaks()
     }
 
-    /// As [`Tree::ask`], for the first namespace, with nothing else on its way.
+    /// Sends a request of a rank of the first namespace, delivers all messages, and returns the answer.
     pub(super) fn answer_to(&mut self, rank: u32, request: Request) -> Option<Answer> {
         self.ask(NS, rank, request);
         self.settle();
         self.answer(NS, rank)
     }
 
-    /// What a rank has been answered.
+    /// Takes the answer to a rank's last request.
     pub(super) fn answer(&mut self, namespace: NamespaceId, rank: u32) -> Option<Answer> {
         self.answers.remove(&(namespace, Rank(rank)))
     }
 
-    /// All ranks end well, and with them the session; what was counted.
+    /// Ends all ranks with code 0, and with them the session. Returns the statistics.
     pub(super) fn end(&mut self) -> Stats {
-        for ((namespace, rank), agent) in self.places.clone() {
+        for ((namespace, rank), agent) in self.agent_of.clone() {
             self.agent(agent, Input::RankEnded(namespace, rank, Exit::Code(0)));
         }
         self.settle();
         self.root(RootInput::OutputDone);
-        assert_eq!(self.outcome, None, "what was counted is waited for");
+        assert_eq!(self.outcome, None, "the root waits for statistics");
         for id in self.agents.keys().copied().collect::<Vec<_>>() {
             let boards = self.boards.iter().filter(|((agent, _), _)| *agent == id);
             let board_gets = boards.map(|(_, board)| board.answered()).sum();
@@ -173,12 +173,12 @@ impl Tree {
         self.root.stats(self.counted.get(&AgentId::ROOT).copied().unwrap_or_default(), DurationHistogram::default())
     }
 
-    /// Anything else that happens to a rank.
-    pub(super) fn happens(&mut self, rank: u32, input: Input) {
-        self.agent(self.places[&(NS, Rank(rank))], input);
+    /// Hands an input to the agent of a rank.
+    pub(super) fn input(&mut self, rank: u32, input: Input) {
+        self.agent(self.agent_of[&(NS, Rank(rank))], input);
     }
 
-    /// Delivers one message, if there is one.
+    /// Delivers one message. Returns false if there is none.
     pub(super) fn step(&mut self) -> bool {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let busy: Vec<Lane> = self.lanes.iter().filter(|(_, lane)| !lane.is_empty()).map(|(key, _)| *key).collect();
@@ -192,7 +192,7 @@ impl Tree {
         true
     }
 
-    /// Delivers all messages, and those that come of it.
+    /// Delivers messages until none is left.
     pub(super) fn settle(&mut self) {
         while self.step() {}
     }
@@ -240,7 +240,7 @@ impl Tree {
                 Action::ToChild(to, message) => self.send_down(id, to, &message),
                 Action::Start(plan, ranks, board) => {
                     let namespace = plan.id;
-                    self.places.extend(ranks.iter().map(|rank| ((namespace, rank), id)));
+                    self.agent_of.extend(ranks.iter().map(|rank| ((namespace, rank), id)));
                     if !ranks.is_empty() {
                         self.boards.insert((id, namespace), board);
                         self.agent(id, Input::Started(namespace, ranks));
@@ -276,13 +276,13 @@ impl Tree {
     }
 }
 
-/// All trees of up to `agents` agents that differ.
+/// Trees of up to `agents` agents with a fan-out of up to 3.
 pub(super) fn shapes(agents: u32) -> impl Iterator<Item = (u32, u32)> {
     (1..=agents).flat_map(|agents| (1..=3).map(move |fanout| (agents, fanout)))
 }
 
-/// Ways to place some ranks on `agents` agents: in blocks, one by one around, all on the last one,
-/// and in reverse; fewer ranks than agents, and more.
+/// Placements of ranks on `agents` agents: in blocks, cyclic, all on the last agent, and reversed; with fewer ranks than
+/// agents, and with more.
 pub(super) fn placements(agents: u32) -> Vec<Vec<(AgentId, Ranks)>> {
     let dealt = |size: u32, agent_of: &dyn Fn(u32) -> u32| {
         let mut placement: BTreeMap<AgentId, Ranks> = BTreeMap::new();

@@ -15,7 +15,7 @@ fn epoch(entries: &[(&str, &str)]) -> Epoch {
 }
 
 #[test]
-fn the_highest_rank_wins_and_of_it_the_last_put() {
+fn the_last_put_of_the_highest_rank_wins() {
     let merged = Epoch::merge(&puts(&[
         (2, "a", "from 2"),
         (3, "a", "first of 3"),
@@ -33,7 +33,7 @@ fn the_highest_rank_wins_and_of_it_the_last_put() {
 }
 
 #[test]
-fn nothing_is_no_bytes() {
+fn an_empty_epoch_has_no_bytes() {
     for empty in [Epoch::default(), epoch(&[]), Epoch::merge(&Puts::new()).unwrap()] {
         assert!(empty.is_empty() && empty.bytes().is_empty());
         assert_eq!(empty.get(b""), None);
@@ -61,13 +61,13 @@ fn entries_share_the_memory_of_the_epoch() {
 }
 
 #[test]
-fn of_several_entries_the_last_wins() {
+fn the_last_of_several_entries_wins() {
     let entries = epoch(&[("a", "1"), ("b", "1"), ("a", "2")]);
     assert_eq!(entries.iter().collect::<Vec<_>>(), [(&b"a"[..], &b"2"[..]), (b"b", b"1")]);
 }
 
 #[test]
-fn an_entry_that_the_format_cannot_hold_is_left_out() {
+fn an_entry_that_exceeds_the_format_is_left_out() {
     let long = vec![b'k'; 65_536];
     let entries = Epoch::from_entries([(&long[..], &b"v"[..]), (&long[1..], b"w")]);
     assert_eq!(entries.iter().collect::<Vec<_>>(), [(&long[1..], &b"w"[..])]);
@@ -76,14 +76,14 @@ fn an_entry_that_the_format_cannot_hold_is_left_out() {
 #[test]
 fn the_bytes_are_as_documented() {
     let one = epoch(&[("k", "vw")]);
-    // One entry needs two slots: one would leave no free one.
+    // One entry needs two slots: with one slot there would be no free one.
     assert_eq!(one.bytes()[..16], *b"SEP1\x01\0\0\0\x02\0\0\0\x09\0\0\0");
     assert_eq!(one.bytes()[32..], *b"\x01\0\x02\0\0\0kvw");
     assert_eq!(one.bytes().len(), 41);
 }
 
 #[test]
-fn damage_is_named() {
+fn errors_name_the_damage() {
     let good = epoch(&[("a", "1"), ("b", "2")]).bytes().to_vec();
     let check = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = good.clone();
@@ -97,16 +97,16 @@ fn damage_is_named() {
     assert_eq!(check(&|bytes| bytes[8..12].fill(0xff)), EpochError::Length);
     assert_eq!(check(&|bytes| bytes[4] = 0), EpochError::Table);
     assert_eq!(check(&|bytes| bytes[4] = 1), EpochError::Table);
-    // All slots gone.
+    // No slot is taken.
     assert_eq!(check(&|bytes| bytes[16..48].fill(0)), EpochError::Table);
-    // A key that no longer hashes to its slot's tag.
+    // A key whose hash differs from its slot's tag.
     assert_eq!(check(&|bytes| bytes[48 + 6] = b'x'), EpochError::Table);
-    // A length that runs out of the bytes.
+    // A length beyond the bytes.
     assert_eq!(check(&|bytes| bytes[48 + 5] = 0x7f), EpochError::Entry(48));
 }
 
 #[test]
-fn keys_of_one_hash_are_told_apart() {
+fn keys_with_the_same_hash_are_distinct() {
     let [one, other] = crate::board::colliding_keys();
     let mut puts = Puts::new();
     puts.push(Rank(0), &one, b"1");
@@ -121,7 +121,7 @@ fn keys_of_one_hash_are_told_apart() {
 
 #[test]
 fn a_table_without_a_free_slot_is_refused() {
-    // Right in everything else: two entries, each where its hash leads to, in two slots.
+    // Valid otherwise: two entries in two slots, each where its hash leads.
     let (entries, offsets) = (b"\x01\0\0\0\0\0a\x01\0\0\0\0\0b", [32_u32, 39]);
     let mut slots = [(0, 0); 2];
     for (key, offset) in [b"a", b"b"].into_iter().zip(offsets) {
@@ -150,7 +150,7 @@ fn an_epoch_from_a_peer_is_checked_by_serde_too() {
 }
 
 #[test]
-fn a_cut_batch_is_not_merged() {
+fn merging_a_cut_batch_is_an_error() {
     let whole = rmp_serde::to_vec(&puts(&[(1, "a", "1")])).unwrap();
     let cut = rmp_serde::to_vec(serde_bytes::Bytes::new(&whole[2..whole.len() - 1])).unwrap();
     let cut: Puts = rmp_serde::from_slice(&cut).unwrap();
@@ -195,7 +195,7 @@ mod properties {
             for (key, value) in &expected {
                 prop_assert_eq!(merged.get(key), Some(value.as_slice()));
             }
-            // The same puts interleaved: each rank's own stay in order.
+            // The same puts, interleaved: each rank's own puts stay in order.
             let mut queues: Vec<_> = ranks.iter().map(|(rank, puts)| (*rank, puts.iter())).collect();
             queues.sort_by_key(|(rank, _)| order[*rank as usize]);
             let mut mixed = Puts::new();
@@ -212,7 +212,7 @@ mod properties {
         }
 
         #[test]
-        fn no_damage_panics_or_runs_for_ever(
+        fn a_damaged_epoch_neither_panics_nor_runs_forever(
             entries in btree_map(vec(any::<u8>(), 0..4), vec(any::<u8>(), 0..4), 0..6),
             changes in vec((any::<prop::sample::Index>(), prop_oneof![0_u8..4, any::<u8>()]), 0..4),
             cut in 0_usize..8,

@@ -5,7 +5,7 @@ use crate::limits::SPAWN_COMMANDS_MAX;
 
 type Outcome = Result<SpawnRequest, SpawnError>;
 
-/// Reads lines, of which only the last ends the request.
+/// Reads lines, of which only the last one may end the request.
 #[track_caller]
 fn read(text: &str) -> Outcome {
     let mut reader = SpawnReader::default();
@@ -30,7 +30,7 @@ fn command(program: &str, nprocs: u32, args: &[&str], info: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn the_block_of_the_reference_is_read() {
+fn the_block_of_the_pmi_reference_is_read() {
     let order = read(
         "mcmd=spawn\nnprocs=2\nexecname=python3\ntotspawns=1\nspawnssofar=1\narg1=/path/cli.py\n\
          arg2=two words\nargcnt=2\npreput_num=1\npreput_key_0=PARENT_ROOT_PORT_NAME\n\
@@ -44,8 +44,8 @@ fn the_block_of_the_reference_is_read() {
 }
 
 #[test]
-fn any_order_of_fields_and_what_is_unknown_pass() {
-    // MPICH >= 4.1 has argcnt before the arguments.
+fn fields_may_come_in_any_order_and_unknown_ones_are_ignored() {
+    // MPICH >= 4.1 sends argcnt before the arguments.
     let order = read(
         "mcmd=spawn\nargcnt=3\nargument=no\narg3=\narg1= -x=y \nthreads\narg2=b\nexecname=a b\n\
          color=red\nspawnssofar=1\nnprocs=1\ntotspawns=1\n\nendcmd",
@@ -54,7 +54,7 @@ fn any_order_of_fields_and_what_is_unknown_pass() {
 }
 
 #[test]
-fn one_block_per_command_and_preputs_once() {
+fn each_command_has_a_block_and_preputs_are_merged() {
     let legacy = read(
         "mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=2\nspawnssofar=1\npreput_num=1\n\
          preput_key_0=k\npreput_val_0=v\nendcmd\nmcmd=spawn\nnprocs=2\nexecname=b\ntotspawns=2\n\
@@ -75,7 +75,7 @@ fn one_block_per_command_and_preputs_once() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_what_is_wrong() {
     for (fields, words) in [
         ("execname=a", "nprocs_missing"),
         ("nprocs=1", "execname_missing"),
@@ -98,7 +98,7 @@ fn what_is_wrong_is_named() {
         let outcome = read(&format!("mcmd=spawn\n{fields}\nendcmd"));
         match outcome {
             Err(error) => assert_eq!(error.to_string(), words, "{fields}"),
-            // Told of no block although one came: it is taken.
+            // `totspawns=0` is wrong with one block, but harmless.
             Ok(_) => assert_eq!(words, "", "{fields}"),
         }
     }
@@ -106,14 +106,14 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn after_an_error_it_reads_to_the_end_and_keeps_nothing() {
+fn after_an_error_the_reader_reads_to_the_end_without_storing() {
     let mut reader = SpawnReader::default();
     for line in ["mcmd=spawn", "nprocs=x", "execname=a", "arg1=b", "totspawns=2", "spawnssofar=1"] {
         assert_eq!(reader.read(line.as_bytes()), None);
     }
     let block = reader.block.as_ref().unwrap();
     assert!(block.command.args.is_empty() && block.bytes == 0);
-    assert_eq!(reader.read(b"endcmd"), None, "one more block will come");
+    assert_eq!(reader.read(b"endcmd"), None, "another block follows");
     assert!(!reader.is_inside_block());
     for line in ["mcmd=spawn", "nprocs=1", "execname=a", "totspawns=2", "spawnssofar=2"] {
         assert_eq!(reader.read(line.as_bytes()), None);
@@ -121,14 +121,14 @@ fn after_an_error_it_reads_to_the_end_and_keeps_nothing() {
     assert_eq!(reader.read(b"endcmd"), Some(Err(SpawnError::NotANumber("nprocs"))));
 }
 
-/// A block with `lines` more, complete as the only one.
+/// Reads one complete block with these additional lines.
 fn block_with(lines: impl IntoIterator<Item = String>) -> Outcome {
     let lines: Vec<String> = lines.into_iter().collect();
     read(&format!("mcmd=spawn\nnprocs=1\nexecname=a\n{}\nendcmd", lines.join("\n")))
 }
 
 #[test]
-fn bounds_hold_and_one_beyond_is_refused() {
+fn each_bound_is_accepted_and_one_beyond_is_refused() {
     let args = |count| block_with((1..=count).map(|number| format!("arg{number}=")));
     assert_eq!(args(SPAWN_ARGS_MAX).unwrap().commands[0].args.len(), SPAWN_ARGS_MAX);
     assert_eq!(args(SPAWN_ARGS_MAX + 1), Err(SpawnRequestError::Args.into()));
@@ -142,7 +142,7 @@ fn bounds_hold_and_one_beyond_is_refused() {
     assert_eq!(preputs(SPAWN_PREPUTS_MAX).unwrap().preputs.len(), SPAWN_PREPUTS_MAX);
     assert_eq!(preputs(SPAWN_PREPUTS_MAX + 1), Err(SpawnRequestError::Preputs.into()));
 
-    // The program's name is one byte.
+    // The program's name takes one byte.
     let bytes = |count: usize| block_with([format!("arg1={}", "x".repeat(count - 1))]);
     assert!(bytes(SPAWN_BYTES_MAX).is_ok());
     assert_eq!(bytes(SPAWN_BYTES_MAX + 1), Err(SpawnRequestError::Bytes.into()));
@@ -158,7 +158,7 @@ fn bounds_hold_and_one_beyond_is_refused() {
 }
 
 #[test]
-fn bytes_are_counted_over_all_blocks() {
+fn bytes_of_all_blocks_are_counted() {
     let half = "x".repeat(SPAWN_BYTES_MAX / 2);
     let block =
         |number| format!("mcmd=spawn\nnprocs=1\nexecname=a\ntotspawns=2\nspawnssofar={number}\narg1={half}\nendcmd\n");
@@ -184,7 +184,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn reading_gives_what_was_written(
+        fn a_written_spawn_is_read(
             commands in commands(),
             preputs in btree_map("[a-z]{1,6}", text(0..9), 0..4),
         ) {

@@ -1,4 +1,4 @@
-//! Tests of [`Command`]: what clients send, and what they should not.
+//! Tests of [`Command`]: valid and invalid requests.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn check(payload: &str, expected: Result<Command<'_>, ParseError>) {
     assert_eq!(Command::parse(Pairs::of(payload.as_bytes())), expected, "{payload:?}");
 }
 
-/// A request that is read so, and written so by us.
+/// Checks that a payload is parsed as this command, and the command written as this payload.
 #[track_caller]
 fn check_both(payload: &str, command: Command<'_>) {
     check(payload, Ok(command.clone()));
@@ -21,7 +21,7 @@ fn borrowed(text: &str) -> Cow<'_, [u8]> {
 }
 
 #[test]
-fn requests_of_slurms_client_are_read_and_written() {
+fn requests_of_slurms_client_are_parsed_and_written() {
     let (key, value) = (borrowed("k"), borrowed("v w"));
     let threaded = Some(false);
     check_both(
@@ -59,7 +59,7 @@ fn requests_of_slurms_client_are_read_and_written() {
 }
 
 #[test]
-fn our_own_requests_are_read_and_written() {
+fn our_own_requests_are_parsed_and_written() {
     check_both("cmd=scela-segment;", Command::Segment);
     check_both("cmd=scela-fence;puts=0;", Command::FenceInSegment { puts_bytes: 0 });
     check_both("cmd=scela-fence;puts=16777217;", Command::FenceInSegment { puts_bytes: 16_777_217 });
@@ -69,7 +69,7 @@ fn our_own_requests_are_read_and_written() {
 }
 
 #[test]
-fn what_mpich_from_4_1_on_sends_is_read() {
+fn requests_of_mpich_from_4_1_on_are_parsed() {
     let full_init = |rank| Command::FullInit { job: None, rank: Some(rank), threaded: None };
     check("cmd=fullinit;pmirank=3;thrid=0x7ffd;", Ok(full_init(3)));
     check("cmd=fullinit;pmirank=-1;", Ok(full_init(-1)));
@@ -81,7 +81,7 @@ fn what_mpich_from_4_1_on_sends_is_read() {
 }
 
 #[test]
-fn fields_come_in_any_order_and_unknown_ones_are_ignored() {
+fn fields_may_come_in_any_order_and_unknown_ones_are_ignored() {
     let put = || Ok(Command::Put { key: borrowed("k"), value: borrowed("v") });
     check("cmd=kvs-put;value=v;thrid=0x1;key=k;", put());
     check("thrid=0x1;key=k;value=v;cmd=kvs-put;", put());
@@ -91,7 +91,7 @@ fn fields_come_in_any_order_and_unknown_ones_are_ignored() {
 }
 
 #[test]
-fn values_may_hold_anything_or_nothing() {
+fn values_may_contain_anything_or_be_empty() {
     let put = |key: &'static str, value| Ok(Command::Put { key: borrowed(key), value: borrowed(value) });
     check("cmd=kvs-put;key=msg;value=42\n;", put("msg", "42\n"));
     check("cmd=kvs-put;key=msg;value=;", put("msg", ""));
@@ -100,7 +100,7 @@ fn values_may_hold_anything_or_nothing() {
 }
 
 #[test]
-fn what_lacks_is_named() {
+fn a_missing_field_is_named() {
     for (payload, command, field) in [
         ("cmd=kvs-put;key=k;", "kvs-put", "value"),
         ("cmd=kvs-put;value=k;", "kvs-put", "key"),
@@ -124,7 +124,7 @@ fn what_lacks_is_named() {
 }
 
 #[test]
-fn a_payload_without_a_command_is_none() {
+fn a_payload_without_a_command_is_an_error() {
     for payload in ["", " ", "cmd", "cmd=", "cmd=;", "key=k;", "kvs-fence;", "cmd=kvs-fence"] {
         check(payload, Err(ParseError::NoCommand));
     }
@@ -132,7 +132,7 @@ fn a_payload_without_a_command_is_none() {
 }
 
 #[test]
-fn what_no_frame_can_hold_is_not_written() {
+fn a_command_that_exceeds_a_frame_is_not_written() {
     let put = |bytes| Command::Put { key: borrowed("k"), value: Cow::Owned(vec![b'v'; bytes]) };
     let most = frame::PAYLOAD_BYTES_MAX - "cmd=kvs-put;key=k;value=;".len();
     let mut out = b"before".to_vec();
@@ -184,7 +184,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn parsing_gives_what_was_written(command in command()) {
+        fn a_written_command_is_parsed_as_itself(command in command()) {
             let out = written(&command);
             prop_assert_eq!(frame::length(&out), Ok(Some(out.len() - frame::HEADER_BYTES)));
             let payload = &out[frame::HEADER_BYTES..];
@@ -192,11 +192,11 @@ mod properties {
         }
 
         #[test]
-        fn junk_behind_it_does_not_matter(command in command(), junk in vec(any::<u8>(), 6..7)) {
+        fn junk_after_the_last_pair_is_ignored(command in command(), junk in vec(any::<u8>(), 6..7)) {
             // A second `;` in the junk makes its first part look like the end of the value.
             let semicolons = junk.iter().filter(|&&byte| byte == b';').count();
             prop_assume!(junk[0] != b';' || semicolons == 1);
-            // And a field that is absent may lie there, if it has a short name.
+            // And junk may contain an absent field with a short name.
             prop_assume!(!junk.contains(&b'='));
             let payload = [&written(&command)[frame::HEADER_BYTES..], &junk].concat();
             prop_assert_eq!(Command::parse(Pairs::of(&payload)), Ok(command));

@@ -13,14 +13,14 @@ fn written(reply: Reply<'_>, thread: Option<&[u8]>) -> Vec<u8> {
 fn check(reply: Reply<'_>, payload: &str) {
     let expected = format!("{:<6}{payload}", payload.len());
     assert_eq!(String::from_utf8_lossy(&written(reply, None)), expected);
-    // The same with the thread behind the name.
+    // The same with the thread after the name.
     let (name, fields) = payload.split_once(';').unwrap();
     let payload = format!("{name};thrid=0x7ffd;{fields}");
     let expected = format!("{:<6}{payload}", payload.len());
     assert_eq!(String::from_utf8_lossy(&written(reply, Some(b"0x7ffd"))), expected);
 }
 
-/// All replies, with the longest and oddest that may stand in them.
+/// All replies, with the longest and strangest contents.
 fn all() -> Vec<Reply<'static>> {
     let odd: &[u8] = b" a=b;c\\c\td\x00\xff\n";
     let value: &[u8] = &[b'v'; VALUE_BYTES_MAX];
@@ -55,7 +55,7 @@ fn all() -> Vec<Reply<'static>> {
 }
 
 #[test]
-fn every_reply_keeps_what_clients_insist_on() {
+fn every_reply_satisfies_what_clients_require() {
     for reply in all() {
         let frame = written(reply, Some(b"0x1"));
         let shown = String::from_utf8_lossy(&frame).into_owned();
@@ -82,7 +82,7 @@ fn every_reply_keeps_what_clients_insist_on() {
 }
 
 #[test]
-fn replies_are_these_words() {
+fn replies_are_written_as_documented() {
     let full_init = |spawner| Reply::FullInit { rank: 0, size: 2, appnum: 0, spawner };
     check(
         full_init(None),
@@ -125,7 +125,7 @@ fn replies_are_these_words() {
 }
 
 #[test]
-fn words_are_cut() {
+fn long_texts_are_cut() {
     let payload = |reply: Reply<'_>| written(reply, None).len() - frame::HEADER_BYTES;
     let name = payload(Reply::Unsupported(b"x"));
     assert_eq!(payload(Reply::Unsupported(&[b'x'; ECHO_BYTES_MAX])), name + ECHO_BYTES_MAX - 1);
@@ -136,7 +136,7 @@ fn words_are_cut() {
 }
 
 #[test]
-fn what_no_frame_can_hold_becomes_a_refusal() {
+fn a_reply_that_exceeds_a_frame_becomes_a_refusal() {
     let value = |bytes: usize| vec![b'v'; bytes];
     let most = frame::PAYLOAD_BYTES_MAX - "cmd=kvs-get-response;found=TRUE;value=;rc=0;".len();
     let fits = written(Reply::Got(Some(&value(most))), None);
@@ -151,8 +151,8 @@ fn what_no_frame_can_hold_becomes_a_refusal() {
 }
 
 #[test]
-fn clients_read_what_other_servers_write() {
-    // Slurm's plug-in: `rc` in front, no `found` in a lookup.
+fn replies_of_other_servers_are_parsed() {
+    // Slurm's plug-in sends `rc` first and no `found` in a lookup.
     let reply = ReplyFrame::parse(b"cmd=name-lookup-response;rc=0;value=p;").unwrap();
     assert_eq!((reply.rc, reply.found("port"), reply.found("value")), (0, None, Some(Some(b"p".to_vec()))));
     let reply = ReplyFrame::parse(b"cmd=kvs-get-response;rc=0;found=FALSE;").unwrap();
@@ -175,7 +175,7 @@ mod properties {
 
     proptest! {
         #[test]
-        fn a_client_reads_what_was_written(
+        fn a_client_parses_a_written_reply(
             value in vec(prop_oneof![Just(b';'), any::<u8>()], 0..40),
             thread in proptest::option::of(vec(any::<u8>(), 1..20)),
         ) {

@@ -1,4 +1,4 @@
-//! Tests of reading and writing spawns.
+//! Tests of reading and writing spawns in PMI-2.
 
 use super::*;
 use crate::limits::{SPAWN_ARGS_MAX, SPAWN_INFO_MAX, SPAWN_RANKS_MAX};
@@ -27,7 +27,7 @@ fn check(payload: &str, expected: Result<SpawnRequest, SpawnError>) {
 }
 
 #[test]
-fn what_slurm_and_old_mpich_send_is_read_and_written() {
+fn spawns_of_slurm_and_old_mpich_are_read_and_written() {
     let payload = "cmd=spawn;ncmds=2;preputcount=1;ppkey0=PARENT_ROOT_PORT_NAME;ppval0=tag#0$;\
                    subcmd=./child;maxprocs=2;argc=2;argv0=two words;argv1=;infokeycount=1;infokey0=wdir;infoval0=/tmp;\
                    subcmd=other;maxprocs=1;argc=0;infokeycount=0;";
@@ -42,7 +42,7 @@ fn what_slurm_and_old_mpich_send_is_read_and_written() {
 }
 
 #[test]
-fn what_new_mpich_specifies_is_read() {
+fn spawns_by_the_specification_of_new_mpich_are_read() {
     check(
         "cmd=spawn;ncmds=1;subcmd=a;maxprocs=1;argc=2;infokeycount=1;argv1=x;argv2=y;infokey0=k;infoval_0=v;thrid=0x1;",
         one(command("a", 1, &["x", "y"], &[("k", "v")])),
@@ -56,14 +56,14 @@ fn counts_may_be_left_out() {
 }
 
 #[test]
-fn of_preputs_under_one_key_the_last_counts() {
+fn the_last_preput_of_a_key_wins() {
     let payload = "cmd=spawn;preputcount=3;ppkey0=a;ppval0=1;ppkey1=b;ppval1=2;ppkey2=a;ppval2=3;subcmd=x;maxprocs=1;";
     let preputs = owned(&[("a", "3"), ("b", "2")]);
     check(payload, Ok(SpawnRequest { commands: vec![command("x", 1, &[], &[])], preputs }));
 }
 
 #[test]
-fn what_is_incomplete_is_refused() {
+fn incomplete_spawns_are_refused() {
     for (rest, error) in [
         ("", SpawnRequestError::Commands.into()),
         ("maxprocs=1;argv0=x;", SpawnRequestError::Commands.into()),
@@ -91,7 +91,7 @@ fn what_is_incomplete_is_refused() {
 }
 
 #[test]
-fn orders_of_the_limits_pass_and_larger_ones_do_not() {
+fn each_bound_is_accepted_and_one_beyond_is_refused() {
     let many = |count: usize, text: &dyn Fn(usize) -> String| (0..count).map(text).collect::<String>();
     let outcome = |payload: String| parse(Pairs::of(payload.as_bytes())).map(drop);
     let commands = |count| outcome(many(count, &|_| "subcmd=a;maxprocs=1;".into()));
@@ -123,7 +123,7 @@ mod properties {
         vec(prop_oneof![Just(b';'), Just(b'='), any::<u8>()], 0..8)
     }
 
-    fn orders() -> impl Strategy<Value = SpawnRequest> {
+    fn spawns() -> impl Strategy<Value = SpawnRequest> {
         let info = || vec((text(), text()), 0..3);
         let command = (text(), vec(text(), 0..3), 1..9_u32, info()).prop_map(|(program, args, nprocs, info)| {
             SpawnCommand { program: [b"p", &program[..]].concat(), args, nprocs, info }
@@ -135,10 +135,10 @@ mod properties {
 
     proptest! {
         #[test]
-        fn reading_gives_what_was_written(order in orders()) {
+        fn a_written_spawn_is_read(spawn in spawns()) {
             let mut out = Vec::new();
-            write(&order, &mut out);
-            prop_assert_eq!(parse(Pairs::of(&out)), Ok(order));
+            write(&spawn, &mut out);
+            prop_assert_eq!(parse(Pairs::of(&out)), Ok(spawn));
         }
 
         #[test]

@@ -1,10 +1,11 @@
-//! What was counted is told once, last of all, and only if it is asked for.
+//! Statistics are reported once, as the last message, and only if the session's plan asks for them.
 
 use bytes::Bytes;
 use pmi::Request;
 
 use super::*;
 use crate::core::message::Update;
+use crate::core::reason::Violation;
 use crate::core::stats::{DriverCounts, LevelStats, Stats};
 
 fn plan_of_session(stats: bool) -> SessionPlan {
@@ -24,22 +25,22 @@ fn counted(link_bytes: u64) -> Box<DriverCounts> {
     Box::new(DriverCounts { link_bytes, ..DriverCounts::default() })
 }
 
-fn of_leaf() -> Box<Stats> {
-    let place = LevelStats { members: 1, ..LevelStats::default() };
-    Box::new(Stats { levels: vec![place] })
+fn stats_of_leaf() -> Box<Stats> {
+    let leaf = LevelStats { members: 1, ..LevelStats::default() };
+    Box::new(Stats { levels: vec![leaf] })
 }
 
-/// Agent 1, with agent 2 below it and no ranks. Its own end has come, its child's has not.
+/// Agent 1, which has no ranks and has ended. Its child, agent 2, has not reported its end.
 fn ended(stats: bool) -> World {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(stats)))));
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::Swept { leftovers: 0 });
-    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "before Ended nothing");
+    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "nothing is sent before Ended");
     world
 }
 
-fn told(actions: &[Action]) -> &Stats {
+fn reported(actions: &[Action]) -> &Stats {
     let [Action::ToParent(Up::Stats(stats))] = actions else { panic!("{actions:?}") };
     stats
 }
@@ -47,20 +48,20 @@ fn told(actions: &[Action]) -> &Stats {
 const CHILD: AgentId = AgentId(2);
 
 #[test]
-fn statistics_come_after_the_last_word_of_each_child() {
+fn statistics_are_sent_after_those_of_each_child() {
     let mut world = ended(true);
     let actions = world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     assert_eq!(leftovers(&actions), 0);
-    let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
-    let stats = told(&actions);
+    let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(stats_of_leaf())));
+    let stats = reported(&actions);
     assert_eq!(stats.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 1]);
     assert_eq!(stats.levels[0].counted, *counted(7));
     assert_eq!(world.after(T, Input::Timeout), [], "once");
-    assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
+    assert_eq!(world.after(T, Input::ChildLost(CHILD, LossReason::Closed)), []);
 }
 
 #[test]
-fn statistics_come_behind_the_end_of_own_processes() {
+fn statistics_are_sent_after_the_report_of_the_end() {
     let mut world = World::joined(1, 1, 2);
     world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(true)))));
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
@@ -70,47 +71,47 @@ fn statistics_come_behind_the_end_of_own_processes() {
 }
 
 #[test]
-fn a_child_that_is_gone_is_not_waited_for() {
+fn statistics_of_a_lost_child_are_not_awaited() {
     let mut world = ended(true);
     world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
-    let actions = world.after(T, Input::ChildLost(CHILD, "closed".into()));
-    assert_eq!(told(&actions).members(), 1);
+    let actions = world.after(T, Input::ChildLost(CHILD, LossReason::Closed));
+    assert_eq!(reported(&actions).members(), 1);
 }
 
 #[test]
-fn nobody_is_told_who_has_not_asked() {
+fn statistics_are_sent_only_if_asked_for() {
     let mut world = ended(false);
     world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
-    assert_eq!(world.after(T, Input::ChildLost(CHILD, "closed".into())), []);
-    // Nor who has said that all is over.
+    assert_eq!(world.after(T, Input::ChildLost(CHILD, LossReason::Closed)), []);
+    // Nor are they sent after Leave.
     let mut world = ended(true);
     world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
     world.after(T, Input::FromParent(Down::Leave));
-    assert_eq!(world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf()))), []);
+    assert_eq!(world.after(T, Input::FromChild(CHILD, Up::Stats(stats_of_leaf()))), []);
 }
 
 #[test]
-fn statistics_that_make_no_sense_end_the_link() {
+fn a_child_with_invalid_statistics_is_cut_off() {
     for twice in [false, true] {
         let mut world = ended(true);
         world.after(T, Input::FromChild(CHILD, Up::Ended { leftovers: 0, timing: Box::default() }));
         let stats = if twice {
             world.agent.counted = None;
-            world.after(T, Input::FromChild(CHILD, Up::Stats(of_leaf())));
-            of_leaf()
+            world.after(T, Input::FromChild(CHILD, Up::Stats(stats_of_leaf())));
+            stats_of_leaf()
         } else {
             Box::default()
         };
         let actions = world.after(T, Input::FromChild(CHILD, Up::Stats(stats)));
         assert!(
-            matches!(&actions[0], Action::CloseChild(CHILD, why) if why.contains("statistics")),
+            matches!(&actions[0], Action::CloseChild(CHILD, why) if *why == Violation::Stats.into()),
             "{twice}: {actions:?}"
         );
     }
 }
 
 #[test]
-fn a_fence_takes_from_the_last_arrival_to_the_release() {
+fn a_fence_is_timed_from_the_last_arrival_to_the_release() {
     let mut world = World::leaf(2, "0-1");
     let fence = || Request::Fence { puts: Puts::new(), in_segment: false };
     world.after(at(1), Input::FromRank(NS, Rank(0), fence()));

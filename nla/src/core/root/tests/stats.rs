@@ -1,13 +1,13 @@
-//! The root waits for what agents have counted, where it asked for it.
+//! The root waits for the statistics of agents if the session's plan asks for them.
 
 use super::*;
 use crate::core::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
 
-fn of_leaf() -> Box<Stats> {
+fn stats_of_leaf() -> Box<Stats> {
     Box::new(Stats { levels: vec![LevelStats { members: 1, ..LevelStats::default() }] })
 }
 
-/// All ranks have ended, and all output was written.
+/// All ranks have ended; their output is not all written.
 fn flushed(stats: bool) -> World {
     let mut world = World::running();
     world.root.session.stats = stats;
@@ -20,11 +20,11 @@ fn flushed(stats: bool) -> World {
 }
 
 #[test]
-fn the_session_is_over_when_all_have_told() {
+fn the_session_is_over_when_all_agents_have_reported() {
     let mut world = flushed(true);
     assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), None);
-    assert_eq!(world.up(T, 2, Up::Stats(of_leaf())), []);
-    assert_eq!(outcome(&world.up(T, 1, Up::Stats(of_leaf()))), Some(&Outcome::Success));
+    assert_eq!(world.up(T, 2, Up::Stats(stats_of_leaf())), []);
+    assert_eq!(outcome(&world.up(T, 1, Up::Stats(stats_of_leaf()))), Some(&Outcome::Success));
     let own = DriverCounts { link_bytes: 5, ..DriverCounts::default() };
     let stats = world.root.stats(own, DurationHistogram::default());
     assert_eq!(stats.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 2]);
@@ -32,33 +32,33 @@ fn the_session_is_over_when_all_have_told() {
 }
 
 #[test]
-fn nobody_is_waited_for_who_was_not_asked() {
+fn statistics_are_awaited_only_if_asked_for() {
     let mut world = flushed(false);
     assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Success));
 }
 
 #[test]
-fn who_is_gone_is_missing_and_not_waited_for() {
+fn statistics_of_a_lost_child_are_not_awaited() {
     let mut world = flushed(true);
     world.after(T, RootInput::OutputDone);
-    world.up(T, 1, Up::Stats(of_leaf()));
-    let actions = world.after(T, RootInput::ChildLost(AgentId(2), "closed".into()));
+    world.up(T, 1, Up::Stats(stats_of_leaf()));
+    let actions = world.after(T, RootInput::ChildLost(AgentId(2), LossReason::Closed));
     assert_eq!(outcome(&actions), Some(&Outcome::Success), "its ranks had ended before");
     assert_eq!(world.root.stats(DriverCounts::default(), DurationHistogram::default()).members(), 2);
 }
 
 #[test]
-fn a_user_who_does_not_want_to_wait_need_not() {
+fn an_interrupt_ends_the_wait_for_statistics() {
     let mut world = flushed(true);
     let actions = world.after(T, RootInput::Interrupt(2));
     assert_eq!(outcome(&actions), Some(&Outcome::Interrupted { signal: 2 }));
 }
 
 #[test]
-fn statistics_that_make_no_sense_end_the_link() {
+fn a_child_with_invalid_or_unasked_statistics_is_cut_off() {
     for unasked in [false, true] {
         let mut world = flushed(!unasked);
-        let stats = if unasked { of_leaf() } else { Box::default() };
+        let stats = if unasked { stats_of_leaf() } else { Box::default() };
         let actions = world.up(T, 1, Up::Stats(stats));
         assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
         assert_eq!(world.root.stats(DriverCounts::default(), DurationHistogram::default()).members(), 1);
@@ -66,11 +66,11 @@ fn statistics_that_make_no_sense_end_the_link() {
 }
 
 #[test]
-fn last_words_that_make_no_sense_end_the_link() {
-    let not_of_it = || Box::new(Timing { agents: 9, ..Timing::default() });
+fn a_child_with_an_invalid_report_of_its_end_is_cut_off() {
+    let of_other_subtree = || Box::new(Timing { agents: 9, ..Timing::default() });
     for twice in [false, true] {
         let mut world = World::running();
-        let timing = if twice { Box::default() } else { not_of_it() };
+        let timing = if twice { Box::default() } else { of_other_subtree() };
         if twice {
             assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() }), []);
         }
@@ -78,12 +78,12 @@ fn last_words_that_make_no_sense_end_the_link() {
         assert!(matches!(&actions[0], RootAction::CloseChild(AgentId(1), _)), "{actions:?}");
     }
     let mut world = World::running();
-    world.after(T, RootInput::ChildLost(AgentId(1), "cut".into()));
-    assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: not_of_it() }), [], "it was content up before");
+    world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: of_other_subtree() }), [], "it was content up before");
 }
 
 #[test]
-fn the_root_knows_what_agents_have_told_of_themselves() {
+fn the_root_knows_the_times_and_progress_that_agents_report() {
     let mut world = World::running();
     let timing = Timing { agents: 1, ..Timing::default() };
     world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::new(timing.clone()) });

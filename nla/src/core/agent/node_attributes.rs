@@ -1,30 +1,30 @@
 //! The attributes of a node for one namespace, at the agent that owns them.
 //!
-//! The first agent of a node that has ranks of the namespace owns them; others of the node ask it.
-//! A rank has one request outstanding, so at most one of its questions is parked here.
+//! The owner is the node's first agent that has ranks of the namespace; the node's other agents ask it. A rank has one
+//! request outstanding, so at most one get of each rank is parked here.
 
 use std::collections::BTreeMap;
 
 use pmi::Rank;
 
-use super::ids::AgentId;
-use super::limits::{NODE_ATTRIBUTES_BYTES_MAX, NODE_ATTRIBUTES_MAX};
+use crate::core::ids::AgentId;
+use crate::core::limits::{NODE_ATTRIBUTES_BYTES_MAX, NODE_ATTRIBUTES_MAX};
 
-/// See the module.
+/// The attributes, and the ranks that wait for one.
 #[derive(Debug, Default)]
-pub(super) struct Node {
+pub(super) struct NodeAttributes {
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of all attributes, keys included.
+    /// Bytes of all attributes, keys included.
     bytes: usize,
-    /// Ranks that wait for an attribute, with their agents, by its key.
+    /// The ranks that wait for an attribute, and their agents, by the attribute's key.
     parked: BTreeMap<Vec<u8>, BTreeMap<Rank, AgentId>>,
-    /// The same by rank.
+    /// The key for which each parked rank waits.
     keys: BTreeMap<Rank, Vec<u8>>,
 }
 
-impl Node {
-    /// Puts an attribute, in place of what was put before: those who waited for it, in order. None,
-    /// and nothing done, if that is more than a node holds.
+impl NodeAttributes {
+    /// Puts an attribute, in place of an earlier value. Returns the ranks that waited for it, in order. `None`, with
+    /// nothing changed: the node's bounds are reached.
     pub(super) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Option<Vec<(Rank, AgentId)>> {
         let before = self.attributes.get(&key).map(|value| key.len() + value.len());
         let bytes = self.bytes - before.unwrap_or(0) + key.len() + value.len();
@@ -33,28 +33,27 @@ impl Node {
             return None;
         }
         self.bytes = bytes;
-        let waited = self.parked.remove(&key).unwrap_or_default();
-        for rank in waited.keys() {
+        let waiting = self.parked.remove(&key).unwrap_or_default();
+        for rank in waiting.keys() {
             self.keys.remove(rank);
         }
         self.attributes.insert(key, value);
-        Some(waited.into_iter().collect())
+        Some(waiting.into_iter().collect())
     }
 
-    /// An attribute's value.
+    /// The value of an attribute.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Vec<u8>> {
         self.attributes.get(key)
     }
 
-    /// Parks the question of a rank until somebody puts the attribute. One that it had before is
-    /// forgotten.
+    /// Parks a rank's get until a rank puts the attribute. Drops an earlier get of the same rank.
     pub(super) fn park(&mut self, rank: Rank, agent: AgentId, key: Vec<u8>) {
         self.forget(rank);
         self.keys.insert(rank, key.clone());
         self.parked.entry(key).or_default().insert(rank, agent);
     }
 
-    /// Forgets what a rank has asked.
+    /// Drops the parked get of a rank.
     pub(super) fn forget(&mut self, rank: Rank) {
         let Some(key) = self.keys.remove(&rank) else { return };
         if let Some(ranks) = self.parked.get_mut(&key) {
@@ -65,21 +64,21 @@ impl Node {
         }
     }
 
-    /// Whether a question of this rank is parked.
+    /// Whether a get of this rank is parked.
     pub(super) fn is_parked(&self, rank: Rank) -> bool {
         self.keys.contains_key(&rank)
     }
 
-    /// What must hold between two inputs.
+    /// Panics if an invariant between two inputs is broken.
     pub(super) fn check_invariants(&self) {
         let bytes: usize = self.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
-        assert_eq!(bytes, self.bytes, "bytes are counted");
+        assert_eq!(bytes, self.bytes, "the count of bytes is right");
         assert!(bytes <= NODE_ATTRIBUTES_BYTES_MAX && self.attributes.len() <= NODE_ATTRIBUTES_MAX);
         let parked: usize = self.parked.values().map(BTreeMap::len).sum();
-        assert_eq!(parked, self.keys.len(), "one question per rank");
+        assert_eq!(parked, self.keys.len(), "one parked get per rank");
         for (rank, key) in &self.keys {
             assert!(self.parked.get(key).is_some_and(|ranks| ranks.contains_key(rank)), "rank {rank} is parked");
-            assert!(!self.attributes.contains_key(key), "nobody waits for what was put");
+            assert!(!self.attributes.contains_key(key), "no rank waits for an attribute that was put");
         }
     }
 }
@@ -92,15 +91,15 @@ mod tests {
     const A: AgentId = AgentId(1);
     const B: AgentId = AgentId(2);
 
-    fn put(node: &mut Node, key: &str, value: &str) -> Option<Vec<(Rank, AgentId)>> {
+    fn put(node: &mut NodeAttributes, key: &str, value: &str) -> Option<Vec<(Rank, AgentId)>> {
         let waited = node.put(key.into(), value.into());
         node.check_invariants();
         waited
     }
 
     #[test]
-    fn a_put_answers_all_who_waited_and_may_come_again() {
-        let mut node = Node::default();
+    fn a_put_answers_all_waiting_ranks_and_may_be_repeated() {
+        let mut node = NodeAttributes::default();
         node.park(Rank(4), B, b"k".to_vec());
         node.park(Rank(1), A, b"k".to_vec());
         node.park(Rank(2), A, b"other".to_vec());
@@ -113,8 +112,8 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_waits_for_one_attribute_and_is_forgotten() {
-        let mut node = Node::default();
+    fn a_rank_waits_for_one_attribute_until_it_is_forgotten() {
+        let mut node = NodeAttributes::default();
         node.park(Rank(1), A, b"a".to_vec());
         node.park(Rank(1), A, b"b".to_vec());
         node.check_invariants();
@@ -125,21 +124,21 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bound_on_their_number() {
-        let mut node = Node::default();
+    fn the_number_of_attributes_is_bounded() {
+        let mut node = NodeAttributes::default();
         for number in 0..NODE_ATTRIBUTES_MAX {
             assert_eq!(node.put(number.to_string().into_bytes(), Vec::new()), Some(vec![]));
         }
         assert_eq!(put(&mut node, "one more", ""), None);
-        assert_eq!(put(&mut node, "0", "again"), Some(vec![]), "that is no more than before");
+        assert_eq!(put(&mut node, "0", "again"), Some(vec![]), "replacing one adds none");
         assert_eq!(node.get(b"one more"), None);
     }
 
     #[test]
-    fn there_is_a_bound_on_their_bytes() {
-        let mut node = Node::default();
+    fn the_bytes_of_attributes_are_bounded() {
+        let mut node = NodeAttributes::default();
         let value = vec![b'v'; ATTRIBUTE_BYTES_MAX];
-        let fill = |node: &mut Node| {
+        let fill = |node: &mut NodeAttributes| {
             for number in 0.. {
                 let key = format!("{number:0KEY_BYTES_MAX$}").into_bytes();
                 let room = NODE_ATTRIBUTES_BYTES_MAX - node.bytes;

@@ -1,0 +1,151 @@
+//! The agent as the parent of its children: it merges what they report and passes it on.
+
+use pmi::{Answer, Entry, LookUpResult, SpawnedJob};
+use serde_bytes::ByteBuf;
+
+use super::{Action, Agent};
+use crate::core::cause::Failure;
+use crate::core::children::Children;
+use crate::core::exchange::Exchange;
+use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::lookup::ReplyTo;
+use crate::core::message::{Down, InquiryKind, Question, Reply, Requester, Up};
+use crate::core::parent::{Exited, Parent};
+use crate::core::reason::LossReason;
+use crate::core::timing::Timing;
+use crate::core::topology::Subtree;
+
+impl Parent for Agent {
+    type Action = Action;
+
+    fn send(child: AgentId, message: Down) -> Action {
+        Action::ToChild(child, message)
+    }
+
+    fn close(child: AgentId, why: LossReason) -> Action {
+        Action::CloseChild(child, why)
+    }
+
+    fn subtree(&self) -> Subtree {
+        self.here
+    }
+
+    fn children(&mut self) -> &mut Children {
+        &mut self.children
+    }
+
+    fn exchange(&mut self, namespace: NamespaceId) -> Option<&mut Exchange> {
+        self.namespaces.get_mut(&namespace).map(|ns| &mut ns.exchange)
+    }
+
+    fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId> {
+        self.namespaces.get(&namespace).map(|ns| ns.owner_of(agent))
+    }
+
+    fn to_parent(&mut self, message: Up, actions: &mut Vec<Action>) {
+        actions.push(Action::ToParent(message));
+    }
+
+    fn on_failure(&mut self, _: Time, failure: Failure, actions: &mut Vec<Action>) {
+        self.report_failure(failure, actions);
+    }
+
+    fn on_more_failures(&mut self, count: u64) {
+        self.failures_more = self.failures_more.saturating_add(count);
+    }
+
+    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, actions: &mut Vec<Action>) {
+        if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started()) {
+            actions.push(Action::ToParent(Up::Started { namespace }));
+        }
+    }
+
+    fn on_contact(&mut self, namespace: NamespaceId, actions: &mut Vec<Action>) {
+        if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_contact()) {
+            actions.push(Action::ToParent(Up::Contact { namespace }));
+        }
+    }
+
+    fn on_fence_complete(&mut self, now: Time, namespace: NamespaceId, actions: &mut Vec<Action>) {
+        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(now));
+        actions.extend(gathered.map(Action::ToParent));
+    }
+
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, actions: &mut Vec<Action>) {
+        let waiting = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_waiting(number));
+        actions.extend(waiting.map(Action::ToParent));
+    }
+
+    fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited) {
+        if let Some(ns) = self.namespaces.get_mut(&namespace) {
+            ns.note_exited(now, exited);
+        }
+    }
+
+    fn on_question(&mut self, requester: Requester, question: Question, actions: &mut Vec<Action>) {
+        actions.push(Action::ToParent(Up::Ask { requester, question }));
+    }
+
+    fn answer_other_get(
+        &mut self,
+        namespace: NamespaceId,
+        reply_to: ReplyTo,
+        result: LookUpResult,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(ns) = self.namespaces.get(&namespace) else { return };
+        match reply_to {
+            ReplyTo::Rank(rank) => {
+                let value = result.entry().map(Entry::value_bytes);
+                actions.push(Action::Answer(namespace, rank, Answer::Got(value)));
+            }
+            ReplyTo::Parent => {
+                let number = ns.exchange.fence.number();
+                actions.push(Action::ToParent(Up::Got { namespace, number, result }));
+            }
+            ReplyTo::OtherNamespace(requester) => {
+                let preput = || ns.preput(result.key()).map(Vec::as_slice);
+                let value = result.value().or_else(preput).map(ByteBuf::from);
+                self.route_reply(requester, Reply::GotFromJob(value), actions);
+            }
+            ReplyTo::Child(child) => actions.push(Action::ToChild(child, Down::Got { namespace, result })),
+        }
+    }
+
+    fn on_own_inquiry(&mut self, requester: Requester, kind: InquiryKind, actions: &mut Vec<Action>) {
+        self.on_inquiry(requester, kind, actions);
+    }
+
+    fn on_own_reply(&mut self, requester: Requester, reply: Reply, actions: &mut Vec<Action>) {
+        if let Some(ns) = self.namespaces.get_mut(&requester.namespace) {
+            ns.take_inquiring(requester.rank);
+        }
+        actions.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
+    }
+
+    fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
+        self.leftovers = self.leftovers.saturating_add(leftovers);
+        self.times.on_report(timing);
+    }
+
+    /// The parent refuses statistics for which it has not asked.
+    fn expects_stats(&self) -> bool {
+        true
+    }
+}
+
+/// The answer to the rank that a reply stands for.
+fn answer_of(reply: Reply) -> Answer {
+    match reply {
+        Reply::Published(result) => Answer::Published(result),
+        Reply::Found(result) => Answer::Found(result),
+        Reply::Unpublished(result) => Answer::Unpublished(result),
+        Reply::Spawned(result) => {
+            Answer::Spawned(result.map(|(job, count)| SpawnedJob { job, codes: vec![0; count as usize] }))
+        }
+        Reply::Connected(is_known) => Answer::Connected(is_known),
+        Reply::GotFromJob(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
+        Reply::NodePut(is_stored) => Answer::NodePut(is_stored),
+        Reply::NodeGot(value) => Answer::NodeGot(value.map(ByteBuf::into_vec)),
+    }
+}

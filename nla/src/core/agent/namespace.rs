@@ -1,0 +1,374 @@
+//! One namespace at one agent: the agent's own ranks, the exchange of entries, and reports that are still to be sent.
+
+use std::collections::BTreeMap;
+
+use pmi::{Puts, Rank, Ranks};
+
+use super::node_attributes::NodeAttributes;
+use crate::core::cache::CachePolicy;
+use crate::core::exchange::Exchange;
+use crate::core::fence::{FenceError, RingPart};
+use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
+use crate::core::message::{Contribution, InquiryKind, Up};
+use crate::core::parent::Exited;
+use crate::core::plan::{NamespacePlan, Variable};
+use crate::core::ring::RingPosition;
+use crate::core::stats::DurationHistogram;
+use crate::core::topology::Subtree;
+
+/// The stage of an own rank's life.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// The driver was told to start it.
+    Starting,
+    /// Its process runs.
+    Running,
+    /// Its process has ended, or was never started.
+    Ended,
+}
+
+/// One of the agent's own ranks.
+#[derive(Debug)]
+struct LocalRank {
+    stage: Stage,
+    /// The number of fences at which it has arrived.
+    fences: u32,
+    /// It waits in the open fence for an answer.
+    waiting: bool,
+    /// Its failure was reported, so the end of its process is not reported as another one.
+    failed: bool,
+    /// It has spoken PMI and not finalized it.
+    active: bool,
+    /// It waits for another agent to answer when an attribute of the node is put.
+    inquiring: bool,
+}
+
+impl LocalRank {
+    /// The only place where a rank's stage changes.
+    fn enter(&mut self, rank: Rank, stage: Stage, why: &'static str) {
+        tracing::trace!(rank = rank.0, from = ?self.stage, to = ?stage, why, "a rank's stage changes");
+        self.stage = stage;
+    }
+}
+
+/// The state of a rank when it ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct EndState {
+    /// The number of fences at which it had arrived.
+    pub(super) fences: u32,
+    /// It had spoken PMI and not finalized it.
+    pub(super) unfinished: bool,
+}
+
+/// One namespace at one agent.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    pub(super) id: NamespaceId,
+    pub(super) exchange: Exchange,
+    /// The root has ordered its end: what its ranks do is no failure any more.
+    pub(super) undone: bool,
+    /// The attributes of the node, if this agent owns them.
+    pub(super) node: NodeAttributes,
+    /// How long each fence took from the subtree's last arrival to the release.
+    pub(super) fence_times: DurationHistogram,
+    here: AgentId,
+    size: u32,
+    /// For each agent of the subtree that does not own the attributes of its node, the agent that does.
+    owners: BTreeMap<AgentId, AgentId>,
+    preputs: Vec<Variable>,
+    own: Ranks,
+    locals: BTreeMap<Rank, LocalRank>,
+    /// Own ranks that have not ended.
+    live: u64,
+    /// Children with ranks, and this agent if it has any, whose ranks are not all started.
+    unstarted: u64,
+    contacted: bool,
+    /// The last fence that was reported as slow.
+    slow_reported: Option<u32>,
+    /// The last fence that was reported as complete.
+    complete_reported: Option<u32>,
+    /// When the open fence was reported as complete.
+    complete_since: Option<Time>,
+    /// Ranks that ended with code 0 and were not reported yet, by their end states.
+    exits: BTreeMap<(u32, bool), Ranks>,
+    exits_since: Option<Time>,
+    /// Ranks of the subtree that have ended with code 0.
+    exited: u64,
+}
+
+impl Namespace {
+    /// The namespace of `plan`, which is the share of `here`'s subtree.
+    pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
+        let own = plan
+            .placement
+            .iter()
+            .find(|(agent, _)| *agent == here.head())
+            .map(|(_, ranks)| ranks.clone())
+            .unwrap_or_default();
+        let children: BTreeMap<_, _> = here
+            .children()
+            .map(|child| (child.head(), plan.ranks_of(child)))
+            .filter(|(_, ranks)| !ranks.is_empty())
+            .collect();
+        let locals: BTreeMap<_, _> = own
+            .iter()
+            .map(|rank| {
+                let local = LocalRank {
+                    stage: Stage::Starting,
+                    fences: 0,
+                    waiting: false,
+                    failed: false,
+                    active: false,
+                    inquiring: false,
+                };
+                (rank, local)
+            })
+            .collect();
+        Self {
+            id: plan.id,
+            undone: false,
+            node: NodeAttributes::default(),
+            fence_times: DurationHistogram::default(),
+            here: here.head(),
+            size: plan.size,
+            owners: plan.owners.iter().copied().collect(),
+            preputs: plan.preputs.clone(),
+            live: locals.len() as u64,
+            unstarted: children.len() as u64 + u64::from(!own.is_empty()),
+            contacted: false,
+            slow_reported: None,
+            complete_reported: None,
+            complete_since: None,
+            exits: BTreeMap::new(),
+            exits_since: None,
+            exited: 0,
+            own,
+            exchange: Exchange::new(plan.ranks_of(here), children, false, policy),
+            locals,
+        }
+    }
+
+    // ---- own ranks ----
+
+    /// This agent's own ranks.
+    pub(super) fn own(&self) -> &Ranks {
+        &self.own
+    }
+
+    /// The number of own ranks that have not ended.
+    pub(super) fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// The own ranks at `stage`.
+    pub(super) fn at(&self, stage: Stage) -> Ranks {
+        self.locals.iter().filter(|(_, local)| local.stage == stage).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Notes that own ranks were started. Returns whether all ranks of the subtree are.
+    pub(super) fn on_started(&mut self, ranks: &Ranks) -> bool {
+        for rank in ranks.iter() {
+            if let Some(local) = self.locals.get_mut(&rank)
+                && local.stage == Stage::Starting
+            {
+                local.enter(rank, Stage::Running, "it was started");
+            }
+        }
+        self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started()
+    }
+
+    /// Notes that all ranks of a child, or all own ranks, were started. Returns whether that was the last part.
+    pub(super) fn on_part_started(&mut self) -> bool {
+        self.unstarted = self.unstarted.saturating_sub(1);
+        self.unstarted == 0
+    }
+
+    /// Notes that own ranks will never run.
+    pub(super) fn on_not_started(&mut self, ranks: &Ranks) {
+        for rank in ranks.iter() {
+            self.end(rank, "it was not started");
+        }
+    }
+
+    /// Notes the end of an own rank. `None`: the rank is not this agent's, or had ended before.
+    pub(super) fn end(&mut self, rank: Rank, why: &'static str) -> Option<EndState> {
+        let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
+        local.enter(rank, Stage::Ended, why);
+        local.waiting = false;
+        self.live -= 1;
+        self.node.forget(rank);
+        Some(EndState { fences: local.fences, unfinished: local.active })
+    }
+
+    /// Notes that a failure of an own rank is about to be reported. Returns false if one was before.
+    pub(super) fn note_failure(&mut self, rank: Rank) -> bool {
+        self.locals.get_mut(&rank).is_none_or(|local| !std::mem::replace(&mut local.failed, true))
+    }
+
+    /// Notes that an own rank has initialized (true) or finalized (false) PMI.
+    pub(super) fn set_active(&mut self, rank: Rank, active: bool) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.active = active;
+        }
+    }
+
+    /// Notes that a rank of the subtree has spoken PMI. Returns true for the first one.
+    pub(super) fn on_contact(&mut self) -> bool {
+        !std::mem::replace(&mut self.contacted, true)
+    }
+
+    // ---- the open fence ----
+
+    /// Takes puts of own ranks ahead of the open fence.
+    pub(super) fn on_put(&mut self, puts: &Puts) -> Result<(), FenceError> {
+        self.exchange.on_own_put(&self.own, puts)
+    }
+
+    /// Notes that an own rank has entered the open fence and waits for an answer.
+    pub(super) fn on_entered(&mut self, rank: Rank) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.fences = local.fences.wrapping_add(1);
+            local.waiting = true;
+        }
+    }
+
+    /// Takes the report that the whole subtree has arrived, once.
+    pub(super) fn take_gathered(&mut self, now: Time) -> Option<Up> {
+        let Exchange { fence, cache, .. } = &mut self.exchange;
+        let number = fence.number();
+        if !fence.is_complete() || self.complete_reported == Some(number) {
+            return None;
+        }
+        self.complete_reported = Some(number);
+        self.complete_since = Some(now);
+        let (ranks, contribution) = (fence.arrived().clone(), fence.take());
+        if let Contribution::Puts(puts) = &contribution {
+            cache.gather(puts);
+        }
+        Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
+    }
+
+    /// The positions of all parts of the open ring here. `whole` is the position of the subtree.
+    pub(super) fn ring_positions(
+        &self,
+        number: u32,
+        whole: &RingPosition,
+    ) -> Result<Vec<(RingPart, RingPosition)>, FenceError> {
+        self.exchange.fence.ring_positions(number, whole, self.size)
+    }
+
+    /// Releases the open fence. Returns the own ranks that wait in it; `None` if `number` is not complete and open.
+    pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
+        if !self.exchange.fence.release(number) {
+            return None;
+        }
+        if let Some(since) = self.complete_since.take() {
+            self.fence_times.note(now.saturating_sub(since));
+        }
+        let mut released = Ranks::new();
+        for (rank, local) in self.locals.iter_mut().filter(|(_, local)| local.waiting) {
+            local.waiting = false;
+            released.insert(*rank);
+        }
+        Some(released)
+    }
+
+    // ---- attributes of the node, gets from other namespaces ----
+
+    /// The agent that owns the attributes of the node of `agent`.
+    pub(super) fn owner_of(&self, agent: AgentId) -> AgentId {
+        self.owners.get(&agent).copied().unwrap_or(agent)
+    }
+
+    /// Whether this agent owns the attributes of its node, and `rank` can be one that shares them.
+    pub(super) fn is_owner_for(&self, rank: Rank) -> bool {
+        !self.own.is_empty() && self.owner_of(self.here) == self.here && rank.0 < self.size
+    }
+
+    /// Notes that an own rank asks another agent, which has to forget the rank if it ends while it waits.
+    pub(super) fn on_inquiry(&mut self, rank: Rank, kind: &InquiryKind) {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.inquiring = matches!(kind, InquiryKind::NodeGet { wait: true, .. });
+        }
+    }
+
+    /// Notes that an own rank has been answered, or has ended. Returns whether it was waiting for another agent.
+    pub(super) fn take_inquiring(&mut self, rank: Rank) -> bool {
+        self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
+    }
+
+    /// The value that is on the board from the beginning.
+    pub(super) fn preput(&self, key: &[u8]) -> Option<&Vec<u8>> {
+        self.preputs.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+    }
+
+    // ---- reports to the parent ----
+
+    /// Notes ranks that ended with code 0, to report several together.
+    pub(super) fn note_exited(&mut self, now: Time, exited: &Exited) {
+        self.exits.entry((exited.fences, exited.unfinished)).or_default().union_with(&exited.ranks);
+        self.exits_since.get_or_insert(now);
+        self.exited += exited.ranks.len();
+    }
+
+    /// Whether all ranks of the subtree have ended with code 0: no further exit will be reported.
+    pub(super) fn is_exited(&self) -> bool {
+        self.exited >= self.exchange.fence.expected()
+    }
+
+    /// The time at which [`Namespace::due_reports`] will return a message.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        let fence = &self.exchange.fence;
+        let exits = self.exits_since.map(|since| since + EXIT_BATCH);
+        let slow = fence
+            .since()
+            .filter(|_| !fence.is_complete() && self.slow_reported != Some(fence.number()))
+            .map(|since| since + FENCE_SLOW);
+        exits.into_iter().chain(slow).min()
+    }
+
+    /// Takes the reports that are due by now; with `all`, also those that could wait.
+    pub(super) fn due_reports(&mut self, now: Time, all: bool) -> Vec<Up> {
+        let mut messages = Vec::new();
+        if self.exits_since.is_some_and(|since| all || now >= since + EXIT_BATCH) {
+            self.exits_since = None;
+            for ((fences, unfinished), ranks) in std::mem::take(&mut self.exits) {
+                messages.push(Up::Exited { namespace: self.id, fences, unfinished, ranks });
+            }
+        }
+        let fence = &self.exchange.fence;
+        if fence.since().is_some_and(|since| now >= since + FENCE_SLOW) && !fence.is_complete() {
+            messages.extend(self.take_waiting(fence.number()));
+        }
+        messages
+    }
+
+    /// Takes the report that ranks of the subtree wait in a slow fence, once per fence.
+    pub(super) fn take_waiting(&mut self, number: u32) -> Option<Up> {
+        if number != self.exchange.fence.number() || self.slow_reported == Some(number) {
+            return None;
+        }
+        self.slow_reported = Some(number);
+        Some(Up::Waiting { namespace: self.id, number })
+    }
+
+    /// Panics if an invariant between two inputs is broken.
+    pub(super) fn check_invariants(&self) {
+        let live = self.locals.values().filter(|local| local.stage != Stage::Ended).count() as u64;
+        assert_eq!(live, self.live, "the count of live ranks is right");
+        let arrived = self.exchange.fence.arrived();
+        for (rank, local) in &self.locals {
+            assert!(!local.waiting || arrived.contains(*rank), "rank {rank} waits outside of the open fence");
+            assert!(
+                !local.inquiring || self.owner_of(self.here) != self.here,
+                "rank {rank} waits for another agent although its own one owns the attributes"
+            );
+            if local.stage == Stage::Ended {
+                assert!(!local.inquiring && !self.node.is_parked(*rank), "rank {rank} waits although it has ended");
+            }
+        }
+        self.exchange.fence.check_invariants();
+        self.node.check_invariants();
+    }
+}

@@ -1,0 +1,186 @@
+//! The children of the root or of an agent: how far each one is, and the statistics that it reported.
+
+use std::collections::BTreeMap;
+
+use super::ids::AgentId;
+use super::stats::Stats;
+use super::topology::Subtree;
+
+/// The stage of a child's life, as its parent knows it.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum ChildStage {
+    /// The child has not joined yet.
+    Expected,
+    /// The child's link is up.
+    Joined,
+    /// All agents of the child's subtree have joined.
+    Ready,
+    /// All processes of the child's subtree have ended.
+    Ended,
+    /// No further message arrives from the child.
+    Lost,
+}
+
+#[derive(Debug)]
+struct Child {
+    stage: ChildStage,
+    stats: Option<Box<Stats>>,
+}
+
+/// The parent's verdict on the report of a subtree's end.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum EndReport {
+    /// The subtree has ended.
+    Accepted,
+    /// The child was given up before.
+    Late,
+    /// The report contradicts what is known of the subtree, or is the second one.
+    Refused,
+}
+
+/// Keeps the state of each child.
+#[derive(Debug)]
+pub(super) struct Children(BTreeMap<AgentId, Child>);
+
+impl Children {
+    /// The children of an agent, which reports each one that joins.
+    pub(super) fn expected(parent: Subtree) -> Self {
+        Self::at_stage(parent, ChildStage::Expected)
+    }
+
+    /// The children of the root, which gets no input when they join. The driver drops messages to a child that has not
+    /// joined.
+    pub(super) fn joined(root: Subtree) -> Self {
+        Self::at_stage(root, ChildStage::Joined)
+    }
+
+    fn at_stage(parent: Subtree, stage: ChildStage) -> Self {
+        Self(parent.children().map(|child| (child.head(), Child { stage, stats: None })).collect())
+    }
+
+    pub(super) fn contains(&self, child: AgentId) -> bool {
+        self.0.contains_key(&child)
+    }
+
+    /// The children to which messages can be sent.
+    pub(super) fn reachable(&self) -> impl Iterator<Item = AgentId> {
+        let reachable = |child: &Child| !matches!(child.stage, ChildStage::Expected | ChildStage::Lost);
+        self.0.iter().filter(move |(_, child)| reachable(child)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn on_joined(&mut self, child: AgentId) {
+        self.advance(child, ChildStage::Joined, "its link is up");
+    }
+
+    pub(super) fn on_ready(&mut self, child: AgentId) {
+        self.advance(child, ChildStage::Ready, "all agents of its subtree have joined");
+    }
+
+    /// Notes that the subtree of `child` reported its end, unless the report does not fit the subtree.
+    pub(super) fn on_ended(&mut self, child: AgentId, fits: bool) -> EndReport {
+        match self.0.get(&child).map(|child| child.stage) {
+            None | Some(ChildStage::Lost) => EndReport::Late,
+            Some(ChildStage::Expected | ChildStage::Joined | ChildStage::Ready) if fits => {
+                self.advance(child, ChildStage::Ended, "all processes of its subtree have ended");
+                EndReport::Accepted
+            }
+            Some(ChildStage::Expected | ChildStage::Joined | ChildStage::Ready | ChildStage::Ended) => {
+                EndReport::Refused
+            }
+        }
+    }
+
+    /// Notes that nothing more arrives from `child`. Returns whether that is a failure: it is none once its subtree
+    /// has ended, nor a second time.
+    pub(super) fn on_lost(&mut self, child: AgentId) -> bool {
+        let Some(before) = self.0.get(&child).map(|child| child.stage) else { return false };
+        self.advance(child, ChildStage::Lost, "its link, or its start, failed");
+        before < ChildStage::Ended
+    }
+
+    /// Stores the statistics of a child's subtree. Returns false, and stores nothing, if there are some already.
+    pub(super) fn on_stats(&mut self, child: AgentId, stats: Box<Stats>) -> bool {
+        self.0.get_mut(&child).is_some_and(|child| child.stats.is_none() && child.stats.replace(stats).is_none())
+    }
+
+    /// The statistics that were reported.
+    pub(super) fn stats(&self) -> impl Iterator<Item = &Stats> {
+        self.0.values().filter_map(|child| child.stats.as_deref())
+    }
+
+    /// Whether no further statistics will arrive.
+    pub(super) fn all_reported_stats(&self) -> bool {
+        let done = |child: &Child| match child.stage {
+            ChildStage::Expected | ChildStage::Lost => true,
+            ChildStage::Joined | ChildStage::Ready | ChildStage::Ended => child.stats.is_some(),
+        };
+        self.0.values().all(done)
+    }
+
+    pub(super) fn all_ready(&self) -> bool {
+        self.not_ready().next().is_none()
+    }
+
+    /// The children whose subtrees have not joined completely.
+    pub(super) fn not_ready(&self) -> impl Iterator<Item = AgentId> {
+        let is_ready = |child: &Child| matches!(child.stage, ChildStage::Ready | ChildStage::Ended);
+        self.0.iter().filter(move |(_, child)| !is_ready(child)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn all_ended(&self) -> bool {
+        self.not_ended().next().is_none()
+    }
+
+    /// The children that have joined and whose subtrees still have processes.
+    pub(super) fn not_ended(&self) -> impl Iterator<Item = AgentId> {
+        let runs = |child: &Child| matches!(child.stage, ChildStage::Joined | ChildStage::Ready);
+        self.0.iter().filter(move |(_, child)| runs(child)).map(|(id, _)| *id)
+    }
+
+    /// The only place where a child's stage changes. It never goes back.
+    fn advance(&mut self, id: AgentId, stage: ChildStage, why: &'static str) {
+        if let Some(child) = self.0.get_mut(&id).filter(|child| child.stage < stage) {
+            tracing::debug!(child = id.0, from = ?child.stage, to = ?stage, why, "a child's stage changes");
+            child.stage = stage;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHILD: AgentId = AgentId(2);
+
+    fn one_child() -> Children {
+        // 1 - 2
+        Children::expected(Subtree::whole(2, 1).of(AgentId(1)).unwrap())
+    }
+
+    #[test]
+    fn a_child_that_never_joins_is_neither_sent_to_nor_waited_for() {
+        let mut children = one_child();
+        assert_eq!((children.reachable().count(), children.all_ready(), children.all_ended()), (0, false, true));
+        assert!(children.on_lost(CHILD), "its failure is to be reported");
+        assert!(!children.on_lost(CHILD), "once");
+        children.on_joined(CHILD);
+        assert_eq!(children.reachable().count(), 0, "it was given up");
+        assert_eq!(children.on_ended(CHILD, true), EndReport::Late);
+    }
+
+    #[test]
+    fn a_child_reports_its_end_once_and_its_statistics_after_it() {
+        let mut children = one_child();
+        children.on_joined(CHILD);
+        children.on_ready(CHILD);
+        assert_eq!(children.not_ended().collect::<Vec<_>>(), [CHILD]);
+        assert_eq!(children.on_ended(CHILD, false), EndReport::Refused);
+        assert_eq!(children.on_ended(CHILD, true), EndReport::Accepted);
+        assert_eq!(children.on_ended(CHILD, true), EndReport::Refused);
+        assert!(children.all_ended() && !children.all_reported_stats());
+        assert_eq!(children.reachable().collect::<Vec<_>>(), [CHILD], "it still has to be told to leave");
+        assert!(children.on_stats(CHILD, Box::default()) && !children.on_stats(CHILD, Box::default()));
+        assert!(children.all_reported_stats());
+        assert!(!children.on_lost(CHILD), "a link that closes after the end is no failure");
+    }
+}

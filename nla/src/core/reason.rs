@@ -1,0 +1,179 @@
+//! Reasons why a peer was lost, or why ranks and agents were not started.
+//!
+//! Each reason has one [`Display`](std::fmt::Display): the text that the user reads behind "was lost:" or "could not be
+//! started:". In messages and recordings a reason travels as that text, cut to
+//! [`TEXT_BYTES_MAX`](super::limits::TEXT_BYTES_MAX), so that the receiver needs no list of the sender's reasons: it
+//! reads the text back as `Reported`.
+
+use std::time::Duration;
+
+use pmi::Rank;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use super::cause::bounded;
+use super::fence::FenceError;
+use super::ids::{AgentId, NamespaceId};
+
+/// The reason why an agent, or the link to it, was lost.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LossReason {
+    /// The peer closed the connection.
+    #[error("it closed the connection")]
+    Closed,
+    /// The connection ended inside a record.
+    #[error("the connection ended in the middle of a record")]
+    Truncated,
+    /// Reading or writing failed with this error of the system.
+    #[error("the connection broke: {0}")]
+    ConnectionFailed(String),
+    /// No byte arrived for this long.
+    #[error("nothing was heard from it for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// More than [`LINK_QUEUE_BYTES_MAX`](super::limits::LINK_QUEUE_BYTES_MAX) bytes waited to be written.
+    #[error("it does not read what it is sent")]
+    NotReading,
+    /// This process is leaving, and with it the link.
+    #[error("this side is leaving")]
+    Leaving,
+    /// The peer sent a message that the decoder refused with this error.
+    #[error("it sent {0}")]
+    Undecodable(String),
+    /// The peer broke the protocol, and its link was closed for that.
+    #[error("it broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The agent's guardian process ended: nothing would clean up after the agent.
+    #[error("its guardian process ended; was it killed?")]
+    GuardianLost,
+    /// The agent received a fence's release while its ranks wait in a ring.
+    #[error("it received a fence's release while its ranks wait in a ring")]
+    ReleaseOfFence,
+    /// The agent received the release of a ring that does not fit the ring that is open there.
+    #[error("it received a ring's release that does not fit its own ring: {0}")]
+    ReleaseOfRing(FenceError),
+    /// The subtree did not report the end of its processes in this time after KILL.
+    #[error("it, or an agent below it, had not ended its ranks {} s after KILL", .0.as_secs())]
+    NotEnded(Duration),
+    /// Another process reported the loss in these words.
+    #[error("{0}")]
+    Reported(String),
+}
+
+/// A way in which a peer broke the protocol.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum Violation {
+    /// The peer's contribution to a fence or a ring was refused.
+    #[error("fence {number} of namespace {namespace}: {error}")]
+    Fence {
+        /// The fence's namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// Why the contribution was refused.
+        error: FenceError,
+    },
+    /// The peer's put ahead of its fence was refused.
+    #[error("a put for fence {number} of namespace {namespace}: {error}")]
+    Put {
+        /// The fence's namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// Why the put was refused.
+        error: FenceError,
+    },
+    /// The peer asked for an entry of a namespace of which it has no ranks, or for more than its ranks can.
+    #[error("it asked for an entry that it may not ask for")]
+    Get,
+    /// The peer passed on an inquiry that no rank of its subtree can make.
+    #[error("it asked agent {to} on behalf of rank {rank}, which it may not")]
+    Inquiry {
+        /// The agent that was asked.
+        to: AgentId,
+        /// The rank on whose behalf it was asked.
+        rank: Rank,
+    },
+    /// The peer passed on a reply that no agent of its subtree can give.
+    #[error("it answered rank {rank}, which it may not")]
+    Reply {
+        /// The rank that is answered.
+        rank: Rank,
+    },
+    /// The peer's report of its end contradicts what is known of its subtree, or is its second one.
+    #[error("the report of its end is inconsistent")]
+    Ended,
+    /// The peer's statistics contradict what is known of its subtree, were not asked for, or arrived twice.
+    #[error("its statistics are inconsistent")]
+    Stats,
+    /// The peer sent more bytes of a lane than it was granted.
+    #[error("it sent more than it was granted")]
+    Window,
+    /// The peer sent a record, or a piece of a lane, that was refused with this error.
+    #[error("{0}")]
+    Framing(String),
+}
+
+/// The reason why ranks, or an agent, were not started.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NotStartedReason {
+    /// The plan that the parent sent is inconsistent.
+    #[error("its plan is inconsistent; that is a bug of ScELA")]
+    InvalidPlan,
+    /// The agent cannot start ranks: the system refused a resource that it needs for that.
+    #[error("its agent could not set itself up; see SCELA_LOG=debug")]
+    SetupFailed,
+    /// The session, or the namespace, ended before the ranks were started.
+    #[error("cancelled")]
+    Cancelled,
+    /// The subtree had not joined in this time.
+    #[error("it, or an agent below it, had not joined after {} s", .0.as_secs())]
+    NotJoined(Duration),
+    /// The program that was to start them, or another process, reported the failure in these words.
+    #[error("{0}")]
+    Reported(String),
+}
+
+/// Lets a reason travel as its text.
+macro_rules! travels_as_text {
+    ($reason:ty) => {
+        impl Serialize for $reason {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&bounded(self.to_string()))
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $reason {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer).map(Self::Reported)
+            }
+        }
+    };
+}
+
+travels_as_text!(LossReason);
+travels_as_text!(NotStartedReason);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::limits::TEXT_BYTES_MAX;
+    use crate::wire::{decode, encode};
+
+    #[test]
+    fn a_reason_travels_as_its_text() {
+        let reason = LossReason::from(Violation::Inquiry { to: AgentId(3), rank: Rank(7) });
+        let text = "it broke the protocol: it asked agent 3 on behalf of rank 7, which it may not";
+        assert_eq!(encode(&reason), encode(text), "the bytes are those of a string");
+        assert_eq!(decode::<LossReason>(&encode(&reason)).unwrap(), LossReason::Reported(text.to_owned()));
+        let reason = NotStartedReason::NotJoined(Duration::from_secs(60));
+        let read: NotStartedReason = decode(&encode(&reason)).unwrap();
+        assert_eq!(read.to_string(), "it, or an agent below it, had not joined after 60 s");
+    }
+
+    #[test]
+    fn a_long_reason_is_cut() {
+        let reason = LossReason::Undecodable("x".repeat(TEXT_BYTES_MAX));
+        let LossReason::Reported(text) = decode(&encode(&reason)).unwrap() else { panic!("it is text") };
+        assert_eq!(text.len(), TEXT_BYTES_MAX);
+    }
+}
