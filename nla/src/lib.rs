@@ -8,8 +8,8 @@
 //! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
 //!
 //! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
-//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no other
-//! module. `tests/tidy.rs` enforces these directions.
+//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no
+//! other module. `tests/tidy.rs` enforces these directions.
 
 pub mod bootstrap;
 pub mod core;
