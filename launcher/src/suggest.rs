@@ -6,12 +6,15 @@ use clap::{Arg, Command};
 
 /// Longer words are not compared.
 const WORD_BYTES_MAX: usize = 64;
+/// Words up to this length are compared with names of two letters.
+const SHORT_BYTES_MAX: usize = 4;
 
 /// Returns the candidate that is most similar to `word`, if one is similar enough.
 ///
 /// Words and candidates of one letter are similar to nothing. Clap's measure finds
 /// nothing similar to most words of two letters, and `-np` is the option that is typed most: for those, a candidate of
-/// two letters that shares one of them is taken.
+/// two letters that shares one of them is taken, and for words of up to four letters (`nump`) one whose letters occur
+/// in the same order.
 pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() < 2 || word.len() > WORD_BYTES_MAX {
         return None;
@@ -27,8 +30,14 @@ pub fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Opt
         .disable_help_flag(true)
         .arg(Arg::new("word").allow_hyphen_values(true).value_parser(parser));
     let error = command.try_get_matches_from([word]).err()?;
-    let Some(ContextValue::String(found)) = error.get(ContextKind::SuggestedValue) else { return None };
-    candidates.into_iter().find(|candidate| candidate == found)
+    if let Some(ContextValue::String(found)) = error.get(ContextKind::SuggestedValue) {
+        return candidates.into_iter().find(|candidate| candidate == found);
+    }
+    let is_within = |candidate: &&str| {
+        let mut letters = word.chars();
+        candidate.len() == 2 && candidate.chars().all(|wanted| letters.any(|letter| letter == wanted))
+    };
+    candidates.into_iter().find(is_within).filter(|_| word.len() <= SHORT_BYTES_MAX)
 }
 
 #[cfg(test)]

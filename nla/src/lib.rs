@@ -16,4 +16,5 @@ pub mod core;
 pub mod driver;
 pub mod link;
 pub mod sys;
+pub mod tasks;
 pub mod wire;

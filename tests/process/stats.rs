@@ -175,7 +175,7 @@ fn ranks_with_shared_memory_are_counted_once_each() {
         assert_eq!(Stats::of(&place).0["ranks_with_segment"].as_u64(), Some(expected), "{policy}");
     }
     let run = scela().np(2).arg("--stats").program(script(["init", "cmd=scela_segment", "finalize"]));
-    run.run().has_code(0).says("\n  note: ranks that read the board in shared memory: 2; their gets nobody counts\n");
+    run.run().has_code(0).says("\n  note: ranks that read the board in shared memory: 2; their gets are not counted\n");
 }
 
 #[test]

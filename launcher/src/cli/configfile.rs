@@ -240,9 +240,9 @@ mod tests {
             ("a\nb c\"d\n\"", 2, 4, "the quote \" is not closed on its line"),
             ("\"a\\\"", 1, 1, "the quote \" is not closed on its line"),
             ("a\n b\\", 2, 3, "the file ends with a backslash"),
-            ("a\0", 1, 2, "there is a NUL byte, which no argument can hold"),
-            ("'\0'", 1, 2, "there is a NUL byte, which no argument can hold"),
-            ("\\\0", 1, 1, "there is a NUL byte, which no argument can hold"),
+            ("a\0", 1, 2, "there is a NUL byte, which no argument can contain"),
+            ("'\0'", 1, 2, "there is a NUL byte, which no argument can contain"),
+            ("\\\0", 1, 1, "there is a NUL byte, which no argument can contain"),
         ] {
             let (spot, problem) = lines(typed.as_bytes()).expect_err("the file is broken");
             assert_eq!((spot.line, spot.column, problem.to_string().as_str()), { (line, column, message) });

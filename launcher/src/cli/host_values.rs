@@ -325,7 +325,7 @@ mod tests {
         check(
             start_timeout,
             &[("90", Duration::from_secs(90)), ("24h", START_TIMEOUT_MAX)],
-            &[("0", "'0' is no time at all"), ("25h", "'25h' is too long, the most is 24 hours")],
+            &[("0", "'0' is no time"), ("25h", "'25h' is too long, the most is 24 hours")],
         );
     }
 }

@@ -223,8 +223,8 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
         "take only these of the list, counted from 1: 1..4,10"),
     spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], Group::Hosts,
-        "use the allocation of slurm, pbs, lsf, sge or flux,\n\
-         of none, or of the first that is found: auto (default)"),
+        "use the allocation of slurm, pbs, lsf, sge or flux;\n\
+         none, or auto (default), the first found"),
     spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], Group::Hosts,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),

@@ -220,8 +220,9 @@ impl ValueProblem {
             },
             Self::UnknownPlaceholder { .. } => format!("write '{option} out.%r' for a file for each rank"),
             Self::OutOfRange { value, min, max } => {
-                let nearest =
-                    if value.starts_with('-') || value.trim_start_matches('0').is_empty() { min } else { max };
+                let is_below =
+                    value.starts_with('-') || value.parse::<u64>().is_ok_and(|number| number < u64::from(*min));
+                let nearest = if is_below { min } else { max };
                 format!("write '{option} {nearest}', or leave '{option}' out")
             }
             Self::NotATime { .. } => {

@@ -335,8 +335,8 @@ pub(super) mod tests {
             ],
             &[
                 ("", "the value is empty"),
-                ("0", "'0' is no time at all"),
-                ("0.0h", "'0.0h' is no time at all"),
+                ("0", "'0' is no time"),
+                ("0.0h", "'0.0h' is no time"),
                 ("s", "'s' is not a length of time"),
                 (".", "'.' is not a length of time"),
                 ("5x", "'5x' is not a length of time"),

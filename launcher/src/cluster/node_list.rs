@@ -64,7 +64,7 @@ pub enum NodeList {
 #[derive(Debug, Error)]
 pub enum NodeListError {
     /// A list on the command line.
-    #[error("{}", behind(.option, .error))]
+    #[error("{}", .error.after(.option))]
     List {
         /// The option that it belongs to.
         option: &'static str,
@@ -72,7 +72,7 @@ pub enum NodeListError {
         error: HostsError,
     },
     /// A file of hosts.
-    #[error("{}", behind(.file, .error))]
+    #[error("{}", .error.after(.file))]
     File {
         /// Its name as typed, or `standard input`.
         file: String,
@@ -128,12 +128,6 @@ impl NodeListError {
             Self::Allocation(error) => error.hint(),
         }
     }
-}
-
-/// Returns the name of a text and the problem in it.
-pub(crate) fn behind(name: &str, error: &HostsError) -> String {
-    let mark = if error.column().is_some() { "," } else { ":" };
-    format!("{name}{mark} {error}")
 }
 
 impl NodeList {

@@ -18,7 +18,7 @@ use crate::plan::request::{Options, StdinTo};
 /// Why an option cannot be followed on this machine.
 #[derive(Debug, Error)]
 pub enum CheckError {
-    /// The file of `-stdin`.
+    /// The file of `-stdin` cannot be read.
     #[error("option '-stdin': '{path}' cannot be read: {error}")]
     Input {
         /// The path, fit for printing.
@@ -32,7 +32,7 @@ pub enum CheckError {
         /// The path, fit for printing.
         path: String,
     },
-    /// The directory for files of output.
+    /// The directory for the ranks' output files does not exist.
     #[error("option '{option}': directory '{directory}' does not exist")]
     NoDirectory {
         /// The option.
@@ -40,7 +40,7 @@ pub enum CheckError {
         /// The directory, fit for printing.
         directory: String,
     },
-    /// The network interface of `--iface`.
+    /// The network interface of `--iface` has no address.
     #[error("option '--iface': no interface named '{name}' has an address on this host")]
     NoInterface {
         /// The name.
@@ -80,7 +80,7 @@ pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), CheckError> {
     }
 }
 
-/// Opens a regular file only: a FIFO would block until it has a writer.
+/// Checks that the input file can be read. Does not open a FIFO: `open` would block until it has a writer.
 fn check_input(path: &Path, typed: &Path) -> Result<(), CheckError> {
     let shown = || typed.display().to_string();
     let unreadable = |error| CheckError::Input { path: shown(), error };
@@ -94,7 +94,7 @@ fn check_input(path: &Path, typed: &Path) -> Result<(), CheckError> {
     Ok(())
 }
 
-/// Returns a line for the user about each pattern by which `size` ranks share files.
+/// Returns a note for each pattern that makes `size` ranks share files.
 pub(super) fn shared_files(options: &Options, size: u32) -> Vec<String> {
     let shared = patterns(options).filter(|(_, pattern)| size > 1 && !pattern::has_rank(pattern));
     let line = |(option, pattern): (&str, &OsString)| {
@@ -103,6 +103,7 @@ pub(super) fn shared_files(options: &Options, size: u32) -> Vec<String> {
     shared.map(line).collect()
 }
 
+/// Returns the typed file patterns with their options.
 fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)> {
     let both = [("-outfile-pattern", &options.outfile_pattern), ("-errfile-pattern", &options.errfile_pattern)];
     both.into_iter().filter_map(|(option, pattern)| Some((option, pattern.as_ref()?)))
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_input_are_readable_files() {
+    fn an_input_file_must_be_readable() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("input"), "").unwrap();
         let input = |path: &str| Options { stdin: Some(StdinTo::File(path.into())), ..Options::default() };
@@ -175,18 +176,18 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_output_exist() {
+    fn the_directory_of_output_files_must_exist() {
         let directory = tempfile::tempdir().unwrap();
         let output = |pattern: &str| Options { outfile_pattern: Some(pattern.into()), ..Options::default() };
         let check = |pattern: &str| text(check(&output(pattern), directory.path()));
         assert_eq!(check("out.%r"), "fine");
-        assert_eq!(check("%h/out.%r"), "fine", "it is created");
+        assert_eq!(check("%h/out.%r"), "fine", "a directory with a placeholder is created");
         let missing = "option '-outfile-pattern': directory 'a/b' does not exist\n  hint: mkdir -p 'a/b'";
         assert_eq!(check("a/b/out.%r"), missing);
     }
 
     #[test]
-    fn interfaces_have_addresses() {
+    fn an_interface_must_have_an_address() {
         let mut options = Options::default();
         options.launch.iface = Some("lo".into());
         assert_eq!(text(check(&options, Path::new("/"))), "fine");
@@ -197,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_a_file_are_told() {
+    fn a_note_says_that_ranks_share_a_file() {
         let options = Options {
             outfile_pattern: Some("out.%h".into()),
             errfile_pattern: Some("err.%r".into()),
             ..Options::default()
         };
-        let told = ["-outfile-pattern 'out.%h' has no %r: ranks share files, line by line"];
-        assert_eq!(shared_files(&options, 2), told);
+        let expected = ["-outfile-pattern 'out.%h' has no %r: ranks share files, line by line"];
+        assert_eq!(shared_files(&options, 2), expected);
         assert!(shared_files(&options, 1).is_empty());
     }
 

@@ -1,9 +1,8 @@
-//! What a program's file says about the libraries that it needs, and which files the dynamic loader
-//! would take for them.
+//! Reads from a program's ELF file which libraries it needs, and finds the files that the dynamic loader would load.
 //!
-//! Only as much of the loader as it takes to tell one library from another of the same name: the
-//! program's own search path, LD_LIBRARY_PATH, the loader's cache and its default places. Files are
-//! read in the few parts that matter, however large they are.
+//! Implements as much of the loader as distinguishes libraries of the same name: the program's own search path,
+//! LD_LIBRARY_PATH, the loader's cache and its default directories. Reads only the parts of a file that matter, however
+//! large the file is.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,39 +17,39 @@ use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
 use object::read::ReadCache;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 
-/// Libraries that a file names beyond these are not looked at.
+/// The most libraries that are read from one file.
 const LIBRARIES_MAX: usize = 1024;
-/// Directories that are searched for one library.
-const PLACES_MAX: usize = 256;
-/// The loader's cache is not looked at beyond this; those of large systems have half a megabyte.
+/// The most directories that are searched for one library.
+const DIRECTORIES_MAX: usize = 256;
+/// The most bytes that are read of the loader's cache. Large systems have half a megabyte.
 const CACHE_BYTES_MAX: u64 = 16 << 20;
-/// Files of the cache that are tried for one name; there is one for each architecture.
+/// The most files of the cache that are tried for one name. The cache has one for each architecture.
 const CACHED_MAX: usize = 16;
 
 /// The loader's cache.
 const CACHE: &str = "/etc/ld.so.cache";
-/// Where the loader looks last.
-const DEFAULT_PLACES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
+/// The directories that the loader searches last.
+const DEFAULT_DIRECTORIES: [&str; 4] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib"];
 
-/// What a file says about its libraries.
+/// The libraries that a file needs, and where it wants them searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// The libraries that it names.
+    /// The names of the libraries (DT_NEEDED).
     pub(crate) libraries: Vec<String>,
-    /// Its own search path that goes before LD_LIBRARY_PATH, with `:` between directories.
+    /// The search path before LD_LIBRARY_PATH (DT_RPATH), with `:` between directories.
     pub(crate) rpath: Option<String>,
-    /// The one that goes behind it; if there is one, the other counts for nothing.
+    /// The search path after LD_LIBRARY_PATH (DT_RUNPATH). If it is present, the loader ignores `rpath`.
     pub(crate) runpath: Option<String>,
 }
 
 impl Needs {
-    /// Whether a library is named whose name begins so.
+    /// Returns whether a library's name begins with `prefix`.
     pub(crate) fn has(&self, prefix: &str) -> bool {
         self.libraries.iter().any(|library| library.starts_with(prefix))
     }
 }
 
-/// The file of a command's program, as a rank would start it.
+/// Returns the program file that a rank of this command would execute; `None` if no file is found.
 pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
     let inherited = if command.inherit == Inherit::Nothing { &[][..] } else { &session.environment };
     let environment: Vec<_> = command.set.iter().rev().chain(inherited).cloned().collect();
@@ -58,7 +57,7 @@ pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Option
     Some(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
 }
 
-/// The value that a variable has for a command's ranks.
+/// Returns the value of a variable in the environment of a command's ranks.
 pub(crate) fn variable<'a>(session: &'a SessionPlan, command: &'a CommandPlan, name: &str) -> Option<&'a OsStr> {
     let inherits = match &command.inherit {
         Inherit::All => true,
@@ -70,7 +69,7 @@ pub(crate) fn variable<'a>(session: &'a SessionPlan, command: &'a CommandPlan, n
     known.find(|(known, _)| known == name.as_bytes()).map(|(_, value)| OsStr::from_bytes(value))
 }
 
-/// What an ELF file says; `None` for anything else, a script for example.
+/// Reads the libraries that a 64-bit ELF file needs. Returns `None` for any other file, a script for example.
 pub(crate) fn needs(path: &Path) -> Option<Needs> {
     let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|file| file.is_file()))?;
     let file = &ReadCache::new(file);
@@ -94,54 +93,56 @@ pub(crate) fn needs(path: &Path) -> Option<Needs> {
     })
 }
 
-/// The file that the loader would take for a library of a program, and what it needs itself.
-/// `library_path` is LD_LIBRARY_PATH as the program will have it.
+/// Returns the file that the loader would load for a program's library, and the libraries that this file needs.
+/// `library_path` is LD_LIBRARY_PATH in the program's environment.
 pub(crate) fn find(
     library: &str,
     program: &Path,
     needs_of_program: &Needs,
     library_path: Option<&OsStr>,
 ) -> Option<(PathBuf, Needs)> {
-    let own = places(program, needs_of_program, library_path).into_iter().map(|place| place.join(library));
-    let cached = || cached(&cache(), library);
-    let last = DEFAULT_PLACES.iter().map(|place| Path::new(place).join(library));
-    // A file for another architecture is passed over, as the loader does it.
+    let searched = directories(program, needs_of_program, library_path);
+    let own = searched.into_iter().map(|directory| directory.join(library));
+    let cached = || cached(&read_cache(), library);
+    let last = DEFAULT_DIRECTORIES.iter().map(|directory| Path::new(directory).join(library));
+    // Like the loader, skip files for other architectures.
     let readable = |path: PathBuf| needs(&path).map(|needs| (path, needs));
     own.map(readable).find_map(|found| found).or_else(|| cached().into_iter().chain(last).find_map(readable))
 }
 
-/// The directories that are searched before the loader's own, in their order.
-fn places(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> Vec<PathBuf> {
+/// Returns the directories that the loader searches before its cache, in order.
+fn directories(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> Vec<PathBuf> {
     let rpath = needs.rpath.as_deref().filter(|_| needs.runpath.is_none());
     let origin = program.parent().unwrap_or(Path::new("."));
     let of_program = |list: &str| -> Vec<PathBuf> {
-        let places = list.split(':').map(|place| place.replace("${ORIGIN}", "$ORIGIN"));
-        let places = places.filter_map(|place| match place.strip_prefix("$ORIGIN") {
+        let directories = list.split(':').map(|directory| directory.replace("${ORIGIN}", "$ORIGIN"));
+        let directories = directories.filter_map(|directory| match directory.strip_prefix("$ORIGIN") {
             Some(rest) => Some(origin.join(rest.trim_start_matches('/'))),
-            // What the loader puts for $LIB and $PLATFORM is its secret.
-            None => Some(PathBuf::from(&place)).filter(|_| !place.contains('$')),
+            // Only the loader knows its values of $LIB and $PLATFORM.
+            None => Some(PathBuf::from(&directory)).filter(|_| !directory.contains('$')),
         });
-        places.collect()
+        directories.collect()
     };
     let of_environment = |list: &OsStr| -> Vec<PathBuf> {
-        let places = list.as_bytes().split(|byte| matches!(byte, b':' | b';')).map(OsStr::from_bytes);
-        places.map(PathBuf::from).collect()
+        let directories = list.as_bytes().split(|byte| matches!(byte, b':' | b';')).map(OsStr::from_bytes);
+        directories.map(PathBuf::from).collect()
     };
-    let places = rpath.map(of_program).into_iter();
-    let places = places.chain(library_path.map(of_environment)).chain(needs.runpath.as_deref().map(of_program));
-    // An empty one means the working directory; nobody has his MPI there.
-    places.flatten().filter(|place| !place.as_os_str().is_empty()).take(PLACES_MAX).collect()
+    let directories = rpath.map(of_program).into_iter();
+    let directories =
+        directories.chain(library_path.map(of_environment)).chain(needs.runpath.as_deref().map(of_program));
+    // An empty entry means the working directory, where no MPI library is installed.
+    directories.flatten().filter(|directory| !directory.as_os_str().is_empty()).take(DIRECTORIES_MAX).collect()
 }
 
-fn cache() -> Vec<u8> {
+/// Reads the loader's cache. Returns nothing if it cannot be read.
+fn read_cache() -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Without a cache there is nothing in it.
     let _ = File::open(CACHE).and_then(|file| file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes));
     bytes
 }
 
-/// The files of a library that the loader's cache names. Of its formats, which change, nothing is
-/// used but that paths stand in it whole and end with a NUL.
+/// Returns the paths of a library in the loader's cache. The cache's formats change; this relies only on paths being
+/// stored whole and ending with a NUL.
 fn cached(cache: &[u8], library: &str) -> Vec<PathBuf> {
     let end = [b"/", library.as_bytes()].concat();
     let texts = cache.split(|byte| *byte == 0).filter(|text| text.ends_with(&end) && text.starts_with(b"/"));
@@ -159,8 +160,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_places(needs: &Needs, library_path: Option<&str>, expected: &[&str]) {
-        let found = places(Path::new("/opt/app/bin/a"), needs, library_path.map(OsStr::new));
+    fn check_directories(needs: &Needs, library_path: Option<&str>, expected: &[&str]) {
+        let found = directories(Path::new("/opt/app/bin/a"), needs, library_path.map(OsStr::new));
         assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
     }
 
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_choice_is_found() {
+    fn the_file_that_the_loader_loads_is_found() {
         let program = std::env::current_exe().unwrap();
         let own = needs(&program).unwrap();
         let library = own.libraries.iter().find(|library| library.starts_with("libc.")).unwrap();
@@ -182,9 +183,9 @@ mod tests {
         assert_eq!(find("libnothing.so.7", &program, &own, None), None);
     }
 
-    /// What stands first, and is of this architecture, is taken.
+    /// The first file of this architecture is loaded.
     #[test]
-    fn the_environment_goes_before_the_cache() {
+    fn library_path_is_searched_before_the_cache() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let program = std::env::current_exe().unwrap();
         let own = needs(&program).unwrap();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_name_nothing() {
+    fn files_other_than_elf_have_no_libraries() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for content in [
             &b""[..],
@@ -213,23 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn places_stand_in_the_loaders_order() {
-        check_places(&needing(None, None), None, &[]);
-        check_places(&needing(Some("/r"), None), Some("/e:/f"), &["/r", "/e", "/f"]);
-        check_places(&needing(None, Some("/s")), Some("/e;/f"), &["/e", "/f", "/s"]);
-        check_places(&needing(Some("/r"), Some("/s")), Some("/e"), &["/e", "/s"]);
-        check_places(
+    fn directories_have_the_loaders_order() {
+        check_directories(&needing(None, None), None, &[]);
+        check_directories(&needing(Some("/r"), None), Some("/e:/f"), &["/r", "/e", "/f"]);
+        check_directories(&needing(None, Some("/s")), Some("/e;/f"), &["/e", "/f", "/s"]);
+        check_directories(&needing(Some("/r"), Some("/s")), Some("/e"), &["/e", "/s"]);
+        check_directories(
             &needing(None, Some("$ORIGIN/../lib:${ORIGIN}:/x")),
             Some(""),
             &["/opt/app/bin/../lib", "/opt/app/bin", "/x"],
         );
-        check_places(&needing(None, Some(":/usr/$LIB::/x")), None, &["/x"]);
-        let many = vec!["/e"; PLACES_MAX + 1].join(":");
-        check_places(&needing(None, None), Some(&many), &["/e"; PLACES_MAX]);
+        check_directories(&needing(None, Some(":/usr/$LIB::/x")), None, &["/x"]);
+        let many = vec!["/e"; DIRECTORIES_MAX + 1].join(":");
+        check_directories(&needing(None, None), Some(&many), &["/e"; DIRECTORIES_MAX]);
     }
 
     #[test]
-    fn the_cache_is_full_of_paths() {
+    fn paths_are_found_in_the_cache() {
         let cache =
             b"glibc-ld.so.cache1.1\x02\0\0\0\0\0/lib/libmpi.so.40\0/opt/libmpi.so.40\0libmpi.so.40\0/x/libmpi.so\0";
         let found = cached(cache, "libmpi.so.40");

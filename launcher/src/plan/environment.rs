@@ -1,4 +1,4 @@
-//! The ranks' environment: what of the launcher's own they get, and what is set on top of it.
+//! The ranks' environment: which of the launcher's variables they inherit, and which are set in addition.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -7,7 +7,8 @@ use nla::core::{Inherit, Variable};
 
 use crate::plan::request::{EnvChange, EnvPolicy, Options};
 
-/// The environment of one command's ranks: what is inherited, and what is set on top.
+/// Returns the environment of one command's ranks: the inherited variables, and those set in addition. Adds a note for
+/// each variable to be passed on that is not set.
 pub(crate) fn environment(
     options: &Options,
     own: &[EnvChange],
@@ -38,14 +39,14 @@ pub(crate) fn environment(
     (inherit, set)
 }
 
-/// What an enclosing launcher, or an enclosing ScELA, left in the environment for its own ranks:
-/// an MPI library that sees it would talk to that one.
+/// Returns whether an enclosing launcher, or an enclosing ScELA, set this variable for its own ranks. An MPI library
+/// that saw it would talk to that launcher.
 ///
-/// What a resource manager says of the job as a whole stays (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`,
-/// `SLURM_NTASKS`, `PBS_JOBID`, ...): programs read it. What it says of one step or task of the job
-/// goes: it is about the process in which the launcher runs, and not about any rank. The binding of
-/// such a step goes too: an `srun` in a rank would ask for processors that its node does not have
-/// and end with "CPU binding outside of job step allocation".
+/// Ranks keep a resource manager's variables about the whole job (`SLURM_JOB_ID`, `SLURM_JOB_NODELIST`,
+/// `SLURM_NTASKS`, `PBS_JOBID`, ...), because programs read them. They do not get its variables about one step or
+/// task: these describe the process in which the launcher runs, not a rank. They do not get that step's binding
+/// either: an `srun` in a rank would ask for processors that its node does not have and fail with "CPU binding
+/// outside of job step allocation".
 pub(crate) fn is_foreign(name: &[u8]) -> bool {
     const PREFIXES: [&str; 23] = [
         "PMI_",
@@ -96,12 +97,12 @@ pub(crate) fn is_foreign(name: &[u8]) -> bool {
         || NAMES.iter().any(|known| name == known.as_bytes())
 }
 
-/// The launcher's environment, read once.
+/// Returns the launcher's environment.
 pub fn environment_of_process() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| !name.is_empty() && !name.as_encoded_bytes().contains(&b'=')).collect()
 }
 
-/// Whether `name` is set to something in `environment`.
+/// Returns whether `environment` has a non-empty value for `name`.
 pub fn is_set(environment: &[(OsString, OsString)], name: &str) -> bool {
     environment.iter().any(|(known, value)| known == OsStr::new(name) && !value.is_empty())
 }
@@ -111,8 +112,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_of_a_step_goes_and_what_is_of_the_job_stays() {
-        let gone = [
+    fn variables_of_a_step_are_removed_and_those_of_the_job_are_kept() {
+        let removed = [
             "PMI_FD",
             "PMIX_RANK",
             "SLURM_STEP_NODELIST",
@@ -124,7 +125,7 @@ mod tests {
             "FLUX_TASK_RANK",
             "OMPI_MCA_orte_hnp_uri",
         ];
-        let stays = [
+        let kept = [
             "SLURM_JOB_ID",
             "SLURM_JOB_NODELIST",
             "SLURM_NTASKS",
@@ -137,7 +138,7 @@ mod tests {
             "OMPI_MCA_orte_tmpdir_base",
             "PATH",
         ];
-        assert_eq!(gone.map(|name| (name, is_foreign(name.as_bytes()))), gone.map(|name| (name, true)));
-        assert_eq!(stays.map(|name| (name, is_foreign(name.as_bytes()))), stays.map(|name| (name, false)));
+        assert_eq!(removed.map(|name| (name, is_foreign(name.as_bytes()))), removed.map(|name| (name, true)));
+        assert_eq!(kept.map(|name| (name, is_foreign(name.as_bytes()))), kept.map(|name| (name, false)));
     }
 }

@@ -1,4 +1,4 @@
-//! From a request to a plan and the hosts that its agents run on.
+//! Turns a request into a plan and the hosts that its agents run on.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,17 +39,17 @@ pub struct Prepared {
     pub plan: Plan,
     /// Where its agents run.
     pub agent_hosts: AgentHosts,
-    /// The resource manager's job that the nodes belong to.
+    /// The resource manager's job that the nodes belong to, if any.
     pub allocation: Option<Allocation>,
 }
 
-/// Why a request does not become a session.
+/// Why no session can be prepared for a request.
 #[derive(Debug, Error)]
 pub enum LaunchError {
     /// The nodes are not known.
     #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
     Nodes(#[from] NodeListError),
-    /// The nodes cannot be reached in the requested way.
+    /// Agents cannot be started by the requested method.
     #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
     Method(#[from] MethodError),
     /// The request does not fit the nodes.
@@ -76,8 +76,8 @@ impl LaunchError {
     }
 }
 
-/// Recommends how to start agents on `nodes` nodes of `ppn` ranks each. It is not asked about a session on this
-/// machine alone.
+/// Recommends how to start agents, given the number of nodes and the most ranks on one node. Not called for a session
+/// on this machine alone.
 pub type Recommend<'a> = &'a dyn Fn(u32, u32) -> Recommended;
 
 /// Finds the nodes of a request and makes its plan.
@@ -100,7 +100,7 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
     Ok(Prepared { plan, agent_hosts, allocation })
 }
 
-/// Returns whether the user has chosen how to reach hosts: then even this machine's own name is reached so.
+/// Returns whether the user has chosen how to reach hosts. Then even this machine's own name is reached by that method.
 fn chooses_method(request: &Request) -> bool {
     let launch = &request.options.launch;
     let chooses = !matches!(launch.bootstrap, None | Some(BootstrapKind::Fork));
@@ -141,7 +141,7 @@ pub fn prepare_remote(
     let spares = (launch.spares as usize).min(all.len() - 1);
     let held_back: BTreeSet<usize> = (all.len() - spares..all.len()).collect();
     let mut plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
-    let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
+    let used: BTreeSet<usize> = plan.node_of_agent.iter().copied().collect();
     let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
     let (nodes_used, ppn) = plan.extent();
     let recommended = recommend(nodes_used, ppn);
@@ -156,7 +156,7 @@ pub fn prepare_remote(
     } else {
         (Links::Connections, remote_launch::launch_fanout(launch.shape, typed, recommended, &method))
     };
-    let mut targets = plan.seats.clone();
+    let mut targets = plan.node_of_agent.clone();
     // In a tree of shell links, a spare gets a position only after another node has failed.
     if links == Links::Connections || fanout.is_none() {
         // A spare may have to replace any other node.
@@ -174,7 +174,7 @@ pub fn prepare_remote(
     };
     let (batch, timeout) = (launch.batch, remote_launch::timeout(launch));
     // The job keeps its size when nodes fail.
-    let request = plan.settled(&request);
+    let request = plan.with_sizes(&request);
     let replan = move |left_out: &BTreeSet<usize>| {
         plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.to_string())
     };

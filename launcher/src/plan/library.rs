@@ -1,55 +1,54 @@
-//! Which MPI library a program needs, by looking into its file: to explain why no rank has spoken
-//! PMI. Without that, a program built for another kind of launcher just runs as so many copies of
-//! rank 0 of 1, and nobody says why.
+//! Reads from a program's file which MPI library it needs, to explain why no rank has spoken PMI. Without this
+//! explanation, a program built for another launcher silently runs as many copies of rank 0 of 1.
 
 use nla::core::{CommandPlan, SessionPlan};
 
 use crate::plan::elf;
 use crate::plan::mpi::{self, OpenMpi};
 
-/// What is known about a command, beside the libraries that its program names.
+/// How a command finds its launcher, beyond the names of its program's libraries.
 #[derive(Copy, Clone, Debug, Default)]
-struct Facts {
-    /// The Open MPI that it is linked with.
+struct PmiAccess {
+    /// The Open MPI that the program is linked with.
     open_mpi: Option<OpenMpi>,
-    /// Its ranks were given a libpmi for Open MPI.
-    given: bool,
-    /// The libpmi.so that it would load is Slurm's.
-    slurms: bool,
+    /// Whether the ranks' environment names a libpmi for Open MPI.
+    names_libpmi: bool,
+    /// Whether the program would load Slurm's libpmi.so.
+    loads_slurm_libpmi: bool,
 }
 
-/// The library of a program that explains its silence, as a sentence without its end.
+/// Returns the library that explains why a program does not speak PMI, as a sentence without its full stop. `None` if
+/// no library explains it.
 pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> Option<String> {
     let needs = elf::needs(&elf::program_of(session, command)?)?;
     let libpmi = needs.libraries.iter().find(|library| library.starts_with("libpmi.so"));
-    let facts = Facts {
+    let access = PmiAccess {
         open_mpi: mpi::version(session, command),
-        given: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
-        slurms: libpmi.is_some_and(|library| mpi::is_slurms(library, session, command)),
+        names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
+        loads_slurm_libpmi: libpmi.is_some_and(|library| mpi::is_slurm_libpmi(library, session, command)),
     };
-    let (library, kind) =
-        needs.libraries.into_iter().find_map(|library| kind(&library, facts).map(|kind| (library, kind)))?;
-    Some(format!("'{}' needs {library}, {kind}", String::from_utf8_lossy(&command.program)))
+    let (library, reason) =
+        needs.libraries.into_iter().find_map(|library| silence(&library, access).map(|reason| (library, reason)))?;
+    Some(format!("'{}' needs {library}, {reason}", String::from_utf8_lossy(&command.program)))
 }
 
-/// What `library` says about who can launch the program. Only libraries that do not speak PMI's
-/// wire protocol, or did not get to it.
-fn kind(library: &str, facts: Facts) -> Option<&'static str> {
+/// Returns why a program with this library does not speak PMI's wire protocol; `None` if the library is no reason.
+fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
     const NO_PMIX: &str = "which finds its launcher by PMIx; this version of scela-run does not speak that";
     if mpi::is_open_mpi(library) {
-        return match (facts.open_mpi?, facts.given) {
+        return match (access.open_mpi?, access.names_libpmi) {
             (OpenMpi::ThroughPmix, _) => Some(
                 "Open MPI 5's library, which finds its launcher by PMIx; this version of scela-run does not speak that: start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
             ),
             (OpenMpi::ThroughPmi, false) => {
-                Some("Open MPI's library, which was not told of scela-run: say '--mpi openmpi'")
+                Some("Open MPI's library, which got no variables to find scela-run by: say '--mpi openmpi'")
             }
             (OpenMpi::ThroughPmi, true) => Some(
-                "Open MPI's library, which was told of scela-run and did not ask for it: 'ompi_info | grep flux' should name components of pmix and schizo; without them, start it with Open MPI's mpirun, or build it with MPICH",
+                "Open MPI's library, which got the variables to find scela-run and did not use them: 'ompi_info | grep flux' should name components of pmix and schizo; without them, start it with Open MPI's mpirun, or build it with MPICH",
             ),
         };
     }
-    const KINDS: [(&str, &str); 4] = [
+    const REASONS: [(&str, &str); 4] = [
         ("libpmix.so", NO_PMIX),
         (
             "libmpi.so.20",
@@ -61,12 +60,12 @@ fn kind(library: &str, facts: Facts) -> Option<&'static str> {
         ),
         ("libcray", "a Cray library, which finds its launcher by PALS or ALPS"),
     ];
-    if library.starts_with("libpmi.so") && facts.slurms {
+    if library.starts_with("libpmi.so") && access.loads_slurm_libpmi {
         return Some(
             "and would load Slurm's, which speaks to srun only; put the directory with ScELA's libpmi.so.0 into LD_LIBRARY_PATH",
         );
     }
-    KINDS.iter().find(|(prefix, _)| library.starts_with(prefix)).map(|(_, kind)| *kind)
+    REASONS.iter().find(|(prefix, _)| library.starts_with(prefix)).map(|(_, reason)| *reason)
 }
 
 #[cfg(test)]
@@ -74,33 +73,35 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(library: &str, facts: Facts, expected: Option<&str>) {
-        let told = kind(library, facts);
+    fn check(library: &str, access: PmiAccess, expected: Option<&str>) {
+        let reason = silence(library, access);
         match expected {
-            None => assert_eq!(told, None, "{library}"),
-            Some(expected) => assert!(told.is_some_and(|told| told.contains(expected)), "{library}: {told:?}"),
+            None => assert_eq!(reason, None, "{library}"),
+            Some(expected) => assert!(reason.is_some_and(|reason| reason.contains(expected)), "{library}: {reason:?}"),
         }
     }
 
     #[test]
-    fn open_mpi_and_mpich_are_told_apart() {
-        let facts = |open_mpi, given| Facts { open_mpi: Some(open_mpi), given, ..Facts::default() };
-        check("libmpi.so.40", facts(OpenMpi::ThroughPmix, false), Some("does not speak that: start it with"));
-        check("libmpi.so.40", facts(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
-        check("libmpi.so.40", facts(OpenMpi::ThroughPmi, false), Some("say '--mpi openmpi'"));
-        check("libmpi_mpifh.so.40", facts(OpenMpi::ThroughPmi, true), Some("ompi_info"));
-        check("libmpi.so.20", Facts::default(), Some("an old Open MPI's"));
+    fn open_mpi_and_mpich_are_distinguished() {
+        let access =
+            |open_mpi, names_libpmi| PmiAccess { open_mpi: Some(open_mpi), names_libpmi, ..PmiAccess::default() };
+        check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some("does not speak that: start it with"));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some("say '--mpi openmpi'"));
+        check("libmpi_mpifh.so.40", access(OpenMpi::ThroughPmi, true), Some("ompi_info"));
+        check("libmpi.so.20", PmiAccess::default(), Some("an old Open MPI's"));
         // The ABI of MPICH, Intel MPI and MVAPICH.
-        check("libmpi.so.12", Facts::default(), None);
-        check("libmpich.so.12", Facts::default(), None);
+        check("libmpi.so.12", PmiAccess::default(), None);
+        check("libmpich.so.12", PmiAccess::default(), None);
     }
 
     #[test]
-    fn a_libpmi_is_no_reason_unless_it_is_slurms() {
-        check("libpmi.so.0", Facts::default(), None);
-        check("libpmi.so.0", Facts { slurms: true, ..Facts::default() }, Some("speaks to srun only"));
-        check("libpmi2.so.0", Facts { slurms: true, ..Facts::default() }, None);
-        check("libpmix.so.2", Facts::default(), Some("PMIx"));
-        check("libc.so.6", Facts { slurms: true, ..Facts::default() }, None);
+    fn only_slurms_libpmi_explains_silence() {
+        let slurm = PmiAccess { loads_slurm_libpmi: true, ..PmiAccess::default() };
+        check("libpmi.so.0", PmiAccess::default(), None);
+        check("libpmi.so.0", slurm, Some("speaks to srun only"));
+        check("libpmi2.so.0", slurm, None);
+        check("libpmix.so.2", PmiAccess::default(), Some("PMIx"));
+        check("libc.so.6", slurm, None);
     }
 }

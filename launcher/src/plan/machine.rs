@@ -1,4 +1,4 @@
-//! The facts about this machine and process that the plan depends on.
+//! The properties of this machine and process that the plan depends on.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -11,31 +11,31 @@ use nla::sys::{self, ShellState};
 
 use super::environment::environment_of_process;
 
-/// The machine that the launcher runs on, as the plan sees it.
+/// The machine and the process that the launcher runs on.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// The launcher's environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its working directory.
+    /// The launcher's working directory.
     pub wdir: PathBuf,
-    /// Its own program file, for the demo.
+    /// The launcher's program file.
     pub program: PathBuf,
-    /// Cores that it may use.
+    /// The number of cores that the launcher may use.
     pub cores: u32,
-    /// The process state that it inherited from its shell.
+    /// The process state that the launcher inherited from its shell.
     pub shell: ShellState,
-    /// Standard output is a terminal.
+    /// Whether standard output is a terminal.
     pub stdout_is_terminal: bool,
-    /// Standard input is a terminal in whose background the launcher was started.
+    /// Whether standard input is a terminal and the launcher runs in its background.
     pub stdin_in_background: bool,
-    /// The limits on the number of processes, by name.
+    /// The limits on the number of processes: where each is set, and its value.
     pub process_limits: Vec<(&'static str, u64)>,
     /// The session's public number.
     pub session: u64,
 }
 
 impl Machine {
-    /// Reads the machine that this process runs on, for the session of this number.
+    /// Reads the properties of this process and its machine, for the session with this number.
     pub fn of_process(session: u64) -> io::Result<Self> {
         let stdin = io::stdin();
         Ok(Self {
@@ -54,7 +54,7 @@ impl Machine {
     }
 }
 
-/// Reads the limits on the number of processes. RLIMIT_NPROC does not hold for root.
+/// Reads the limits on the number of processes. RLIMIT_NPROC does not apply to root.
 fn process_limits() -> Vec<(&'static str, u64)> {
     let of_kernel = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -64,7 +64,7 @@ fn process_limits() -> Vec<(&'static str, u64)> {
     of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u", soft))).collect()
 }
 
-/// Returns whether `terminal` is a terminal in whose background this process runs.
+/// Returns whether `terminal` is a terminal and this process runs in its background.
 pub fn is_background(terminal: BorrowedFd<'_>) -> bool {
     tcgetpgrp(terminal).is_ok_and(|foreground| foreground != getpgrp())
 }

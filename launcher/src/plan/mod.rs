@@ -1,6 +1,7 @@
-//! What the command line means here: pure arithmetic and bookkeeping on what was typed, what the
-//! machine is and which nodes there are, so that it can be tested without any of them.
+//! Makes the plan of a session from the request, the machine and the node list. Planning itself does no I/O, so
+//! tests need neither a machine nor nodes.
 
+mod agent_layout;
 pub mod checks;
 mod elf;
 pub mod environment;
@@ -11,8 +12,6 @@ pub mod mpi;
 pub mod pattern;
 pub mod remote_launch;
 pub mod request;
-mod seats;
-
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,14 +23,14 @@ use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPl
 use pmi::Ranks;
 use thiserror::Error;
 
-use self::seats::{Seating, rule, seating};
+use self::agent_layout::{AgentLayout, agent_layout, rule};
 use crate::cluster::node_list::{HostSource, NodeList};
 use crate::cluster::placement::{MapError, PlacementError, Rule};
 use crate::plan::environment::{environment, is_foreign};
 use crate::plan::machine::Machine;
 use crate::plan::request::{Command, Options, Program, Request, StdinTo};
 
-/// The argument that makes this program a rank of the demo.
+/// The argument that makes scela-run a rank of the demo.
 pub const DEMO_RANK_ARGUMENT: &str = "--demo-rank";
 
 /// The source of the ranks' standard input.
@@ -49,15 +48,15 @@ pub enum PlanError {
     /// More ranks than a namespace can have.
     #[error("{ranks} ranks are more than a job can have ({RANKS_MAX})")]
     TooManyRanks {
-        /// How many were asked for.
+        /// The requested number of ranks.
         ranks: u64,
     },
     /// Input for a rank that will not exist.
     #[error("standard input is to go to rank {rank}, but the ranks are 0 to {}", size - 1)]
     NoSuchRank {
-        /// Which.
+        /// The requested rank.
         rank: u32,
-        /// How many there are.
+        /// The number of ranks.
         size: u32,
     },
     /// More processes than this machine allows.
@@ -66,36 +65,36 @@ pub enum PlanError {
          {} processes, and {limit} allows {max}", *ranks + 2 * *agents
     )]
     TooManyProcesses {
-        /// How many ranks there would be.
+        /// The number of ranks.
         ranks: u64,
-        /// How many agents there would be.
+        /// The number of agents.
         agents: u64,
-        /// The limit's name.
+        /// The name of the limit: a file of `/proc`, or `ulimit -u`.
         limit: &'static str,
-        /// Its value.
+        /// The value of the limit.
         max: u64,
     },
     /// More agents than a session can have.
     #[error("{agents} agents are more than a session can have ({AGENTS_MAX})")]
     TooManyAgents {
-        /// How many it would be.
+        /// The number of agents.
         agents: u64,
     },
-    /// An experiment for one machine on several.
+    /// `--agents-as-nodes`, which is for this machine only, together with hosts.
     #[error("--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts")]
     AgentsAsNodes,
     /// The number of ranks for each node is given twice.
     #[error("-ppn {ppn} and --map-by ppr:{per_node}:node do not agree")]
     TwoPerNode {
-        /// One number.
+        /// The number of `-ppn`.
         ppn: u32,
-        /// The other.
+        /// The number of `--map-by`.
         per_node: u32,
     },
-    /// The text of `-rankmap`.
+    /// The text of `-rankmap` is wrong.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The ranks do not fit.
+    /// The ranks do not fit the nodes.
     #[error(transparent)]
     Placement(#[from] PlacementError),
 }
@@ -116,49 +115,50 @@ impl PlanError {
     }
 }
 
-/// A session to be run.
+/// The plan of a session.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// For the root.
+    /// The settings of the root.
     pub settings: RootSettings,
-    /// For each agent, from the first on, the node of the field that it is on, by its place there.
-    /// On this machine alone all are 0.
-    pub seats: Vec<usize>,
-    /// What `ps` and messages call the session.
+    /// The node of each agent, in the order of the agents, as an index into the node list. All are 0 on this machine
+    /// alone.
+    pub node_of_agent: Vec<usize>,
+    /// The session's name in `ps` and in messages.
     pub label: String,
+    /// The source of standard input; `None` if no rank gets any.
     pub(crate) input: Option<InputSource>,
     /// The typed options.
     pub options: Options,
-    /// The demo is to be run.
+    /// Whether the session is the demo.
     pub demo: bool,
-    /// Things that the user should hear, one line each.
+    /// Notes for the user, one line each.
     pub remarks: Vec<String>,
 }
 
 impl Plan {
-    /// How many ranks the first namespace has.
+    /// Returns the number of ranks of the first namespace.
     pub fn size(&self) -> u32 {
         self.settings.first.size
     }
 
-    /// How many agents there are.
+    /// Returns the number of agents.
     pub fn agents(&self) -> u32 {
         self.settings.tree.size() - 1
     }
 
-    /// On how many nodes there are ranks, and the most on one.
+    /// Returns the number of nodes that have ranks, and the most ranks on one node.
     pub fn extent(&self) -> (u32, u32) {
-        let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
-        for (agent, some) in &self.settings.first.placement {
-            *ranks.entry(self.settings.nodes.get(agent).copied().unwrap_or_default()).or_default() += some.len() as u32;
+        let mut ranks_of_node: BTreeMap<u32, u32> = BTreeMap::new();
+        for (agent, ranks) in &self.settings.first.placement {
+            let node = self.settings.nodes.get(agent).copied().unwrap_or_default();
+            *ranks_of_node.entry(node).or_default() += ranks.len() as u32;
         }
-        (ranks.len() as u32, ranks.into_values().max().unwrap_or_default())
+        (ranks_of_node.len() as u32, ranks_of_node.into_values().max().unwrap_or_default())
     }
 
-    /// The request with the numbers of ranks that this plan has found where none were typed. A plan
-    /// that is made of it with less of the field has as many ranks: nodes may fail, a job does not
-    /// shrink.
-    pub fn settled(&self, request: &Request) -> Request {
+    /// Returns the request with this plan's number of ranks for each command that had none. If nodes fail, a new plan
+    /// from this request with fewer nodes keeps the size of the job.
+    pub fn with_sizes(&self, request: &Request) -> Request {
         let mut request = request.clone();
         for (command, planned) in request.commands.iter_mut().zip(&self.settings.first.commands) {
             command.nprocs = Some(planned.nprocs);
@@ -167,23 +167,25 @@ impl Plan {
     }
 }
 
-/// Makes the plan. It may be made again with less of the field, from the [settled](Plan::settled) request.
-pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Plan, PlanError> {
+/// Makes the plan. After nodes have failed, it may be made again for fewer nodes from the request
+/// [with sizes](Plan::with_sizes).
+pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Result<Plan, PlanError> {
     let Request { options, commands } = request;
     let mut remarks = Vec::new();
     let rule = rule(options)?;
-    let sizes = sizes(commands, machine, field, &rule)?;
+    let sizes = sizes(commands, machine, node_list, &rule)?;
     let commands: Vec<CommandPlan> = commands
         .iter()
         .zip(sizes)
         .map(|(command, nprocs)| command_plan(command, nprocs, options, machine, &mut remarks))
         .collect();
-    // The sizes were checked to be no more than a job can have.
+    // `sizes` has checked that the sum is at most RANKS_MAX.
     let size = commands.iter().map(|command| command.nprocs).sum();
-    let Seating { nodes, placement, mapping, seats, remark } = seating(size, options, machine, field, &rule)?;
+    let AgentLayout { nodes, placement, mapping, node_of_agent, remark } =
+        agent_layout(size, options, machine, node_list, &rule)?;
     remarks.extend(remark);
     let agents = nodes.len() as u32;
-    if let NodeList::Local { .. } = field {
+    if let NodeList::Local { .. } = node_list {
         check_processes(size, agents, machine)?;
     }
     let (stdin, input) = stdin(options, size, machine)?;
@@ -209,7 +211,7 @@ pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Pl
             id: NamespaceId::FIRST,
             kvsname: format!("scela-{:016x}_0", machine.session),
             size,
-            universe: universe(size, machine, field),
+            universe: universe(size, machine, node_list),
             spawner: None,
             commands,
             mapping,
@@ -221,10 +223,10 @@ pub fn plan(request: &Request, machine: &Machine, field: &NodeList) -> Result<Pl
         nodes,
     };
     let label = options.label.clone().unwrap_or(name);
-    Ok(Plan { settings, seats, label, input, options: options.clone(), demo: request.is_demo(), remarks })
+    Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
 }
 
-/// Checks that this machine can have as many processes: ranks, agents and their guardians.
+/// Checks that this machine allows the processes: ranks, agents and one guardian for each agent.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), PlanError> {
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
     match machine.process_limits.iter().find(|(_, max)| ranks + 2 * agents > *max) {
@@ -256,45 +258,46 @@ fn command_plan(
     }
 }
 
-/// How many ranks each command has. All together they are no more than a job can have.
-fn sizes(commands: &[Command], machine: &Machine, field: &NodeList, rule: &Rule) -> Result<Vec<u32>, PlanError> {
+/// Returns the number of ranks of each command. Their sum is at most [`RANKS_MAX`].
+fn sizes(commands: &[Command], machine: &Machine, node_list: &NodeList, rule: &Rule) -> Result<Vec<u32>, PlanError> {
     let typed: u64 = commands.iter().filter_map(|command| command.nprocs).map(u64::from).sum();
     let untyped = commands.iter().filter(|command| command.nprocs.is_none()).count() as u64;
-    let alone = match (rule, field) {
+    let default = match (rule, node_list) {
         (Rule::Block { per_node } | Rule::Cyclic { per_node }, NodeList::Local { slots, .. }) => {
             u64::from(per_node.or(*slots).unwrap_or(machine.cores))
         }
-        // What the others leave of it, in equal parts.
+        // Commands without -np share the rest of the job equally.
         (_, NodeList::Local { .. } | NodeList::Named { .. }) => {
-            (whole(field, rule).saturating_sub(typed) / untyped.max(1)).max(1)
+            (job_size(node_list, rule).saturating_sub(typed) / untyped.max(1)).max(1)
         }
     };
-    let ranks = typed + untyped * alone;
+    let ranks = typed + untyped * default;
     if ranks > u64::from(RANKS_MAX) {
         return Err(PlanError::TooManyRanks { ranks });
     }
-    Ok(commands.iter().map(|command| command.nprocs.unwrap_or(alone as u32)).collect())
+    Ok(commands.iter().map(|command| command.nprocs.unwrap_or(default as u32)).collect())
 }
 
-/// How many ranks a field is for, if nobody says.
-fn whole(field: &NodeList, rule: &Rule) -> u64 {
+/// Returns the number of ranks of a job on these nodes if no `-np` is typed: the allocation's own number unless the
+/// rule overrides the slots, else the sum of the slots.
+fn job_size(node_list: &NodeList, rule: &Rule) -> u64 {
     let by_slots = matches!(rule, Rule::Block { per_node: None } | Rule::Cyclic { per_node: None });
-    let job = field.allocation().filter(|_| by_slots).and_then(|allocation| allocation.ranks);
-    job.map_or_else(|| rule.size_of(field.nodes()), u64::from)
+    let job = node_list.allocation().filter(|_| by_slots).and_then(|allocation| allocation.ranks);
+    job.map_or_else(|| rule.size_of(node_list.nodes()), u64::from)
 }
 
-/// What PMI calls the universe size: as many ranks as there are slots, as far as they are known, and
-/// at least those that there are.
-fn universe(size: u32, machine: &Machine, field: &NodeList) -> i32 {
-    let slots = match field {
+/// Returns PMI's universe size: the sum of all known slots, at least the number of ranks.
+fn universe(size: u32, machine: &Machine, node_list: &NodeList) -> i32 {
+    let slots = match node_list {
         NodeList::Local { slots, .. } => u64::from(slots.unwrap_or(machine.cores)),
         NodeList::Named { nodes, .. } => nodes.iter().filter_map(|node| node.slots).map(u64::from).sum(),
     };
     i32::try_from(slots.max(u64::from(size))).unwrap_or(i32::MAX)
 }
 
+/// Returns the ranks that get standard input, and its source if any rank does.
 fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Option<InputSource>), PlanError> {
-    let takers = match &options.stdin {
+    let readers = match &options.stdin {
         Some(StdinTo::None) => Ranks::new(),
         Some(StdinTo::All) => Ranks::range(0..size),
         Some(StdinTo::Ranks(intervals)) => {
@@ -310,14 +313,14 @@ fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Opti
         Some(StdinTo::File(path)) => {
             return Ok((Ranks::range(0..size), Some(InputSource::File(machine.wdir.join(path)))));
         }
-        // Who is started in the background of a terminal must not steal what is typed there.
+        // A background job must not read what the user types at the terminal.
         None if machine.stdin_in_background => Ranks::new(),
-        // The hosts were read from it.
+        // `-f -` reads the hosts from standard input.
         None if options.hosts.sources.iter().any(is_standard_input) => Ranks::new(),
         None => Ranks::range(0..1),
     };
-    let source = (!takers.is_empty()).then_some(InputSource::Standard);
-    Ok((takers, source))
+    let source = (!readers.is_empty()).then_some(InputSource::Standard);
+    Ok((readers, source))
 }
 
 fn is_standard_input(source: &HostSource) -> bool {

@@ -1,8 +1,8 @@
-//! What an MPI library needs to find scela-run, beyond the PMI socket that each rank has.
+//! The variables by which an MPI library finds scela-run, beyond the PMI socket that each rank has.
 //!
-//! Open MPI 3 and 4 speak PMIx, and PMI-1 in their flux components: these load the libpmi that
-//! FLUX_PMI_LIBRARY_PATH names wherever FLUX_JOB_ID is set. So ranks of such a program, and no
-//! others, are given these two. Open MPI 5 has no such components.
+//! Open MPI 3 and 4 speak PMIx, and PMI-1 in their flux components. If FLUX_JOB_ID is set, these components load the
+//! libpmi that FLUX_PMI_LIBRARY_PATH names. So ranks of such a program, and no others, get these two variables. Open
+//! MPI 5 has no flux components.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,26 +16,26 @@ use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
 use crate::plan::request::Mpi;
 
-/// Names our libpmi, wherever it lies.
+/// The user's variable for the path of ScELA's libpmi.
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMI_LIBRARY";
 
 /// Open MPI's variable for the library that its flux components load.
 pub(crate) const FLUX_LIBRARY: &str = "FLUX_PMI_LIBRARY_PATH";
-/// Open MPI's variable for the job's number; that it is set says that Flux launched the program.
+/// Open MPI's variable for the job's number. If it is set, Open MPI assumes that Flux launched the program.
 const FLUX_JOB: &str = "FLUX_JOB_ID";
-/// Open MPI's variable for the ways in which ranks talk.
-const WAYS: &str = "OMPI_MCA_btl";
-/// Ways that do without shared memory. Open MPI names its files there after the host and a rank's
-/// number on its node: ranks of two nodes on one host would write into each other's.
-const WAYS_OF_NODES: &str = "tcp,self";
+/// Open MPI's variable for the byte transfer layers between ranks.
+const BTL: &str = "OMPI_MCA_btl";
+/// The byte transfer layers without shared memory. Open MPI names its shared files after the host and a rank's number
+/// on its node: ranks of two nodes on one host would write into each other's files.
+const BTL_WITHOUT_SHARED_MEMORY: &str = "tcp,self";
 
-/// The names of our libpmi.
+/// The file names of ScELA's libpmi.
 const LIBRARIES: [&str; 2] = ["libpmi.so.0", "libpmi.so"];
-/// What Slurm's libpmi, which talks to srun only, is linked with.
+/// The library that Slurm's libpmi is linked with. That libpmi talks to srun only.
 const SLURM: &str = "libslurm";
 
-/// Open MPI's libraries of this ABI that programs name: itself, and those for Fortran and C++,
-/// where linkers leave out what is not called directly.
+/// Open MPI's libraries of this ABI that programs name: its main library, and those for Fortran and C++. Linkers leave
+/// out libraries that a program does not call directly, so a program may name only one of the latter.
 const OPEN_MPI: [&str; 6] = [
     "libmpi.so.40",
     "libmpi_mpifh.so.40",
@@ -44,36 +44,37 @@ const OPEN_MPI: [&str; 6] = [
     "libmpi_cxx.so.40",
     "liboshmem.so.40",
 ];
-/// The part of Open MPI that has its own launcher's client; Open MPI 5 has no such part.
+/// Open MPI's library with the client of its own launcher. Open MPI 5 has no such library.
 const OPEN_RTE: &str = "libopen-rte.so";
 
-/// Why the ranks cannot be given what their MPI library needs.
+/// Why the ranks cannot get the variables that their MPI library needs.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum MpiError {
-    /// There is no libpmi.
+    /// ScELA's libpmi was not found.
     #[error(
         "'{program}' is to run with Open MPI, which needs ScELA's libpmi.so, and that was not found\n  \
          looked for {} in {}\n  \
          hint: install it beside scela-run or in ../lib, or name it in {LIBRARY_VARIABLE}; \
          '--mpi none' starts the ranks without it",
         LIBRARIES.join(" and "),
-        places.join(", ")
+        directories.join(", ")
     )]
     NoLibrary {
         /// The program, as typed.
         program: String,
-        /// Where was looked.
-        places: Vec<String>,
+        /// The directories that were searched.
+        directories: Vec<String>,
     },
-    /// The user has named something that is not there.
+    /// The path of [`LIBRARY_VARIABLE`] is not a file.
     #[error("{LIBRARY_VARIABLE} names '{path}', which is not a file\n  hint: name ScELA's libpmi.so, or unset it")]
     NotALibrary {
-        /// What it names.
+        /// The path.
         path: String,
     },
 }
 
-/// Gives each command of the plan what its MPI library needs. What the user sets goes before.
+/// Adds the variables that its MPI library needs to each command of the plan. Variables set by the user take
+/// precedence.
 pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), MpiError> {
     let session = &plan.settings.session;
     let mut needing = plan.settings.first.commands.iter_mut().filter(|command| match plan.options.mpi {
@@ -86,23 +87,25 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), MpiError> {
     let library = match named.filter(|path| !path.is_empty()) {
         Some(path) => {
             let path = machine.wdir.join(path);
-            let there = path.is_file();
-            there.then_some(path.clone()).ok_or_else(|| MpiError::NotALibrary { path: path.display().to_string() })?
+            if !path.is_file() {
+                return Err(MpiError::NotALibrary { path: path.display().to_string() });
+            }
+            path
         }
-        None => library(&machine.program, &is_ours).map_err(|places| MpiError::NoLibrary {
+        None => find_libpmi(&machine.program, &is_own_libpmi).map_err(|directories| MpiError::NoLibrary {
             program: String::from_utf8_lossy(&first.program).into_owned(),
-            places,
+            directories,
         })?,
     };
-    let nodes = plan.options.agents_as_nodes && !is_set(&machine.environment, WAYS);
+    let without_shared_memory = plan.options.agents_as_nodes && !is_set(&machine.environment, BTL);
     for command in std::iter::once(first).chain(needing) {
-        // Later ones win.
-        command.set.splice(0..0, variables(machine.session, &library, nodes));
+        // Of equal names the last one wins, so these come before the user's.
+        command.set.splice(0..0, variables(machine.session, &library, without_shared_memory));
     }
     Ok(())
 }
 
-/// Which Open MPI it is, by how it finds its launcher.
+/// The versions of Open MPI, by how they find their launcher.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpenMpi {
     /// 3 or 4.
@@ -111,7 +114,7 @@ pub(crate) enum OpenMpi {
     ThroughPmix,
 }
 
-/// The Open MPI that a command's program is linked with, if it is one.
+/// Returns the version of Open MPI that a command's program is linked with; `None` if it is not linked with any.
 pub(crate) fn version(session: &SessionPlan, command: &CommandPlan) -> Option<OpenMpi> {
     let program = elf::program_of(session, command)?;
     let needs = elf::needs(&program)?;
@@ -119,8 +122,8 @@ pub(crate) fn version(session: &SessionPlan, command: &CommandPlan) -> Option<Op
     version_of(&needs, &|library| elf::find(library, &program, &needs, library_path).map(|(_, needs)| needs))
 }
 
-/// The same, of what a program's file says. One that is linked with Open MPI's main library, which
-/// is not found here, is taken for the old one: that is what most sites have.
+/// Returns the same for the libraries that a program needs. `find` looks up a library. If Open MPI's main library is
+/// not found on this machine, an old version is assumed: most sites have one.
 fn version_of(program: &Needs, find: &dyn Fn(&str) -> Option<Needs>) -> Option<OpenMpi> {
     program.libraries.iter().find(|library| is_open_mpi(library))?;
     match find(OPEN_MPI[0]) {
@@ -129,50 +132,52 @@ fn version_of(program: &Needs, find: &dyn Fn(&str) -> Option<Needs>) -> Option<O
     }
 }
 
-/// Whether it is a library of Open MPI 3 or later.
+/// Returns whether `library` belongs to Open MPI 3 or later.
 pub(crate) fn is_open_mpi(library: &str) -> bool {
     OPEN_MPI.iter().any(|known| library.starts_with(known))
 }
 
-/// What Open MPI's flux components look for, and what keeps several nodes on one host apart.
-fn variables(session: u64, library: &Path, nodes: bool) -> Vec<Variable> {
+/// Returns the variables for Open MPI's flux components and, if wanted, for byte transfer without shared memory.
+fn variables(session: u64, library: &Path, without_shared_memory: bool) -> Vec<Variable> {
     let job = job(session).to_string().into_bytes();
     let mut variables = vec![(FLUX_JOB.into(), job), (FLUX_LIBRARY.into(), library.as_os_str().as_bytes().to_vec())];
-    variables.extend(nodes.then(|| (WAYS.into(), WAYS_OF_NODES.into())));
+    variables.extend(without_shared_memory.then(|| (BTL.into(), BTL_WITHOUT_SHARED_MEMORY.into())));
     variables
 }
 
-/// A job's number for Open MPI: it names shared memory, so sessions must differ in it.
+/// Returns the job's number for Open MPI. Open MPI names shared memory after it, so it must differ between sessions.
 ///
-/// Of its 32 bits, the upper half is the "job family", the lower half the job in it. 0 there is a
-/// daemon, and bit 15 must not be set: Open MPI 4 keeps names of peers in 15 bits of that half
-/// (`ompi_proc_name_to_sentinel`), and then "processes are unable to reach each other".
+/// The upper half of its 32 bits is the "job family", the lower half the job in that family. A lower half of 0 means a
+/// daemon. Bit 15 must not be set: Open MPI 4 stores the names of peers in 15 bits of the lower half
+/// (`ompi_proc_name_to_sentinel`) and otherwise fails with "processes are unable to reach each other".
 fn job(session: u64) -> u32 {
     let number = (session ^ session >> 32) as u32 & 0xffff_7fff;
     if number & 0x7fff == 0 { number | 1 } else { number }
 }
 
-fn is_ours(path: &Path) -> bool {
+/// Returns whether the file is a library of this architecture and not Slurm's libpmi.
+fn is_own_libpmi(path: &Path) -> bool {
     elf::needs(path).is_some_and(|needs| !needs.has(SLURM))
 }
 
-/// Whether a library, as a command's program would load it, is one that speaks to Slurm only.
-pub(crate) fn is_slurms(library: &str, session: &SessionPlan, command: &CommandPlan) -> bool {
+/// Returns whether the file that a command's program would load for `library` talks to Slurm only.
+pub(crate) fn is_slurm_libpmi(library: &str, session: &SessionPlan, command: &CommandPlan) -> bool {
     let Some(program) = elf::program_of(session, command) else { return false };
     let Some(needs) = elf::needs(&program) else { return false };
     let found = elf::find(library, &program, &needs, elf::variable(session, command, "LD_LIBRARY_PATH"));
     found.is_some_and(|(_, needs)| needs.has(SLURM))
 }
 
-/// Our libpmi, as seen from scela-run itself, or where it was looked for. One of another launcher's
-/// may lie there too.
-fn library(scela_run: &Path, is_ours: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Vec<String>> {
-    let here = scela_run.parent().unwrap_or(scela_run);
-    let above = here.parent().unwrap_or(here);
+/// Returns ScELA's libpmi, which is searched for near `scela_run`. The error lists the searched directories. `is_own`
+/// rejects the libpmi of another launcher, which may be installed there too.
+fn find_libpmi(scela_run: &Path, is_own: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Vec<String>> {
+    let bin = scela_run.parent().unwrap_or(scela_run);
+    let prefix = bin.parent().unwrap_or(bin);
     let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
-    let places = [here.to_owned(), above.join("lib"), above.join("lib64"), above.join(multiarch)];
-    let mut files = places.iter().flat_map(|place| LIBRARIES.map(|name| place.join(name)));
-    files.find(|file| is_ours(file)).ok_or_else(|| places.iter().map(|place| place.display().to_string()).collect())
+    let directories = [bin.to_owned(), prefix.join("lib"), prefix.join("lib64"), prefix.join(multiarch)];
+    let mut files = directories.iter().flat_map(|directory| LIBRARIES.map(|name| directory.join(name)));
+    let searched = || directories.iter().map(|directory| directory.display().to_string()).collect();
+    files.find(|file| is_own(file)).ok_or_else(searched)
 }
 
 #[cfg(test)]

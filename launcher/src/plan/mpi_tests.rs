@@ -1,4 +1,4 @@
-//! Who is given what, on a machine that is made up.
+//! Tests of the variables that each command gets, on a fictitious machine.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -8,7 +8,7 @@ use nla::sys::ShellState;
 use super::*;
 use crate::cli::{ENVIRONMENT, Typed, parse};
 
-/// A machine where scela-run is `scela_run`, and these variables are set.
+/// Returns a machine with this scela-run and these variables.
 fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
     Machine {
         environment: environment.iter().map(|(name, value)| (name.into(), value.into())).collect(),
@@ -23,10 +23,11 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
     }
 }
 
-/// What each command's ranks get set.
+/// Returns the variables that are set for each command's ranks.
 fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> {
     let words = words.split_whitespace().map(OsString::from).collect();
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
@@ -38,53 +39,53 @@ fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> 
     Ok(plan.settings.first.commands.iter().map(set).collect())
 }
 
-/// A directory in which these names are libraries.
+/// Creates a directory with libraries of these names.
 fn installed(names: &[&str]) -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     for name in names {
         let path = place.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        // Nothing in this tier is a shared library, but any program's file reads like one.
+        // No shared library is at hand in unit tests, but any program's ELF file passes for one.
         fs::copy(std::env::current_exe().unwrap(), path).unwrap();
     }
     place
 }
 
 #[test]
-fn only_who_asks_is_given_something() {
+fn only_open_mpi_programs_get_variables() {
     let place = installed(&["lib/libpmi.so.0"]);
     let machine = machine(&place.path().join("bin/scela-run"), &[("PATH", OsStr::new("/bin"))]);
     for words in ["sh : /nonexistent", "--mpi auto sh : sh", "--mpi none sh : sh"] {
         assert_eq!(provided(words, &machine).unwrap(), [[""; 0]; 2], "{words}");
     }
-    let given =
+    let expected =
         ["FLUX_JOB_ID=2290616456", &format!("FLUX_PMI_LIBRARY_PATH={}/lib/libpmi.so.0", place.path().display())];
-    assert_eq!(provided("--mpi openmpi sh : sh", &machine).unwrap(), [given, given]);
+    assert_eq!(provided("--mpi openmpi sh : sh", &machine).unwrap(), [expected, expected]);
 }
 
 #[test]
-fn nodes_on_one_host_share_no_memory() {
+fn nodes_on_one_host_do_not_share_memory() {
     let place = installed(&["libpmi.so.0"]);
     let scela_run = place.path().join("scela-run");
-    let ways = |words: &str, environment: &[(&str, &OsStr)]| -> Vec<String> {
+    let btl = |words: &str, environment: &[(&str, &OsStr)]| -> Vec<String> {
         let set = provided(words, &machine(&scela_run, environment)).unwrap().remove(0);
         set.into_iter().filter(|set| set.starts_with("OMPI_")).collect()
     };
-    assert_eq!(ways("--mpi openmpi sh", &[]), [""; 0]);
-    assert_eq!(ways("--mpi openmpi --agents-as-nodes sh", &[]), ["OMPI_MCA_btl=tcp,self"]);
-    assert_eq!(ways("--agents-as-nodes sh", &[]), [""; 0]);
+    assert_eq!(btl("--mpi openmpi sh", &[]), [""; 0]);
+    assert_eq!(btl("--mpi openmpi --agents-as-nodes sh", &[]), ["OMPI_MCA_btl=tcp,self"]);
+    assert_eq!(btl("--agents-as-nodes sh", &[]), [""; 0]);
     let chosen = [("OMPI_MCA_btl", OsStr::new("self,vader"))];
-    assert_eq!(ways("--mpi openmpi --agents-as-nodes sh", &chosen), [""; 0], "it is passed on as it is");
+    assert_eq!(btl("--mpi openmpi --agents-as-nodes sh", &chosen), [""; 0], "the user's value is inherited");
     assert_eq!(
-        ways("--mpi openmpi --agents-as-nodes -genv OMPI_MCA_btl self sh", &[]),
+        btl("--mpi openmpi --agents-as-nodes -genv OMPI_MCA_btl self sh", &[]),
         ["OMPI_MCA_btl=tcp,self", "OMPI_MCA_btl=self"],
-        "the last one counts"
+        "the user's value comes last and wins"
     );
 }
 
-/// Of a variable set twice, the last value counts.
+/// If a variable is set twice, the last value wins.
 #[test]
-fn the_users_own_values_go_before() {
+fn values_of_the_user_win() {
     let place = installed(&["libpmi.so"]);
     let machine = machine(&place.path().join("scela-run"), &[]);
     let set = provided("--mpi openmpi -genv FLUX_JOB_ID 7 -env FLUX_PMI_LIBRARY_PATH /x sh", &machine).unwrap();
@@ -99,24 +100,24 @@ fn the_library_is_found_beside_the_program() {
     let all: Vec<PathBuf> =
         places.into_iter().chain([&*multiarch]).map(|place| Path::new("/opt").join(place)).collect();
     for first in 0..all.len() {
-        let found = library(Path::new("/opt/bin/scela-run"), &|path| all[first..].iter().any(|there| there == path));
+        let found = find_libpmi(Path::new("/opt/bin/scela-run"), &|path| all[first..].iter().any(|file| file == path));
         assert_eq!(found.as_ref(), Ok(&all[first]));
     }
 }
 
 #[test]
-fn what_is_no_library_of_ours_is_passed_over() {
+fn files_that_are_not_scelas_libpmi_are_skipped() {
     let place = installed(&["lib64/libpmi.so"]);
     for name in ["libpmi.so.0", "lib/libpmi.so"] {
         fs::create_dir_all(place.path().join("lib")).unwrap();
         fs::write(place.path().join(name), "not a library").unwrap();
     }
-    let found = library(&place.path().join("bin/scela-run"), &is_ours);
+    let found = find_libpmi(&place.path().join("bin/scela-run"), &is_own_libpmi);
     assert_eq!(found, Ok(place.path().join("lib64/libpmi.so")));
 }
 
 #[test]
-fn without_a_library_the_user_reads_where_it_was_looked_for() {
+fn a_missing_library_is_reported_with_the_searched_directories() {
     let multiarch = format!("/opt/none/lib/{}-linux-gnu", std::env::consts::ARCH);
     assert_eq!(
         provided("--mpi openmpi ./solver", &machine(Path::new("/opt/none/bin/scela-run"), &[])).unwrap_err(),
@@ -130,7 +131,7 @@ fn without_a_library_the_user_reads_where_it_was_looked_for() {
 }
 
 #[test]
-fn a_variable_names_the_library() {
+fn the_variable_names_the_library() {
     let place = installed(&["libpmi.so.0", "elsewhere/mine.so"]);
     let named = place.path().join("elsewhere/mine.so");
     let scela_run = place.path().join("scela-run");
@@ -138,27 +139,27 @@ fn a_variable_names_the_library() {
     assert_eq!(with(named.as_os_str()).unwrap()[0][1], format!("FLUX_PMI_LIBRARY_PATH={}", named.display()));
     let relative = named.strip_prefix("/").unwrap();
     assert_eq!(with(relative.as_os_str()).unwrap()[0][1], format!("FLUX_PMI_LIBRARY_PATH={}", named.display()));
-    assert!(with(OsStr::new("")).unwrap()[0][1].ends_with("/libpmi.so.0"), "empty is as good as unset");
+    assert!(with(OsStr::new("")).unwrap()[0][1].ends_with("/libpmi.so.0"), "an empty value counts as unset");
     assert_eq!(
         with(OsStr::new("/opt/none/libpmi.so")).unwrap_err(),
         "SCELA_PMI_LIBRARY names '/opt/none/libpmi.so', which is not a file\n  \
          hint: name ScELA's libpmi.so, or unset it"
     );
-    assert!(ENVIRONMENT.iter().any(|(name, _)| *name == LIBRARY_VARIABLE), "help tells of it");
+    assert!(ENVIRONMENT.iter().any(|(name, _)| *name == LIBRARY_VARIABLE), "--help lists the variable");
 }
 
 #[test]
-fn old_and_new_open_mpi_are_told_apart() {
+fn old_and_new_open_mpi_are_distinguished() {
     let needs = |libraries: &[&str]| Needs {
         libraries: libraries.iter().map(|library| (*library).to_owned()).collect(),
         ..Needs::default()
     };
     let old = needs(&["libopen-rte.so.40", "libopen-pal.so.40", "libc.so.6"]);
     let new = needs(&["libopen-pal.so.80", "libpmix.so.2", "libc.so.6"]);
-    let version = |libraries: &[&str], here: Option<&Needs>| {
+    let version = |libraries: &[&str], main_library: Option<&Needs>| {
         version_of(&needs(libraries), &|library| {
             assert_eq!(library, "libmpi.so.40");
-            here.cloned()
+            main_library.cloned()
         })
     };
     for program in ["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40.30", "liboshmem.so.40"] {
@@ -171,7 +172,7 @@ fn old_and_new_open_mpi_are_told_apart() {
     }
 }
 
-/// Open MPI 4 was seen to fail with 32768, 32769 and 2147483647, and to work with numbers like these.
+/// Open MPI 4 failed in trials with 32768, 32769 and 2147483647, and worked with numbers like these.
 #[test]
 fn job_numbers_fit_open_mpi() {
     for session in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1_0000, u64::from(u32::MAX), 1 << 32, 1 << 47, u64::MAX] {

@@ -1,10 +1,10 @@
-//! What the command line means on a machine that is made up.
+//! Tests of plans for typed command lines, on a fictitious machine.
 
 use std::ffi::OsStr;
 
 use nla::core::{AgentId, Inherit};
 
-use super::seats::libc_nofile;
+use super::agent_layout::libc_nofile;
 use super::*;
 use crate::cli::{Typed, parse};
 use crate::cluster::node_list::HostOptions;
@@ -41,13 +41,13 @@ fn plan_of(words: &str) -> Plan {
 }
 
 #[test]
-fn without_np_there_is_a_rank_per_core() {
+fn without_np_each_core_gets_a_rank() {
     assert_eq!(plan_of("./a").size(), 2);
     assert_eq!(plan_of("-ppn 3 ./a").size(), 3);
 }
 
 #[test]
-fn commands_are_numbered_through() {
+fn ranks_are_numbered_across_commands() {
     let plan = plan_of("-n 2 ./a x y : -n 3 -wdir sub ./b");
     let first = &plan.settings.first;
     assert_eq!((first.size, first.commands.len(), first.commands[0].nprocs), (5, 2, 2));
@@ -58,7 +58,7 @@ fn commands_are_numbered_through() {
 }
 
 #[test]
-fn agents_are_as_many_as_ranks_and_descriptors_ask_for() {
+fn the_number_of_agents_follows_from_ranks_and_descriptors() {
     assert_eq!(plan_of("-np 8 ./a").agents(), 1);
     assert_eq!(plan_of("-np 64 ./a").agents(), 2, "one per core");
     assert_eq!(plan_of("-np 512 ./a").agents(), 4, "128 ranks each");
@@ -73,7 +73,7 @@ fn agents_are_as_many_as_ranks_and_descriptors_ask_for() {
 }
 
 #[test]
-fn agents_are_one_node_unless_they_are_to_be_nodes() {
+fn local_agents_are_one_node_unless_agents_as_nodes_is_typed() {
     let wire = |words: &str| plan_of(words).settings.first.mapping.wire_value().unwrap();
     assert_eq!(wire("-np 8 --agents-per-node 4 ./a"), "(vector,(0,1,8))");
     assert_eq!(wire("-np 8 --agents-per-node 4 --agents-as-nodes ./a"), "(vector,(0,4,2))");
@@ -82,7 +82,7 @@ fn agents_are_one_node_unless_they_are_to_be_nodes() {
 }
 
 #[test]
-fn an_outer_launchers_variables_do_not_reach_the_ranks() {
+fn variables_of_an_outer_launcher_do_not_reach_the_ranks() {
     let names: Vec<_> = plan_of("./a")
         .settings
         .session
@@ -94,7 +94,7 @@ fn an_outer_launchers_variables_do_not_reach_the_ranks() {
 }
 
 #[test]
-fn environment_options_add_up_and_the_commands_own_come_last() {
+fn environment_options_of_a_command_follow_the_global_ones() {
     let plan = plan_of("-genv A 1 -x HOME -env A 2 ./a");
     let command = &plan.settings.first.commands[0];
     let set: Vec<_> = command.set.iter().map(|(name, value)| (&name[..], &value[..])).collect();
@@ -107,12 +107,12 @@ fn environment_options_add_up_and_the_commands_own_come_last() {
 }
 
 #[test]
-fn standard_input_goes_to_rank_0_unless_told_otherwise() {
-    let takers = |words: &str| plan_of(words).settings.first.stdin.to_string();
-    assert_eq!(takers("-np 4 ./a"), "0");
-    assert_eq!(takers("-np 4 -s all ./a"), "0-3");
-    assert_eq!(takers("-np 4 -s 1,3 ./a"), "1,3");
-    assert_eq!(takers("-np 4 -s ./input ./a"), "0-3");
+fn standard_input_goes_to_rank_0_by_default() {
+    let readers = |words: &str| plan_of(words).settings.first.stdin.to_string();
+    assert_eq!(readers("-np 4 ./a"), "0");
+    assert_eq!(readers("-np 4 -s all ./a"), "0-3");
+    assert_eq!(readers("-np 4 -s 1,3 ./a"), "1,3");
+    assert_eq!(readers("-np 4 -s ./input ./a"), "0-3");
     assert!(plan_of("-np 4 -s none ./a").input.is_none());
     let background = Machine { stdin_in_background: true, ..machine() };
     assert!(planned("-np 4 ./a", &background).unwrap().input.is_none());
@@ -123,7 +123,7 @@ fn standard_input_goes_to_rank_0_unless_told_otherwise() {
 }
 
 #[test]
-fn lines_are_held_unless_somebody_watches() {
+fn lines_are_buffered_unless_stdout_is_a_terminal() {
     let holds = |words: &str, terminal| {
         planned(words, &Machine { stdout_is_terminal: terminal, ..machine() }).unwrap().settings.session.hold_lines
     };
@@ -133,7 +133,7 @@ fn lines_are_held_unless_somebody_watches() {
 }
 
 #[test]
-fn too_many_ranks_and_too_many_per_node_are_told() {
+fn too_many_ranks_are_refused_and_too_many_per_node_are_noted() {
     let error = planned("-np 16777216 ./a : -np 1 ./a", &machine()).unwrap_err();
     assert_eq!(error.to_string(), "16777217 ranks are more than a job can have (16777216)");
     assert_eq!(
@@ -144,19 +144,19 @@ fn too_many_ranks_and_too_many_per_node_are_told() {
 }
 
 #[test]
-fn the_demo_is_this_program_itself() {
+fn ranks_of_the_demo_run_this_program() {
     let plan = plan_of("-np 3 --demo");
     let command = &plan.settings.first.commands[0];
     assert_eq!((command.program.as_slice(), command.args.len(), plan.demo), (&b"/opt/scela-run"[..], 1, true));
 }
 
-/// A field of the nodes of a list.
-fn field_of(list: &str) -> NodeList {
+/// Returns the node list of a typed list.
+fn node_list_of(list: &str) -> NodeList {
     let options = HostOptions { sources: vec![HostSource::List(list.into())], ..HostOptions::default() };
     crate::cluster::node_list::find(&options, &crate::cluster::system::fake::Fake::default(), &mut Vec::new()).unwrap()
 }
 
-/// A plan for the nodes of a list, under options that no word stands for yet.
+/// Makes a plan for a command line and a typed list of nodes. `change` sets further host options.
 fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Result<Plan, PlanError> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
@@ -164,57 +164,58 @@ fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Res
         panic!("not a session");
     };
     change(&mut request.options.hosts);
-    plan(&request, &machine(), &field_of(list))
+    plan(&request, &machine(), &node_list_of(list))
 }
 
 fn plan_on(words: &str, list: &str) -> Plan {
     planned_on(words, list, |_| ()).unwrap()
 }
 
-/// For each agent its seat, its node and its ranks.
-fn seats(plan: &Plan) -> String {
+/// Returns for each agent `ID@INDEX/NODE=RANKS`: its number, the index into the node list, the number of its node, and
+/// its ranks.
+fn layout(plan: &Plan) -> String {
     let first = &plan.settings.first;
     assert!(first.is_consistent());
-    assert_eq!((plan.seats.len(), plan.settings.nodes.len()), (plan.agents() as usize, plan.agents() as usize));
-    let one = |((id, node), seat): ((&AgentId, &u32), &usize)| {
+    assert_eq!((plan.node_of_agent.len(), plan.settings.nodes.len()), (plan.agents() as usize, plan.agents() as usize));
+    let one = |((id, node), index): ((&AgentId, &u32), &usize)| {
         let ranks = first.placement.iter().find(|(agent, _)| agent == id).map(|(_, ranks)| ranks.to_string());
-        format!("{}@{seat}/{node}={}", id.0, ranks.unwrap_or_default())
+        format!("{}@{index}/{node}={}", id.0, ranks.unwrap_or_default())
     };
-    plan.settings.nodes.iter().zip(&plan.seats).map(one).collect::<Vec<_>>().join(" ")
+    plan.settings.nodes.iter().zip(&plan.node_of_agent).map(one).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 fn each_node_with_ranks_has_an_agent() {
     let plan = plan_on("-np 6 ./a", "a:4,b:4,c:4");
-    assert_eq!(seats(&plan), "1@0/0=0-3 2@1/1=4-5");
+    assert_eq!(layout(&plan), "1@0/0=0-3 2@1/1=4-5");
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,4),(1,1,2))");
     assert_eq!((plan.settings.first.universe, plan.settings.first.owners.len()), (12, 0));
     let plan = plan_on("-np 512 ./a", "n[1-32]");
-    assert_eq!((plan.agents(), plan.seats[31], plan.settings.first.universe), (32, 31, 512));
+    assert_eq!((plan.agents(), plan.node_of_agent[31], plan.settings.first.universe), (32, 31, 512));
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,32,16))");
 }
 
 #[test]
 fn a_node_with_many_ranks_has_several_agents() {
     let plan = plan_on("-np 2001 ./a", "a:1001,b:1000");
-    assert_eq!(seats(&plan), "1@0/0=0-499 2@0/0=500-1000 3@1/1=1001-2000");
+    assert_eq!(layout(&plan), "1@0/0=0-499 2@0/0=500-1000 3@1/1=1001-2000");
     assert_eq!(plan.settings.first.owners, [(AgentId(2), AgentId(1))]);
     let plan = plan_on("-np 5 --agents-per-node 2 ./a", "a:4,b:4");
-    assert_eq!(seats(&plan), "1@0/0=0-1 2@0/0=2-3 3@1/1= 4@1/1=4");
+    assert_eq!(layout(&plan), "1@0/0=0-1 2@0/0=2-3 3@1/1= 4@1/1=4");
     let error = planned_on("-np 4000000 --agents-per-node 1024 ./a", "n[1-4096]", |_| ()).unwrap_err();
     assert_eq!(error.to_string(), "4194304 agents are more than a session can have (1048576)");
 }
 
 #[test]
-fn ranks_that_go_round_are_split_in_the_order_of_the_node() {
+fn cyclic_ranks_are_split_among_the_agents_of_a_node_in_order() {
     let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
     let plan = planned_on("-np 8 --agents-per-node 2 ./a", "a,b", cyclic).unwrap();
-    assert_eq!(seats(&plan), "1@0/0=0,2 2@0/0=4,6 3@1/1=1,3 4@1/1=5,7");
+    assert_eq!(layout(&plan), "1@0/0=0,2 2@0/0=4,6 3@1/1=1,3 4@1/1=5,7");
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,2,1),(0,2,1),(0,2,1),(0,2,1))");
 }
 
 #[test]
-fn what_agents_would_not_take_in_is_not_planned() {
+fn a_mapping_with_more_blocks_than_agents_accept_is_refused() {
     let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
     assert!(planned_on("-np 2097152 ./a", "a,b", cyclic).is_ok());
     let error = planned_on("-np 2097153 ./a", "a,b", cyclic).unwrap_err();
@@ -222,10 +223,10 @@ fn what_agents_would_not_take_in_is_not_planned() {
 }
 
 #[test]
-fn nodes_are_numbered_as_ranks_come_to_them() {
+fn nodes_are_numbered_in_the_order_of_their_first_ranks() {
     let map = |text: &'static str| move |hosts: &mut HostOptions| hosts.rankmap = Some(text.into());
     let plan = planned_on("./a", "a,b,c,d", map("3,3,0,2*3")).unwrap();
-    assert_eq!(seats(&plan), "1@3/0=0-1,3-4 2@0/1=2");
+    assert_eq!(layout(&plan), "1@3/0=0-1,3-4 2@0/1=2");
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,2),(1,1,1),(0,1,2))");
     let error = planned_on("-np 2 ./a", "a,b", map("0,2")).unwrap_err();
     assert_eq!(error.to_string(), "the rank map names node 2, and the nodes are 0 to 1");
@@ -235,7 +236,7 @@ fn nodes_are_numbered_as_ranks_come_to_them() {
 }
 
 #[test]
-fn without_np_ranks_are_as_many_as_slots() {
+fn without_np_each_slot_gets_a_rank() {
     assert_eq!(plan_on("./a", "a:4,b:2").size(), 6);
     assert_eq!(plan_on("./a", "a,b,c").size(), 3);
     assert_eq!(plan_on("-ppn 3 ./a", "a,b").size(), 6);
@@ -248,7 +249,7 @@ fn without_np_ranks_are_as_many_as_slots() {
     assert_eq!(sizes("-np 9 ./a : ./b"), [9, 1]);
 
     let job = NodeList::Named {
-        nodes: field_of("a:4,b:4").nodes().to_vec(),
+        nodes: node_list_of("a:4,b:4").nodes().to_vec(),
         allocation: Some(crate::cluster::allocation::Allocation {
             manager: crate::cluster::manager::Manager::Slurm,
             id: "1".into(),
@@ -259,7 +260,8 @@ fn without_np_ranks_are_as_many_as_slots() {
     };
     let size = |words: &str| {
         let words = words.split_whitespace().map(OsString::from).collect();
-        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+        else {
             panic!("not a session");
         };
         plan(&request, &machine(), &job).unwrap().size()
@@ -268,37 +270,40 @@ fn without_np_ranks_are_as_many_as_slots() {
 }
 
 #[test]
-fn crowded_and_left_out_nodes_are_told() {
-    let told = "64 ranks on 8 slots: nodes are oversubscribed";
-    assert_eq!(plan_on("-np 64 ./a", "a:4,b:4").remarks, [told]);
-    assert_eq!(plan_on("-np 64 ./a", "localhost:8").remarks, [told]);
+fn oversubscription_is_noted_and_left_out_nodes_are_replaced() {
+    let expected = "64 ranks on 8 slots: nodes are oversubscribed";
+    assert_eq!(plan_on("-np 64 ./a", "a:4,b:4").remarks, [expected]);
+    assert_eq!(plan_on("-np 64 ./a", "localhost:8").remarks, [expected]);
     assert!(plan_on("-np 64 ./a", "a,b").remarks.is_empty());
     let words = "-np 4 ./a".split_whitespace().map(OsString::from).collect();
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads one")) else {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
-    let field = field_of("a:2,b:2,c:2");
-    let again = |bad: &[usize]| plan(&request, &machine(), &field.without(&bad.iter().copied().collect()));
-    assert_eq!(seats(&again(&[]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
-    assert_eq!(seats(&again(&[1]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
-    assert_eq!(seats(&again(&[0, 1]).unwrap()), "1@0/0=0-3");
+    let node_list = node_list_of("a:2,b:2,c:2");
+    let again = |bad: &[usize]| plan(&request, &machine(), &node_list.without(&bad.iter().copied().collect()));
+    assert_eq!(layout(&again(&[]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(layout(&again(&[1]).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(layout(&again(&[0, 1]).unwrap()), "1@0/0=0-3");
     assert_eq!(again(&[0, 1, 2]).unwrap_err().to_string(), "no node is left to run on");
 }
 
 #[test]
-fn a_job_does_not_shrink_with_its_field() {
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("none")) else {
+fn a_job_keeps_its_size_when_nodes_are_left_out() {
+    let Ok(Typed::Run(request)) =
+        parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
-    let field = field_of("a:2,b:2,c:2");
-    let request = plan(&request, &machine(), &field).unwrap().settled(&request);
-    let plan = plan(&request, &machine(), &field.without(&[1].into())).unwrap();
-    assert_eq!(seats(&plan), "1@0/0=0-2 2@1/1=3-5");
+    let node_list = node_list_of("a:2,b:2,c:2");
+    let request = plan(&request, &machine(), &node_list).unwrap().with_sizes(&request);
+    let plan = plan(&request, &machine(), &node_list.without(&[1].into())).unwrap();
+    assert_eq!(layout(&plan), "1@0/0=0-2 2@1/1=3-5");
     assert_eq!(plan.remarks, ["6 ranks on 4 slots: nodes are oversubscribed"]);
 }
 
 #[test]
-fn what_does_not_go_together_is_told() {
+fn contradicting_options_are_refused() {
     let error = planned_on("-np 4 --agents-as-nodes ./a", "a,b", |_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -307,11 +312,11 @@ fn what_does_not_go_together_is_told() {
     let per_node = |hosts: &mut HostOptions| hosts.map_by = MapBy::PerNode(2);
     let error = planned_on("-ppn 3 ./a", "a,b", per_node).unwrap_err();
     assert_eq!(error.to_string(), "-ppn 3 and --map-by ppr:2:node do not agree");
-    assert_eq!(seats(&planned_on("-ppn 2 ./a", "a,b", per_node).unwrap()), "1@0/0=0-1 2@1/1=2-3");
+    assert_eq!(layout(&planned_on("-ppn 2 ./a", "a,b", per_node).unwrap()), "1@0/0=0-1 2@1/1=2-3");
 }
 
 #[test]
-fn who_gives_the_hosts_on_standard_input_has_none_for_ranks() {
+fn ranks_get_no_input_if_standard_input_lists_the_hosts() {
     let from_input = |hosts: &mut HostOptions| hosts.sources = vec![HostSource::File("-".into())];
     assert!(planned_on("-np 4 ./a", "a,b", from_input).unwrap().input.is_none());
     assert!(plan_on("-np 4 ./a", "a,b").input.is_some());

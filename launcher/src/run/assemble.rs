@@ -1,5 +1,5 @@
-//! The launcher's part in assembling the agents of other nodes: it makes the plan again when nodes fail, and tells
-//! the user which hosts failed, why, and what to try. The decisions are in [`nla::bootstrap`].
+//! The launcher's part in assembling the agents of other nodes: it makes the plan again when nodes fail, and reports
+//! which hosts failed, why, and what to try. The decisions are in [`nla::bootstrap`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -51,7 +51,7 @@ where
 
     fn planned(&self) -> PlannedTree {
         PlannedTree {
-            node_of_agent: self.plan.seats.clone(),
+            node_of_agent: self.plan.node_of_agent.clone(),
             tree: self.plan.settings.tree,
             fanout: self.plan.options.fanout(),
         }
@@ -63,7 +63,7 @@ where
 }
 
 /// Starts agents on other nodes by `start` and gives them their positions in the tree. `plan` is made again if nodes
-/// are left out. Returns where all agents are, or the exit code after the user was told why.
+/// are left out. Returns the locations of all agents; or reports why agents are missing and returns the exit code.
 pub(crate) async fn assemble(
     remote_launch: &mut RemoteLaunch,
     start: impl Fn(&RemoteLaunch, Duration) -> Bootstrap,
@@ -78,14 +78,14 @@ pub(crate) async fn assemble(
     let locations = match targets {
         Ok(targets) => {
             let names = targets.iter().map(|target| remote_launch.name(*target).to_owned()).collect();
-            Ok(RankLocations::there(sys::host_name(), names, &plan.settings.first))
+            Ok(RankLocations::on_hosts(sys::host_name(), names, &plan.settings.first))
         }
         Err(why) => Err(give_up(why, remote_launch, bootstrap.failures(), reporter)),
     };
     (bootstrap, locations)
 }
 
-/// Tells the user why there is no tree. Returns the exit code.
+/// Reports why no tree could be assembled. Returns the exit code.
 fn give_up(
     why: NotAssembled<String>,
     remote_launch: &RemoteLaunch,
@@ -123,7 +123,7 @@ async fn asked_to_end(signals: &mut Signals) -> i32 {
     }
 }
 
-/// Writes all failures, equal ones folded, each with one hint.
+/// Describes all failures. Hosts with the same failure share a line; a hint follows each new kind of failure.
 pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
     let mut by_cause: BTreeMap<(StartPhase, &str), Vec<&str>> = BTreeMap::new();
     for (target, failure) in failures {
@@ -133,11 +133,12 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
             names.push(name);
         }
     }
-    let mut bad: Vec<&str> = by_cause.values().flatten().copied().collect();
-    bad.sort_unstable();
-    bad.dedup();
+    let mut failed: Vec<&str> = by_cause.values().flatten().copied().collect();
+    failed.sort_unstable();
+    failed.dedup();
     let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
-    let mut text = format!("{} of {all} {} could not be started", bad.len(), if all == 1 { "host" } else { "hosts" });
+    let mut text =
+        format!("{} of {all} {} could not be started", failed.len(), if all == 1 { "host" } else { "hosts" });
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));
@@ -180,8 +181,7 @@ fn hint(phase: StartPhase) -> &'static str {
     }
 }
 
-/// Returns the addresses where others reach the launcher: those that the options name, else `own`, the likeliest
-/// first.
+/// Returns the launcher's callback addresses, the likeliest first: those that the options name, else `own`.
 pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let port = own.first().map_or(0, SocketAddr::port);
     let with_port =

@@ -1,8 +1,7 @@
-//! The demo: an MPI-like hello that needs no MPI installed, so that a first run shows something.
+//! The demo: a hello by PMI that needs no MPI library, for a first run.
 //!
-//! The ranks are this same program. Each publishes a card, meets the others in a fence, reads the
-//! cards of its two neighbours and checks them. The launcher then says what happened and how long
-//! each phase took.
+//! Its ranks are scela-run itself. Each publishes a card, enters a fence, reads the cards of its two neighbours and
+//! checks them. The launcher then prints a summary and the duration of each phase.
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,7 +9,7 @@ use std::process::ExitCode;
 
 use pmi::v1::client::{Client, ClientError};
 
-/// Runs one rank of the demo. The connection is the one that PMI_FD names.
+/// Runs one rank of the demo. `connection` is the socket that PMI_FD names.
 pub fn run_rank(connection: UnixStream) -> ExitCode {
     match hello(connection) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! A session at work: agents, streams, signals, reports and the exit code.
+//! Runs a session: its agents, streams, signals and reports.
 
 mod assemble;
 pub mod demo;

@@ -1,7 +1,7 @@
-//! How far a launch that takes long has come: one line on a terminal that is rewritten, and gone when ranks speak
+//! The progress of a slow launch: one line on a terminal, which is rewritten, and cleared when the ranks write output
 //! or the launch is over.
 //!
-//! It is one write of a short line now and then; a library for bars has nothing to add to that.
+//! The line takes one short write at a time, so a library for progress bars would add nothing.
 
 use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
@@ -11,19 +11,19 @@ use nla::core::{NamespaceId, Notice, Time};
 
 use crate::run::report::{Reporter, Verbosity, clear_progress, show_progress};
 
-/// Launches that are over sooner show nothing.
+/// The time from the start until the line is first shown. Shorter launches show nothing.
 const BEGIN: Duration = Duration::from_secs(2);
-/// The line is rewritten no more often.
+/// The least time between two updates of the line.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
-/// Where a launch is.
+/// The state of a launch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum State {
-    /// On its way.
+    /// Agents and ranks are being started, or ranks that speak PMI are on their way to the first fence.
     Launching,
-    /// All ranks run; whether they will speak PMI is not known yet.
+    /// All ranks run, but none has spoken PMI yet. They may be no PMI programs.
     Started,
-    /// It is over, or nobody wants to see it.
+    /// The launch is over, or progress is not shown.
     Over,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Counts {
     pub(crate) ranks_all: u64,
 }
 
-/// See the module.
+/// Decides when the progress line is shown, and writes it.
 #[derive(Debug)]
 pub(crate) struct Progress {
     state: Cell<State>,
@@ -55,7 +55,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For a session that is reported so.
+    /// Returns the progress of a new session. Nothing is shown with `-q`, or if stderr is not a terminal.
     pub(crate) fn new(reporter: Reporter) -> Self {
         Self::shown(reporter.verbosity > Verbosity::Quiet && stderr().is_terminal())
     }
@@ -65,12 +65,12 @@ impl Progress {
         Self { state, contacted: Cell::new(false), next: Cell::new(BEGIN) }
     }
 
-    /// Whether there may be something to show: then [`show`](Self::show) wants to be called each [`PAUSE`].
+    /// Returns whether progress may have to be shown. Then the caller calls [`show`](Self::show) every [`PAUSE`].
     pub(crate) fn is_wanted(&self) -> bool {
         self.state.get() == State::Launching
     }
 
-    /// Shows how far it has come, if it is time to.
+    /// Shows the progress line if it is due.
     pub(crate) fn show(&self, now: Time, counts: &Counts) {
         if self.is_wanted() && now >= self.next.get() {
             self.next.set(now + PAUSE);
@@ -78,7 +78,7 @@ impl Progress {
         }
     }
 
-    /// The root has told this.
+    /// Follows a notice from the root.
     pub(crate) fn on_notice(&self, notice: &Notice) {
         match notice {
             Notice::Contact(NamespaceId::FIRST) => {
@@ -96,7 +96,7 @@ impl Progress {
         }
     }
 
-    /// It is over, or something else is to be seen.
+    /// Ends progress and clears the line: the launch is over, or other output follows.
     pub(crate) fn end(&self) {
         if self.state.replace(State::Over) == State::Launching {
             clear_progress();
@@ -104,6 +104,7 @@ impl Progress {
     }
 }
 
+/// Formats the progress line.
 fn line(counts: &Counts) -> String {
     let Counts { agents, agents_all, assembly, waiting_for, started, arrived, ranks_all } = counts;
     if agents < agents_all {
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_names_what_it_waits_for() {
+    fn the_line_names_counts_and_missing_hosts() {
         let counts = Counts { agents: 3, agents_all: 32, ranks_all: 512, ..Counts::default() };
         assert_eq!(line(&counts), "scela-run: 3 of 32 agents");
         let assembly = Some((Duration::from_millis(16_400), Duration::from_secs(30)));
@@ -148,18 +149,18 @@ mod tests {
     }
 
     #[test]
-    fn it_is_over_with_the_launch() {
+    fn progress_ends_with_the_launch() {
         let started = Notice::Started(NamespaceId::FIRST, 4);
         let contact = Notice::Contact(NamespaceId::FIRST);
         assert!(!Progress::shown(false).is_wanted());
         let silent = Progress::shown(true);
         silent.on_notice(&started);
-        assert!(!silent.is_wanted(), "they need not speak PMI");
+        assert!(!silent.is_wanted(), "the ranks may never speak PMI");
         silent.on_notice(&contact);
-        assert!(silent.is_wanted(), "but now they do");
+        assert!(silent.is_wanted(), "the ranks speak PMI");
         let quick = Progress::shown(true);
         [&contact, &started].into_iter().for_each(|notice| quick.on_notice(notice));
-        assert!(quick.is_wanted(), "the fence is to come");
+        assert!(quick.is_wanted(), "the first fence is not over");
         quick.on_notice(&Notice::RanksEnded);
         quick.on_notice(&contact);
         assert!(!quick.is_wanted());

@@ -1,4 +1,4 @@
-//! What the user reads about a session: on standard error, in words, the first cause first.
+//! Reports about a session on standard error, in words. The first cause of a failure comes first.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,31 +12,31 @@ use pmi::Ranks;
 
 use crate::plan::request::Options;
 
-/// Descriptors that an agent opens for a rank: its output, its errors, PMI and, at times, input.
+/// Descriptors that an agent opens for a rank: stdout, stderr, PMI and possibly stdin.
 const FILES_PER_RANK: u64 = 4;
 /// Descriptors that an agent opens for itself.
 const FILES_OF_AGENT: u64 = 128;
 
-/// How much is said.
+/// The amount of reports.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Verbosity {
     /// Errors only.
     Quiet,
-    /// What a user should know.
+    /// Errors and notes.
     Normal,
-    /// Each step of the session.
+    /// Errors, notes and each step of the session.
     Verbose,
 }
 
-/// Writes lines to standard error, each in one piece, and never fails.
+/// Writes lines to standard error, each with one write. Ignores errors.
 #[derive(Copy, Clone, Debug)]
 pub struct Reporter {
-    /// How much is said.
+    /// The amount of reports.
     pub verbosity: Verbosity,
 }
 
 impl Reporter {
-    /// As loud as these options say.
+    /// Returns the reporter for the `-q` and `-v` among these options.
     pub fn of(options: &Options) -> Self {
         let verbosity = match (options.quiet, options.verbose) {
             (true, _) => Verbosity::Quiet,
@@ -46,60 +46,61 @@ impl Reporter {
         Self { verbosity }
     }
 
-    /// An error and, on further lines, what belongs to it.
+    /// Reports an error. Further lines of `text` give its details.
     pub fn error(&self, text: &str) {
-        say(&format!("scela-run: error: {text}"));
+        write_line(&format!("scela-run: error: {text}"));
     }
 
-    /// Something that the user should know.
+    /// Reports a note, unless only errors are wanted.
     pub fn note(&self, text: &str) {
         if self.verbosity >= Verbosity::Normal {
-            say(&format!("scela-run: {text}"));
+            write_line(&format!("scela-run: {text}"));
         }
     }
 
-    /// Several such things, one line each.
+    /// Reports several notes, one line each.
     pub fn notes(&self, texts: &[String]) {
         texts.iter().for_each(|text| self.note(text));
     }
 
-    /// A step of the session.
+    /// Reports a step of the session and its time since the start, if steps are wanted.
     pub fn step(&self, at: Duration, text: &str) {
         if self.verbosity >= Verbosity::Verbose {
-            say(&format!("scela-run: {:8.3} s  {text}", at.as_secs_f64()));
+            write_line(&format!("scela-run: {:8.3} s  {text}", at.as_secs_f64()));
         }
     }
 }
 
-/// A line of progress stands on the terminal.
+/// Whether the cursor is on a progress line.
 static PROGRESS: AtomicBool = AtomicBool::new(false);
-/// What takes it away again.
+/// The characters that clear a progress line: carriage return, erase to the end of the line.
 const CLEAR: &str = "\r\x1b[K";
 
-/// Writes a line of progress in place of the one before, if there is one. What is said next takes its place.
+/// Writes a progress line, which replaces the previous one. The next report replaces it in turn.
 pub(crate) fn show_progress(text: &str) {
     PROGRESS.store(true, Ordering::Relaxed);
     write(&format!("{CLEAR}{text}"));
 }
 
-/// Takes the line of progress away.
+/// Clears the progress line, if one is shown.
 pub(crate) fn clear_progress() {
     if PROGRESS.swap(false, Ordering::Relaxed) {
         write(CLEAR);
     }
 }
 
-fn say(text: &str) {
+/// Writes a line of a report in place of the progress line.
+fn write_line(text: &str) {
     let clear = if PROGRESS.swap(false, Ordering::Relaxed) { CLEAR } else { "" };
     write(&format!("{clear}{text}\n"));
 }
 
 fn write(text: &str) {
-    // One write, so that lines of ranks do not come in between; a closed stream is no error here.
+    // A single write keeps the ranks' output from splitting a line. A closed stderr is not an error here.
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// What a notice says in one line, for -v. `None` for what is reported elsewhere.
+/// Returns the line about a notice for `-v`; `None` if the notice is reported elsewhere.
 pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<String> {
     Some(match notice {
         Notice::Joined => "all agents have joined".to_owned(),
@@ -117,7 +118,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<S
     })
 }
 
-/// What is said of processes that outlived their ranks.
+/// Returns the note about `count` processes that outlived their ranks.
 pub fn leftovers_text(count: u64) -> String {
     format!(
         "{} that the ranks had left running {} ended",
@@ -126,6 +127,7 @@ pub fn leftovers_text(count: u64) -> String {
     )
 }
 
+/// Returns ` of namespace N`, or nothing for the first namespace.
 fn of(namespace: NamespaceId) -> String {
     if namespace == NamespaceId::FIRST { String::new() } else { format!(" of namespace {namespace}") }
 }
@@ -138,37 +140,37 @@ fn name_ranks(ranks: &Ranks, namespace: NamespaceId) -> String {
     format!("{} {ranks}{}", if ranks.len() == 1 { "rank" } else { "ranks" }, of(namespace))
 }
 
-/// One line: who, where, what.
+/// Describes a failure in one line: the ranks or the agent, the host, and the cause.
 pub fn what_happened(failure: &Failure, host: &str) -> String {
-    let who = name_ranks(&failure.ranks, failure.namespace);
+    let ranks = name_ranks(&failure.ranks, failure.namespace);
     match &failure.cause {
         Cause::NotStarted { why } if failure.ranks.is_empty() => {
             format!("agent {} on {host} could not be started: {why}", failure.agent)
         }
-        Cause::NotStarted { why } => format!("{who} on {host} could not be started: {why}"),
+        Cause::NotStarted { why } => format!("{ranks} on {host} could not be started: {why}"),
         Cause::Lost { why } => format!("agent {} on {host} was lost: {why}", failure.agent),
         Cause::Signal { signal, core, out_of_memory } => {
             let core = if *core { ", core dumped" } else { "" };
             let memory = if *out_of_memory { "; the kernel ended it because memory ran out" } else { "" };
-            format!("{who} on {host} was killed by signal {signal} ({}{core}){memory}", signal_name(*signal))
+            format!("{ranks} on {host} was killed by signal {signal} ({}{core}){memory}", signal_name(*signal))
         }
-        Cause::Abort { code, message } if message.is_empty() => format!("{who} on {host} called MPI_Abort({code})"),
-        Cause::Abort { code, message } => format!("{who} on {host} called MPI_Abort({code}): {message}"),
-        Cause::Code(code) => format!("{who} on {host} exited with code {code}"),
+        Cause::Abort { code, message } if message.is_empty() => format!("{ranks} on {host} called MPI_Abort({code})"),
+        Cause::Abort { code, message } => format!("{ranks} on {host} called MPI_Abort({code}): {message}"),
+        Cause::Code(code) => format!("{ranks} on {host} exited with code {code}"),
         Cause::Broken { why } => {
             let were = if failure.ranks.len() == 1 { "was" } else { "were" };
-            format!("{who} on {host} broke the PMI protocol and {were} killed: {why}")
+            format!("{ranks} on {host} broke the PMI protocol and {were} killed: {why}")
         }
         Cause::ExitedEarly { in_fence: true } => {
-            format!("{who} on {host} ended without MPI_Finalize while others wait for it in a fence")
+            format!("{ranks} on {host} ended without MPI_Finalize while others wait for it in a fence")
         }
         Cause::ExitedEarly { in_fence: false } => {
-            format!("{who} on {host} ended without MPI_Finalize while others still run")
+            format!("{ranks} on {host} ended without MPI_Finalize while others still run")
         }
     }
 }
 
-/// What to try, where there is something.
+/// Returns what the user may try after a failure, if anything. `size` is the number of ranks of the first namespace.
 fn hint(failure: &Failure, size: u32) -> Option<String> {
     Some(match &failure.cause {
         Cause::Signal { out_of_memory: true, .. } => {
@@ -178,13 +180,15 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
             "for a core dump, say 'ulimit -c unlimited' before scela-run".to_owned()
         }
         Cause::Broken { .. } => {
-            "was the program's MPI library built for another process manager? SCELA_LOG=trace shows what it says"
+            "was the program's MPI library built for another process manager? SCELA_LOG=trace shows its messages"
                 .to_owned()
         }
         Cause::ExitedEarly { .. } => {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
-        Cause::Lost { .. } => "if nobody killed it, run again with SCELA_LOG=debug and report what it says".to_owned(),
+        Cause::Lost { .. } => {
+            "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
+        }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
             let files = u64::from(size.min(RANKS_PER_AGENT)) * FILES_PER_RANK + FILES_OF_AGENT;
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run")
@@ -193,8 +197,8 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
     })
 }
 
-/// The end of the session in words; `None` where there is nothing to say. `size` counts the ranks
-/// of the first namespace.
+/// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
+/// namespace.
 pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String) -> Option<String> {
     match outcome {
         Outcome::Success | Outcome::Interrupted { .. } | Outcome::OutputLost => None,
@@ -229,7 +233,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
     }
 }
 
-/// What the demo says at its end; `phases` is a table of when each was over.
+/// Returns the demo's final text. `phases` is the table of the session's phases.
 pub fn demo_text(size: u32, tree: Subtree, phases: &str) -> String {
     let agents = tree.size() - 1;
     format!(

@@ -1,4 +1,4 @@
-//! The words that a user reads, in full.
+//! Tests of the full texts of reports.
 
 use super::*;
 use nla::core::AgentId;
@@ -13,35 +13,35 @@ fn failure(ranks: &str, cause: Cause) -> Failure {
     }
 }
 
-fn told(size: u32, others: u64, first: Failure) -> String {
+fn report_of(size: u32, others: u64, first: Failure) -> String {
     epilogue(&Outcome::Failed { first, others }, size, |_| "n0427".to_owned()).unwrap()
 }
 
 #[test]
-fn a_killed_rank() {
+fn a_killed_rank_is_reported_with_its_signal() {
     let killed = failure("12", Cause::Signal { signal: 9, core: false, out_of_memory: false });
     assert_eq!(
-        told(64, 0, killed),
+        report_of(64, 0, killed),
         "rank 12 on n0427 was killed by signal 9 (KILL)\n  \
          the job's 63 other ranks were ended; first failure at 14.200 s"
     );
 }
 
 #[test]
-fn a_crash_with_others_beside_it() {
+fn a_crash_is_reported_with_the_number_of_other_failures() {
     let crash = failure("0", Cause::Signal { signal: 11, core: true, out_of_memory: false });
     assert_eq!(
-        told(2, 1, crash),
+        report_of(2, 1, crash),
         "rank 0 on n0427 was killed by signal 11 (SEGV, core dumped)\n  \
          the job's 1 other rank was ended; first failure at 14.200 s\n  1 failure was reported beside it"
     );
 }
 
 #[test]
-fn out_of_memory() {
+fn a_rank_killed_for_lack_of_memory_gets_a_hint() {
     let killed = failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: true });
     assert_eq!(
-        told(1, 0, killed),
+        report_of(1, 0, killed),
         "rank 3 on n0427 was killed by signal 9 (KILL); the kernel ended it because memory ran out\n  \
          the job was ended; first failure at 14.200 s\n  \
          hint: give the job more memory, or start fewer ranks on the node"
@@ -49,43 +49,46 @@ fn out_of_memory() {
 }
 
 #[test]
-fn an_abort_and_a_code() {
+fn aborts_and_exit_codes_are_reported() {
     let abort = Cause::Abort { code: 7, message: "no input".into() };
-    assert!(told(4, 0, failure("1", abort)).starts_with("rank 1 on n0427 called MPI_Abort(7): no input\n"));
-    assert!(told(4, 0, failure("1", Cause::Code(3))).starts_with("rank 1 on n0427 exited with code 3\n"));
+    assert!(report_of(4, 0, failure("1", abort)).starts_with("rank 1 on n0427 called MPI_Abort(7): no input\n"));
+    assert!(report_of(4, 0, failure("1", Cause::Code(3))).starts_with("rank 1 on n0427 exited with code 3\n"));
 }
 
 #[test]
-fn ranks_that_left() {
-    let left = failure("3,5-7", Cause::ExitedEarly { in_fence: true });
-    assert!(told(8, 0, left).starts_with(
+fn ranks_that_exit_without_finalize_are_reported() {
+    let early = failure("3,5-7", Cause::ExitedEarly { in_fence: true });
+    assert!(report_of(8, 0, early).starts_with(
         "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
     ));
 }
 
 #[test]
-fn an_agent_that_was_lost_and_a_launch_that_failed() {
+fn lost_agents_and_failed_launches_are_reported() {
     let lost = failure("", Cause::Lost { why: nla::core::LossReason::Closed });
-    assert!(told(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended"));
+    assert!(
+        report_of(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended")
+    );
     let failed = failure(
         "0-3",
         Cause::NotStarted { why: nla::core::NotStartedReason::Reported("program 'x' was not found".into()) },
     );
     assert_eq!(
-        told(4, 0, failed),
+        report_of(4, 0, failed),
         "ranks 0-3 on n0427 could not be started: program 'x' was not found\n  no rank was left running"
     );
 }
 
 #[test]
-fn an_agent_without_descriptors_is_told_how_many_it_needs() {
-    let why = "no socket could be made: Too many open files (os error 24)".into();
-    let text = told(32, 0, failure("", Cause::NotStarted { why }));
+fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
+    let why =
+        nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
+    let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
     assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run"), "{text}");
 }
 
 #[test]
-fn leftovers_are_counted_in_words() {
+fn leftovers_are_counted() {
     assert_eq!(leftovers_text(1), "1 process that the ranks had left running was ended");
     assert_eq!(leftovers_text(2), "2 processes that the ranks had left running were ended");
 }

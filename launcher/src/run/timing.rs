@@ -1,5 +1,5 @@
-//! When each phase of the session was over and how long it took: for `--timing`, and after a launch or an agent
-//! was lost. Always noted; what agents have noted themselves comes with their last words.
+//! The end and the duration of each phase of a session: for `--timing`, and after a launch failed or an agent was
+//! lost. Times are always recorded. Agents send theirs with their last message.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -12,46 +12,49 @@ use crate::run::rank_locations::RankLocations;
 
 /// The last line of the table.
 const LEGEND: &str =
-    "done at: since scela-run began; min, median, max: over the agents; rows in order of their begin\n";
+    "done at: since scela-run began; min, median, max: over the agents; rows in order of their start\n";
 
-/// What the launcher notes.
+/// The times that the launcher records.
 #[derive(Clone, Debug, Default)]
 pub struct Phases {
-    /// Of agents.
+    /// The arrivals of agents.
     pub arrivals: ArrivalTimes,
-    /// How many fences there were.
+    /// The number of fences.
     fences: u32,
-    /// The one that the launcher has waited for longest, of those behind the first, and how long.
+    /// The number and the duration of the slowest fence after the first, as seen by the launcher.
     slowest: Option<(u32, Duration)>,
+    /// The end of the session.
     end: Option<Time>,
 }
 
 /// A line of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Row {
+    /// The name of the phase.
     name: String,
+    /// The time at which the last agent finished the phase.
     done: Time,
-    /// The least, about the median, the greatest.
+    /// The minimum, the approximate median and the maximum over the agents.
     took: Option<[Duration; 3]>,
-    /// The hosts that were done last.
+    /// The hosts that finished last.
     last: Vec<String>,
 }
 
-/// Where the hosts of targets and agents are looked up.
+/// Looks up the hosts of targets and agents.
 pub(crate) struct Names<'a> {
-    /// Of targets.
+    /// Returns the host of a target.
     pub(crate) target: &'a dyn Fn(u32) -> String,
-    /// Of agents, once they are in the tree.
+    /// The hosts of agents; `None` before agents have places in the tree.
     pub(crate) agents: Option<&'a RankLocations>,
 }
 
 impl Phases {
-    /// Of a session that came no further than to its agents, and ended then.
+    /// Returns the phases of a session that ended before any rank was started.
     pub(crate) fn of_launch(arrivals: ArrivalTimes, end: Time) -> Self {
         Self { arrivals, end: Some(end), ..Self::default() }
     }
 
-    /// The root has told this.
+    /// Records a notice from the root.
     pub fn on_notice(&mut self, notice: &Notice) {
         if let Notice::Released { namespace: NamespaceId::FIRST, number, took, .. } = notice {
             self.fences = self.fences.saturating_add(1);
@@ -61,13 +64,13 @@ impl Phases {
         }
     }
 
-    /// The session is over.
+    /// Records the end of the session.
     pub fn on_end(&mut self, now: Time) {
         self.end = Some(now);
     }
 
-    /// A table of all phases that have come to an end. `timing` is what those of `agents` agents have
-    /// noted that have told.
+    /// Returns the table of all phases that are over. `timing` has the times of the agents that reported, out of
+    /// `agents`.
     pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &Names<'_>) -> String {
         let rows = self.rows(timing, names);
         let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
@@ -75,10 +78,10 @@ impl Phases {
         let names_hosts = rows.iter().any(|row| !row.last.is_empty());
         text.push_str(if names_hosts { "  last\n" } else { "\n" });
         for Row { name, done, took, last } in &rows {
-            let _ = write!(text, "{name:width$} {:>11}", shown(*done));
+            let _ = write!(text, "{name:width$} {:>11}", time_text(*done));
             if let Some(took) = took {
                 for time in took {
-                    let _ = write!(text, " {:>11}", shown(*time));
+                    let _ = write!(text, " {:>11}", time_text(*time));
                 }
             }
             if !last.is_empty() {
@@ -88,52 +91,56 @@ impl Phases {
         }
         text.push_str(LEGEND);
         if timing.agents > 0 && timing.agents < agents {
-            let _ = writeln!(text, "{} of {agents} agents have told their part", timing.agents);
+            let _ = writeln!(text, "{} of {agents} agents reported their times", timing.agents);
         }
         text
     }
 
+    /// Returns the lines of the table. If some agent had too many fences to record each, all fences after the first
+    /// share a line.
     fn rows(&self, timing: &Timing, names: &Names<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
         rows.push(single("plan", self.arrivals.began()));
         rows.extend(row("bootstrap", self.arrivals.bootstrap(), |agent| (names.target)(agent.0)));
         rows.extend(row("join", self.arrivals.join(), |agent| (names.target)(agent.0)));
-        let of = |agent: AgentId| names.agents.map_or_else(String::new, |places| places.of_agent(agent).to_owned());
-        let few = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
-        let mut further = PhaseTimes::default();
+        let host = |agent: AgentId| names.agents.map_or_else(String::new, |agents| agents.of_agent(agent).to_owned());
+        let few_fences = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
+        let mut later_fences = PhaseTimes::default();
         for (phase, times) in &timing.phases {
             let name = match phase {
                 TimedPhase::Description => "job description".to_owned(),
                 TimedPhase::Spawn => "spawn".to_owned(),
                 TimedPhase::FirstContact => "first contact".to_owned(),
                 TimedPhase::LastContact => "last contact".to_owned(),
-                TimedPhase::Fence(number) if few || *number == 0 => format!("fence {number}"),
+                TimedPhase::Fence(number) if few_fences || *number == 0 => format!("fence {number}"),
                 TimedPhase::Fence(_) => {
-                    further.merge(times);
+                    later_fences.merge(times);
                     continue;
                 }
                 TimedPhase::LaterFences => {
-                    further.merge(times);
+                    later_fences.merge(times);
                     let slowest = self.slowest.map_or_else(String::new, |(number, _)| format!(", slowest {number}"));
-                    rows.extend(row(&format!("fences 1-{}{slowest}", self.fences.saturating_sub(1)), &further, of));
+                    let name = format!("fences 1-{}{slowest}", self.fences.saturating_sub(1));
+                    rows.extend(row(&name, &later_fences, host));
                     continue;
                 }
                 TimedPhase::Run => "run".to_owned(),
                 TimedPhase::Teardown => "teardown".to_owned(),
             };
-            rows.extend(row(&name, times, of));
+            rows.extend(row(&name, times, host));
         }
         rows.extend(self.end.map(|done| single("end", done)));
         let hosts: BTreeSet<&String> = rows.iter().flat_map(|row| &row.last).collect();
         if hosts.len() < 2 {
-            // All on one host, which says nothing.
+            // With a single host the column carries no information.
             rows.iter_mut().for_each(|row| row.last.clear());
         }
         rows
     }
 }
 
+/// Returns the line of a phase; `None` if no agent has finished the phase.
 fn row(name: &str, times: &PhaseTimes, host: impl Fn(AgentId) -> String) -> Option<Row> {
     let took = [times.took.min()?, times.took.median()?, times.took.max()?];
     let mut last: Vec<String> = times.last.iter().map(|(agent, _)| host(*agent)).collect();
@@ -141,8 +148,8 @@ fn row(name: &str, times: &PhaseTimes, host: impl Fn(AgentId) -> String) -> Opti
     Some(Row { name: name.to_owned(), done: times.done()?, took: Some(took), last })
 }
 
-/// In milliseconds, or in seconds where nobody counts milliseconds.
-fn shown(time: Duration) -> String {
+/// Formats a time in milliseconds, or in seconds from 10 s on.
+fn time_text(time: Duration) -> String {
     if time < Duration::from_secs(10) {
         format!("{:.2} ms", time.as_secs_f64() * 1e3)
     } else {
@@ -183,12 +190,12 @@ mod tests {
     fn table(phases: &Phases, timing: &Timing) -> String {
         let host = |target: u32| format!("n{target}");
         let agents = [1, 2, 3].map(host).into();
-        let places = RankLocations::on("front".into(), agents);
-        phases.table(timing, 3, &Names { target: &host, agents: Some(&places) })
+        let locations = RankLocations::of_agents("front".into(), agents);
+        phases.table(timing, 3, &Names { target: &host, agents: Some(&locations) })
     }
 
     #[test]
-    fn a_session_of_few_fences() {
+    fn few_fences_have_a_line_each() {
         let mut phases = started();
         [released(0, 9), released(1, 7)].iter().for_each(|notice| phases.on_notice(notice));
         phases.on_end(ms(12_000));
@@ -212,20 +219,20 @@ fence 0           400.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
 fence 1           500.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
 run                 11.40 s  9000.00 ms  9000.00 ms     11.00 s  n3, n2, n1
 end                 12.00 s
-done at: since scela-run began; min, median, max: over the agents; rows in order of their begin
+done at: since scela-run began; min, median, max: over the agents; rows in order of their start
 ";
         assert_eq!(format!("\n{}", table(&phases, &timing)), expected);
     }
 
     #[test]
-    fn many_fences_are_the_first_and_the_others() {
+    fn fences_after_the_first_share_a_line_if_they_are_many() {
         let mut phases = started();
         (0..100).for_each(|number| phases.on_notice(&released(number, if number == 57 { 50 } else { 2 })));
         let fence = times(&[(1, 1, 400), (2, 1, 400), (3, 1, 400)]);
-        let mut told: std::collections::BTreeMap<_, _> =
+        let mut reported: std::collections::BTreeMap<_, _> =
             (0..8).map(|number| (TimedPhase::Fence(number), fence.clone())).collect();
-        told.insert(TimedPhase::LaterFences, times(&[(1, 1, 900), (1, 48, 500)]));
-        let text = table(&phases, &Timing { agents: 2, phases: told });
+        reported.insert(TimedPhase::LaterFences, times(&[(1, 1, 900), (1, 48, 500)]));
+        let text = table(&phases, &Timing { agents: 2, phases: reported });
         let names: Vec<_> = text.lines().map(|line| line.split("  ").next().unwrap()).collect();
         let expected = [
             "",
@@ -235,21 +242,21 @@ done at: since scela-run began; min, median, max: over the agents; rows in order
             "fence 0",
             "fences 1-99, slowest 57",
             LEGEND.trim_end(),
-            "2 of 3 agents have told their part",
+            "2 of 3 agents reported their times",
         ];
         assert_eq!(names, expected);
         assert!(text.contains(" 48.00 ms  n1, n2, n3\n"), "{text}");
     }
 
     #[test]
-    fn on_one_host_nobody_is_the_last() {
+    fn a_single_host_is_not_named() {
         let names = Names { target: &|_| "laptop".to_owned(), agents: None };
         let text = started().table(&Timing::default(), 3, &names);
         assert!(text.starts_with("              done at") && !text.contains("laptop"), "{text}");
     }
 
     #[test]
-    fn what_never_came_is_not_there() {
+    fn phases_without_times_are_left_out() {
         assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 3);
     }
 }

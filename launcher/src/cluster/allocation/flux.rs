@@ -1,8 +1,8 @@
-//! Flux: `FLUX_URI` leads to an instance that knows its resources, as RFC 20 writes them.
+//! Flux: `FLUX_URI` names an instance, which describes its resources as in RFC 20.
 //!
-//! There is no variable with the nodes, so Flux is asked: about the job if the launcher is a task of one
-//! (`FLUX_JOB_ID`), else about the instance, which in a batch job is all that the job has.
-//! `FLUX_JOB_ID` alone is no sign of Flux: ranks of Open MPI get it from other launchers, and from us.
+//! No variable lists the nodes, so the launcher runs a command of Flux: about the job if the launcher is a task of
+//! one (`FLUX_JOB_ID`), else about the instance, which in a batch job has exactly the job's nodes.
+//! `FLUX_JOB_ID` alone does not indicate Flux: other launchers, scela-run too, set it for ranks of Open MPI.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) const SIGN: &str = "FLUX_URI";
 
 const JOB: &str = "FLUX_JOB_ID";
 
-/// What is known of an instance's or job's resources (RFC 20), as far as it is needed here.
+/// The resources of an instance or job (RFC 20), as far as they are needed here.
 #[derive(Debug, Deserialize)]
 struct Resources {
     version: u32,
@@ -35,7 +35,7 @@ struct Execution {
     names: Vec<String>,
 }
 
-/// Nodes with the same children. They are numbered as the instance does it, with gaps.
+/// Nodes with the same children, by the instance's numbers, which may have gaps.
 #[derive(Debug, Deserialize)]
 struct Share {
     #[serde(rename = "rank")]
@@ -65,7 +65,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     Ok(Some(Allocation { manager: Manager::Flux, id, nodes, ranks: None, found_by }))
 }
 
-/// The nodes of an answer, with a slot for each of their cores; else what is wrong with it.
+/// Parses the nodes of an answer, with a slot for each core. The error is the problem in words.
 fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
     if answer.len() > TEXT_BYTES_MAX {
         return Err(format!("it is larger than {} MiB", TEXT_BYTES_MAX >> 20));
@@ -80,11 +80,11 @@ fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
     if cores.len() != names.len() {
         return Err(format!("it has the cores of {} nodes and the names of {}", cores.len(), names.len()));
     }
-    // The names are in the order of the numbers, and not in that of the shares.
+    // Names are in the order of node numbers, not of shares.
     Ok(nodes_of(names.into_iter().zip(cores.into_values()).map(|(name, cores)| entry(name, cores)).collect()))
 }
 
-/// The cores of each node, by its number.
+/// Returns the cores of each node, by its number.
 fn cores(shares: &[Share]) -> Result<BTreeMap<u32, u32>, String> {
     let mut cores = BTreeMap::new();
     for share in shares {
@@ -98,7 +98,7 @@ fn cores(shares: &[Share]) -> Result<BTreeMap<u32, u32>, String> {
     Ok(cores)
 }
 
-/// A set of numbers as RFC 22 writes it, `0-3,7` or `[0-3,7]`: the same as a set of ranks.
+/// Parses a set of numbers as in RFC 22, `0-3,7` or `[0-3,7]`: the same as a set of ranks.
 fn set(text: &str) -> Result<Ranks, String> {
     let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     inside.parse().map_err(|_| format!("'{}' is not a set of numbers", super::shown(text, 40)))

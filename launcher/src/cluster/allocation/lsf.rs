@@ -1,5 +1,5 @@
-//! IBM Spectrum LSF: `LSB_JOBID`, and the hosts in a file with a line for each slot, as `h1 4 h2 4`, or as
-//! `h1 h1 h2`.
+//! IBM Spectrum LSF: `LSB_JOBID`, and the hosts in one of three forms: a file with a line for each slot,
+//! `h1 4 h2 4`, or `h1 h1 h2`.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "LSB_JOBID";
 
-/// A file that follows a job that is resized; the variables do not.
+/// A file that LSF updates when a job is resized, unlike the variables.
 const FILE: &str = "LSB_DJOB_HOSTFILE";
 /// Hosts and numbers in turn.
 const PAIRS: &str = "LSB_MCPU_HOSTS";
-/// A host for each slot. Not set where that is too long.
+/// A host for each slot. LSF does not set it if it would be too long.
 const HOSTS: &str = "LSB_HOSTS";
 
 pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
@@ -58,7 +58,7 @@ fn some(variable: &'static str, text: &str, entries: Vec<HostEntry>) -> Result<V
     if entries.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(entries) }
 }
 
-/// One name that is fit to be one.
+/// Parses one name of a host.
 fn host_name(variable: &'static str, text: &str) -> Result<String, AllocationError> {
     let names = hosts::expand(text.as_bytes()).map_err(|error| AllocationError::Names { variable, error })?;
     match <[String; 1]>::try_from(names) {

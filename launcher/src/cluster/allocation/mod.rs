@@ -1,8 +1,8 @@
-//! The job of a resource manager that the launcher runs in, as its environment tells it.
+//! The job of a resource manager that the launcher runs in, read from environment variables.
 //!
-//! Each manager has a file that knows what it sets and what that means. What is there only in part, or
-//! cannot be read, is an error that names the variable: who logs in to a node of a job that is over,
-//! or carries its variables to another machine, is told so, and not given the wrong nodes.
+//! Each manager has a file that parses its variables. Variables that are incomplete or cannot be parsed are an
+//! error that names the variable: a user who logs in to a node of a finished job, or copies its variables to
+//! another machine, gets this error and not the wrong nodes.
 
 mod flux;
 mod lsf;
@@ -21,30 +21,29 @@ use thiserror::Error;
 use crate::cluster::hosts::{HostEntry, HostsError, TEXT_BYTES_MAX};
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node::{Node, merged};
-use crate::cluster::node_list::behind;
 use crate::cluster::system::System;
 use nla::core::limits::RANKS_MAX;
 
-/// Characters of a job's number that are kept: it is for messages only.
+/// The most characters of a job's number in messages.
 const ID_CHARS_MAX: usize = 64;
 
 /// A job of a resource manager and its nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// Whose job it is.
+    /// The resource manager of the job.
     pub manager: Manager,
-    /// What the manager calls it; empty where nobody said. For messages only, and fit for those.
+    /// The job's number, fit for messages; empty if unknown.
     pub id: String,
     /// Its nodes, each once, in the manager's order. Never empty.
     pub nodes: Vec<Node>,
-    /// How many ranks the user told the manager to expect.
+    /// The number of ranks that the user gave the manager.
     pub ranks: Option<u32>,
     /// The variable that named the nodes.
     pub found_by: &'static str,
 }
 
 impl Allocation {
-    /// The job, as messages name it.
+    /// Returns the job's name in messages.
     pub fn job(&self) -> String {
         match (self.manager, self.id.as_str()) {
             (Manager::Flux, "") => "this Flux instance".to_owned(),
@@ -52,7 +51,7 @@ impl Allocation {
         }
     }
 
-    /// Where the nodes are known from, a sentence without its full stop.
+    /// Returns the source of the nodes, a sentence without a full stop.
     pub fn words(&self) -> String {
         format!("the nodes are those of {} ({})", self.job(), self.found_by)
     }
@@ -61,50 +60,50 @@ impl Allocation {
 /// Why the nodes of a job are not known.
 #[derive(Debug, Error)]
 pub enum AllocationError {
-    /// The user named a manager, and there is no job of it.
+    /// The user named a manager, but this is not in a job of it.
     #[error("this is not inside of a job of {}: {variable} is not set", manager.name())]
     NotThere {
         /// The manager.
         manager: Manager,
-        /// What it would have set.
+        /// The variable that a job has.
         variable: &'static str,
     },
-    /// There is a job, and not what belongs to it.
+    /// A variable of the job is missing.
     #[error("{job} is set, as in a job of {}, but {variable} is not", manager.name())]
     Missing {
         /// The manager.
         manager: Manager,
-        /// What is set.
+        /// The variable that is set.
         job: &'static str,
-        /// What is not.
+        /// The missing variable.
         variable: &'static str,
     },
     /// The names of the nodes cannot be read.
-    #[error("{}", behind(variable, error))]
+    #[error("{}", error.after(variable))]
     Names {
-        /// Who has them.
+        /// The variable.
         variable: &'static str,
-        /// What is wrong with them.
+        /// The problem.
         error: HostsError,
     },
-    /// Something else cannot be read.
+    /// A variable has an unexpected value.
     #[error("{variable} is '{value}', which is not {wanted}")]
     Value {
-        /// Who has it.
+        /// The variable.
         variable: &'static str,
-        /// What it has, fit for printing.
+        /// The value, fit for printing.
         value: String,
-        /// What it should have.
+        /// The expected value.
         wanted: &'static str,
     },
     /// Two variables are about different numbers of nodes.
     #[error("{variable} is about {nodes} {}, and {names} names {named}", if *nodes == 1 { "node" } else { "nodes" })]
     Disagree {
-        /// The one.
+        /// The first variable.
         variable: &'static str,
         /// Its nodes.
         nodes: usize,
-        /// The other.
+        /// The second variable.
         names: &'static str,
         /// Its nodes.
         named: usize,
@@ -116,57 +115,57 @@ pub enum AllocationError {
         variable: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// A file that a variable names does not say what it should.
+    /// A file that a variable names has an unexpected value.
     #[error("{variable} names {}, whose line {line} is '{text}' and not {wanted}", path.display())]
     Line {
         /// The variable.
         variable: &'static str,
         /// The file.
         path: PathBuf,
-        /// Which line, counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// What it has, fit for printing.
+        /// The value, fit for printing.
         text: String,
-        /// What it should have.
+        /// The expected value.
         wanted: &'static str,
     },
     /// The names in a file that a variable names cannot be read.
-    #[error("{variable} names {}", behind(&path.display().to_string(), error))]
+    #[error("{variable} names {}", error.after(&path.display().to_string()))]
     FileNames {
         /// The variable.
         variable: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         error: HostsError,
     },
-    /// The manager's command gives no answer.
+    /// The manager's command fails.
     #[error("{variable} is set, but '{command}' gives no answer: {error}")]
     NoAnswer {
-        /// What makes us ask.
+        /// The variable that makes the launcher run it.
         variable: &'static str,
         /// The command.
         command: String,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The manager's command answers something else.
+    /// The manager's command prints something unexpected.
     #[error("{variable} is set, but the answer of '{command}' cannot be read: {reason}")]
     Answer {
-        /// What makes us ask.
+        /// The variable that makes the launcher run it.
         variable: &'static str,
         /// The command.
         command: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
 
 impl AllocationError {
-    /// The next step to try, a fragment without full stop.
+    /// Returns the next step to try, a fragment without full stop.
     pub fn hint(&self) -> String {
         match self {
             Self::NotThere { .. } => "start it inside of a job, or name the nodes with -hosts or -f",
@@ -179,9 +178,9 @@ impl AllocationError {
     }
 }
 
-/// The job that the launcher runs in; none if there is none, or none is wanted.
+/// Finds the job that the launcher runs in; `None` outside a job, or if the user wants none.
 ///
-/// A manager inside of another one's job is asked first, and that is Flux: the others do not nest.
+/// Flux comes first: it is the only manager that runs inside a job of another one.
 pub fn find(choice: ManagerChoice, system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
     match choice {
         ManagerChoice::None => Ok(None),
@@ -210,7 +209,7 @@ fn of(manager: Manager, system: &dyn System) -> Result<Option<Allocation>, Alloc
     }
 }
 
-/// The variable without which there is no job of a manager.
+/// Returns the variable that every job of a manager has.
 fn sign(manager: Manager) -> &'static str {
     match manager {
         Manager::Slurm => slurm::SIGN,
@@ -221,12 +220,12 @@ fn sign(manager: Manager) -> &'static str {
     }
 }
 
-/// What a manager calls a job, fit for messages.
+/// Returns a job's number, fit for messages.
 fn id(value: OsString) -> String {
     shown(&value.to_string_lossy(), ID_CHARS_MAX)
 }
 
-/// The beginning of a value, fit for messages.
+/// Returns the beginning of a value, fit for messages.
 fn shown(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { '?' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {
@@ -235,37 +234,37 @@ fn shown(text: &str, chars_max: usize) -> String {
     shown
 }
 
-/// The error for a value that is not what it should be.
+/// Returns the error for an unexpected value.
 fn not(variable: &'static str, value: &str, wanted: &'static str) -> AllocationError {
     AllocationError::Value { variable, value: shown(value, ID_CHARS_MAX), wanted }
 }
 
-/// A number of ranks or slots: at least 1.
+/// Parses a number of ranks or slots: at least 1.
 fn count(text: &str) -> Option<u32> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten().filter(|count| (1..=RANKS_MAX).contains(count))
 }
 
-/// The number in a variable, if that is set.
+/// Parses the number in a variable, if that is set.
 fn count_in(variable: &'static str, system: &dyn System) -> Result<Option<u32>, AllocationError> {
     let Some(value) = system.variable(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
     count(&value).map(Some).ok_or_else(|| not(variable, &value, "a number above 0"))
 }
 
-/// The file that a variable names.
+/// Reads the file that a variable names.
 fn file_of(variable: &'static str, path: &Path, system: &dyn System) -> Result<Vec<u8>, AllocationError> {
     let read = system.file(path, TEXT_BYTES_MAX);
     read.map_err(|error| AllocationError::File { variable, path: path.to_path_buf(), error })
 }
 
-/// The nodes of entries without users, each once.
+/// Returns the nodes of entries without users, each once.
 fn nodes_of(entries: Vec<HostEntry>) -> Vec<Node> {
-    // No manager names users, so that no two can differ.
+    // Managers name no users, so TwoUsers cannot happen.
     merged(entries).unwrap_or_default()
 }
 
-/// An entry of a manager's list.
+/// Returns an entry of a manager's list.
 fn entry(name: String, slots: u32) -> HostEntry {
     HostEntry { user: None, name, slots: Some(slots), max_slots: None }
 }

@@ -9,10 +9,10 @@ use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "PBS_JOBID";
 
-/// A file that only the job's first node has.
+/// A file that exists on the job's first node only.
 const FILE: &str = "PBS_NODEFILE";
-/// Torque's processors for each node. Its file has each node so often, unless the site wants each in it
-/// once; PBS Professional does not set it.
+/// Torque's number of processors of each node. Its file repeats each node as often, unless the site lists each
+/// node once; PBS Professional does not set the variable.
 const SLOTS: &str = "PBS_NUM_PPN";
 
 pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
@@ -23,7 +23,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     let entries =
         hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
     let lines = entries.len();
-    // A line is one slot, and no line says more.
+    // Each line is one slot.
     let one = |entry: HostEntry| HostEntry { user: None, slots: Some(1), max_slots: None, ..entry };
     let mut nodes = nodes_of(entries.into_iter().map(one).collect());
     if nodes.len() == lines

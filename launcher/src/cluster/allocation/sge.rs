@@ -1,8 +1,8 @@
 //! Sun, Univa, Altair and Open Grid Engine: `PE_HOSTFILE`, whose lines are a host, its slots, a queue and
 //! processors.
 //!
-//! `JOB_ID` alone is no sign of it: the name is anybody's, and a job without a parallel environment has
-//! one node and no file.
+//! `JOB_ID` alone does not indicate Grid Engine: the name is too common, and a job without a parallel environment
+//! has one node and no file.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     let bytes = file_of(SIGN, &path, system)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).take(HOSTS_MAX);
-    // A host has a line for each queue that gives it slots.
+    // A host has a line for each queue that contributes slots.
     let read = |(line, number)| host(line).ok_or_else(|| wrong(&path, number, line));
     let entries: Vec<HostEntry> = lines.map(read).collect::<Result<_, _>>()?;
     if entries.is_empty() {

@@ -1,8 +1,8 @@
 //! Slurm: `SLURM_JOB_ID`, `SLURM_JOB_NODELIST`, and the numbers for each node as `16(x3),8`.
 //!
-//! A step, such as a shell that somebody started with `srun`, has the job's list of nodes and the job's
-//! processors, but its own tasks, mostly one. Who takes these for the job's leaves most of it unused, or
-//! reads past their end. Seen with Slurm 22.05; the interactive step of `salloc` keeps the job's.
+//! A step, such as a shell started with `srun`, has the job's node list and the job's processors, but its own
+//! tasks, mostly one. They are not the job's: most of the job would stay unused, or the list would be shorter than
+//! the node list. Seen with Slurm 22.05; the interactive step of `salloc` has the job's tasks.
 
 use super::{Allocation, AllocationError, count, count_in, id, nodes_of, not};
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
@@ -11,17 +11,17 @@ use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "SLURM_JOB_ID";
 
-/// Names of the nodes; the second is that of versions before 2.
+/// The node lists; the second name is that of versions before 2.
 const NAMES: [&str; 2] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"];
-/// Tasks for each node, as the user wanted them or as Slurm made them up from processors. Not to be
-/// divided by processors for each task: it has been.
+/// Tasks of each node, as the user requested or as Slurm derived them from processors. Slurm has already divided
+/// them by the processors of each task.
 const TASKS: &str = "SLURM_TASKS_PER_NODE";
 const PROCESSORS: &str = "SLURM_JOB_CPUS_PER_NODE";
 const PROCESSORS_PER_TASK: &str = "SLURM_CPUS_PER_TASK";
-/// Set only if the user said how many.
+/// Set only if the user gave a number.
 const RANKS: &str = "SLURM_NTASKS";
-/// The number of each step that `salloc` opens where a site has it so (`use_interactive_step`). It has
-/// the job's numbers.
+/// The number of the step that `salloc` opens if the site sets `use_interactive_step`. This step has the job's
+/// tasks.
 const INTERACTIVE_STEP: &str = "4294967290";
 
 pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
@@ -46,7 +46,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
 }
 
-/// The tasks of each node, if they are there.
+/// Returns the tasks of each node, if they are set.
 fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
     match numbers(TASKS, system)? {
         Some(tasks) if tasks.len() != named => Err(disagree(TASKS, tasks.len(), found_by, named)),
@@ -54,7 +54,7 @@ fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result
     }
 }
 
-/// As many tasks as each node has processors for, as far as that is known: nodes are better than nothing.
+/// Returns a task for each processor of each node, as far as known; without numbers the nodes alone.
 fn by_processors(
     found_by: &'static str,
     named: usize,
@@ -72,7 +72,7 @@ fn disagree(variable: &'static str, nodes: usize, names: &'static str, named: us
     AllocationError::Disagree { variable, nodes, names, named }
 }
 
-/// A variable like `16(x3),8`, if it is set: a number for each node.
+/// Parses a variable such as `16(x3),8`, if it is set: a number for each node.
 fn numbers(variable: &'static str, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
     let Some(value) = system.variable(variable) else { return Ok(None) };
     let value = value.to_string_lossy();

@@ -1,9 +1,9 @@
-//! Environments as resource managers make them, and as they are when something is wrong.
+//! Environments of resource managers, complete and broken.
 
 use super::*;
 use crate::cluster::system::fake::Fake;
 
-/// Nodes with their slots, and how many ranks the job is for.
+/// Returns nodes with their slots, and the job's number of ranks.
 fn shown_nodes(allocation: &Allocation) -> String {
     let slots = |node: &Node| node.slots.map(|slots| format!(":{slots}")).unwrap_or_default();
     let nodes: Vec<String> = allocation.nodes.iter().map(|node| format!("{}{}", node.name, slots(node))).collect();
@@ -42,7 +42,7 @@ fn nowhere_is_no_job() {
     let error = find(ManagerChoice::Only(Manager::Pbs), &slurm()).unwrap_err();
     assert_eq!(error.to_string(), "this is not inside of a job of PBS: PBS_JOBID is not set");
     assert_eq!(error.hint(), "start it inside of a job, or name the nodes with -hosts or -f");
-    // Both names are used for other things.
+    // Both variables exist outside these managers.
     let others = Fake::with(&[("JOB_ID", "7"), ("FLUX_JOB_ID", "2290616456")]);
     assert_eq!(find(ManagerChoice::Auto, &others).unwrap(), None);
 }
@@ -61,7 +61,7 @@ fn slurm_has_tasks_for_each_node() {
     check(&old, "a:4 b:4", "the nodes are those of Slurm job 9 (SLURM_NODELIST)");
 }
 
-/// As a real one was seen to have them.
+/// The variables of a real job.
 #[test]
 fn a_step_of_slurm_has_other_tasks_than_its_job() {
     let shell = Fake::with(&[
@@ -152,7 +152,7 @@ fn flux_is_asked() {
     let resources = r#"{"version": 1, "execution": {"R_lite": [
         {"rank": "0,2", "children": {"core": "0-7", "gpu": "0"}}, {"rank": "1", "children": {"core": "[0-1,4]"}}],
         "starttime": 0.0, "expiration": 0.0, "nodelist": ["fluke[7-8]", "fluke12"]}}"#;
-    // Inside of a Slurm job, as it often is.
+    // Flux often runs inside a Slurm job.
     let instance = slurm().and("FLUX_URI", "local:///tmp/flux-x/local-0");
     let answered = instance.clone().answer("flux kvs get resource.R", resources);
     let words = "the nodes are those of this Flux instance (FLUX_URI)";

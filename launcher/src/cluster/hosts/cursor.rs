@@ -1,10 +1,10 @@
-//! A place in a line that moves forward while the line is read.
+//! A cursor: a position in a line that moves forward as the line is parsed.
 
 use std::ops::Range;
 
 use super::problem::HostsProblem;
 
-/// What is wrong, and which bytes of the line it is about.
+/// A problem and the bytes of the line that it is about.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Range<usize>,
@@ -17,7 +17,7 @@ impl Fault {
     }
 }
 
-/// A line and a place in it. Places are bytes from the line's beginning, also in a part of it.
+/// A line and a position in it, in bytes from the line's beginning, also in a part of the line.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     text: &'a str,
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Takes this text, if it comes next.
+    /// Takes this text, if it is next.
     pub(super) fn eat_text(&mut self, wanted: &str) -> bool {
         let is_there = self.rest().starts_with(wanted);
         if is_there {
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
         is_there
     }
 
-    /// Takes characters as long as they are of this kind.
+    /// Takes characters while they are of this kind.
     pub(super) fn take_while(&mut self, is_wanted: impl Fn(char) -> bool) -> &'a str {
         let rest = self.rest();
         let taken = rest.split(|c| !is_wanted(c)).next().unwrap_or_default();
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
         taken
     }
 
-    /// Takes so many bytes as a part that is read by itself. They must end where a character does.
+    /// Takes a number of bytes as a part with a cursor of its own. They must end at a character's end.
     pub(super) fn take_part(&mut self, bytes: usize) -> Self {
         let end = self.at + bytes;
         let part = Self { text: self.text.get(..end).unwrap_or(self.text), at: self.at };
@@ -79,39 +79,39 @@ impl<'a> Cursor<'a> {
         part
     }
 
-    /// The bytes from `begin` to here.
+    /// Returns the bytes from `begin` to here.
     pub(super) fn since(&self, begin: usize) -> Range<usize> {
         begin..self.at
     }
 
-    /// The text from `begin` to here.
+    /// Returns the text from `begin` to here.
     pub(super) fn text_since(&self, begin: usize) -> &'a str {
         self.text.get(self.since(begin)).unwrap_or_default()
     }
 
-    /// A fault that is about what was taken since `begin`.
+    /// Returns a fault about the text since `begin`.
     pub(super) fn fault_since(&self, begin: usize, problem: HostsProblem) -> Fault {
         Fault::new(self.since(begin), problem)
     }
 
-    /// A fault that is about the next character, or about the end.
+    /// Returns a fault about the next character, or about the end.
     pub(super) fn fault_here(&self, problem: HostsProblem) -> Fault {
         let width = self.peek().map_or(0, char::len_utf8);
         Fault::new(self.at..self.at + width, problem)
     }
 }
 
-/// Does it separate words?
+/// Returns whether it separates words.
 pub(super) fn is_blank(c: char) -> bool {
     c == ' ' || c == '\t'
 }
 
-/// Can it be in the name of a host or user?
+/// Returns whether the name of a host or user may contain it.
 pub(super) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '-' | '.' | '_' | '+')
 }
 
-/// Can the name of a host or user begin with it?
+/// Returns whether the name of a host or user may begin with it.
 pub(super) fn begins_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }

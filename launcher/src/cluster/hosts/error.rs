@@ -1,4 +1,4 @@
-//! What is wrong with a list or file of hosts, and the line with a mark under the place.
+//! Errors in host lists and hosts files, shown with the line and a mark under the position.
 
 use std::error::Error;
 use std::fmt;
@@ -6,16 +6,15 @@ use std::fmt;
 use super::cursor::Fault;
 use super::problem::{HostsProblem, is_visible};
 
-/// The most characters of a line that are shown around a place.
+/// The most characters of a line that are shown around a position.
 const SHOWN_CHARS_MAX: usize = 72;
 
-/// How many of them are in front of it, in a line that has more.
+/// The characters that are shown before the position in a longer line.
 const SHOWN_CHARS_BEFORE: usize = 24;
 
-/// Hosts cannot be read. Prints as what is wrong, behind the place if there is one, and below that the
-/// line with a caret under the place, without a line end; what is shown of a long line is near the
-/// place. [`hint`](Self::hint) says what to try. The name of the file is the caller's to put in front,
-/// with a comma or colon.
+/// An error in a host list or hosts file. Displays the problem, after its position if it has one, and below it the
+/// line with a caret under the position, without a line end. A long line is cut around the position. The caller
+/// puts the file's name in front, with a comma or colon.
 ///
 /// ```text
 /// line 3, column 13: the range 9-3 goes downwards
@@ -28,10 +27,10 @@ pub struct HostsError {
     problem: Box<HostsProblem>,
 }
 
-/// A place and the line around it.
+/// A position and the line around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
-    /// Of a file, counted from 1.
+    /// The line of a file, counted from 1.
     line: Option<usize>,
     /// The character, counted from 1.
     column: usize,
@@ -42,12 +41,12 @@ struct Place {
 }
 
 impl HostsError {
-    /// A problem of the whole text.
+    /// Returns the error for a problem of the whole text.
     pub(super) fn without_place(problem: HostsProblem) -> Self {
         Self { place: None, problem: Box::new(problem) }
     }
 
-    /// A fault in a line; of a file if the line has a number.
+    /// Returns the error for a fault in a line; of a file if the line has a number.
     pub(super) fn in_line(text: &str, line: Option<usize>, fault: Fault) -> Self {
         let chars_to = |bytes: usize| text.char_indices().take_while(|(at, _)| *at < bytes).count();
         let (begin, end) = (chars_to(fault.at.start), chars_to(fault.at.end));
@@ -55,29 +54,35 @@ impl HostsError {
         Self { place: Some(Box::new(place)), problem: Box::new(fault.problem) }
     }
 
-    /// The line of the file, counted from 1; none for a list.
+    /// Returns the error after the name of the text that it is in.
+    pub(crate) fn after(&self, name: &str) -> String {
+        let mark = if self.column().is_some() { "," } else { ":" };
+        format!("{name}{mark} {self}")
+    }
+
+    /// Returns the line of the file, counted from 1; `None` for a list.
     pub fn line(&self) -> Option<usize> {
         self.place.as_ref()?.line
     }
 
-    /// The character in the line or list, counted from 1; none if it is about all of it.
+    /// Returns the character in the line or list, counted from 1; `None` for a problem of the whole text.
     pub fn column(&self) -> Option<usize> {
         Some(self.place.as_ref()?.column)
     }
 
-    /// What it is.
+    /// Returns the problem.
     pub fn problem(&self) -> &HostsProblem {
         &self.problem
     }
 
-    /// The next step to try, a fragment without full stop.
+    /// Returns the next step to try, a fragment without full stop.
     pub fn hint(&self) -> String {
         self.problem.hint()
     }
 }
 
 impl Place {
-    /// The characters `begin..end` of a line.
+    /// Returns the position of the characters `begin..end` of a line.
     fn new(text: &str, line: Option<usize>, begin: usize, end: usize) -> Self {
         let chars = text.chars().count();
         let first = if chars <= SHOWN_CHARS_MAX {
@@ -99,7 +104,7 @@ impl Place {
     }
 }
 
-/// What stands for a character, so that the caret comes under its place.
+/// Returns the character to print in its place, one column wide, so that the caret is aligned.
 fn one_column(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -165,7 +170,7 @@ mod tests {
         assert_eq!(shown(&line, 0..1), expected);
         let expected = format!("column 1002: the step is 0\n    …{}\n    {:73}^", "b".repeat(72), "");
         assert_eq!(shown(&line, 1001..1001), expected);
-        // A long place is marked as far as it is shown.
+        // Mark a long range as far as it is shown.
         let expected = format!("column 1: the step is 0\n    {}…\n    {}", "a".repeat(72), "^".repeat(72));
         assert_eq!(shown(&line, 0..900), expected);
         let fits = "a".repeat(72);

@@ -1,10 +1,10 @@
-//! Every text of a few characters, read by everything that reads.
+//! Parses every text of a few characters by every parser.
 
 use std::collections::BTreeSet;
 
 use super::{HostEntry, HostsError, HostsProblem, expand, fold, parse_file, parse_list, select};
 
-/// Calls with each text of at most `chars_max` of these characters.
+/// Calls a function with each text of at most `chars_max` of these characters.
 fn every_text(alphabet: &[char], chars_max: usize, check: &mut impl FnMut(&str)) {
     fn extend(text: &mut String, alphabet: &[char], more: usize, check: &mut impl FnMut(&str)) {
         check(text);
@@ -19,7 +19,7 @@ fn every_text(alphabet: &[char], chars_max: usize, check: &mut impl FnMut(&str))
     extend(&mut String::new(), alphabet, chars_max, check);
 }
 
-/// An error has a place in the text, and prints with a caret.
+/// Checks that an error has a position in the text, and prints with a caret.
 pub(super) fn check_error(text: &str, error: &HostsError) {
     assert!(!error.hint().is_empty());
     let shown = error.to_string();
@@ -40,7 +40,7 @@ pub(super) fn check_error(text: &str, error: &HostsError) {
     assert!(!shown.replace('\n', "").contains(char::is_control), "{text:?}: {shown:?}");
 }
 
-/// What was read is within bounds, and stays what it is when it is folded and read again.
+/// Checks that hosts are within bounds, and stay the same when folded and parsed again.
 pub(super) fn check_names(text: &str, names: &[String]) {
     assert!(!names.is_empty());
     let set: BTreeSet<&str> = names.iter().map(String::as_str).collect();
@@ -60,7 +60,7 @@ pub(super) fn check_entries(entries: &[HostEntry]) {
     }
 }
 
-/// Reads a text as everything that it may be.
+/// Parses a text by every parser.
 pub(super) fn check_text(text: &str) {
     match expand(text.as_bytes()) {
         Ok(names) => check_names(text, &names),
@@ -69,7 +69,7 @@ pub(super) fn check_text(text: &str) {
     match parse_list(text.as_bytes()) {
         Ok(entries) => {
             check_entries(&entries);
-            // What a list is, a file of one line is too.
+            // A list is also a file of one line.
             assert_eq!(parse_file(text.as_bytes()), Ok(entries), "{text:?}");
         }
         Err(error) => check_error(text, &error),

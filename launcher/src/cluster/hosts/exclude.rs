@@ -1,23 +1,22 @@
-//! Hosts that are not to be used.
+//! `--exclude`: removes hosts from a list.
 
 use std::collections::HashMap;
 
 use super::error::HostsError;
 use super::list::{HostEntry, expand};
 
-/// What is left of a list, and what could not be left out.
+/// The rest of a list, and the names that were not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excluded {
-    /// The hosts that are left, in order. There may be none.
+    /// The remaining hosts, in order; may be empty.
     pub kept: Vec<HostEntry>,
-    /// Names that no host had, in the order in which they were first typed: worth a warning, a range may
-    /// well name hosts beyond those of the job.
+    /// Names that no host had, in the order in which they were first typed: a range may
+    /// name hosts outside the job.
     pub unmatched: Vec<String>,
 }
 
-/// Leaves out each host with one of the names of the list `text`, as often as it is there. Two names
-/// are the same if they have the same characters: `node1` leaves `node1.example.org` in. Users and
-/// slots cannot stand in the list.
+/// Removes every entry of the hosts in the list `text`. Names are compared character by character: `node1` does not
+/// remove `node1.example.org`. The list must not have users or slots.
 pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsError> {
     let names = expand(text)?;
     let mut matched: HashMap<&str, bool> = names.iter().map(|name| (name.as_str(), false)).collect();
@@ -29,7 +28,7 @@ pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsErro
         }
         None => true,
     });
-    // A name is told once, however often it was typed.
+    // Report a name once, however often it was typed.
     let unmatched: Vec<String> =
         names.iter().filter(|name| matched.remove(name.as_str()) == Some(false)).cloned().collect();
     Ok(Excluded { kept, unmatched })

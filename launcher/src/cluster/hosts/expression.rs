@@ -1,4 +1,4 @@
-//! One host expression, `r[1-2]n[001-032].example.org`, and the names that it stands for.
+//! A host expression, `r[1-2]n[001-032].example.org`, and its expansion.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use super::problem::{HostsProblem, shown_char};
 use super::ranges::{NumberRange, ranges};
 use super::{HOSTS_MAX, NAME_BYTES_MAX};
 
-/// A host's name with ranges of numbers in it, within all bounds.
+/// A host's name with ranges of numbers, within all bounds.
 #[derive(Debug)]
 pub(super) struct Expression<'a> {
     parts: Vec<Part<'a>>,
     count: u64,
-    /// The bytes of the longest name.
+    /// The length of the longest name, in bytes.
     name_bytes: usize,
 }
 
@@ -23,8 +23,7 @@ enum Part<'a> {
 }
 
 impl<'a> Expression<'a> {
-    /// Reads up to the first character that belongs to no name: `,`, `:`, a blank or the end. Nothing
-    /// is expanded yet.
+    /// Parses up to the first character that no name contains: `,`, `:`, a blank or the end. Does not expand.
     pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<Self, Fault> {
         let begin = cursor.at();
         let mut expression = Self { parts: Vec::new(), count: 1, name_bytes: 0 };
@@ -50,7 +49,7 @@ impl<'a> Expression<'a> {
         Ok(expression)
     }
 
-    /// Adds a part, if names stay short and few enough with it.
+    /// Adds a part, if the names stay within their bounds.
     fn add(&mut self, part: Part<'a>) -> Result<(), HostsProblem> {
         self.count = self.count.saturating_mul(part.count());
         self.name_bytes += part.bytes_max();
@@ -64,12 +63,12 @@ impl<'a> Expression<'a> {
         Ok(())
     }
 
-    /// How many names there are, at most `HOSTS_MAX`.
+    /// Returns the number of names, at most `HOSTS_MAX`.
     pub(super) fn count(&self) -> usize {
         usize::try_from(self.count).unwrap_or(HOSTS_MAX)
     }
 
-    /// The names in order; the last range counts fastest.
+    /// Returns the names in order; the last range varies fastest.
     pub(super) fn names(&self) -> Vec<String> {
         let mut names = Vec::with_capacity(self.count());
         extend(&self.parts, &mut String::with_capacity(NAME_BYTES_MAX), &mut names);
@@ -78,7 +77,7 @@ impl<'a> Expression<'a> {
 }
 
 impl Part<'_> {
-    /// In how many ways it can be written.
+    /// Returns the number of its expansions.
     fn count(&self) -> u64 {
         match self {
             Self::Text(_) => 1,
@@ -86,7 +85,7 @@ impl Part<'_> {
         }
     }
 
-    /// The bytes of the longest of them.
+    /// Returns the length of the longest expansion, in bytes.
     fn bytes_max(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -95,7 +94,7 @@ impl Part<'_> {
     }
 }
 
-/// Adds the names that begin with `name` and go on with `parts`. As deep as a name has parts.
+/// Adds the names that begin with `name` and continue with `parts`. Recurses once for each part.
 fn extend(parts: &[Part<'_>], name: &mut String, names: &mut Vec<String>) {
     let Some((part, parts)) = parts.split_first() else {
         names.push(name.as_str().to_owned());
@@ -121,11 +120,11 @@ fn extend(parts: &[Part<'_>], name: &mut String, names: &mut Vec<String>) {
     }
 }
 
-/// `[`, ranges and `]`.
+/// Parses `[`, ranges and `]`.
 fn bracket(cursor: &mut Cursor<'_>) -> Result<Vec<NumberRange>, Fault> {
     let open = cursor.fault_here(HostsProblem::BracketNotClosed);
     cursor.eat('[');
-    // Another bracket that opens first belongs to another host.
+    // A bracket that opens before the `]` belongs to another host.
     let Some(inside) = cursor.rest().find(['[', ']']).filter(|&end| cursor.rest()[end..].starts_with(']')) else {
         return Err(if is_nested(cursor.rest()) { nested(cursor) } else { open });
     };
@@ -135,7 +134,7 @@ fn bracket(cursor: &mut Cursor<'_>) -> Result<Vec<NumberRange>, Fault> {
     Ok(ranges.into_iter().map(|(_, range)| range).collect())
 }
 
-/// Does what follows a `[` have a pair of brackets and then its own `]`?
+/// Returns whether the text after a `[` has a pair of brackets and then its own `]`.
 fn is_nested(rest: &str) -> bool {
     let mut brackets = rest.bytes().filter(|byte| matches!(byte, b'[' | b']'));
     brackets.by_ref().take(3).eq(*b"[]]")
@@ -147,7 +146,7 @@ fn nested(cursor: &Cursor<'_>) -> Fault {
     inner.fault_here(HostsProblem::BracketInBracket)
 }
 
-/// What is wrong with a character that no name has.
+/// Returns the problem of a character that no name contains.
 pub(super) fn stray(c: char) -> HostsProblem {
     if c.is_control() {
         HostsProblem::Control { code: u32::from(c) }

@@ -1,6 +1,6 @@
-//! Hostfiles, which are also called machinefiles.
+//! Hosts files, also called machinefiles.
 //!
-//! Each line is a list, and perhaps attributes that are about each host of the line:
+//! Each line is a list, with optional attributes of all its hosts:
 //!
 //! ```text
 //! node[001-032] slots=8 max-slots=16     # Open MPI
@@ -9,12 +9,11 @@
 //! ```
 //!
 //! A line has one list, as in the files of Hydra, Open MPI, Slurm and PBS: none of them understands a
-//! second host behind a blank, and Hydra and Open MPI take what is there for an attribute. In PBS's
-//! files a name stands once for each of its slots; here that gives as many entries.
+//! second host after a blank, and Hydra and Open MPI take it for an attribute. PBS's files repeat a name for each of
+//! its slots; each repetition is an entry here.
 //!
-//! `#` begins a comment where a line or a word begins. Blanks around `=` are skipped, as in Open MPI.
-//! So are the ends of lines of other systems and the mark (BOM) that their editors put at the beginning
-//! of a file: nobody sees either, and neither can be part of a name. Comments may have any bytes.
+//! `#` begins a comment at the beginning of a line or word. Blanks around `=` are skipped, as in Open MPI. CR at the
+//! end of a line and a byte order mark at the beginning of the file are skipped too. Comments may contain any bytes.
 
 use super::TEXT_BYTES_MAX;
 use super::cursor::{Cursor, Fault, is_blank};
@@ -23,8 +22,7 @@ use super::expression::stray;
 use super::list::{HostEntry, checked_user, list, not_utf8, slots};
 use super::problem::{HostsProblem, shown};
 
-/// The hosts of a file with these bytes, in order; a host that is there twice is there twice. A file
-/// without hosts is an error.
+/// Parses the hosts of a file, in order; duplicates stay. A file without hosts is an error.
 pub fn parse_file(bytes: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     if bytes.len() > TEXT_BYTES_MAX {
         return Err(HostsError::without_place(HostsProblem::TooLarge));
@@ -44,14 +42,14 @@ pub fn parse_file(bytes: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     Ok(entries)
 }
 
-/// What is in front of a comment.
+/// Returns the text before a comment.
 fn without_comment(line: &[u8]) -> &[u8] {
     let begins = |&at: &usize| line[at] == b'#' && (at == 0 || is_blank(char::from(line[at - 1])));
     let end = (0..line.len()).find(begins).unwrap_or(line.len());
     &line[..end]
 }
 
-/// Adds the hosts of a line that has any.
+/// Adds the hosts of a line, if it has any.
 fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
     cursor.take_while(is_blank);
     if cursor.is_at_end() {
@@ -81,7 +79,7 @@ fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<()
     Ok(())
 }
 
-/// Reads `name=value` and says it of all hosts; `max_slots` is for later, with its place.
+/// Parses `name=value` and applies it to all hosts. Returns `max_slots` with its position for a later check.
 fn attribute(
     cursor: &mut Cursor<'_>,
     hosts: &mut [HostEntry],
@@ -164,7 +162,7 @@ mod tests {
             ("a:2,b:3 max-slots=3", "a*2<3 b*3<3"),
             ("a user=ada slots=2", "ada@a*2"),
             ("ada@[fe80::1%eth0]:2 max-slots=4 # x", "ada@fe80::1%eth0*2<4"),
-            // PBS: once for each slot.
+            // PBS: a line for each slot.
             ("n1\nn1\nn2\nn1\n", "n1 n1 n2 n1"),
         ] {
             assert_eq!(read(text), Ok(hosts.to_owned()), "{text:?}");

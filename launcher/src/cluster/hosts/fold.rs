@@ -1,4 +1,4 @@
-//! Names as a short text: `node[001-003,017],login`.
+//! Folds names into a short text: `node[001-003,017],login`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,14 +8,13 @@ use super::NAME_BYTES_MAX;
 use super::cursor::{begins_name, is_name};
 use super::problem::shown_char;
 
-/// A short list of all names, each once, that [`expand`](super::expand) reads again.
+/// Returns a short list of all names, each once, that [`expand`](super::expand) parses again.
 ///
-/// It depends on which names there are and on nothing else, so the same hosts read the same in each
-/// report. Names that differ only in numbers, with the same zeros in front, are together; the last
-/// number is folded first. Names are in the order of their letters, numbers by their value, addresses
-/// at the end. No steps are written: not everybody reads them.
+/// The result depends only on the set of names, so the same hosts read the same in every report. Names that differ
+/// only in numbers with the same padding are folded together, the last number first. Names are in alphabetical
+/// order, numbers in numeric order, addresses at the end. Ranges have no steps, which other tools do not parse.
 ///
-/// A name that no list can say is written as it is, with what cannot be seen escaped.
+/// A name that no list can express is written as it is, with invisible characters escaped.
 pub fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: Vec<S> = names.into_iter().collect();
     let mut alike: BTreeMap<Vec<&str>, Vec<Vec<Number>>> = BTreeMap::new();
@@ -38,7 +37,7 @@ pub fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     folded.join(",")
 }
 
-/// Is it a name that a list can say without brackets?
+/// Returns whether a list can express the name without brackets.
 fn is_host_name(name: &str) -> bool {
     name.starts_with(begins_name) && name.chars().all(is_name) && name.len() <= NAME_BYTES_MAX
 }
@@ -55,12 +54,12 @@ fn literal(name: &str) -> String {
 struct Number {
     value: u64,
     digits: usize,
-    /// A zero in front. Where it is the only digit, there is nothing to pad.
+    /// Returns whether it has leading zeros. A single 0 has none.
     is_padded: bool,
 }
 
-/// The texts around the numbers, one more than there are numbers, and the numbers. What is beyond the
-/// largest number is text.
+/// Splits a name into texts and the numbers between them; one text more than numbers. Digits of a number that is
+/// too large are text.
 fn split(name: &str) -> (Vec<&str>, Vec<Number>) {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     let (mut begin, mut at) = (0, 0);
@@ -78,8 +77,8 @@ fn split(name: &str) -> (Vec<&str>, Vec<Number>) {
     (texts, numbers)
 }
 
-/// The numbers of names that are padded alike, by the digits that each number has at least. A number
-/// without zeros is taken for padded if there is one with zeros and as many digits: `009`, `100`.
+/// Groups the numbers of names by padding: the least digits of each number. A number without leading zeros counts
+/// as padded if another one with leading zeros has as many digits: `009`, `100`.
 fn by_widths(names: &[Vec<Number>]) -> BTreeMap<Vec<usize>, Vec<Vec<u64>>> {
     let mut padded = BTreeSet::new();
     for numbers in names {
@@ -97,8 +96,8 @@ fn by_widths(names: &[Vec<Number>]) -> BTreeMap<Vec<usize>, Vec<Vec<u64>>> {
 /// First and last numbers of ranges, in order.
 type Spans = Vec<(u64, u64)>;
 
-/// Rows of numbers as boxes of ranges, in order. Rows that differ in one number only become one, the
-/// last number first.
+/// Returns rows of numbers as boxes of ranges, in order. Merges rows that differ in one number only, the last number
+/// first.
 fn boxes(rows: Vec<Vec<u64>>, dimensions: usize) -> Vec<Vec<Spans>> {
     let mut boxes: Vec<Vec<Spans>> =
         rows.into_iter().map(|row| row.into_iter().map(|number| vec![(number, number)]).collect()).collect();
@@ -117,12 +116,12 @@ fn boxes(rows: Vec<Vec<u64>>, dimensions: usize) -> Vec<Vec<Spans>> {
         boxes = folded.collect();
     }
     boxes.sort();
-    // Without numbers there is one name, however often.
+    // Rows without numbers are the same name.
     boxes.dedup();
     boxes
 }
 
-/// The ranges that make up these numbers.
+/// Returns the ranges that cover these numbers.
 fn spans(mut numbers: Vec<u64>) -> Spans {
     numbers.sort_unstable();
     let mut spans: Spans = Vec::new();
@@ -136,7 +135,7 @@ fn spans(mut numbers: Vec<u64>) -> Spans {
     spans
 }
 
-/// The texts with the numbers between them.
+/// Joins texts and the numbers between them.
 fn written(texts: &[&str], widths: &[usize], row: &[Spans]) -> String {
     let mut out = String::new();
     for (i, text) in texts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Hosts by their numbers in a list, as in Cplant's `-l 1..4,10`.
+//! `--select`: takes hosts by their positions in a list, as Cplant's `-l 1..4,10`.
 
 use super::cursor::{Cursor, Fault};
 use super::error::HostsError;
@@ -6,8 +6,8 @@ use super::list::whole;
 use super::problem::HostsProblem;
 use super::ranges::ranges;
 
-/// Those of `hosts` that `text` names by number, counted from 1, in the order of the numbers: `1..4,10`,
-/// `1-4,10` or `1-9/2`. An error says how many hosts there are; none can be named twice.
+/// Returns the hosts at the positions of `text`, counted from 1, in the order of the positions: `1..4,10`,
+/// `1-4,10` or `1-9/2`. Fails on a position beyond the list and on one given twice.
 pub fn select<T: Clone>(hosts: &[T], text: &[u8]) -> Result<Vec<T>, HostsError> {
     whole(text, |cursor| {
         let mut is_selected = vec![false; hosts.len()];

@@ -1,4 +1,4 @@
-//! Lists of hosts, as options and variables have them: `node[1-3]:2,ada@login,[fe80::1]`.
+//! Host lists of options and variables: `node[1-3]:2,ada@login,[fe80::1]`.
 
 use std::net::Ipv6Addr;
 
@@ -9,21 +9,21 @@ use super::problem::{HostsProblem, shown};
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use nla::core::limits::RANKS_MAX;
 
-/// One host of a list, as it was written.
+/// One host of a list, as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEntry {
-    /// Who to be there.
+    /// The user to log in as.
     pub user: Option<String>,
-    /// A name or address, opaque. An IPv6 address has lost its brackets and kept its zone.
+    /// A name or address as written. An IPv6 address has no brackets and keeps its zone.
     pub name: String,
-    /// How many ranks it has room for. More than zero; none if nothing was said.
+    /// The ranks that it should run. More than zero; `None` if not given.
     pub slots: Option<u32>,
-    /// How many it may ever hold. Not less than `slots`; only a file can say it.
+    /// The most ranks that it may run. Not less than `slots`; only a file can give it.
     pub max_slots: Option<u32>,
 }
 
-/// The hosts of a list like `a,b:4,ada@c[1-3]:2`, in order. A host that is there twice is there twice.
-/// An empty list is an error, and so is any blank.
+/// Parses the hosts of a list such as `a,b:4,ada@c[1-3]:2`, in order; duplicates stay. An empty list is an error,
+/// and so is any blank.
 pub fn parse_list(text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     whole(text, |cursor| {
         let mut entries = Vec::new();
@@ -32,7 +32,7 @@ pub fn parse_list(text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
     })
 }
 
-/// The names of a list without users and slots, in order.
+/// Parses the names of a list without users and slots, in order.
 pub fn expand(text: &[u8]) -> Result<Vec<String>, HostsError> {
     whole(text, |cursor| {
         let mut entries = Vec::new();
@@ -50,7 +50,7 @@ pub fn expand(text: &[u8]) -> Result<Vec<String>, HostsError> {
     })
 }
 
-/// Reads one line that is all of the text.
+/// Parses a text of one line.
 pub(super) fn whole<'a, T>(
     text: &'a [u8],
     read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>,
@@ -72,13 +72,13 @@ pub(super) fn whole<'a, T>(
     }
 }
 
-/// The error for a line that is UTF-8 up to a place.
+/// Returns the error for a line that is not UTF-8 from a position on.
 pub(super) fn not_utf8(line: &[u8], number: Option<usize>, valid_bytes: usize) -> HostsError {
     let fault = Fault::new(valid_bytes..valid_bytes + 1, HostsProblem::NotUtf8);
     HostsError::in_line(&String::from_utf8_lossy(line), number, fault)
 }
 
-/// Reads items as long as there are commas, and adds their hosts.
+/// Parses items between commas, and adds their hosts.
 pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
     loop {
         item(cursor)?.add_to(entries)?;
@@ -88,7 +88,7 @@ pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Res
     }
 }
 
-/// What is between two commas.
+/// The text between two commas.
 struct Item<'a> {
     at: std::ops::Range<usize>,
     user: Option<&'a str>,
@@ -102,7 +102,7 @@ enum Host<'a> {
 }
 
 impl Item<'_> {
-    /// Adds its hosts, if there is room for all of them.
+    /// Adds its hosts, if all of them stay within the bound.
     fn add_to(self, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
         let count = match &self.host {
             Host::Address(_) => 1,
@@ -121,7 +121,7 @@ impl Item<'_> {
     }
 }
 
-/// Reads up to a comma, a blank or the end.
+/// Parses up to a comma, a blank or the end.
 fn item<'a>(cursor: &mut Cursor<'a>) -> Result<Item<'a>, Fault> {
     let begin = cursor.at();
     let bare = |cursor: &Cursor<'_>| bare_address(cursor, begin);
@@ -132,7 +132,7 @@ fn item<'a>(cursor: &mut Cursor<'a>) -> Result<Item<'a>, Fault> {
     let host = match address(cursor)? {
         Some(address) => Host::Address(address),
         None => Host::Names(Expression::parse(cursor).map_err(|fault| match fault.problem {
-            // `::1` begins like a host without a name.
+            // `::1` begins as a host without a name does.
             HostsProblem::NameMissing => bare(cursor).unwrap_or(fault),
             _ => fault,
         })?),
@@ -152,7 +152,7 @@ fn is_item_end(c: char) -> bool {
     is_blank(c) || c == ','
 }
 
-/// The user, if there is an `@`.
+/// Parses the user, if there is an `@`.
 fn user<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
     let mut ahead = *cursor;
     let user = ahead.take_while(is_name);
@@ -168,7 +168,7 @@ fn user<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
     Ok(Some(user))
 }
 
-/// Checks a user's name, which begins where the cursor is.
+/// Checks a user's name, which begins at the cursor.
 pub(super) fn checked_user(user: &str, cursor: &Cursor<'_>) -> Result<(), Fault> {
     let at = cursor.at()..cursor.at() + user.len();
     match user.chars().next() {
@@ -184,7 +184,7 @@ pub(super) fn checked_user(user: &str, cursor: &Cursor<'_>) -> Result<(), Fault>
     }
 }
 
-/// The address in the brackets that come next, without them; none if those are of ranges.
+/// Parses an address in brackets; `None` if the brackets contain ranges.
 fn address<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
     let mut ahead = *cursor;
     if !ahead.eat('[') {
@@ -213,14 +213,14 @@ fn address<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
     Ok(Some(inside))
 }
 
-/// Is what brackets hold meant as an address? No address has a dash or two points, and no ranges with a
-/// colon are without either.
+/// Returns whether the text in brackets is meant as an address. No address has a dash or two points; ranges with a
+/// colon have one of them.
 fn is_address(inside: &str) -> bool {
     let address = inside.split('%').next().unwrap_or_default();
     address.contains(':') && !address.contains('-') && !address.contains("..")
 }
 
-/// The fault of an item that looks like an address without brackets.
+/// Returns the fault of an item that looks like an address without brackets.
 fn bare_address(cursor: &Cursor<'_>, begin: usize) -> Option<Fault> {
     let mut item = *cursor;
     item.take_while(|c| !is_item_end(c));
@@ -229,7 +229,7 @@ fn bare_address(cursor: &Cursor<'_>, begin: usize) -> Option<Fault> {
     is_bare.then(|| item.fault_since(begin, HostsProblem::AddressBare { text: shown(text) }))
 }
 
-/// A number of slots, up to what ends it.
+/// Parses a number of slots.
 pub(super) fn slots(cursor: &mut Cursor<'_>, is_end: fn(char) -> bool) -> Result<u32, Fault> {
     let begin = cursor.at();
     let text = cursor.take_while(|c| !is_end(c));
@@ -247,7 +247,7 @@ pub(super) fn slots(cursor: &mut Cursor<'_>, is_end: fn(char) -> bool) -> Result
 mod tests {
     use super::*;
 
-    /// An entry as it would be written again.
+    /// Writes an entry as a list has it.
     fn written(entry: &HostEntry) -> String {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();

@@ -1,22 +1,22 @@
-//! What can be wrong with hosts, and what to try.
+//! Problems in host lists, and their hints.
 
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 use nla::core::limits::RANKS_MAX;
 
-/// What is wrong. Text from outside is fit for printing.
+/// A problem in a host list. Text from outside is fit for printing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostsProblem {
-    /// Nothing where a list must be.
+    /// An empty list.
     #[error("the list is empty")]
     Empty,
-    /// A file with nothing but comments and blank lines.
+    /// A file of comments and blank lines only.
     #[error("there is no host in it")]
     NoHosts,
-    /// More text than anyone writes.
+    /// A text beyond its bound.
     #[error("it is larger than {} MiB", TEXT_BYTES_MAX >> 20)]
     TooLarge,
-    /// Bytes that are no UTF-8.
+    /// Bytes that are not UTF-8.
     #[error("this is not UTF-8 text")]
     NotUtf8,
     /// A control character.
@@ -28,16 +28,16 @@ pub enum HostsProblem {
     /// A space or tab where the list goes on.
     #[error("there is a blank inside the list")]
     Blank,
-    /// A character that no name has.
+    /// A character that no name contains.
     #[error("there cannot be a '{character}' in a name")]
     Character {
         /// The character, escaped if it cannot be seen.
         character: String,
     },
-    /// No name where one must be.
+    /// A missing name.
     #[error("the name of a host is missing here")]
     NameMissing,
-    /// A name's first character cannot be the first.
+    /// A character that cannot begin a name.
     #[error("the name of a host or user cannot begin with '{first}'")]
     NameBegin {
         /// The character.
@@ -58,16 +58,16 @@ pub enum HostsProblem {
     /// Brackets in brackets.
     #[error("there is a '[' inside brackets")]
     BracketInBracket,
-    /// No number where one must be.
+    /// A missing number.
     #[error("a number is missing here")]
     NumberMissing,
-    /// Something else where a number must be.
+    /// A word in place of a number.
     #[error("'{text}' is not a number")]
     NotANumber {
         /// As typed.
         text: String,
     },
-    /// A number that nobody can count to.
+    /// A number that is too large.
     #[error("the number {number} is too large")]
     NumberTooLarge {
         /// As typed.
@@ -89,10 +89,10 @@ pub enum HostsProblem {
         /// The last number as typed.
         last: String,
     },
-    /// A step that goes nowhere.
+    /// A step of zero.
     #[error("the step is 0")]
     StepZero,
-    /// A step behind a single number.
+    /// A step after a single number.
     #[error("there is a step, and no range in front of it")]
     StepAlone,
     /// More than one colon, outside brackets.
@@ -101,31 +101,31 @@ pub enum HostsProblem {
         /// The item as typed.
         text: String,
     },
-    /// Something else than an IPv6 address in brackets.
+    /// Brackets with a colon but no IPv6 address.
     #[error("'{text}' is not an IPv6 address")]
     AddressBroken {
-        /// What is in the brackets.
+        /// The text in the brackets.
         text: String,
     },
-    /// Something behind an address in brackets.
+    /// Text after an address in brackets.
     #[error("'{text}' cannot follow an address")]
     AddressTail {
         /// As typed.
         text: String,
     },
-    /// `@` without a user in front of it.
+    /// `@` without a user before it.
     #[error("the name of a user is missing here")]
     UserMissing,
     /// More than one `@`.
     #[error("there is a second '@'")]
     SecondAt,
-    /// Something else than a number of slots.
+    /// A word in place of a number of slots.
     #[error("'{text}' is not a number of slots")]
     SlotsNotANumber {
         /// As typed.
         text: String,
     },
-    /// A number of slots that cannot be.
+    /// A number of slots out of bounds.
     #[error("{slots} slots are out of range, there must be 1 to {RANKS_MAX}")]
     SlotsOutOfRange {
         /// As typed.
@@ -139,19 +139,19 @@ pub enum HostsProblem {
         /// The other.
         slots: u32,
     },
-    /// No attribute of this name.
+    /// An unknown attribute.
     #[error("there is no attribute '{name}', only slots, max-slots and user")]
     AttributeUnknown {
         /// As typed.
         name: String,
     },
-    /// The same thing said twice of one host.
+    /// An attribute given twice for one host.
     #[error("'{name}' is given twice")]
     AttributeTwice {
         /// The attribute.
         name: &'static str,
     },
-    /// A word behind the list that is no attribute.
+    /// A word after the list that is no attribute.
     #[error("'{text}' is not an attribute")]
     NotAnAttribute {
         /// As typed.
@@ -160,12 +160,12 @@ pub enum HostsProblem {
     /// Hosts are counted from 1.
     #[error("there is no host 0, the first is host 1")]
     IndexZero,
-    /// A number behind the end of the list.
+    /// A position beyond the end of the list.
     #[error("there is no host {index}, the list has {hosts}")]
     IndexTooLarge {
         /// The first number without a host.
         index: u64,
-        /// How many hosts there are.
+        /// The number of hosts.
         hosts: usize,
     },
     /// A host selected twice.
@@ -174,13 +174,13 @@ pub enum HostsProblem {
         /// Its number.
         index: u64,
     },
-    /// Slots or a user where only names can be.
+    /// Slots or a user where only names are allowed.
     #[error("only names of hosts can stand here, without user and slots")]
     NotAName,
 }
 
 impl HostsProblem {
-    /// The next step to try.
+    /// Returns the next step to try.
     pub(super) fn hint(&self) -> String {
         let hint = match self {
             Self::Empty => "name hosts, as in node[1-4],login; a variable on the command line may be unset",
@@ -226,7 +226,7 @@ impl HostsProblem {
     }
 }
 
-/// What other launchers mean by a character.
+/// Returns what other launchers use a character for.
 fn character_hint(character: &str) -> &'static str {
     match character {
         "#" => "put a blank in front of a comment",
@@ -240,7 +240,7 @@ fn character_hint(character: &str) -> &'static str {
     }
 }
 
-/// What may have been meant by a word that is no attribute.
+/// Returns a suggestion for a word that is no attribute.
 fn attribute_hint(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         format!("write slots={text}")
@@ -249,7 +249,7 @@ fn attribute_hint(text: &str) -> String {
     }
 }
 
-/// Text from outside, fit for a message.
+/// Returns text from outside fit for a message.
 pub(super) fn shown(text: &str) -> String {
     const CHARS_MAX: usize = 40;
     let mut shown: String = text.chars().take(CHARS_MAX).map(shown_char).collect();
@@ -259,12 +259,12 @@ pub(super) fn shown(text: &str) -> String {
     shown
 }
 
-/// A character, escaped if it cannot be seen or would move others about.
+/// Returns a character, escaped if it is invisible or changes the layout of others.
 pub(super) fn shown_char(c: char) -> String {
     if c == ' ' || is_visible(c) { c.to_string() } else { c.escape_unicode().to_string() }
 }
 
-/// Does it take a place of its own in a line?
+/// Returns whether it takes a column of its own.
 pub(super) fn is_visible(c: char) -> bool {
     let is_format = matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}');

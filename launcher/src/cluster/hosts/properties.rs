@@ -1,4 +1,4 @@
-//! What holds for any text and any names.
+//! Properties of parsing and folding.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::every_short_text::{check_entries, check_error, check_names, check_text};
 use super::{HOSTS_MAX, HostEntry, NAME_BYTES_MAX, exclude, expand, fold, parse_file, parse_list, select};
 
-/// Names as clusters have them, and others.
+/// Names of clusters, and others.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![
         "[a-c]{1,2}[0-9]{1,3}",
@@ -21,7 +21,7 @@ fn name() -> impl Strategy<Value = String> {
     ]
 }
 
-/// An expression with small ranges, and the names that it means.
+/// An expression with small ranges, and its names.
 fn expression() -> impl Strategy<Value = (String, Vec<String>)> {
     let range = (0u64..200, 0u64..12, 1u64..5, 1usize..5, any::<bool>());
     let ranges = vec(range, 1..4).prop_map(|ranges| {
@@ -47,7 +47,7 @@ fn expression() -> impl Strategy<Value = (String, Vec<String>)> {
     })
 }
 
-/// Text in which much of the grammar is right.
+/// Text that is close to the grammar.
 fn nearly() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         4 => name(),

@@ -10,7 +10,7 @@ use super::problem::{HostsProblem, shown};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NumberRange {
     first: u64,
-    /// The last that a step comes to. Not less than the first.
+    /// The last number that the steps reach. Not less than the first.
     last: u64,
     /// Not zero.
     step: u64,
@@ -18,7 +18,7 @@ pub(super) struct NumberRange {
 }
 
 impl NumberRange {
-    /// How many numbers it has, at least one.
+    /// Returns the count of its numbers, at least one.
     pub(super) fn count(&self) -> u64 {
         ((self.last - self.first) / self.step).saturating_add(1)
     }
@@ -35,7 +35,7 @@ impl NumberRange {
         self.width
     }
 
-    /// The digits of its longest number.
+    /// Returns the digits of its longest number.
     pub(super) fn digits_max(&self) -> usize {
         let digits = self.last.checked_ilog10().unwrap_or(0) as usize + 1;
         digits.max(self.width)
@@ -46,10 +46,10 @@ impl NumberRange {
     }
 }
 
-/// A range and where it stands.
+/// A range and its position.
 pub(super) type Placed = (Range<usize>, NumberRange);
 
-/// The ranges up to the end of `part`, at least one.
+/// Parses the ranges up to the end of `part`, at least one.
 pub(super) fn ranges(part: &mut Cursor<'_>) -> Result<Vec<Placed>, Fault> {
     let mut ranges = Vec::new();
     loop {
@@ -68,7 +68,7 @@ pub(super) fn ranges(part: &mut Cursor<'_>) -> Result<Vec<Placed>, Fault> {
     }
 }
 
-/// One range.
+/// Parses one range.
 fn range(part: &mut Cursor<'_>) -> Result<NumberRange, Fault> {
     let begin = part.at();
     let (typed_first, first) = number(part)?;
@@ -97,7 +97,7 @@ fn range(part: &mut Cursor<'_>) -> Result<NumberRange, Fault> {
     Ok(NumberRange { first, last: last - (last - first) % step, step, width })
 }
 
-/// Digits and what they amount to.
+/// Parses digits; returns them with their value.
 fn number<'a>(part: &mut Cursor<'a>) -> Result<(&'a str, u64), Fault> {
     let begin = part.at();
     let digits = part.take_while(|c| c.is_ascii_digit());
@@ -110,7 +110,7 @@ fn number<'a>(part: &mut Cursor<'a>) -> Result<(&'a str, u64), Fault> {
     }
 }
 
-/// What is next is no number, and nothing that can be beside one.
+/// Returns the fault of a text that is no number.
 fn no_number(part: &Cursor<'_>) -> Fault {
     let mut word = *part;
     let begin = word.at();
@@ -130,7 +130,7 @@ fn no_number(part: &Cursor<'_>) -> Fault {
 mod tests {
     use super::*;
 
-    /// The numbers of all ranges, with their padding.
+    /// Expands all ranges, with their padding.
     fn read(text: &str) -> Result<Vec<String>, (Range<usize>, String)> {
         let ranges = ranges(&mut Cursor::new(text)).map_err(|fault| (fault.at, fault.problem.to_string()))?;
         let texts = |range: &NumberRange| {

@@ -92,7 +92,7 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
         plan.settings.first.placement.iter().map(|(agent, ranks)| (agent.0, ranks.len() as u32)).collect();
     let mut order = Vec::new();
     let mut sizes: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
-    for (agent, seat) in (1..).zip(&plan.seats) {
+    for (agent, seat) in (1..).zip(&plan.node_of_agent) {
         let (ranks, agents) = sizes.entry(*seat).or_insert_with(|| {
             order.push(*seat);
             (0, 0)
@@ -116,7 +116,7 @@ fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
 /// The hosts that get agents and no ranks, unless others fail.
 fn spares(plan: &Plan, agent_hosts: &AgentHosts) -> Vec<String> {
     let AgentHosts::Remote(expedition) = agent_hosts else { return Vec::new() };
-    let used: BTreeSet<usize> = plan.seats.iter().copied().collect();
+    let used: BTreeSet<usize> = plan.node_of_agent.iter().copied().collect();
     let spares = expedition.choice.pool.iter().copied().filter(|node| !used.contains(node));
     spares.map(|node| expedition.nodes[node].name.clone()).collect()
 }

@@ -1,5 +1,5 @@
-//! The JSON of statistics. Whoever changes it changes docs/statistics.md, and the version if a field
-//! goes or gets another meaning.
+//! The JSON document of statistics. A change here also changes docs/statistics.md, and the version if a field is
+//! removed or gets another meaning.
 
 use std::time::Duration;
 
@@ -33,18 +33,18 @@ struct LevelRow {
     link_bytes: u64,
     stream_bytes: u64,
     gets: GetsRow,
-    held: HeldRows,
+    held: CacheRows,
     fences: FencesRow,
 }
 
 #[derive(Serialize)]
 struct TrafficRow {
-    board: SentRow,
-    control: SentRow,
+    board: LaneRow,
+    control: LaneRow,
 }
 
 #[derive(Serialize)]
-struct SentRow {
+struct LaneRow {
     messages: u64,
     bytes: u64,
 }
@@ -59,13 +59,13 @@ struct GetsRow {
 }
 
 #[derive(Serialize)]
-struct HeldRows {
-    max: HeldRow,
-    sum: HeldRow,
+struct CacheRows {
+    max: CacheRow,
+    sum: CacheRow,
 }
 
 #[derive(Serialize)]
-struct HeldRow {
+struct CacheRow {
     entries: u64,
     bytes: u64,
     own_entries: u64,
@@ -82,7 +82,7 @@ struct FencesRow {
     max_s: Option<f64>,
 }
 
-/// The document, with a newline at its end.
+/// Returns the document, with a newline at its end.
 pub(super) fn json(statistics: &Statistics) -> String {
     let Statistics { policy, ranks, agents, fanout, stats } = statistics;
     let document = Document {
@@ -113,19 +113,19 @@ fn level((level, stats): (usize, &LevelStats)) -> LevelRow {
         link_bytes,
         stream_bytes,
         gets: GetsRow { board: board_gets, own, others, asked, joined },
-        held: HeldRows { max: held(cache_max), sum: held(cache_sum) },
+        held: CacheRows { max: cache(cache_max), sum: cache(cache_sum) },
         fences: times(fences),
     }
 }
 
 fn traffic(Traffic { board, control }: Traffic) -> TrafficRow {
-    let sent = |LaneTraffic { messages, bytes }| SentRow { messages, bytes };
-    TrafficRow { board: sent(board), control: sent(control) }
+    let lane = |LaneTraffic { messages, bytes }| LaneRow { messages, bytes };
+    TrafficRow { board: lane(board), control: lane(control) }
 }
 
-fn held(held: &CachePeaks) -> HeldRow {
-    let CachePeaks { entries, bytes, own_entries, own_bytes, index_entries, evictions } = *held;
-    HeldRow { entries, bytes, own_entries, own_bytes, index_entries, evictions }
+fn cache(peaks: &CachePeaks) -> CacheRow {
+    let CachePeaks { entries, bytes, own_entries, own_bytes, index_entries, evictions } = *peaks;
+    CacheRow { entries, bytes, own_entries, own_bytes, index_entries, evictions }
 }
 
 fn times(times: &DurationHistogram) -> FencesRow {

@@ -1,5 +1,4 @@
-//! Statistics as the user reads them: a table, or a file of JSON. docs/statistics.md tells what each
-//! number means.
+//! The statistics of a session as a table or a JSON file. docs/statistics.md describes each number.
 
 mod json;
 mod table;
@@ -12,49 +11,50 @@ use nla::core::{CachePolicy, Stats};
 
 use crate::plan::request::StatsTo;
 
-/// What a session has counted, and what session it was.
+/// The statistics of a session, and its parameters.
 #[derive(Clone, Debug)]
 pub struct Statistics {
-    /// The policy of its caches.
+    /// The policy of the bulletin board's caches.
     pub policy: CachePolicy,
-    /// How many ranks its first namespace had.
+    /// The number of ranks of the first namespace.
     pub ranks: u32,
-    /// How many agents it had.
+    /// The number of agents.
     pub agents: u32,
-    /// How many children an agent had at most.
+    /// The most children of an agent.
     pub fanout: u32,
-    /// The numbers, the launcher's own first.
+    /// The numbers of each level; the launcher is the first level.
     pub stats: Stats,
 }
 
 impl Statistics {
-    /// How many agents have told theirs.
+    /// Returns the number of agents that reported their statistics.
     fn reported(&self) -> u64 {
         self.stats.members().saturating_sub(1)
     }
 
-    /// For people: a line about the session, and tables with a row for each level.
+    /// Returns a line about the session, and tables with a row for each level.
     pub fn table(&self) -> String {
         table::table(self)
     }
 
-    /// For programs, by the schema of docs/statistics.md.
+    /// Returns a JSON document with the schema of docs/statistics.md.
     pub fn json(&self) -> String {
         json::json(self)
     }
 }
 
-/// Where statistics go.
+/// The destination of the statistics.
 #[derive(Debug)]
 pub enum Sink {
-    /// To whoever reads standard error.
+    /// A table on standard error.
     Table,
-    /// Into a file, which is there already.
+    /// This file, which is open for writing.
     File(PathBuf, File),
 }
 
 impl Sink {
-    /// Makes the file, if there is to be one: that it cannot be is found before anything is started.
+    /// Creates the file, if one was asked for. This happens before anything starts, so that an error ends scela-run
+    /// early.
     pub fn open(to: &StatsTo) -> io::Result<Self> {
         match to {
             StatsTo::Table => Ok(Self::Table),
@@ -65,8 +65,7 @@ impl Sink {
         }
     }
 
-    /// Writes the file, if there is to be one. Otherwise the table is returned, to be said. An error
-    /// is a sentence.
+    /// Writes the file, or returns the table for the caller to print. An error is a sentence for the user.
     pub fn take(self, statistics: &Statistics) -> Result<Option<String>, String> {
         match self {
             Self::Table => Ok(Some(statistics.table())),

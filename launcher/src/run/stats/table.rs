@@ -1,4 +1,4 @@
-//! The tables of statistics: a row for each level, numbers shortened, to fit a terminal.
+//! The tables of statistics: a row for each level, with short numbers that fit a terminal.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,20 +8,21 @@ use nla::core::{LaneTraffic, LevelStats};
 use super::Statistics;
 
 const LEGEND: &str = "
-  Level 0 is the launcher, a place is it or an agent; a row is all places of a level together.
-  Up and down: messages and their bytes as encoded, each counted by who sent it. Links: all bytes
-  that were written to them; streams: output and input among these. GetCounts: answered by the board
-  without the agent's core, by the core to own ranks, or to others; asked on: answered elsewhere;
-  joined: waited for an answer that was on its way. Fences: from when all below a place had arrived
-  to their release. Most at one place: own are entries of own ranks, index is keys of the subtree.";
+  Level 0 is the launcher. A place is the launcher or an agent; a row sums up all places of a level.
+  Up and down: messages and their encoded bytes, counted by the sender. Links: all bytes written to
+  them; streams: output and input among these. Gets: answered by the board without the agent's core,
+  by the core to its own ranks, or to others; asked on: forwarded to another place; joined: waited
+  for the answer to an earlier request. Fences: from the arrival of all ranks below a place to the
+  release. Most at one place: own are entries of its own ranks, index is keys of the subtree.";
 
-/// Columns that belong together.
+/// Columns with a common title.
 struct Group {
     title: &'static str,
-    columns: Vec<(&'static str, Vec<String>)>,
+    columns: Vec<Column>,
 }
 
 impl Group {
+    /// Returns the widths of the columns. The first is wide enough for the title to fit.
     fn widths(&self) -> Vec<usize> {
         let width = |(head, cells): &(&str, Vec<String>)| cells.iter().map(String::len).fold(head.len(), usize::max);
         let mut widths: Vec<usize> = self.columns.iter().map(width).collect();
@@ -34,86 +35,124 @@ impl Group {
 
 const GAP: &str = "  ";
 
-/// All of it, without a newline at the end.
+/// Returns the heading, the tables and the legend, without a newline at the end.
 pub(super) fn table(statistics: &Statistics) -> String {
     let Statistics { policy, ranks, agents, fanout, stats } = statistics;
     let bound = policy.entries().map_or_else(String::new, |entries| format!(" ({entries} entries)"));
-    let (reported, segments) = (statistics.reported(), stats.segments());
+    let reported = statistics.reported();
     let mut text = format!(
         "statistics: policy {policy}{bound}, ranks: {ranks}, fan-out: {fanout}, agents reported: {reported} of {agents}\n"
     );
     if reported < u64::from(*agents) {
-        text.push_str("  note: what the other agents have counted is missing\n");
+        text.push_str("  note: the numbers of the other agents are missing\n");
     }
-    if segments > 0 {
-        let _ =
-            writeln!(text, "  note: ranks that read the board in shared memory: {segments}; their gets nobody counts");
+    if stats.segments() > 0 {
+        let segments = stats.segments();
+        let _ = writeln!(
+            text,
+            "  note: ranks that read the board in shared memory: {segments}; their gets are not counted"
+        );
     }
-    let column = |head: &'static str, cell: &dyn Fn(&LevelStats) -> String| {
-        (head, stats.levels.iter().map(cell).collect::<Vec<_>>())
-    };
-    let number = |head, of: fn(&LevelStats) -> u64| column(head, &|level| short(of(level)));
-    let group = |title, columns: Vec<_>| Group { title, columns };
-    let levels = || ("level", (0..stats.levels.len()).map(|level| level.to_string()).collect());
-    let sent = |title, of: fn(&LevelStats) -> LaneTraffic| {
-        let columns =
-            [column("msgs", &|level| short(of(level).messages)), column("bytes", &|level| short(of(level).bytes))];
-        group(title, columns.into())
-    };
-    let time = |head, of: fn(&LevelStats) -> Option<Duration>| column(head, &|level| shown(of(level)));
-    text += &rendered(&[
-        group("", vec![levels(), number("places", |level| level.members)]),
-        sent("board up", |level| level.counted.up.board),
-        sent("control up", |level| level.counted.up.control),
-        sent("board down", |level| level.counted.down.board),
-        sent("control down", |level| level.counted.down.control),
-        group(
-            "links",
-            vec![
-                number("bytes", |level| level.counted.link_bytes),
-                number("streams", |level| level.counted.stream_bytes),
-            ],
-        ),
-    ]);
-    text += &rendered(&[
-        group("", vec![levels()]),
-        group(
-            "gets",
-            vec![
-                number("by board", |level| level.counted.board_gets),
-                number("to own", |level| level.gets.own),
-                number("to others", |level| level.gets.others),
-                number("asked on", |level| level.gets.asked),
-                number("joined", |level| level.gets.joined),
-            ],
-        ),
-        group(
-            "fences",
-            vec![
-                number("count", |level| level.fences.count()),
-                time("min", |level| level.fences.min()),
-                time("median", |level| level.fences.median()),
-                time("max", |level| level.fences.max()),
-            ],
-        ),
-    ]);
-    text += &rendered(&[
-        group("", vec![levels()]),
-        group(
-            "board, most at one place",
-            vec![
-                number("entries", |level| level.cache_max.entries),
-                number("bytes", |level| level.cache_max.bytes),
-                number("own", |level| level.cache_max.own_entries),
-                number("bytes", |level| level.cache_max.own_bytes),
-                number("index", |level| level.cache_max.index_entries),
-            ],
-        ),
-        group("in all", vec![number("evictions", |level| level.cache_sum.evictions)]),
-    ]);
-    text + LEGEND
+    let levels = Levels(&stats.levels);
+    text + &levels.traffic() + &levels.gets_and_fences() + &levels.board() + LEGEND
 }
 
+/// A column: its heading and its cells.
+type Column = (&'static str, Vec<String>);
+
+/// The rows of all tables, from the launcher down.
+struct Levels<'a>(&'a [LevelStats]);
+
+impl Levels<'_> {
+    /// Returns the table of messages and bytes.
+    fn traffic(&self) -> String {
+        rendered(&[
+            group("", vec![self.numbers(), self.count("places", |level| level.members)]),
+            self.lane("board up", |level| level.counted.up.board),
+            self.lane("control up", |level| level.counted.up.control),
+            self.lane("board down", |level| level.counted.down.board),
+            self.lane("control down", |level| level.counted.down.control),
+            group(
+                "links",
+                vec![
+                    self.count("bytes", |level| level.counted.link_bytes),
+                    self.count("streams", |level| level.counted.stream_bytes),
+                ],
+            ),
+        ])
+    }
+
+    /// Returns the table of gets and fences.
+    fn gets_and_fences(&self) -> String {
+        rendered(&[
+            group("", vec![self.numbers()]),
+            group(
+                "gets",
+                vec![
+                    self.count("by board", |level| level.counted.board_gets),
+                    self.count("to own", |level| level.gets.own),
+                    self.count("to others", |level| level.gets.others),
+                    self.count("asked on", |level| level.gets.asked),
+                    self.count("joined", |level| level.gets.joined),
+                ],
+            ),
+            group(
+                "fences",
+                vec![
+                    self.count("count", |level| level.fences.count()),
+                    self.time("min", |level| level.fences.min()),
+                    self.time("median", |level| level.fences.median()),
+                    self.time("max", |level| level.fences.max()),
+                ],
+            ),
+        ])
+    }
+
+    /// Returns the table of the bulletin board's caches.
+    fn board(&self) -> String {
+        rendered(&[
+            group("", vec![self.numbers()]),
+            group(
+                "board, most at one place",
+                vec![
+                    self.count("entries", |level| level.cache_max.entries),
+                    self.count("bytes", |level| level.cache_max.bytes),
+                    self.count("own", |level| level.cache_max.own_entries),
+                    self.count("bytes", |level| level.cache_max.own_bytes),
+                    self.count("index", |level| level.cache_max.index_entries),
+                ],
+            ),
+            group("in all", vec![self.count("evictions", |level| level.cache_sum.evictions)]),
+        ])
+    }
+
+    fn column(&self, head: &'static str, cell: impl Fn(&LevelStats) -> String) -> Column {
+        (head, self.0.iter().map(cell).collect())
+    }
+
+    fn numbers(&self) -> Column {
+        ("level", (0..self.0.len()).map(|level| level.to_string()).collect())
+    }
+
+    fn count(&self, head: &'static str, of: fn(&LevelStats) -> u64) -> Column {
+        self.column(head, |level| short(of(level)))
+    }
+
+    fn time(&self, head: &'static str, of: fn(&LevelStats) -> Option<Duration>) -> Column {
+        self.column(head, |level| time_text(of(level)))
+    }
+
+    fn lane(&self, title: &'static str, of: fn(&LevelStats) -> LaneTraffic) -> Group {
+        let messages = self.column("msgs", |level| short(of(level).messages));
+        group(title, vec![messages, self.column("bytes", |level| short(of(level).bytes))])
+    }
+}
+
+fn group(title: &'static str, columns: Vec<Column>) -> Group {
+    Group { title, columns }
+}
+
+/// Lays out a table: a line of titles, a line of headings, and a line for each level.
 fn rendered(groups: &[Group]) -> String {
     let (mut titles, mut heads) = (String::new(), String::new());
     let rows = groups[0].columns[0].1.len();
@@ -121,7 +160,7 @@ fn rendered(groups: &[Group]) -> String {
     for group in groups {
         let widths = group.widths();
         let all = widths.iter().sum::<usize>() + GAP.len() * (widths.len() - 1);
-        // A title lies on its columns like a lid.
+        // The title is centred over its columns, with dashes on both sides.
         let _ = match group.title {
             "" => write!(titles, "{GAP}{:all$}", ""),
             title => write!(titles, "{GAP}{:-^all$}", format!(" {title} ")),
@@ -136,7 +175,7 @@ fn rendered(groups: &[Group]) -> String {
     format!("\n{titles}\n{heads}\n{}\n", lines.join("\n"))
 }
 
-/// A number in at most five characters, or as many as it takes.
+/// Formats a number in at most five characters, if its unit allows.
 fn short(number: u64) -> String {
     const UNITS: [(u64, &str); 5] =
         [(1_000_000_000_000_000, "P"), (1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
@@ -147,8 +186,8 @@ fn short(number: u64) -> String {
     format!("{}{unit}", three_digits(number as f64 / size as f64))
 }
 
-/// A time with its unit; a dash where there is none.
-fn shown(time: Option<Duration>) -> String {
+/// Formats a time with its unit; no time as a dash.
+fn time_text(time: Option<Duration>) -> String {
     let Some(seconds) = time.map(|time| time.as_secs_f64()) else { return "-".to_owned() };
     let (factor, unit) = match seconds {
         1.0.. => (1.0, "s"),
@@ -158,6 +197,7 @@ fn shown(time: Option<Duration>) -> String {
     format!("{} {unit}", three_digits(seconds * factor))
 }
 
+/// Formats a number with at least three significant digits.
 fn three_digits(number: f64) -> String {
     let decimals = match number {
         99.95.. => 0,
@@ -172,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn large_numbers_are_shortened() {
         for (number, text) in [
             (0, "0"),
             (99_999, "99999"),
@@ -190,9 +230,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        let shown = |ns| shown(Some(Duration::from_nanos(ns)));
-        assert_eq!([0, 12_345, 1_000_000, 99_960_000].map(shown), ["0.00 us", "12.3 us", "1.00 ms", "100 ms"]);
-        assert_eq!([1_500_000_000, 86_400_000_000_000].map(shown), ["1.50 s", "86400 s"]);
-        assert_eq!(super::shown(None), "-");
+        let time_text = |ns| time_text(Some(Duration::from_nanos(ns)));
+        assert_eq!([0, 12_345, 1_000_000, 99_960_000].map(time_text), ["0.00 us", "12.3 us", "1.00 ms", "100 ms"]);
+        assert_eq!([1_500_000_000, 86_400_000_000_000].map(time_text), ["1.50 s", "86400 s"]);
+        assert_eq!(super::time_text(None), "-");
     }
 }

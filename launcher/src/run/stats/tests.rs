@@ -1,4 +1,4 @@
-//! The table and the JSON, in full.
+//! Tests of the full table and the full JSON document.
 
 use std::time::Duration;
 
@@ -38,14 +38,14 @@ fn statistics() -> Statistics {
 }
 
 #[test]
-fn the_table() {
+fn the_table_has_a_row_for_each_level() {
     let table = statistics().table();
     let (numbers, legend) = table.split_once("\n\n  Level 0").expect("a legend");
     assert_eq!(
         format!("{numbers}\n"),
         "\
 statistics: policy hcmab-lru (16 entries), ranks: 64, fan-out: 32, agents reported: 2 of 2
-  note: ranks that read the board in shared memory: 4; their gets nobody counts
+  note: ranks that read the board in shared memory: 4; their gets are not counted
 
                  - board up -  - control up -  - board down -  - control down -  --- links ----
   level  places   msgs  bytes     msgs  bytes     msgs  bytes       msgs  bytes  bytes  streams
@@ -67,7 +67,7 @@ statistics: policy hcmab-lru (16 entries), ranks: 64, fan-out: 32, agents report
 }
 
 #[test]
-fn lines_of_the_table_fit_whatever_the_numbers() {
+fn lines_of_the_table_fit_with_the_largest_numbers() {
     let most = u64::from(u32::MAX) << 20;
     let mut statistics = statistics();
     for level in &mut statistics.stats.levels {
@@ -96,18 +96,18 @@ fn lines_of_the_table_fit_whatever_the_numbers() {
 }
 
 #[test]
-fn missing_agents_and_shared_memory_are_told() {
+fn notes_name_missing_agents_and_shared_memory() {
     let mut statistics = statistics();
     assert!(statistics.table().contains("  note: ranks that read the board in shared memory: 4;"));
     assert!(!statistics.table().contains("missing"));
     statistics.agents = 5;
     assert!(
-        statistics.table().contains("agents reported: 2 of 5\n  note: what the other agents have counted is missing")
+        statistics.table().contains("agents reported: 2 of 5\n  note: the numbers of the other agents are missing")
     );
 }
 
 #[test]
-fn the_json() {
+fn the_json_has_the_documented_fields() {
     let document: serde_json::Value = serde_json::from_str(&statistics().json()).expect("it is JSON");
     let expected = serde_json::json!({
         "version": 1, "policy": "hcmab-lru", "cache_entries": 16, "ranks": 64, "agents": 2, "agents_reported": 2,
@@ -151,7 +151,7 @@ fn the_json() {
 }
 
 #[test]
-fn a_file_is_made_at_once_or_refused_by_name() {
+fn the_file_is_created_at_once_or_refused_by_name() {
     let place = tempfile::tempdir().expect("a place for files");
     let path = place.path().join("s.json");
     let sink = Sink::open(&StatsTo::File(path.clone())).expect("a file");

@@ -1,4 +1,4 @@
-//! Where agents sit: how many each node gets, and which ranks each of them starts.
+//! The layout of agents: how many each node gets, and which ranks each of them starts.
 
 use std::collections::BTreeMap;
 
@@ -13,38 +13,35 @@ use crate::cluster::placement::{self, MapBy, Placement, PlacementError, RankMap,
 use crate::plan::machine::Machine;
 use crate::plan::request::{LaunchShape, Options};
 
-/// Descriptors that an agent needs for one rank: its output, its errors, PMI and, at times, input.
+/// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
 const DESCRIPTORS_PER_RANK: u64 = 4;
 /// Descriptors that an agent needs for itself.
 const DESCRIPTORS_OF_AGENT: u64 = 128;
-/// From this many ranks on each core gets an agent: below, starting one more costs more than it
-/// saves.
-const RANKS_FOR_MORE_AGENTS: u32 = 64;
-/// An agent with about so many ranks is quickest: they and it still fit into a core's caches, so
-/// that 512 ranks get their entries from 4 agents in three quarters of the time that 2 take.
-const RANKS_AT_BEST: u32 = 128;
-/// More agents than this for each core cost more than they save: each takes in, and keeps, all that is
-/// on the board. With 8 agents on 2 cores 1,024 ranks get all entries over the wire in 8 s, with 4 in
-/// 9 to 10; but they start faster with 4, and through libpmi each has its neighbours' entries after 0.039 s
-/// in place of 0.049.
-const AGENTS_PER_CORE_AT_BEST: u32 = 2;
+/// From this many ranks on, each core gets an agent. Below, one more agent costs more than it saves.
+const RANKS_FOR_AGENT_PER_CORE: u32 = 64;
+/// The number of ranks per agent that is fastest. The agent and its ranks still fit into a core's caches: with 4
+/// agents, 512 ranks get their entries in three quarters of the time that 2 agents take.
+const RANKS_PER_AGENT_BEST: u32 = 128;
+/// More agents per core than this cost more than they save, because each agent receives and stores the whole board.
+/// On 2 cores, 1,024 ranks get all entries over the wire in 8 s with 8 agents and in 9 to 10 s with 4. But 4 agents
+/// start faster, and through libpmi each rank has its neighbours' entries after 0.039 s instead of 0.049 s.
+const AGENTS_PER_CORE_BEST: u32 = 2;
 
-/// Agents, their nodes and their ranks.
-pub(super) struct Seating {
-    /// The node of each agent, counted from 0 in the order of their first ranks.
+/// The agents of a session, with their nodes and ranks.
+pub(super) struct AgentLayout {
+    /// The node of each agent. Nodes are numbered from 0 in the order of their first ranks.
     pub(super) nodes: BTreeMap<AgentId, u32>,
     /// The ranks of each agent that has any.
     pub(super) placement: Vec<(AgentId, Ranks)>,
-    /// The node of each rank, by the same numbers.
+    /// The node of each rank, with the numbers of `nodes`.
     pub(super) mapping: Mapping,
-    /// The node of each agent by its place in the field.
-    pub(super) seats: Vec<usize>,
-    /// What the user should hear.
+    /// The node of each agent, as an index into the node list.
+    pub(super) node_of_agent: Vec<usize>,
+    /// A note for the user.
     pub(super) remark: Option<String>,
 }
 
-/// Which node gets the next rank, as the options have it. A rank map says it all: where there is one,
-/// nothing else counts.
+/// Returns the rule that assigns ranks to nodes. A rank map overrides all other options.
 pub(super) fn rule(options: &Options) -> Result<Rule, PlanError> {
     if let Some(map) = &options.hosts.rankmap {
         return Ok(Rule::Map(RankMap::parse(&map.to_string_lossy())?));
@@ -59,41 +56,47 @@ pub(super) fn rule(options: &Options) -> Result<Rule, PlanError> {
     })
 }
 
-/// Seats agents for `size` ranks.
-pub(super) fn seating(
+/// Lays out the agents of `size` ranks.
+pub(super) fn agent_layout(
     size: u32,
     options: &Options,
     machine: &Machine,
-    field: &NodeList,
+    node_list: &NodeList,
     rule: &Rule,
-) -> Result<Seating, PlanError> {
-    match field {
+) -> Result<AgentLayout, PlanError> {
+    match node_list {
         NodeList::Local { slots, max_slots } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
-            here(size, options, machine, &node, rule)
+            local_layout(size, options, machine, &node, rule)
         }
         NodeList::Named { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
         NodeList::Named { nodes, .. } => {
             let placement = placement::place(size, nodes, rule)?;
             let per_node = match options.launch.shape {
-                LaunchShape::Linear => PerNode::EachRank,
+                LaunchShape::Linear => AgentsPerNode::OnePerRank,
                 LaunchShape::Auto | LaunchShape::Flat | LaunchShape::Tree => {
-                    options.agents_per_node.map_or(PerNode::AsManyAsNeeded, PerNode::Fixed)
+                    options.agents_per_node.map_or(AgentsPerNode::Fewest, AgentsPerNode::Fixed)
                 }
             };
-            there(&placement, per_node)
+            remote_layout(&placement, per_node)
         }
     }
 }
 
-/// All agents on this machine.
-fn here(size: u32, options: &Options, machine: &Machine, node: &Node, rule: &Rule) -> Result<Seating, PlanError> {
-    let agents = agents_here(size, options, rule.per_node(), machine);
+/// Lays out all agents on this machine.
+fn local_layout(
+    size: u32,
+    options: &Options,
+    machine: &Machine,
+    node: &Node,
+    rule: &Rule,
+) -> Result<AgentLayout, PlanError> {
+    let agents = local_agents(size, options, rule.per_node(), machine);
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
     let nodes: BTreeMap<AgentId, u32> =
         ids.iter().map(|id| (*id, if options.agents_as_nodes { id.0 - 1 } else { 0 })).collect();
     let (placement, mapping) = match rule.per_node().filter(|_| options.agents_as_nodes) {
-        Some(ppn) => place_by(ppn, size, &ids),
+        Some(ppn) => place_in_turn(ppn, size, &ids),
         None => {
             let placement = place(size, &ids);
             let mapping = Mapping::from_nodes(
@@ -102,29 +105,29 @@ fn here(size: u32, options: &Options, machine: &Machine, node: &Node, rule: &Rul
             (placement, mapping)
         }
     };
-    let played = if options.agents_as_nodes { agents as usize } else { 1 };
-    let remark = placement::place(size, &vec![node.clone(); played], rule)?.remark;
-    Ok(Seating { nodes, placement, mapping, seats: vec![0; agents as usize], remark })
+    let node_count = if options.agents_as_nodes { agents as usize } else { 1 };
+    let remark = placement::place(size, &vec![node.clone(); node_count], rule)?.remark;
+    Ok(AgentLayout { nodes, placement, mapping, node_of_agent: vec![0; agents as usize], remark })
 }
 
-/// How many agents a node gets.
+/// The number of agents of a node.
 #[derive(Copy, Clone, Debug)]
-enum PerNode {
-    /// Few, as each can have many ranks.
-    AsManyAsNeeded,
-    /// So many.
+enum AgentsPerNode {
+    /// As few as can serve the node's ranks, each with at most [`RANKS_PER_AGENT`].
+    Fewest,
+    /// This number.
     Fixed(u32),
     /// One for each rank.
-    EachRank,
+    OnePerRank,
 }
 
-/// Agents on the nodes of a placement.
-fn there(placement: &Placement, per_node: PerNode) -> Result<Seating, PlanError> {
+/// Lays out agents on the nodes of a placement.
+fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<AgentLayout, PlanError> {
     let ranks_by_node = placement.ranks_by_node()?;
     let agents_of = |ranks: &Ranks| match per_node {
-        PerNode::AsManyAsNeeded => ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)),
-        PerNode::Fixed(agents) => u64::from(agents),
-        PerNode::EachRank => ranks.len(),
+        AgentsPerNode::Fewest => ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)),
+        AgentsPerNode::Fixed(agents) => u64::from(agents),
+        AgentsPerNode::OnePerRank => ranks.len(),
     };
     let agents: u64 = ranks_by_node.iter().map(|(_, ranks)| agents_of(ranks)).sum();
     if agents > u64::from(AGENTS_MAX) {
@@ -135,53 +138,53 @@ fn there(placement: &Placement, per_node: PerNode) -> Result<Seating, PlanError>
         return Err(PlacementError::TooScattered.into());
     }
     let mut ids = (1..).map(AgentId);
-    let mut seating = Seating {
+    let mut layout = AgentLayout {
         nodes: BTreeMap::new(),
         placement: Vec::new(),
         mapping,
-        seats: Vec::new(),
+        node_of_agent: Vec::new(),
         remark: placement.remark.clone(),
     };
-    for (number, (seat, ranks)) in (0..).zip(&ranks_by_node) {
+    for (number, (node, ranks)) in (0..).zip(&ranks_by_node) {
         for (part, id) in parts(ranks, agents_of(ranks)).into_iter().zip(ids.by_ref()) {
-            seating.nodes.insert(id, number);
-            seating.seats.push(*seat);
+            layout.nodes.insert(id, number);
+            layout.node_of_agent.push(*node);
             if !part.is_empty() {
-                seating.placement.push((id, part));
+                layout.placement.push((id, part));
             }
         }
     }
-    Ok(seating)
+    Ok(layout)
 }
 
-/// The node of each rank, by its place among the nodes that have ranks.
+/// Returns the node of each rank. Nodes are numbered among those that have ranks.
 fn mapping(placement: &Placement, ranks_by_node: &[(usize, Ranks)]) -> Mapping {
-    let numbers: BTreeMap<usize, u32> = ranks_by_node.iter().map(|(seat, _)| *seat).zip(0..).collect();
+    let numbers: BTreeMap<usize, u32> = ranks_by_node.iter().map(|(node, _)| *node).zip(0..).collect();
     let nodes = placement.runs().iter().map(|run| std::iter::repeat_n(numbers[&run.node], run.ranks as usize));
     Mapping::from_nodes(nodes.flatten())
 }
 
-/// Ranks in `count` parts, in order, whose sizes differ by at most one.
+/// Splits ranks into `count` parts, in order, whose sizes differ by at most one.
 fn parts(ranks: &Ranks, count: u64) -> Vec<Ranks> {
     let mut intervals = ranks.intervals().iter().copied();
-    let mut open = intervals.next();
+    let mut rest = intervals.next();
     let size = ranks.len();
     let part = |at: u64| {
         let mut wanted = (size * (at + 1) / count - size * at / count) as u32;
         let mut part = Ranks::new();
-        while let Some((first, end)) = open.filter(|_| wanted > 0) {
+        while let Some((first, end)) = rest.filter(|_| wanted > 0) {
             let taken = wanted.min(end - first);
             part.extend((first..first + taken).map(pmi::Rank));
             wanted -= taken;
-            open = if first + taken < end { Some((first + taken, end)) } else { intervals.next() };
+            rest = if first + taken < end { Some((first + taken, end)) } else { intervals.next() };
         }
         part
     };
     (0..count).map(part).collect()
 }
 
-/// How many agents this machine gets, if it is all there is.
-fn agents_here(size: u32, options: &Options, per_node: Option<u32>, machine: &Machine) -> u32 {
+/// Returns the number of agents of a session on this machine alone.
+fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &Machine) -> u32 {
     if let Some(agents) = options.agents_per_node {
         return agents;
     }
@@ -194,20 +197,20 @@ fn agents_here(size: u32, options: &Options, per_node: Option<u32>, machine: &Ma
         .iter()
         .find(|(resource, _, _)| *resource == libc_nofile())
         .map_or(u64::MAX, |(_, _, hard)| *hard);
-    let room = descriptors.saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
-    let most = u64::from(RANKS_PER_AGENT).min(room).max(1) as u32;
-    let by_cores = if size >= RANKS_FOR_MORE_AGENTS { machine.cores } else { 1 };
-    let by_speed = size.div_ceil(RANKS_AT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_AT_BEST));
-    size.div_ceil(most).max(by_cores).max(by_speed).max(1)
+    let by_descriptors = descriptors.saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
+    let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
+    let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };
+    let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
+    size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
 }
 
-/// RLIMIT_NOFILE, the same number on all Linux machines that ScELA runs on.
+/// Returns the number of RLIMIT_NOFILE, which is the same on all Linux machines that ScELA runs on.
 pub(super) fn libc_nofile() -> u32 {
     nix::sys::resource::Resource::RLIMIT_NOFILE as u32
 }
 
-/// `ppn` ranks on each agent in turn, around and around.
-fn place_by(ppn: u32, size: u32, agents: &[AgentId]) -> (Vec<(AgentId, Ranks)>, Mapping) {
+/// Places `ppn` ranks on each agent in turn, and starts again with the first agent until all ranks are placed.
+fn place_in_turn(ppn: u32, size: u32, agents: &[AgentId]) -> (Vec<(AgentId, Ranks)>, Mapping) {
     let node = |rank: u32| (rank / ppn) as usize % agents.len();
     let mut placement: BTreeMap<AgentId, Ranks> = BTreeMap::new();
     for rank in 0..size {
