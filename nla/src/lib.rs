@@ -6,10 +6,11 @@
 //! - [`link`] has the connections between agents: streams, the handshake, and the listener.
 //! - [`bootstrap`] starts agents on nodes and connects them to the tree.
 //! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
+//! - [`tasks`] starts tasks and threads, and reports their panics.
 //!
 //! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
-//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no other
-//! module. `tests/tidy.rs` enforces these directions.
+//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no
+//! other module. `tests/tidy.rs` enforces these directions.
 
 pub mod bootstrap;
 pub mod core;

@@ -62,7 +62,8 @@ impl Parent {
         accepted.map(|accepted| accepted.peer).map_err(|error| error.to_string())
     }
 
-    /// Accepts a connection on which only `bytes` are sent. Returns the reason why it is refused, and the parent's reply.
+    /// Accepts a connection on which only `bytes` are sent. Returns the reason why it is refused, and the parent's
+    /// reply.
     async fn refuse_bytes(&self, bytes: &[u8]) -> (String, Vec<u8>) {
         let peer = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
@@ -77,8 +78,8 @@ impl Parent {
         (accepted.unwrap_err(), reply)
     }
 
-    /// Accepts a peer that completes the handshake and then sends the bytes from `records`. Returns the reason why it is
-    /// refused.
+    /// Accepts a peer that completes the handshake and then sends the bytes from `records`. Returns the reason why it
+    /// is refused.
     async fn refuse_records(&self, records: impl FnOnce(&mut nla::wire::Established) -> Vec<u8>) -> String {
         let peer = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();

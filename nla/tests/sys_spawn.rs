@@ -379,8 +379,8 @@ fn ranks_do_not_inherit_the_pipes_of_other_ranks() {
     let mut spawner = spawner(ShellState::recorded());
     let cat = image(&["cat"]);
     let mut ranks: Vec<Running> = (0..200).map(|_| start(&mut spawner, &cat, &[]).unwrap()).collect();
-    // Each rank ends when its own input ends. Its output and its socket then reach end of file, although the other ranks
-    // still run. The order begins in the middle.
+    // Each rank ends when its own input ends. Its output and its socket then reach end of file, although the other
+    // ranks still run. The order begins in the middle.
     while !ranks.is_empty() {
         let mut rank = ranks.swap_remove(ranks.len() / 2);
         rank.stdin.write_all(b"a line\n").unwrap();
@@ -438,7 +438,8 @@ fn daemons_of_ranks_are_killed() {
         let running = start(&mut spawner, &myself("daemon"), &[]).unwrap();
         let text = read_all(running.stdout);
         daemons.push(field(&text, "daemon ").parse::<u32>().unwrap());
-        // The daemon has left the rank's process group. It can be found only because it became a child of this process.
+        // The daemon has left the rank's process group. It can be found only because it became a child of this
+        // process.
     }
     start(&mut spawner, &myself("sleeper"), &[]).unwrap();
     assert!(daemons.iter().all(|&pid| is_running(pid)));

@@ -40,13 +40,13 @@ fn a_fence_stores_the_expected_entries_and_bytes() {
 
 #[test]
 fn gets_of_neighbours_are_answered_at_the_expected_levels() {
-    // Agent 1 is the parent of 2 and 3, agent 4 of 5 and 6. On each agent, one rank gets an entry of the previous agent
-    // and one an entry of the next agent.
+    // Agent 1 is the parent of 2 and 3, agent 4 of 5 and 6. On each agent, one rank gets an entry of the previous
+    // agent and one an entry of the next agent.
     let report = small(CachePolicy::Hcma, Pattern::Neighbours);
     let expected = [
         GetCounts { others: 4, ..GetCounts::default() },
-        // Agents 1 and 4 have the entries of their subtrees. The root is asked for those that 1 needs of 6, 3 of 4, 4 of
-        // 3 and 6 of 1.
+        // Agents 1 and 4 have the entries of their subtrees. The root is asked for those that 1 needs of 6, 3 of 4, 4
+        // of 3 and 6 of 1.
         GetCounts { others: 6, asked: 4, ..GetCounts::default() },
         // Leaves have the entries of their own ranks.
         GetCounts { asked: 8, ..GetCounts::default() },

@@ -13,8 +13,8 @@ use crate::oracle::{ExpectedEnd, Violation};
 use crate::report::MemberKind;
 use crate::world::{NS, State, World};
 
-/// The bound on the time, in nanoseconds, in which an agent that lost its parent kills its ranks and exits. There is no
-/// grace period in that case.
+/// The bound on the time, in nanoseconds, in which an agent that lost its parent kills its ranks and exits. There is
+/// no grace period in that case.
 const EXIT_WITHOUT_PARENT_MAX: u64 = 1_000_000_000;
 /// The bound on the time from the last fault to the end of the session, in nanoseconds.
 const END_AFTER_FAULT_MAX: u64 = 120_000_000_000;

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// The times that operations take, in nanoseconds unless a name says otherwise.
 ///
-/// Each agent has one processor, which handles one event at a time, and one network interface, which sends one message
-/// at a time over all links of the agent.
+/// Each agent has one processor, which handles one event at a time, and one network interface, which sends one
+/// message at a time over all links of the agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
@@ -72,10 +72,10 @@ pub struct Costs {
 impl Default for Costs {
     /// Returns the costs of a cluster of ordinary machines with TCP over a fast network.
     ///
-    /// The processor times of agents and ranks were calibrated with the runs in `docs/results/caches.md`, which compares
-    /// measured and simulated times. In these runs a get from an agent's board over the PMI socket takes 17 us of
-    /// processor time, including the rank's share; a get through the core takes 8 us more; a message between two agents
-    /// takes 22 us.
+    /// The processor times of agents and ranks were calibrated with the runs in `docs/results/caches.md`, which
+    /// compares measured and simulated times. In these runs a get from an agent's board over the PMI socket takes 17
+    /// us of processor time, including the rank's share; a get through the core takes 8 us more; a message between
+    /// two agents takes 22 us.
     fn default() -> Self {
         Self {
             latency: 25_000,

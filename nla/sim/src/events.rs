@@ -1,9 +1,9 @@
 //! Future events, in the order of their times.
 //!
-//! The queue is a radix heap. Time never goes back, so an event lies in the bucket of the highest bit in which its time
-//! differs from the current time, and moves to lower buckets as that time approaches. Adding and removing an event cost
-//! a few instructions, whatever the number of events. Events of the same time leave in the order in which they were
-//! added, so that every run is reproducible.
+//! The queue is a radix heap. Time never goes back, so an event lies in the bucket of the highest bit in which its
+//! time differs from the current time, and moves to lower buckets as that time approaches. Adding and removing an
+//! event cost a few instructions, whatever the number of events. Events of the same time leave in the order in which
+//! they were added, so that every run is reproducible.
 
 /// An event that will happen at a member of the tree.
 #[derive(Copy, Clone, Debug)]

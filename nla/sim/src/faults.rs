@@ -61,8 +61,8 @@ pub struct Faults {
 const DETECTION_MAX: u64 = 20_000_000_000;
 
 impl Faults {
-    /// Draws the faults of a session of the given size. `span` is about how many nanoseconds the session takes without
-    /// faults. The same arguments give the same faults.
+    /// Draws the faults of a session of the given size. `span` is about how many nanoseconds the session takes
+    /// without faults. The same arguments give the same faults.
     pub fn from_seed(seed: u64, agents: u32, ranks: u32, span: u64) -> Self {
         let mut random = Random::new(seed ^ 0xfa17);
         let delay = *random.pick(&[0, 1_000, 200_000, 5_000_000, 100_000_000]);

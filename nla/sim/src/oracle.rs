@@ -1,9 +1,9 @@
 //! The oracle: what must hold in every run, whatever faults strike. It watches the run and judges its end.
 //!
-//! - No rank is released from a fence before all ranks have arrived. Each fence releases all its ranks, or the session
-//!   ends.
-//! - A get returns what was put before the last fence. If several ranks put a key, the value of the highest rank counts,
-//!   and of its values the last one. A rank sees its own puts at once. A key that no rank put is not found.
+//! - No rank is released from a fence before all ranks have arrived. Each fence releases all its ranks, or the
+//!   session ends.
+//! - A get returns what was put before the last fence. If several ranks put a key, the value of the highest rank
+//!   counts, and of its values the last one. A rank sees its own puts at once. A key that no rank put is not found.
 //! - The session ends in bounded time. It ends successfully if and only if nothing fatal happened.
 
 use std::fmt;

@@ -34,7 +34,7 @@ impl Pattern {
 /// A step of a rank's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
-    /// Initialises PMI.
+    /// Initializes PMI.
     Join,
     /// Puts an entry.
     Put { key: Vec<u8>, value: Vec<u8> },
@@ -50,7 +50,7 @@ pub(crate) enum Op {
     GetAllCards,
     /// Computes for this many nanoseconds.
     Compute(u64),
-    /// Finalises PMI.
+    /// Finalizes PMI.
     Finalize,
     /// Aborts the job.
     Abort,

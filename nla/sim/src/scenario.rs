@@ -126,7 +126,8 @@ impl Scenario {
         let mut programs: Vec<_> = (0..self.ranks).map(|rank| self.program(random, rank)).collect();
         if self.rank_fails {
             let program = &mut programs[random.below(self.ranks.into()) as usize];
-            // The rank fails before its last fence, where the other ranks wait for it. An early exit needs other ranks.
+            // The rank fails before its last fence, where the other ranks wait for it. An early exit needs other
+            // ranks.
             let fence = program.iter().rposition(|op| *op == Op::Fence).unwrap_or(0);
             let at = random.between(1, fence as u64) as usize;
             let end = match random.below(4) {

@@ -1,8 +1,8 @@
 //! The world: the root, its agents, their ranks, and virtual time.
 //!
 //! Every event happens at one member of the tree. The member's processor handles one event after another. Handling an
-//! event costs time, and its results, mostly messages, are later events. The cores are the real ones: this module gives
-//! them the inputs that the drivers would give them, and carries out their actions as the drivers do.
+//! event costs time, and its results, mostly messages, are later events. The cores are the real ones: this module
+//! gives them the inputs that the drivers would give them, and carries out their actions as the drivers do.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -225,7 +225,8 @@ impl World {
         self.processors.done(here, began, clock);
     }
 
-    /// Hands an input to an agent's core and carries out its actions. `clock` is the agent's time; actions advance it.
+    /// Hands an input to an agent's core and carries out its actions. `clock` is the agent's time; actions advance
+    /// it.
     pub(crate) fn input(&mut self, here: usize, clock: &mut u64, input: Input) {
         let Some(core) = &mut self.members[here].core else { return };
         let mut actions = self.actions.pop().unwrap_or_default();

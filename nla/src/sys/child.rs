@@ -1,7 +1,7 @@
 //! The child of a spawn, from clone to exec, in its parent's memory.
 //!
-//! This code runs while the parent thread is suspended in clone: no allocation, no lock, no logging, only system calls with
-//! numbers and with pointers that the parent has prepared.
+//! This code runs while the parent thread is suspended in clone: no allocation, no lock, no logging, only system
+//! calls with numbers and with pointers that the parent has prepared.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};

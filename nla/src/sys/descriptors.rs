@@ -73,7 +73,8 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sets O_NONBLOCK on `fd`.
 ///
-/// The flag belongs to the open file description: other processes that share it (the user's terminal!) are affected too.
+/// The flag belongs to the open file description: other processes that share it (the user's terminal!) are affected
+/// too.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
@@ -107,8 +108,8 @@ pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(fd)?.st_ino)
 }
 
-/// Sends bytes over a Unix socket, and a descriptor with the first of them. `bytes` must not be empty. Returns how many
-/// bytes were sent; the descriptor was sent with those.
+/// Sends bytes over a Unix socket, and a descriptor with the first of them. `bytes` must not be empty. Returns how
+/// many bytes were sent; the descriptor was sent with those.
 pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> Result<usize, Errno> {
     let descriptors = [descriptor.as_fd().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&descriptors)];
@@ -118,8 +119,8 @@ pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -
 
 /// Closes all descriptors from `first` on. The process must not have opened any of them itself.
 pub(super) fn close_from(first: RawFd) {
-    // SAFETY: numbers only. The closed descriptors were inherited and have no owner in this process: the caller has not
-    // opened any yet.
+    // SAFETY: numbers only. The closed descriptors were inherited and have no owner in this process: the caller has
+    // not opened any yet.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
     if closed < 0 {
         for fd in first..1024 {

@@ -1,16 +1,19 @@
-//! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are dead.
+//! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
+//! dead.
 //!
-//! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank becomes
-//! a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits, stays stopped, or
-//! sends no heartbeat over their link for the dead-time. The agent gets end of file on the link when the guardian dies.
+//! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
+//! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
+//! stays stopped, or sends no heartbeat over their link for the dead-time. The agent gets end of file on the link
+//! when the guardian dies.
 //!
-//! The guardian forks the agent without an exec. That saves the start of a program, and each of them knows the other's pid.
+//! The guardian forks the agent without an exec. That saves the start of a program, and each of them knows the
+//! other's pid.
 //!
-//! **The link** is a socket pair with both ends nonblocking. A heartbeat is any byte. A heartbeat that does not fit is
-//! dropped: a full link means that the agent is healthy and the guardian is late.
+//! **The link** is a socket pair with both ends nonblocking. A heartbeat is any byte. A heartbeat that does not fit
+//! is dropped: a full link means that the agent is healthy and the guardian is late.
 //!
-//! **Silence** is measured in time during which the guardian itself was running: a wait that took longer than requested
-//! counts as the requested time. A suspended or overloaded machine therefore does not kill a healthy job.
+//! **Silence** is measured in time during which the guardian itself was running: a wait that took longer than
+//! requested counts as the requested time. A suspended or overloaded machine therefore does not kill a healthy job.
 //!
 //! The guardian has no threads, no async runtime, and only small buffers.
 
@@ -44,26 +47,26 @@ const TICK_MIN: Duration = Duration::from_millis(10);
 /// The wait while the agent is stopped, or while killed processes are dying.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
-/// The time that an agent has for its first heartbeat, in addition to the dead-time: it first waits for its parent, with a
-/// deadline of its own.
+/// The time that an agent has for its first heartbeat, in addition to the dead-time: it first waits for its parent,
+/// with a deadline of its own.
 const FIRST_HEARTBEAT_MAX: Duration = Duration::from_secs(90);
 
-/// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues the
-/// guardian and the agent one after the other.
+/// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
+/// the guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
 
-/// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining children
-/// belong to another user (setuid).
+/// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining
+/// children belong to another user (setuid).
 const REFUSALS_MAX: u32 = 20;
 
 /// Makes this process the guardian of an agent. Returns in the agent, a child of this process.
 ///
-/// Call it from `main` before anything else, while the process has one thread. The guardian keeps only standard error of
-/// the standard streams; the agent keeps all of them.
+/// Call it from `main` before anything else, while the process has one thread. The guardian keeps only standard error
+/// of the standard streams; the agent keeps all of them.
 ///
-/// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself (TERM,
-/// INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
-/// ended. `dead_time` is how long an agent may be silent.
+/// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
+/// (TERM, INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the
+/// agent have ended. `dead_time` is how long an agent may be silent.
 pub fn guarded(dead_time: Duration) -> GuardianLink {
     let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
@@ -100,8 +103,8 @@ enum Cause {
 
 impl Guardian {
     fn start(dead_time: Duration) -> io::Result<Side> {
-        // EPERM: this process already leads a group or a session, which is as good unless it has a controlling terminal.
-        // In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
+        // EPERM: this process already leads a group or a session, which is as good unless it has a controlling
+        // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
         // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
         descriptors::close_from(3);
@@ -188,10 +191,11 @@ impl Guardian {
         }
     }
 
-    /// Kills and reaps children until none is left. Returns how the agent ended if it was still running, and whether some
-    /// processes had to be abandoned.
+    /// Kills and reaps children until none is left. Returns how the agent ended if it was still running, and whether
+    /// some processes had to be abandoned.
     ///
-    /// There is no deadline: a process in an uninterruptible wait ends when it can, and an earlier exit would only hide it.
+    /// There is no deadline: a process in an uninterruptible wait ends when it can, and an earlier exit would only
+    /// hide it.
     fn kill_all(&mut self) -> (Option<Ended>, bool) {
         let mut agent = None;
         let mut refusals = 0;
@@ -274,8 +278,8 @@ fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
     Ok(GuardianLink(descriptors::move_up(link.into())?))
 }
 
-/// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell ignores
-/// (nohup) stay ignored. Also returns the previous signal mask.
+/// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
+/// ignores (nohup) stay ignored. Also returns the previous signal mask.
 fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     let shell = ShellState::recorded();
     let mut set = SigSet::empty();

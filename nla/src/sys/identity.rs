@@ -12,8 +12,8 @@ pub fn host_name() -> String {
     }
 }
 
-/// Returns the addresses of this node's interfaces that are up, in the kernel's order, IPv4 first. Leaves out link-local
-/// IPv6 addresses. Empty if the kernel reports an error.
+/// Returns the addresses of this node's interfaces that are up, in the kernel's order, IPv4 first. Leaves out
+/// link-local IPv6 addresses. Empty if the kernel reports an error.
 pub fn addresses() -> Vec<IpAddr> {
     addresses_of(None)
 }
@@ -65,8 +65,8 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
 
 /// Sets the calling thread's nice value, -20 to 19, if the kernel permits it.
 ///
-/// Never call it on the thread that starts ranks: they would inherit the value, and an unprivileged process cannot lower
-/// it again.
+/// Never call it on the thread that starts ranks: they would inherit the value, and an unprivileged process cannot
+/// lower it again.
 pub fn set_thread_nice(nice: i32) {
     // SAFETY: takes three numbers. 0 is the calling thread on Linux (POSIX says process).
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
@@ -84,10 +84,11 @@ pub fn cores() -> usize {
     set.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 
-/// Returns the user ID of the peer of an accepted loopback connection; `None` if the kernel lists no open socket there.
+/// Returns the user ID of the peer of an accepted loopback connection; `None` if the kernel lists no open socket
+/// there.
 ///
-/// `local` and `peer` are the addresses as our end of the connection sees them. Reads /proc/net/tcp and tcp6, so it covers
-/// only this node (this network namespace).
+/// `local` and `peer` are the addresses as our end of the connection sees them. Reads /proc/net/tcp and tcp6, so it
+/// covers only this node (this network namespace).
 pub fn uid_of_tcp_peer(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let mut denied = None;
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -176,8 +177,8 @@ mod tests {
         let uid = uid_of_tcp_peer(port, peer).expect("/proc is readable");
         assert_eq!(uid, Some(nix::unistd::getuid().as_raw()));
         drop(client);
-        // A closed socket has no owner, and certainly not root. Retry: a process that another test is starting may have
-        // a copy of it until its exec.
+        // A closed socket has no owner, and certainly not root. Retry: a process that another test is starting may
+        // have a copy of it until its exec.
         let start = std::time::Instant::now();
         while uid_of_tcp_peer(port, peer).expect("/proc is readable").is_some() {
             assert!(start.elapsed().as_secs() < 30, "a closed socket still has an owner");

@@ -1,7 +1,7 @@
 //! A command, prepared for exec: checked on this node once, started many times.
 //!
-//! The check finds the errors that can be found before the program runs: a missing program, one that is not executable, a
-//! missing working directory. The messages use the words of the user's command.
+//! The check finds the errors that can be found before the program runs: a missing program, one that is not
+//! executable, a missing working directory. The messages use the words of the user's command.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::Read;
@@ -111,10 +111,10 @@ fn hint_not_found(program: &str) -> &'static str {
 impl Image {
     /// Checks the command on this node and prepares it.
     ///
-    /// `argv` begins with the program's name, which is added if `argv` is empty. `env` is the environment that all ranks
-    /// of the command share; [`Spawner::spawn`](super::spawn::Spawner::spawn) adds a rank's own variables. `wdir` must be
-    /// an existing directory. It may be relative to the current one; if empty, it is the current one. The program is found
-    /// as by execvp, but relative to `wdir` and with the PATH of `env`.
+    /// `argv` begins with the program's name, which is added if `argv` is empty. `env` is the environment that all
+    /// ranks of the command share; [`Spawner::spawn`](super::spawn::Spawner::spawn) adds a rank's own variables.
+    /// `wdir` must be an existing directory. It may be relative to the current one; if empty, it is the current one.
+    /// The program is found as by execvp, but relative to `wdir` and with the PATH of `env`.
     pub fn prepare(
         program: &[u8],
         argv: &[Vec<u8>],

@@ -16,8 +16,8 @@ pub fn pmi_socket() -> io::Result<UnixStream> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Err(missing());
     }
-    // SAFETY: the descriptor was inherited, so no code of this process owns it, and the flag above makes the result its
-    // only owner. The code below checks that it is an open socket before it is used.
+    // SAFETY: the descriptor was inherited, so no code of this process owns it, and the flag above makes the result
+    // its only owner. The code below checks that it is an open socket before it is used.
     let socket = unsafe { UnixStream::from_raw_fd(fd) };
     match getsockopt(&socket, sockopt::SockType) {
         Ok(_) => Ok(socket),

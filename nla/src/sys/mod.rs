@@ -1,7 +1,7 @@
 //! The agent's system calls: the only `unsafe` code of this crate.
 //!
-//! The functions are thin and safe, and contain no policy: `core` decides when to start or signal a rank, and `driver`
-//! carries it out. The contract of the whole module:
+//! The functions are thin and safe, and contain no policy: `core` decides when to start or signal a rank, and
+//! `driver` carries it out. The contract of the whole module:
 //!
 //! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
@@ -11,8 +11,8 @@
 //!   while no other thread can reap it, so a reused pid is never signalled.
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
-//! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions of
-//!   `identity`, `descriptors` and `guardian` whose names say so.
+//! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
+//!   of `identity`, `descriptors` and `guardian` whose names say so.
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 

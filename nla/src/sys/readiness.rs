@@ -10,6 +10,7 @@ pub type Watched = AsyncFd<OwnedFd>;
 
 /// Watches `fd` until the result is dropped. Call it inside a tokio runtime.
 pub fn watch(fd: OwnedFd) -> io::Result<Watched> {
-    // SAFETY: an OwnedFd is open, refers to one file description as long as it lives, and always returns the same number.
+    // SAFETY: an OwnedFd is open, refers to one file description as long as it lives, and always returns the same
+    // number.
     unsafe { AsyncFd::register(fd) }.map_err(AsyncFdRegisterError::into_parts).map_err(|(_, error)| error)
 }

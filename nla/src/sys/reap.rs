@@ -1,7 +1,7 @@
 //! Reaping and killing children.
 //!
-//! Call these functions only on the thread that starts ranks. As long as no other thread waits for children, the pid of a
-//! child that [`reap`] has not returned cannot be reused, so a signal reaches that child or no process.
+//! Call these functions only on the thread that starts ranks. As long as no other thread waits for children, the pid
+//! of a child that [`reap`] has not returned cannot be reused, so a signal reaches that child or no process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -56,7 +56,8 @@ impl fmt::Display for Ended {
 pub struct Group(NonZeroU32);
 
 impl Group {
-    /// Creates the group of `leader`, a child that leads its own group. The caller guarantees that its pid is above 1.
+    /// Creates the group of `leader`, a child that leads its own group. The caller guarantees that its pid is above
+    /// 1.
     pub(super) fn led_by(leader: NonZeroU32) -> Self {
         Self(leader)
     }
@@ -109,7 +110,8 @@ pub(super) fn reap_one(pid: u32) -> Option<Ended> {
     Some(ended)
 }
 
-/// Calls waitid. Returns `Ok(None)` if no child has changed its state (with WNOHANG), an error if there is no such child.
+/// Calls waitid. Returns `Ok(None)` if no child has changed its state (with WNOHANG), an error if there is no such
+/// child.
 fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option<(u32, Ended)>> {
     loop {
         // SAFETY: a siginfo_t is plain data, for which all zeros are a value.
@@ -138,9 +140,9 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
 /// Signals all current children of this process, including adopted orphans. Returns how many were signalled.
 ///
 /// Ended children that were not reaped count. The function makes one pass: the orphans of a child become ours (see
-/// [`become_subreaper`](super::identity::become_subreaper)) only when the child dies. So call it alternately with [`reap`]
-/// until [`has_children`] returns false. A result of 0 while there are children means that they belong to another user
-/// (setuid), or that /proc belongs to another pid namespace.
+/// [`become_subreaper`](super::identity::become_subreaper)) only when the child dies. So call it alternately with
+/// [`reap`] until [`has_children`] returns false. A result of 0 while there are children means that they belong to
+/// another user (setuid), or that /proc belongs to another pid namespace.
 pub fn kill_children(signal: i32) -> usize {
     kill_children_but(signal, &BTreeSet::new())
 }
@@ -215,9 +217,9 @@ pub fn signal_name(signal: i32) -> String {
 
 /// Returns how many processes the kernel's OOM killer has killed in this process's memory cgroup.
 ///
-/// This is the counter `oom_kill` of the cgroup and its descendants (v2: memory.events, v1: memory.oom_control); without a
-/// cgroup, that of the whole node (/proc/vmstat); `None` if unknown. It only grows: compare two values. Other processes in
-/// the same cgroup count too, so a difference is evidence, not proof.
+/// This is the counter `oom_kill` of the cgroup and its descendants (v2: memory.events, v1: memory.oom_control);
+/// without a cgroup, that of the whole node (/proc/vmstat); `None` if unknown. It only grows: compare two values.
+/// Other processes in the same cgroup count too, so a difference is evidence, not proof.
 pub fn out_of_memory_kills() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
@@ -226,8 +228,8 @@ pub fn out_of_memory_kills() -> Option<u64> {
     counted.or_else(|| counter(&read(Path::new("/proc/vmstat"))?, "oom_kill"))
 }
 
-/// Returns the files that may contain the counter, the nearest cgroup first. In v2 the nearest ancestor with the memory
-/// controller has it.
+/// Returns the files that may contain the counter, the nearest cgroup first. In v2 the nearest ancestor with the
+/// memory controller has it.
 fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

@@ -1,19 +1,21 @@
-//! The shared segment: memory that an agent writes and its ranks read. It is the log of [`pmi::segment`] in a sealed memfd.
+//! The shared segment: memory that an agent writes and its ranks read. It is the log of [`pmi::segment`] in a sealed
+//! memfd.
 //!
-//! The agent maps the file once, with more address space than the file has bytes, and then seals it. F_SEAL_FUTURE_WRITE
-//! leaves this one mapping writable and forbids any other, even to a process that gets the file; F_SEAL_SHRINK keeps every
-//! page that a reader may touch. The segment grows by pages that are allocated at once: without memory the allocation
-//! fails, instead of a signal killing the process that first touches a page. The file is longer than its allocated pages,
-//! so that ranks seldom have to query its length.
+//! The agent maps the file once, with more address space than the file has bytes, and then seals it.
+//! F_SEAL_FUTURE_WRITE leaves this one mapping writable and forbids any other, even to a process that gets the file;
+//! F_SEAL_SHRINK keeps every page that a reader may touch. The segment grows by pages that are allocated at once:
+//! without memory the allocation fails, instead of a signal killing the process that first touches a page. The file
+//! is longer than its allocated pages, so that ranks seldom have to query its length.
 //!
-//! Other processes of the same user can read the log too, with a [`SegmentReader`], at offsets that the writer sends them.
+//! Other processes of the same user can read the log too, with a [`SegmentReader`], at offsets that the writer sends
+//! them.
 //!
 //! # Why this is sound
 //!
-//! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are returned or published,
-//! and never changed; slices refer only to such bytes. The two words that do change are in the header, and all processes
-//! access them only as atomics. A rank has a read-only descriptor of a file that no other process can map for writing, so
-//! it cannot disturb any other process.
+//! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are returned or
+//! published, and never changed; slices refer only to such bytes. The two words that do change are in the header, and
+//! all processes access them only as atomics. A rank has a read-only descriptor of a file that no other process can
+//! map for writing, so it cannot disturb any other process.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -31,14 +33,15 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
 use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
 
-/// The address space reserved for a segment, and thus its largest size. If the process may not have that much, half of it
-/// is tried, and so on.
+/// The address space reserved for a segment, and thus its largest size. If the process may not have that much, half
+/// of it is tried, and so on.
 const RESERVED_BYTES: usize = 64 << 30;
 /// The smallest useful reservation.
 const RESERVED_BYTES_MIN: usize = 64 << 20;
 /// The smallest number of bytes whose pages are allocated at once.
 const GROWTH_BYTES: usize = 64 << 10;
-/// The shortest length of the file; longer files have a power of two. Bytes beyond the allocated pages take no memory.
+/// The shortest length of the file; longer files have a power of two. Bytes beyond the allocated pages take no
+/// memory.
 const FILE_BYTES_MIN: usize = 16 << 20;
 
 /// See the module's documentation.
@@ -87,13 +90,14 @@ impl Segment {
         self.reader.as_fd()
     }
 
-    /// Returns the pid and the descriptor with which other processes of this user can open the segment while it exists.
+    /// Returns the pid and the descriptor with which other processes of this user can open the segment while it
+    /// exists.
     pub fn place(&self) -> (u32, i32) {
         (std::process::id(), self.reader.as_raw_fd())
     }
 
-    /// Appends bytes to the log and returns them as a slice of the log. Readers see them after [`Segment::publish`], for
-    /// whose directory this reserves room in front of them.
+    /// Appends bytes to the log and returns them as a slice of the log. Readers see them after [`Segment::publish`],
+    /// for whose directory this reserves room in front of them.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<Bytes> {
         let room_at = self.log_bytes.next_multiple_of(ALIGNMENT);
         let bytes = self.append_at(room_at + DIRECTORY_ROOM, bytes)?;
@@ -210,8 +214,8 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens the segment that the other process describes by [`Segment::place`]. Fails if it is no segment, or belongs to
-    /// another user.
+    /// Opens the segment that the other process describes by [`Segment::place`]. Fails if it is no segment, or
+    /// belongs to another user.
     pub fn open((process, descriptor): (u32, i32)) -> io::Result<Self> {
         let path = format!("/proc/{process}/fd/{descriptor}");
         let file = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;

@@ -1,8 +1,8 @@
 //! The process attributes inherited from the user's shell: umask, limits, signal mask, ignored signals.
 //!
-//! A rank starts with these, never with the agent's own. A constructor in `.init_array` records them before `main`, because
-//! Rust's runtime ignores SIGPIPE before `main`, and an ignored signal stays ignored through exec: `yes | head` in a rank
-//! would then never end.
+//! A rank starts with these, never with the agent's own. A constructor in `.init_array` records them before `main`,
+//! because Rust's runtime ignores SIGPIPE before `main`, and an ignored signal stays ignored through exec: `yes |
+//! head` in a rank would then never end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -16,8 +16,8 @@ pub(super) const SIGNAL_MAX: i32 = 64;
 
 /// The process attributes that a program inherits through exec, as the user's shell had them.
 ///
-/// Each process records it once ([`ShellState::recorded`]). The launcher sends its own to the agents in the plan. They fit it
-/// to their node ([`ShellState::fitted`]) and apply it to their ranks.
+/// Each process records it once ([`ShellState::recorded`]). The launcher sends its own to the agents in the plan.
+/// They fit it to their node ([`ShellState::fitted`]) and apply it to their ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellState {
     /// The file mode creation mask.
@@ -58,9 +58,9 @@ impl ShellState {
 
     /// Returns the attributes of a rank on this node, and the limits that had to be lowered.
     ///
-    /// Each soft limit becomes the lower one of the user's soft limit and this node's hard limit. Hard limits are those of
-    /// this node: the hard limits of a login node often do not apply to compute nodes. Limits that this kernel does not
-    /// know are left out.
+    /// Each soft limit becomes the lower one of the user's soft limit and this node's hard limit. Hard limits are
+    /// those of this node: the hard limits of a login node often do not apply to compute nodes. Limits that this
+    /// kernel does not know are left out.
     pub fn fitted(&self) -> (Self, Vec<LimitCut>) {
         let mut cuts = Vec::new();
         let mut limits = Vec::with_capacity(self.limits.len());
@@ -82,8 +82,8 @@ impl ShellState {
 /// Returns the soft and the hard limit of this process; `None` if the kernel does not know the resource.
 pub(super) fn limit(resource: u32) -> Option<(u64, u64)> {
     let mut now = [0u64; 2];
-    // SAFETY: prlimit64 on this process writes one struct rlimit64, which is two u64, and reads nothing (the new limit is
-    // null).
+    // SAFETY: prlimit64 on this process writes one struct rlimit64, which is two u64, and reads nothing (the new
+    // limit is null).
     let status =
         unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::null::<[u64; 2]>(), now.as_mut_ptr()) };
     (status == 0).then_some((now[0], now[1]))
@@ -142,8 +142,8 @@ pub fn stdout_was_closed() -> bool {
 
 /// Records all attributes. Runs before `main`, while the process has one thread.
 extern "C" fn record() {
-    // SAFETY: umask takes no pointer and cannot fail. The process has one thread, so no file is created between the two
-    // calls.
+    // SAFETY: umask takes no pointer and cannot fail. The process has one thread, so no file is created between the
+    // two calls.
     let umask = unsafe {
         let umask = libc::umask(0);
         libc::umask(umask);
@@ -181,8 +181,8 @@ extern "C" fn record() {
     RECORDED.store(true, Relaxed);
 }
 
-/// The kernel's `struct sigaction`. On all supported architectures its first word is the handler; flags, restorer and mask
-/// follow. libc's own struct differs, and libc hides signals 32 and 33.
+/// The kernel's `struct sigaction`. On all supported architectures its first word is the handler; flags, restorer and
+/// mask follow. libc's own struct differs, and libc hides signals 32 and 33.
 pub(super) type KernelAction = [u64; 4];
 
 /// Returns the handler of `signal` in this process; `None` if there is no such signal.

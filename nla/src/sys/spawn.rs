@@ -1,13 +1,13 @@
 //! Starts ranks without copying memory or descriptor tables.
 //!
-//! clone(CLONE_VM | CLONE_VFORK | CLONE_FILES) copies neither memory nor descriptor table. The child then gets a table of its
-//! own with only the low descriptors (close_range with CLOSE_RANGE_UNSHARE), so the cost of a rank does not depend on the
-//! number of the agent's open descriptors. Before the clone the parent puts the rank's descriptors into low slots (see
-//! [`reserve_low`](super::descriptors::reserve_low)); afterwards it clears the slots.
+//! clone(CLONE_VM | CLONE_VFORK | CLONE_FILES) copies neither memory nor descriptor table. The child then gets a
+//! table of its own with only the low descriptors (close_range with CLOSE_RANGE_UNSHARE), so the cost of a rank does
+//! not depend on the number of the agent's open descriptors. Before the clone the parent puts the rank's descriptors
+//! into low slots (see [`reserve_low`](super::descriptors::reserve_low)); afterwards it clears the slots.
 //!
-//! Until its exec the child runs in the parent's memory, on a stack of its own, with all signals blocked, while the thread
-//! that started it waits. It makes system calls only: no allocation, no lock, no panic, no logging. It reports failures
-//! through the shared memory.
+//! Until its exec the child runs in the parent's memory, on a stack of its own, with all signals blocked, while the
+//! thread that started it waits. It makes system calls only: no allocation, no lock, no panic, no logging. It reports
+//! failures through the shared memory.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString};
@@ -149,8 +149,9 @@ pub(super) enum Table {
 impl Spawner {
     /// Creates a spawner whose children get the attributes of `shell`, as far as this node permits.
     ///
-    /// Call [`reserve_low`](super::descriptors::reserve_low) before; without it spawning works but may cost more. Resets an
-    /// ignored SIGCHLD to its default, since the kernel would otherwise discard the statuses of our children.
+    /// Call [`reserve_low`](super::descriptors::reserve_low) before; without it spawning works but may cost more.
+    /// Resets an ignored SIGCHLD to its default, since the kernel would otherwise discard the statuses of our
+    /// children.
     pub fn new(shell: ShellState) -> io::Result<Self> {
         reset_sigchld();
         let slots = [
@@ -174,8 +175,8 @@ impl Spawner {
         })
     }
 
-    /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so that
-    /// children do not get them.
+    /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so
+    /// that children do not get them.
     fn copying(mut self) -> Self {
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
             for entry in open.flatten() {
@@ -191,8 +192,8 @@ impl Spawner {
 
     /// Starts the program in a process group of its own. Returns once the program runs.
     ///
-    /// `extra_env` has the rank's own variables, as `NAME=value`. They replace variables of the same name in the image. The
-    /// error is the reason why the program does not run. A program may still end at once, which
+    /// `extra_env` has the rank's own variables, as `NAME=value`. They replace variables of the same name in the
+    /// image. The error is the reason why the program does not run. A program may still end at once, which
     /// [`reap`](super::reap::reap) reports.
     pub fn spawn(
         &mut self,
@@ -277,8 +278,8 @@ pub(super) enum Refusal {
     Step(SpawnError),
 }
 
-/// The slots while they refer to a rank's descriptors. Drop resets them: a pipe that stayed open here would never reach end
-/// of file.
+/// The slots while they refer to a rank's descriptors. Drop resets them: a pipe that stayed open here would never
+/// reach end of file.
 struct Filled<'a> {
     slots: &'a [OwnedFd; 4],
     null: &'a OwnedFd,
@@ -404,8 +405,8 @@ pub(super) fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
     }
 }
 
-/// Returns whether close_range exists. CLOSE_RANGE_UNSHARE is as old as the call, so testing the call is enough; testing the
-/// flag would unshare our own table.
+/// Returns whether close_range exists. CLOSE_RANGE_UNSHARE is as old as the call, so testing the call is enough;
+/// testing the flag would unshare our own table.
 fn close_range_works() -> bool {
     // SAFETY: numbers only; no descriptor has the highest possible number, so none is closed.
     unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) == 0 }

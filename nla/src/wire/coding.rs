@@ -91,8 +91,8 @@ impl io::Write for Sink {
     }
 }
 
-/// Decodes the one message that `bytes` consists of. Never panics. Allocates at most a small multiple of the length of
-/// `bytes`.
+/// Decodes the one message that `bytes` consists of. Never panics. Allocates at most a small multiple of the length
+/// of `bytes`.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     let mut decoder = Decoder::new(bytes);
     let message =
@@ -103,8 +103,8 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
-/// A message that other crates encode and decode. Through this trait the code is compiled once, in this crate. [`encode`]
-/// and [`decode`] are compiled again in each crate that calls them.
+/// A message that other crates encode and decode. Through this trait the code is compiled once, in this crate.
+/// [`encode`] and [`decode`] are compiled again in each crate that calls them.
 pub trait Message: Sized {
     /// See [`encode`].
     fn encode(&self) -> Vec<u8>;
@@ -136,8 +136,9 @@ macro_rules! messages {
 
 messages!(Up, Down);
 
-/// Decodes a message from the parent, as [`decode`] does. A possibly large epoch is checked but not copied: it remains a
-/// slice of `bytes`, or of the launcher's log. `in_log` returns the bytes of the log at an offset and of a length.
+/// Decodes a message from the parent, as [`decode`] does. A possibly large epoch is checked but not copied: it
+/// remains a slice of `bytes`, or of the launcher's log. `in_log` returns the bytes of the log at an offset and of a
+/// length.
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
     if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = InLog::deserialize(&mut Decoder::new(bytes))
     {
@@ -190,11 +191,12 @@ enum InLog {
 /// The shortest epoch that is sent as a reference to the log, in bytes.
 const EPOCH_IN_LOG_BYTES_MIN: usize = 16 * 1024;
 
-/// The bound on the bytes of a release beside its update. With this room the buffer never grows while an epoch is encoded.
+/// The bound on the bytes of a release beside its update. With this room the buffer never grows while an epoch is
+/// encoded.
 const RELEASE_BYTES: usize = 64;
 
-/// Encodes messages to children. The release of a fence, which can be large, is the same for all children: it is encoded
-/// once. The release of a ring differs for each child.
+/// Encodes messages to children. The release of a fence, which can be large, is the same for all children: it is
+/// encoded once. The release of a ring differs for each child.
 #[derive(Default)]
 pub struct DownEncoder {
     release: Option<(NamespaceId, u32, Bytes)>,
@@ -206,8 +208,8 @@ impl DownEncoder {
         self.release = None;
     }
 
-    /// Encodes `message`. If the children can read the launcher's log, `in_log` returns the offset of the given bytes in
-    /// it; a long epoch is then sent as this offset.
+    /// Encodes `message`. If the children can read the launcher's log, `in_log` returns the offset of the given bytes
+    /// in it; a long epoch is then sent as this offset.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
         let Down::Release { namespace, number, content: ReleaseContent::Update(update) } = message else {
             return encode(message).into();

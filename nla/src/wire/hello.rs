@@ -1,11 +1,12 @@
 //! The handshake: both ends of a link prove that they belong to the same session.
 //!
-//! The child connects. It sends a preamble in clear (magic, protocol version, product version, session ID) and the first
-//! message of a Noise handshake, NNpsk0 with the session's key. The parent answers with its own preamble, a verdict of one
-//! byte and, if it accepts, the second message. The child's preamble is the handshake's prologue, so an attacker between
-//! them cannot change it. From then on both ends can seal records. The child's first record is its [`Hello`]. Only after
-//! opening it does the parent know that the child is not a replay: no byte of an unauthenticated peer is parsed before.
-//! The Noise protocol is implemented by the crate `snow`; this module has no cryptography of its own.
+//! The child connects. It sends a preamble in clear (magic, protocol version, product version, session ID) and the
+//! first message of a Noise handshake, NNpsk0 with the session's key. The parent answers with its own preamble, a
+//! verdict of one byte and, if it accepts, the second message. The child's preamble is the handshake's prologue, so
+//! an attacker between them cannot change it. From then on both ends can seal records. The child's first record is
+//! its [`Hello`]. Only after opening it does the parent know that the child is not a replay: no byte of an
+//! unauthenticated peer is parsed before. The Noise protocol is implemented by the crate `snow`; this module has no
+//! cryptography of its own.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -174,8 +175,8 @@ impl Initiator {
         Ok((Self { state, session }, out))
     }
 
-    /// Checks the preamble and the verdict, which are the first [`Initiator::VERDICT_BYTES`] of the answer. Returns `Ok`
-    /// if the handshake message follows.
+    /// Checks the preamble and the verdict, which are the first [`Initiator::VERDICT_BYTES`] of the answer. Returns
+    /// `Ok` if the handshake message follows.
     pub fn verdict(&self, answer: &[u8; Self::VERDICT_BYTES]) -> Result<(), HelloError> {
         let (theirs, verdict) = answer.split_at(PREAMBLE_BYTES);
         let theirs = theirs.first_chunk().ok_or(HelloError::Truncated)?;
@@ -207,8 +208,8 @@ impl Responder {
     /// The length of the child's request: preamble and handshake message.
     pub const REQUEST_BYTES: usize = PREAMBLE_BYTES + HANDSHAKE_BYTES;
 
-    /// Processes a child's request. The caller sends the returned bytes in any case, and closes the connection after an
-    /// error. The request may be a replay until a record of the child has been opened.
+    /// Processes a child's request. The caller sends the returned bytes in any case, and closes the connection after
+    /// an error. The request may be a replay until a record of the child has been opened.
     pub fn answer(
         request: &[u8; Self::REQUEST_BYTES],
         session: SessionId,

@@ -1,11 +1,11 @@
 //! The wire protocol between agents, as bytes. This module opens no sockets.
 //!
-//! A link is a connection between an agent and its parent. It begins with the handshake ([`Initiator`], [`Responder`]):
-//! magic and version in clear, then a Noise handshake in which both ends prove that they know the session's key. All later
-//! bytes are encrypted records ([`Sealer`], [`Opener`]). Records multiplex lanes ([`Lane`]). Each lane is an ordered stream
-//! of length-prefixed messages, and urgent lanes are sent first. The lanes of output and input have a window, so that a
-//! slow reader slows down only the writer of its stream. Messages are encoded as MessagePack. `docs/protocol.md` describes
-//! the protocol in full.
+//! A link is a connection between an agent and its parent. It begins with the handshake ([`Initiator`],
+//! [`Responder`]): magic and version in clear, then a Noise handshake in which both ends prove that they know the
+//! session's key. All later bytes are encrypted records ([`Sealer`], [`Opener`]). Records multiplex lanes ([`Lane`]).
+//! Each lane is an ordered stream of length-prefixed messages, and urgent lanes are sent first. The lanes of output
+//! and input have a window, so that a slow reader slows down only the writer of its stream. Messages are encoded as
+//! MessagePack. `docs/protocol.md` describes the protocol in full.
 
 mod coding;
 mod decoder;

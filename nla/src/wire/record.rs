@@ -1,7 +1,7 @@
 //! Records: the encrypted units of a link.
 //!
-//! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport message. The first byte
-//! of the plaintext gives its kind: a piece of a lane, a grant of window, or a keep-alive.
+//! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport message. The first
+//! byte of the plaintext gives its kind: a piece of a lane, a grant of window, or a keep-alive.
 
 use std::sync::Arc;
 
@@ -105,8 +105,8 @@ impl Opener {
         Self { transport, nonce: 0, plain: vec![0; 256] }
     }
 
-    /// Opens the record at the start of `bytes`. Returns its content and its length on the wire; `None` if more bytes are
-    /// needed.
+    /// Opens the record at the start of `bytes`. Returns its content and its length on the wire; `None` if more bytes
+    /// are needed.
     pub fn open(&mut self, bytes: &[u8]) -> Result<Option<(Content<'_>, usize)>, RecordError> {
         let Some(length) = bytes.first_chunk::<2>() else { return Ok(None) };
         let length = usize::from(u16::from_be_bytes(*length));

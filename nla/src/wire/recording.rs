@@ -1,8 +1,8 @@
 //! Recordings of an agent's core: its inputs and its actions, to be replayed into a new core.
 //!
-//! A recording consists of frames, each after its length (u32, little-endian): the [`TreePosition`] of the agent, then the
-//! input and the actions of each step. It ends when the agent ends, possibly in the middle of a frame. It contains the
-//! environment and the entries of ranks, so the user must keep it confidential.
+//! A recording consists of frames, each after its length (u32, little-endian): the [`TreePosition`] of the agent,
+//! then the input and the actions of each step. It ends when the agent ends, possibly in the middle of a frame. It
+//! contains the environment and the entries of ranks, so the user must keep it confidential.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -77,8 +77,8 @@ pub enum ReplayError {
     },
 }
 
-/// Replays a recording into a new core. Checks after each input that the core returns the recorded actions and keeps its
-/// invariants. Returns the number of steps.
+/// Replays a recording into a new core. Checks after each input that the core returns the recorded actions and keeps
+/// its invariants. Returns the number of steps.
 pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
     let mut frames = Frames { rest: recording, frame: 0 };
     let position: TreePosition = frames.next_as()?.ok_or(ReplayError::NoPosition)?;

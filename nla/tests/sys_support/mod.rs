@@ -1,8 +1,8 @@
 //! A small test harness for cases that start and reap processes.
 //!
-//! `waitid(P_ALL)` affects the whole process, so each case runs in a process of its own: this test binary, started again
-//! with `--case`. With `--role` the binary acts as a rank, an agent or another process of a case. A case that exceeds its
-//! deadline or leaves processes behind has failed.
+//! `waitid(P_ALL)` affects the whole process, so each case runs in a process of its own: this test binary, started
+//! again with `--case`. With `--role` the binary acts as a rank, an agent or another process of a case. A case that
+//! exceeds its deadline or leaves processes behind has failed.
 #![allow(dead_code, reason = "no test binary uses all of it")]
 
 use std::io::Read;
