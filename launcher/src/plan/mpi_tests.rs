@@ -26,7 +26,8 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
 /// Returns the variables that are set for each command's ranks.
 fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> {
     let words = words.split_whitespace().map(OsString::from).collect();
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile")) else {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();

@@ -260,7 +260,8 @@ fn without_np_each_slot_gets_a_rank() {
     };
     let size = |words: &str| {
         let words = words.split_whitespace().map(OsString::from).collect();
-        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile")) else {
+        let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+        else {
             panic!("not a session");
         };
         plan(&request, &machine(), &job).unwrap().size()
@@ -275,7 +276,8 @@ fn oversubscription_is_noted_and_left_out_nodes_are_replaced() {
     assert_eq!(plan_on("-np 64 ./a", "localhost:8").remarks, [expected]);
     assert!(plan_on("-np 64 ./a", "a,b").remarks.is_empty());
     let words = "-np 4 ./a".split_whitespace().map(OsString::from).collect();
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile")) else {
+    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
     let node_list = node_list_of("a:2,b:2,c:2");
@@ -288,7 +290,9 @@ fn oversubscription_is_noted_and_left_out_nodes_are_replaced() {
 
 #[test]
 fn a_job_keeps_its_size_when_nodes_are_left_out() {
-    let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("no test reads a configfile")) else {
+    let Ok(Typed::Run(request)) =
+        parse(OsStr::new("scela-run"), vec!["./a".into()], &|_| panic!("no test reads a configfile"))
+    else {
         panic!("not a session");
     };
     let node_list = node_list_of("a:2,b:2,c:2");

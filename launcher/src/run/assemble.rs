@@ -137,7 +137,8 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
     failed.sort_unstable();
     failed.dedup();
     let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
-    let mut text = format!("{} of {all} {} could not be started", failed.len(), if all == 1 { "host" } else { "hosts" });
+    let mut text =
+        format!("{} of {all} {} could not be started", failed.len(), if all == 1 { "host" } else { "hosts" });
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));
@@ -176,7 +177,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Step => {
             "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
         }
-        StartPhase::Ended => "'ssh NAME true' shows what a session says; SCELA_LOG=debug tells more",
+        StartPhase::Ended => "'ssh NAME true' shows the remote shell's messages; SCELA_LOG=debug shows more",
     }
 }
 

@@ -186,7 +186,9 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
         Cause::ExitedEarly { .. } => {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
-        Cause::Lost { .. } => "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned(),
+        Cause::Lost { .. } => {
+            "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
+        }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
             let files = u64::from(size.min(RANKS_PER_AGENT)) * FILES_PER_RANK + FILES_OF_AGENT;
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run")

@@ -66,7 +66,9 @@ fn ranks_that_exit_without_finalize_are_reported() {
 #[test]
 fn lost_agents_and_failed_launches_are_reported() {
     let lost = failure("", Cause::Lost { why: nla::core::LossReason::Closed });
-    assert!(report_of(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended"));
+    assert!(
+        report_of(4, 0, lost).starts_with("agent 2 on n0427 was lost: it closed the connection\n  the job was ended")
+    );
     let failed = failure(
         "0-3",
         Cause::NotStarted { why: nla::core::NotStartedReason::Reported("program 'x' was not found".into()) },
