@@ -298,6 +298,11 @@ fn dependencies_point_one_way() {
     never(&["nla/src/sys/"], &["crate::driver", "crate::bootstrap", "crate::link", "crate::core", "crate::wire"]);
     never(&["nla/src/link/"], &["crate::driver", "crate::bootstrap"]);
     never(&["nla/src/bootstrap/"], &["crate::driver"]);
+    never(
+        &["nla/src/tasks.rs"],
+        &["crate::driver", "crate::bootstrap", "crate::link", "crate::core", "crate::wire", "crate::sys"],
+    );
+    never(&["nla/src/core/", "nla/src/wire/", "nla/src/sys/"], &["crate::tasks"]);
     never(&["nla/src/"], &["launcher::", "sim::"]);
     only_uses(&["nla/sim/src/"], &["pmi", "nla", "serde", "thiserror", "bytes"]);
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
@@ -692,4 +697,17 @@ fn blanks_for_comments_and_strings() {
     assert!(mentions("std::thread::sleep(x)", "thread::sleep"));
     assert!(!mentions("grand::x", "rand::"));
     assert!(!mentions("print_all!", "print!"));
+}
+
+/// A task that is spawned past `nla::tasks` would panic unnoticed.
+#[test]
+fn tasks_are_spawned_in_one_place() {
+    let mut sources = sources_in(&["nla/src/", "launcher/src/run/"]);
+    sources.retain(|source| source.path != "nla/src/tasks.rs");
+    nobody_mentions(
+        |source| source.product_lines(),
+        &sources,
+        &["tokio::spawn", "task::spawn_local", "thread::spawn", "thread::Builder"],
+        "tasks and threads are spawned through nla::tasks, which reports their panics",
+    );
 }

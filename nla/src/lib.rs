@@ -1,16 +1,20 @@
 //! The node-level agent (NLA), as a library.
 //!
-//! - [`core`] decides. It has no sockets, no clock and no threads: facts go in, commands come out.
-//! - [`wire`] turns the core's messages into bytes and back, and proves who is at the other end.
-//! - [`sys`] is the only unsafe code: starting processes, signals, descriptors, the guardian.
-//! - [`driver`] runs: it turns the world into inputs and actions into the world.
+//! - [`core`] decides. It has no sockets, no clock and no threads: it takes inputs and returns actions.
+//! - [`wire`] encodes and decodes the core's messages, authenticates peers, and encrypts links.
+//! - [`sys`] contains all unsafe code: starting processes, signals, descriptors, shared memory, the guardian.
+//! - [`link`] has the connections between agents: streams, the handshake, and the listener.
+//! - [`bootstrap`] starts agents on nodes and connects them to the tree.
+//! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
 //!
-//! Who may know whom: `driver -> core, wire, sys`; `wire -> core` (for the messages' types);
-//! `core -> pmi` and nothing else. `tests/tidy.rs` holds this.
+//! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
+//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no other
+//! module. `tests/tidy.rs` enforces these directions.
 
 pub mod bootstrap;
 pub mod core;
 pub mod driver;
 pub mod link;
 pub mod sys;
+pub mod tasks;
 pub mod wire;

@@ -264,7 +264,7 @@ fn only_a_hello_may_follow_the_handshake() {
         assert!(damaged.await.starts_with("after the handshake came a record that does not open"));
         let oversized = parent.refuse_records(|_| vec![0xff; 2]).await;
         assert!(oversized.starts_with("after the handshake came a record of 65535 bytes"), "{oversized}");
-        let unexpected = "the other end proved itself but then said something unexpected";
+        let unexpected = "the other end proved that it knows the key, but then sent an unexpected message";
         let welcome = encode(&Welcome { now: NOW });
         let welcome = [&(welcome.len() as u32).to_le_bytes(), &welcome[..]].concat();
         for content in [

@@ -335,5 +335,5 @@ fn a_process_with_threads_cannot_be_a_guardian() {
     let output = myself(&["--role", "threads"]).output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(251), b"".as_slice()));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.ends_with("failed to start the agent: there are several threads\n"), "{stderr}");
+    assert!(stderr.ends_with("failed to start the agent: the process has several threads\n"), "{stderr}");
 }

@@ -297,9 +297,9 @@ fn unusable_commands_have_clear_errors() {
              check the path, and that this node has it too"
         )
     );
-    let nowhere = error(here, &["surely-absent"]).to_string();
+    let not_in_path = error(here, &["surely-absent"]).to_string();
     assert_eq!(
-        nowhere,
+        not_in_path,
         "program 'surely-absent' was not found in PATH; \
          give its path (./name for one in the working directory), or set PATH"
     );
@@ -333,10 +333,10 @@ fn unusable_commands_have_clear_errors() {
 fn exec_errors_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let here = folder.path().to_owned();
-    script(&here, "lost", b"#!/no/such/interpreter\n", 0o755);
+    script(&here, "orphan", b"#!/no/such/interpreter\n", 0o755);
     script(&here, "foreign", b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0", 0o755);
-    script(&here, "gone", b"#!/bin/sh\n", 0o755);
-    fs::create_dir(here.join("away")).unwrap();
+    script(&here, "removed", b"#!/bin/sh\n", 0o755);
+    fs::create_dir(here.join("wdir")).unwrap();
     let mut spawner = spawner(ShellState::recorded());
     let mut failure = |image: &Image| {
         let error = match start(&mut spawner, image, &[]) {
@@ -346,23 +346,23 @@ fn exec_errors_are_reported() {
         assert!(!sys::has_children(), "no process is left");
         error
     };
-    let lost = failure(&image_in(&here, &["./lost"], &[]).unwrap());
-    assert_eq!((lost.step, lost.errno), (SpawnStep::Exec, 2));
+    let bad_interpreter = failure(&image_in(&here, &["./orphan"], &[]).unwrap());
+    assert_eq!((bad_interpreter.step, bad_interpreter.errno), (SpawnStep::Exec, 2));
     assert_eq!(
-        lost.to_string(),
+        bad_interpreter.to_string(),
         "the program could not be executed: No such file or directory (errno 2); the interpreter \
          that its first line names, or its dynamic loader, is missing on this node"
     );
     let foreign = failure(&image_in(&here, &["./foreign"], &[]).unwrap());
     assert_eq!((foreign.step, foreign.errno), (SpawnStep::Exec, 8));
     assert!(foreign.to_string().contains("another machine"), "{foreign}");
-    let gone = image_in(&here, &["./gone"], &[]).unwrap();
-    fs::remove_file(here.join("gone")).unwrap();
-    assert_eq!(failure(&gone).step, SpawnStep::Exec);
-    let away = image_in(&here.join("away"), &["true"], &[]).unwrap();
-    fs::remove_dir(here.join("away")).unwrap();
-    let away = failure(&away);
-    assert_eq!((away.step, away.errno), (SpawnStep::Directory, 2));
+    let removed = image_in(&here, &["./removed"], &[]).unwrap();
+    fs::remove_file(here.join("removed")).unwrap();
+    assert_eq!(failure(&removed).step, SpawnStep::Exec);
+    let image_in_removed_wdir = image_in(&here.join("wdir"), &["true"], &[]).unwrap();
+    fs::remove_dir(here.join("wdir")).unwrap();
+    let removed_wdir = failure(&image_in_removed_wdir);
+    assert_eq!((removed_wdir.step, removed_wdir.errno), (SpawnStep::Directory, 2));
     // The spawner still works.
     assert_eq!(output_of(&mut spawner, &image(&["echo", "fine"]), &[]), "fine\n");
 }

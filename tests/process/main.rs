@@ -10,6 +10,7 @@
 //! | `silence` | programs that do not speak PMI, and those that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
+//! | `panics` | tasks that panic, in agents and in the launcher |
 //! | `malformed` | what no client should send |
 //! | `output`, `input` | streams: whole, in order, bounded |
 //! | `signals` | signals and the terminal |
@@ -34,6 +35,7 @@ mod invocation;
 mod losses;
 mod malformed;
 mod output;
+mod panics;
 mod recordings;
 mod security;
 mod signals;

@@ -1,8 +1,7 @@
-//! The beginning of the way for standard input: the launcher's own, or a file.
+//! Reads standard input, the launcher's own or a file, and sends it to the agents.
 //!
-//! Read by a thread of its own, since it may be anything, and only as fast as the slowest taker
-//! takes it. On a terminal nothing is read while the launcher is in the background: the thread
-//! waits until it is continued in the foreground.
+//! A thread reads, because the descriptor may be of any type, and it reads only as fast as the slowest taker takes the
+//! blocks. It reads nothing from a terminal while the launcher is in the background.
 
 use std::fs::File;
 use std::io;
@@ -16,46 +15,48 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::read;
 use nla::link::{Link, Receipt};
+use nla::tasks::Tasks;
 use nla::wire::Lane;
 use tokio::sync::{Semaphore, mpsc};
+use tracing::Span;
 
 use crate::plan::InputSource;
 use crate::plan::machine::is_background;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 32 * 1024;
-/// Blocks under way at a time.
+/// Blocks that have been sent and not been taken by all.
 const BLOCKS: usize = 8;
-/// How often a launcher in the background looks whether it is in the foreground again, at most.
+/// The pause between two checks whether the launcher is in the foreground again.
 const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
 
-/// The reading thread; wake it when the launcher was continued.
+/// The thread that reads.
 pub(crate) struct Reader {
     thread: Option<Thread>,
 }
 
 impl Reader {
-    /// Reads `source` to its end and sends it to `takers`, from a task of this thread's `LocalSet`.
-    pub(crate) fn start(source: InputSource, takers: Vec<Link>) -> io::Result<Self> {
+    /// Reads `source` to its end and sends it to `takers`.
+    pub(crate) fn start(source: InputSource, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
         let file = match &source {
             InputSource::Standard => None,
             InputSource::File(path) => Some(File::open(path)?),
         };
         let (blocks, incoming) = mpsc::channel(1);
-        let thread = std::thread::Builder::new().name("stdin".to_owned()).spawn(move || match file {
+        let thread = tasks.spawn_thread("stdin", move || match file {
             Some(file) => follow(file.as_fd(), &blocks),
             None => follow(io::stdin().as_fd(), &blocks),
         })?;
-        tokio::task::spawn_local(send(incoming, takers));
-        Ok(Self { thread: Some(thread.thread().clone()) })
+        tasks.spawn("stdin blocks", Span::current(), send(incoming, takers));
+        Ok(Self { thread: Some(thread) })
     }
 
-    /// Nobody takes input.
+    /// Reads nothing.
     pub(crate) fn none() -> Self {
         Self { thread: None }
     }
 
-    /// The launcher goes on, maybe in the foreground now.
+    /// Checks again whether the launcher is in the foreground. To be called when it was continued.
     pub(crate) fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.unpark();
@@ -64,7 +65,7 @@ impl Reader {
 }
 
 fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {
-    // Without this, reading in the background would stop the whole launcher.
+    // With SIGTTIN blocked, a read in the background fails with EIO; otherwise it would stop the whole launcher.
     let mut ttin = SigSet::empty();
     ttin.add(Signal::SIGTTIN);
     let _ = ttin.thread_block();
@@ -84,7 +85,7 @@ fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {
             }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => std::thread::park_timeout(Duration::from_millis(10)),
-            // The terminal says that this is the background after all.
+            // The launcher has just gone to the background.
             Err(Errno::EIO) if nix::unistd::isatty(source).unwrap_or(false) && is_background(source) => {}
             Err(_) => break,
         }

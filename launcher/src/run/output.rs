@@ -1,8 +1,8 @@
-//! The end of the way for what ranks write: the launcher's own standard output and error, or files.
+//! Writes the ranks' output: to the launcher's standard output and error, or to files.
 //!
-//! A thread for each stream, so that a slow reader of one does not hold up the other, nor the
-//! session. What agents send are whole lines wherever there are any; a thread writes them as they
-//! come and only then lets go of their receipt, which lets the agents send more.
+//! Each stream has a thread, so that a slow reader of one delays neither the other nor the session. Agents send whole
+//! lines wherever the output has any. The thread writes them in order of arrival and then drops their receipts, which
+//! lets the agents send more.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -18,18 +18,19 @@ use nla::core::NamespaceId;
 use nla::driver::split_stream_message;
 use nla::link::Receipt;
 use nla::sys;
+use nla::tasks::Tasks;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::plan::pattern::{self, Values};
 use crate::run::rank_locations::RankLocations;
 
-/// Files kept open at a time; ranks beyond have theirs closed and opened again.
+/// Files that are open at a time; beyond that, all are closed and opened again when needed.
 const FILES_OPEN_MAX: usize = 256;
-/// Bytes gathered before they are written, where more is there at once.
+/// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
 
-/// Which of the two.
+/// One of the two output streams.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     /// Standard output.
@@ -38,39 +39,39 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// What a thread tells the session.
+/// News of a thread for the session.
 #[derive(Debug)]
 pub(crate) enum OutputEvent {
-    /// All that was sent before [`Writer::end`] has been written.
+    /// Everything sent before [`Writer::end`] has been written.
     Done,
-    /// Nobody takes what is written any more; why, unless the reader has just gone.
+    /// The stream cannot be written any more. The reason is `None` for EPIPE: its reader has closed it.
     Closed(Stream, Option<String>),
-    /// A file could not be written; what it was to get is lost.
+    /// A file could not be written, with the text for the user. Its output is lost.
     FileFailed(String),
 }
 
-/// How a stream is written.
+/// The format and destination of a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Style {
-    /// Put the rank in front of each line.
+    /// Write the rank before each line.
     pub(crate) labels: bool,
-    /// Another rank's line does not continue an unfinished one.
+    /// Begin a new line when another rank has left a line unfinished.
     pub(crate) fresh_lines: bool,
-    /// Into files, by this pattern.
+    /// The pattern of file names, if the stream goes to files.
     pub(crate) pattern: Option<OsString>,
-    /// For patterns.
+    /// The hosts of ranks, for patterns.
     pub(crate) locations: Arc<RankLocations>,
-    /// For patterns.
+    /// The session's label, for patterns.
     pub(crate) session: String,
 }
 
-/// What goes into a thread.
+/// An order to a thread.
 enum Order {
     Write(Bytes, Receipt),
     End,
 }
 
-/// The way into a running thread.
+/// The sending side of a running thread.
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
@@ -78,11 +79,16 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Starts the thread for `stream`.
-    pub(crate) fn start(stream: Stream, style: Style, events: UnboundedSender<OutputEvent>) -> io::Result<Self> {
+    pub(crate) fn start(
+        stream: Stream,
+        style: Style,
+        events: UnboundedSender<OutputEvent>,
+        tasks: &Tasks,
+    ) -> io::Result<Self> {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
         let name = if stream == Stream::Out { "stdout" } else { "stderr" };
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        tasks.spawn_thread(name, move || {
             let mut page = Page {
                 stream,
                 style,
@@ -98,24 +104,24 @@ impl Writer {
         Ok(Self { orders })
     }
 
-    /// Writes an upward stream message, some time soon, and lets go of the receipt then.
+    /// Queues an output message to be written; its receipt is dropped when that is done.
     pub(crate) fn write(&self, message: Bytes, receipt: Receipt) {
-        // The thread ends only after `end`, and nothing is sent after that.
+        // The thread exits only after `end`, and nothing is sent after that.
         let _ = self.orders.send(Order::Write(message, receipt));
     }
 
-    /// Nothing follows: [`OutputEvent::Done`] tells when all is written.
+    /// Ends the stream: [`OutputEvent::Done`] follows when everything is written.
     pub(crate) fn end(&self) {
         let _ = self.orders.send(Order::End);
     }
 }
 
-/// What has been written so far, and how it goes on.
+/// The state of a stream that is being written.
 struct Page {
     stream: Stream,
     style: Style,
     events: UnboundedSender<OutputEvent>,
-    /// Whose line has no end yet.
+    /// The rank that wrote last, if its line has no newline yet.
     open: Option<(NamespaceId, Rank)>,
     files: Files,
     closed: bool,
@@ -126,7 +132,7 @@ impl Page {
     fn run(&mut self, incoming: &Receiver<Order>) {
         let mut receipts = Vec::new();
         while let Ok(first) = incoming.recv() {
-            // What is there already goes out in one write; nothing is waited for.
+            // All orders that have arrived share one write.
             let more = std::iter::from_fn(|| incoming.try_recv().ok());
             let mut ended = false;
             for order in std::iter::once(first).chain(more) {
@@ -193,8 +199,8 @@ impl Page {
     }
 }
 
-/// Past the standard library's own buffer, which would hold back an unfinished line; and patient
-/// where somebody has made the descriptor nonblocking.
+/// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
+/// descriptor is nonblocking, as a process that shares it may have made it.
 fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     while !bytes.is_empty() {
@@ -211,8 +217,8 @@ fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// Appends `data` of `key` to `out` as it is to be read, after a page on which `open` has an
-/// unfinished line. The result is who has one afterwards.
+/// Appends the formatted `data` of rank `key` to `out`; `open` is the rank whose line is unfinished so far. Returns the
+/// rank whose line is unfinished afterwards.
 fn lay_out(
     data: &[u8],
     key: (NamespaceId, Rank),

@@ -81,7 +81,8 @@ fn lost_agents_and_failed_launches_are_reported() {
 
 #[test]
 fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
-    let why = "no socket could be made: Too many open files (os error 24)".into();
+    let why =
+        nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
     assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run"), "{text}");
 }

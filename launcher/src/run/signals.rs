@@ -1,32 +1,38 @@
-//! [`Signals`]: what is asked of the launcher by signals.
+//! The signals to the launcher, and their meanings.
 
 use std::io;
 
 use nix::sys::signal::Signal;
 use nla::sys;
+use nla::tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tracing::Span;
 
-/// What a signal to the launcher means.
+/// The meaning of a signal to the launcher.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
+    /// SIGINT, SIGTERM, SIGHUP: end the session.
     End(i32),
+    /// SIGUSR1, SIGUSR2: forward it to the ranks.
     Forward(i32),
+    /// SIGTSTP: stop the ranks, then the launcher.
     Stop,
+    /// SIGCONT: the launcher has been continued.
     Continue,
 }
 
-/// The signals that the launcher heeds, as they come.
+/// Receives signals.
 pub(crate) struct Signals {
     asked: mpsc::Receiver<Asked>,
 }
 
 impl Signals {
-    /// Listens to signals, but not to those that the shell had this process ignore (nohup, `&` in
-    /// a script).
-    pub(crate) fn new() -> io::Result<Self> {
+    /// Handles all signals that have a meaning, except those that this process was started to ignore (by nohup, or by
+    /// `&` in a script).
+    pub(crate) fn new(tasks: &Tasks) -> io::Result<Self> {
         let ignored = sys::ShellState::recorded().ignored;
-        let (heard, asked) = mpsc::channel(64);
+        let (received, asked) = mpsc::channel(64);
         let meanings = [
             (SignalKind::interrupt(), Asked::End(2)),
             (SignalKind::terminate(), Asked::End(15)),
@@ -41,10 +47,10 @@ impl Signals {
                 continue;
             }
             let mut stream = signal(kind)?;
-            let heard = heard.clone();
-            tokio::task::spawn_local(async move {
+            let received = received.clone();
+            tasks.spawn("signals", Span::current(), async move {
                 while stream.recv().await.is_some() {
-                    if heard.send(meaning).await.is_err() {
+                    if received.send(meaning).await.is_err() {
                         return;
                     }
                 }
@@ -53,7 +59,7 @@ impl Signals {
         Ok(Self { asked })
     }
 
-    /// What the next one means.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> Option<Asked> {
         self.asked.recv().await
     }

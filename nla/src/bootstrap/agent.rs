@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
+use tracing::Span;
 
 use super::agent_channel::{self, AgentChannel, close_standard_streams, connect_to_any};
 use super::child_shells::ChildShells;
@@ -27,6 +28,7 @@ use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, BoundListener, Clock, Stream, candidates, connect_over, listen};
 use crate::sys::{self, GuardianLink, SegmentReader};
+use crate::tasks::Tasks;
 use crate::wire::{TreePosition, encode, framed};
 
 /// The exit code of an agent that could not start or join.
@@ -89,10 +91,11 @@ pub(crate) async fn join(
     order: &BootOrder,
     descriptors: u64,
     guardian: &GuardianLink,
+    tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     match order.links {
-        Links::Connections => join_by_connection(order, descriptors, guardian).await,
-        Links::RemoteShells => join_over_shell(order, descriptors, guardian).await,
+        Links::Connections => join_by_connection(order, descriptors, guardian, tasks).await,
+        Links::RemoteShells => join_over_shell(order, descriptors, guardian, tasks).await,
     }
 }
 
@@ -100,6 +103,7 @@ async fn join_by_connection(
     order: &BootOrder,
     descriptors: u64,
     guardian: &GuardianLink,
+    tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     let listener = listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
@@ -111,10 +115,11 @@ async fn join_by_connection(
         log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
     });
     let here = BootReport::Here { addresses, host: sys::host_name(), descriptors, reads_log: log.is_some() };
-    let channel = AgentChannel::open(order).await?;
+    let channel = AgentChannel::open(order, tasks).await?;
     let (placed, mut place) = oneshot::channel();
     let (joined, on_joined) = oneshot::channel();
-    let mut relay = tokio::task::spawn_local(RelayTask::new(order, channel).run(here, placed, on_joined));
+    let relaying = RelayTask::new(order, channel, tasks.clone()).run(here, placed, on_joined);
+    let mut relay = tasks.spawn("relay", Span::current(), relaying);
 
     let Some(joining) = wait_for_position(&mut place, guardian, order.dead_time).await else {
         return Ok(JoinOutcome::Exit(0));
@@ -189,10 +194,10 @@ struct RelayTask {
 }
 
 impl RelayTask {
-    fn new(order: &BootOrder, channel: AgentChannel) -> Self {
+    fn new(order: &BootOrder, channel: AgentChannel, tasks: Tasks) -> Self {
         // Bounded by the targets below: each makes at most three reports.
         let (events, reports) = mpsc::unbounded_channel();
-        let starter = Starter::below(order, events);
+        let starter = Starter::below(order, events, tasks);
         Self { relay: relay(order), channel, starter, reports, is_remote: order.is_remote() }
     }
 
@@ -287,12 +292,13 @@ async fn join_over_shell(
     order: &BootOrder,
     descriptors: u64,
     guardian: &GuardianLink,
+    tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     let mut own = OwnPipes::take().map_err(|error| {
         let words = format!("its standard input and output cannot carry a link: {error}");
         StartFailure::new(StartPhase::Join, words)
     })?;
-    let mut shells = ChildShells::open(order);
+    let mut shells = ChildShells::open(order, tasks.clone());
     let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors, reads_log: false };
     if own.report(&here).await.is_err() {
         return Ok(JoinOutcome::Exit(0));

@@ -12,6 +12,7 @@ use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, candidates, connect};
 use crate::sys;
+use crate::tasks::Tasks;
 use crate::wire::{decode, encode, framed};
 
 /// The variable with the number of a task in its step, from 0 on.
@@ -29,9 +30,10 @@ pub(super) enum AgentChannel {
 
 impl AgentChannel {
     /// Opens the channel that the order describes. A task of a step reports its node first.
-    pub(super) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
+    pub(super) async fn open(order: &BootOrder, tasks: &Tasks) -> Result<Self, StartFailure> {
         if order.callback.is_empty() {
-            return Ok(Self::Own(read_commands()));
+            let no_thread = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
+            return Ok(Self::Own(read_commands(tasks).map_err(no_thread)?));
         }
         if !order.is_shared() {
             let opener = (AgentId::ROOT, "who has opened the session to here");
@@ -123,7 +125,7 @@ pub(super) fn take_order() -> io::Result<BootOrder> {
 
 /// Reports a failure before an [`AgentChannel`] is open: on standard output; in a step, whose output nothing reads, on
 /// standard error.
-pub(super) fn report_failure(order: &BootOrder, failure: StartFailure) {
+pub(crate) fn report_failure(order: &BootOrder, failure: StartFailure) {
     // The reader may have exited.
     if !order.is_shared() {
         let _ = write_report(&BootReport::NotStarted(failure));
@@ -175,15 +177,15 @@ fn write_report(report: &BootReport) -> io::Result<()> {
 
 /// Reads commands from standard input until it ends, in a thread of its own: standard input may be a file or a
 /// terminal, which tokio cannot wait for. The thread ends with the input.
-fn read_commands() -> mpsc::UnboundedReceiver<BootCommand> {
+fn read_commands(tasks: &Tasks) -> io::Result<mpsc::UnboundedReceiver<BootCommand>> {
     // Bounded by the targets that the launcher sends commands for, one each.
     let (send, commands) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
+    tasks.spawn_thread("bootstrap channel", move || {
         while let Ok(command) = read_frame(&mut Input) {
             if send.send(command).is_err() {
                 return;
             }
         }
-    });
-    commands
+    })?;
+    Ok(commands)
 }

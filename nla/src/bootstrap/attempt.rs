@@ -25,8 +25,9 @@ struct Failed {
 
 /// Opens a remote shell and waits for its agent's first report.
 async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Failed> {
-    let (mut shell, child) = Shell::open(&shared.method, task.host.as_ref(), order, task.checks_version)
-        .map_err(|failure| Failed { failure, was_unchecked: false })?;
+    let (mut shell, child) =
+        Shell::open(&shared.method, task.host.as_ref(), order, task.checks_version, &shared.spawner)
+            .map_err(|failure| Failed { failure, was_unchecked: false })?;
     let pid = child.id();
     shared.processes.add(child, shared.method == Method::Fork);
     let call = async {

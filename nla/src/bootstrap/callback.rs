@@ -12,9 +12,10 @@ use std::rc::Rc;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::decide::failure::{StartFailure, StartPhase};
-use super::protocol::{BootCommand, BootOrder, BootReport};
+use super::protocol::{BootCommand, BootReport};
 use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
@@ -36,7 +37,7 @@ impl CallbackListener {
     /// Opens a port for agents that identify themselves by these numbers. They find this process at the `own`
     /// addresses; without any, at those of its interfaces.
     pub(super) async fn open(
-        order: &BootOrder,
+        Shared { order, spawner, .. }: &Shared,
         numbers: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
@@ -53,7 +54,8 @@ impl CallbackListener {
         let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
         // The agents ignore the time in this welcome: they take the session's time from their parents.
         let accepting = accept_children(listener, authenticator, Clock::start(), arrived);
-        Ok(Self { addresses, arrivals, accepting: tokio::task::spawn_local(accepting) })
+        let accepting = spawner.spawn("callback listener", Span::current(), accepting);
+        Ok(Self { addresses, arrivals, accepting })
     }
 
     /// Closes the port, so that another step can listen on it.
@@ -85,7 +87,7 @@ impl Callbacks {
         targets: RangeInclusive<u32>,
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
-        let mut listener = CallbackListener::open(&shared.order, targets, own).await?;
+        let mut listener = CallbackListener::open(shared, targets, own).await?;
         let (addresses, expected) = (listener.addresses.clone(), Rc::<RefCell<Expected>>::default());
         let waiting = Rc::clone(&expected);
         shared.spawn(async move {

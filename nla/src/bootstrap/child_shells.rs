@@ -10,6 +10,7 @@ use super::starter::Starter;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Clock};
 use crate::sys::Ended;
+use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
 /// The remote shells to an agent's children.
@@ -20,10 +21,10 @@ pub(crate) struct ChildShells {
 
 impl ChildShells {
     /// Opens the remote shells that the order asks for; `None` if it asks for none.
-    pub(super) fn open(order: &BootOrder) -> Option<Self> {
+    pub(super) fn open(order: &BootOrder, tasks: Tasks) -> Option<Self> {
         // Bounded by the targets below: each makes at most three reports.
         let (events, reports) = mpsc::unbounded_channel();
-        let starter = Starter::below(order, events)?;
+        let starter = Starter::below(order, events, tasks)?;
         Some(Self { starter, reports })
     }
 

@@ -39,6 +39,7 @@ mod starter;
 mod step;
 
 pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, join, with_order};
+pub(crate) use agent_channel::report_failure;
 pub(crate) use child_shells::ChildShells;
 pub use decide::arrival_times::ArrivalTimes;
 pub use decide::failure::{StartFailure, StartPhase};

@@ -19,6 +19,7 @@ use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport
 use super::starter::Starter;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Clock, Reach};
+use crate::tasks::Tasks;
 
 /// How long agents that are not to join may take to leave before others are started in their places.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
@@ -50,11 +51,18 @@ pub struct Bootstrap {
 
 impl Bootstrap {
     /// Starts all agents of `tree` on this machine. `root` is where the launcher listens.
-    pub fn local(order: BootOrder, clock: Clock, tree: Subtree, fanout: u32, root: Vec<SocketAddr>) -> Self {
+    pub fn local(
+        order: BootOrder,
+        clock: Clock,
+        tree: Subtree,
+        fanout: u32,
+        root: Vec<SocketAddr>,
+        tasks: Tasks,
+    ) -> Self {
         let agents = tree.size() - 1;
         let starters = Subtree::whole(agents, agents.max(1));
         let settings = AssemblySettings { starters, crosses_nodes: false, links: order.links, root };
-        let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings);
+        let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings, tasks);
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
@@ -72,6 +80,7 @@ impl Bootstrap {
         targets: RemoteTargets,
         root: Vec<SocketAddr>,
         timeout: Duration,
+        tasks: Tasks,
     ) -> Self {
         let RemoteTargets { hosts, method, fanout, batch, fold } = targets;
         let count = hosts.len() as u32;
@@ -79,7 +88,7 @@ impl Bootstrap {
         let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
         let starters = Subtree::whole(count, fanout);
         let settings = AssemblySettings { starters, crosses_nodes: method != Method::Fork, links: order.links, root };
-        let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings);
+        let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings, tasks);
         let below = Below { targets: count, fanout, hosts, method, batch, timeout };
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
@@ -95,11 +104,12 @@ impl Bootstrap {
         batch: Option<u32>,
         timeout: Duration,
         settings: AssemblySettings,
+        tasks: Tasks,
     ) -> Self {
         // Bounded by the number of targets.
         let (events, reports) = mpsc::unbounded_channel();
         let assembly = Assembly::new(clock.now(), settings);
-        Self { starter: Starter::new(order, method, batch, timeout, events), reports, assembly, clock }
+        Self { starter: Starter::new(order, method, batch, timeout, events, tasks), reports, assembly, clock }
     }
 
     /// Waits for the next report. Cancel safe.

@@ -16,6 +16,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::ssh::judge;
@@ -25,6 +26,7 @@ use super::starter::END_TIME;
 use super::step::remove_step_variables;
 use super::{program, script};
 use crate::link::{SSH_CONNECTION, Stream};
+use crate::tasks::Tasks;
 use crate::wire::{encode, framed};
 
 /// How many bytes of standard error are kept: the last ones.
@@ -58,10 +60,10 @@ pub(super) struct Errors {
 }
 
 impl Errors {
-    fn read(mut from: Receiver) -> Self {
+    fn read(mut from: Receiver, spawner: &Tasks) -> Self {
         let kept = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&kept);
-        let reading = tokio::task::spawn_local(async move {
+        let reading = spawner.spawn("shell errors", Span::current(), async move {
             let mut piece = [0; 1024];
             while let Ok(length @ 1..) = from.read(&mut piece).await {
                 let mut kept = into.borrow_mut();
@@ -104,13 +106,14 @@ impl Shell {
         host: Option<&HostAt>,
         order: &BootOrder,
         checks_version: bool,
+        spawner: &Tasks,
     ) -> Result<(Self, Child), StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
         match method {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
-                Self::spawn(command, false, None, true).map_err(|error| {
+                Self::spawn(command, false, None, true, spawner).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
             }
@@ -124,13 +127,19 @@ impl Shell {
                 let words = words_for(words, host);
                 let mut command = Command::new(&words[0]);
                 command.args(&words[1..]);
-                Self::spawn(command, true, Some(script), *lasts)
+                Self::spawn(command, true, Some(script), *lasts, spawner)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
     }
 
-    fn spawn(mut command: Command, is_remote: bool, script: Option<Script>, lasts: bool) -> io::Result<(Self, Child)> {
+    fn spawn(
+        mut command: Command,
+        is_remote: bool,
+        script: Option<Script>,
+        lasts: bool,
+        spawner: &Tasks,
+    ) -> io::Result<(Self, Child)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         if is_remote {
             // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
@@ -145,7 +154,7 @@ impl Shell {
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
-        let errors = errors.map(Errors::read);
+        let errors = errors.map(|errors| Errors::read(errors, spawner));
         Ok((Self { input, reader, errors, script, was_unchecked: false, lasts }, child))
     }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
+use tracing::Span;
 
 use super::attempt;
 use super::callback::Callbacks;
@@ -30,6 +31,7 @@ use super::step::Step;
 use crate::core::Time;
 use crate::link::{Accepted, Clock, Reach};
 use crate::sys::Ended;
+use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
 /// How long a process may take to exit once its channel has ended, and how long its last words may take to arrive.
@@ -45,6 +47,8 @@ pub struct Starter {
 pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,
+    /// Spawns the tasks of this starter.
+    pub(super) spawner: Tasks,
     pub(super) deadline: Deadline,
     /// The time since this starter was created: an agent that starts others may not know the session's time yet.
     clock: Clock,
@@ -77,6 +81,7 @@ impl Starter {
         batch: Option<u32>,
         timeout: Duration,
         reports: mpsc::UnboundedSender<TargetReport>,
+        spawner: Tasks,
     ) -> Self {
         let window = match method {
             // A fork never waits for another host.
@@ -91,6 +96,7 @@ impl Starter {
         let shared = Rc::new(Shared {
             order,
             method,
+            spawner,
             deadline,
             clock,
             inputs,
@@ -101,15 +107,16 @@ impl Starter {
             links: ShellLinks::default(),
             tasks: RefCell::default(),
         });
-        let scheduler = tokio::task::spawn_local(run_schedule(Rc::clone(&shared), schedule, incoming));
+        let scheduling = run_schedule(Rc::clone(&shared), schedule, incoming);
+        let scheduler = shared.spawner.spawn("starter", Span::current(), scheduling);
         Self { shared, scheduler: scheduler.abort_handle() }
     }
 
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.
-    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>) -> Option<Self> {
+    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, reports);
+        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, reports, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
@@ -249,7 +256,7 @@ async fn run_schedule(shared: Rc<Shared>, mut schedule: Schedule, mut inputs: mp
 impl Shared {
     /// Runs a task that ends with the starter.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        let running = tokio::task::spawn_local(task);
+        let running = self.spawner.spawn("shell", Span::current(), task);
         self.tasks.borrow_mut().push(running.abort_handle());
     }
 

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
+use tracing::Span;
 
 use super::attempt::{Channel, converse};
 use super::callback::{CallbackChannel, CallbackListener};
@@ -132,7 +133,7 @@ impl Step {
         };
         let nodes: Vec<&str> = targets.keys().map(String::as_str).collect();
         let tasks = 1..=nodes.len() as u32;
-        let listener = CallbackListener::open(&shared.order, tasks, &self.own).await?;
+        let listener = CallbackListener::open(shared, tasks, &self.own).await?;
         let order = BootOrder { target: 0, callback: listener.addresses.clone(), ..shared.order.clone() };
 
         let script = script::step_script(program, sent, &order.label, &order.dead_time.as_millis().to_string());
@@ -203,7 +204,7 @@ impl Step {
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let errors = Receiver::from_owned_fd(OwnedFd::from(pipes.1))?;
         let (line, lines) = mpsc::channel(QUEUE);
-        tokio::task::spawn_local(read_lines(errors, line));
+        self.shared.spawner.spawn("step errors", Span::current(), read_lines(errors, line));
         Ok((pid, input, lines))
     }
 }

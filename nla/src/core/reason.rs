@@ -54,6 +54,14 @@ pub enum LossReason {
     /// The subtree did not report the end of its processes in this time after KILL.
     #[error("it, or an agent below it, had not ended its ranks {} s after KILL", .0.as_secs())]
     NotEnded(Duration),
+    /// A task of the agent panicked, and the agent reported that itself.
+    #[error("its task '{task}' panicked{text}")]
+    Panicked {
+        /// The name of the task.
+        task: &'static str,
+        /// The source location and the message.
+        text: String,
+    },
     /// Another process reported the loss in these words.
     #[error("{0}")]
     Reported(String),

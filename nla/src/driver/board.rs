@@ -1,5 +1,5 @@
-//! A namespace's board as an agent holds it: in its own memory, or, once a rank has asked for it,
-//! in a segment that it shares with its ranks. Then it lies there and nowhere else.
+//! The board of a namespace on one agent: in the agent's memory or, once a rank has asked for it, in a segment that the
+//! agent shares with its ranks. The entries are stored in one of the two, never in both.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use pmi::{Board, Epoch, JobAttributes};
 
 use crate::sys::Segment;
 
-/// See the module.
+/// The board of a namespace, and the shared segment that it may be stored in.
 pub(super) struct SharedBoard {
     board: Board,
     attributes: Arc<JobAttributes>,
@@ -19,30 +19,30 @@ pub(super) struct SharedBoard {
 }
 
 enum Shared {
-    /// Nobody has asked.
+    /// No rank has asked for it.
     No,
-    /// The entries of the facts lie below those of the board.
+    /// The board is in the segment, with the entries of the job's attributes below its own.
     In { segment: Segment, attributes: Epoch },
-    /// The segment is full. Those who have it are still released by it.
+    /// The segment is full. Ranks that have it are still released through it.
     Closed { segment: Segment },
-    /// There can be none here.
+    /// This board cannot be shared.
     Never,
 }
 
 impl SharedBoard {
-    /// A board on which `facts` are found all the same. Only a whole one can be shared: what is
-    /// not in the segment is nowhere.
+    /// Creates a board that also answers gets of `attributes`. Only a whole board can be shared: a rank takes a key that
+    /// is not in the segment for one that was not put.
     pub(super) fn new(attributes: Arc<JobAttributes>, board: Board) -> Self {
         let shared = if board.is_whole() { Shared::No } else { Shared::Never };
         Self { board, attributes, shared, readers: 0 }
     }
 
-    /// What has been published.
+    /// Returns the published entries.
     pub(super) fn board(&self) -> &Board {
         &self.board
     }
 
-    /// Makes an epoch's entries visible, here and in the segment.
+    /// Publishes an epoch's entries, in the segment too if there is one.
     pub(super) fn publish(&mut self, epoch: Epoch) {
         let Shared::In { segment, attributes } = &mut self.shared else {
             self.board.publish(epoch);
@@ -59,24 +59,24 @@ impl SharedBoard {
         }
     }
 
-    /// Lets those go on who wait in the segment.
+    /// Releases the ranks that wait in the segment.
     pub(super) fn release(&mut self) {
         if let Shared::In { segment, .. } | Shared::Closed { segment } = &mut self.shared {
             segment.release();
         }
     }
 
-    /// A rank has been given the segment.
+    /// Counts a rank that has been sent the segment.
     pub(super) fn note_reader(&mut self) {
         self.readers += 1;
     }
 
-    /// How many have.
+    /// Returns how many ranks have been sent the segment.
     pub(super) fn readers(&self) -> u64 {
         self.readers
     }
 
-    /// The segment's descriptor for a rank, unless there can be none.
+    /// Returns the segment's descriptor for a rank, or `None` if the board is not shared.
     pub(super) fn open(&mut self) -> Option<OwnedFd> {
         if let Shared::No = self.shared {
             self.shared = match self.share() {
@@ -103,7 +103,7 @@ impl SharedBoard {
     }
 }
 
-/// Publishes the directory of all that lies in the segment; fails if not all does.
+/// Publishes the directory of the epochs in the segment. Fails if an epoch is not in it.
 fn announce(segment: &mut Segment, board: &Board, attributes: &Epoch) -> io::Result<()> {
     let epochs = board.runs().iter().rev().chain([attributes]).filter(|epoch| !epoch.is_empty());
     let places: Option<Vec<(u64, u64)>> =
@@ -137,7 +137,7 @@ mod tests {
         Epoch::from_entries([(key.as_bytes(), value.as_bytes())])
     }
 
-    /// What a rank with the descriptor finds under each key.
+    /// Looks up each key as a rank with the descriptor does.
     fn found(descriptor: OwnedFd, keys: &[&str]) -> Vec<Option<String>> {
         let mut bytes = Vec::new();
         std::fs::File::from(descriptor).read_to_end(&mut bytes).expect("the segment can be read");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_published_before_anybody_asked_is_there_too() {
+    fn the_segment_has_the_entries_published_before_it() {
         let mut shared = shared_board();
         shared.publish(epoch("a", "1"));
         let descriptor = shared.open().expect("a segment");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_copy() {
+    fn a_shared_board_is_stored_once() {
         let mut shared = shared_board();
         shared.publish(epoch("a", "1"));
         let _descriptor = shared.open().expect("a segment");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_board_has_the_facts() {
+    fn an_empty_board_has_the_attributes() {
         let descriptor = shared_board().open().expect("a segment");
         assert_eq!(found(descriptor, &["universeSize"]), [Some("8".to_owned())]);
     }

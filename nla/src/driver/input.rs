@@ -1,8 +1,7 @@
-//! Standard input on its way down: to the children whose ranks take it, and to this agent's own.
+//! Standard input on its way down: to the children whose ranks read it, and to this agent's own ranks.
 //!
-//! Each block is passed on once to everybody; its receipt, which lets the parent send more, is let
-//! go when the slowest has taken it. A rank that has closed its input, or has ended, takes
-//! everything at once.
+//! Each block is sent once to every taker. Its receipt, which lets the parent send more, is dropped when the slowest
+//! taker has taken the block. A rank that has closed its input or has exited takes every block at once.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -12,41 +11,41 @@ use bytes::Bytes;
 use pmi::{Rank, Ranks};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
+use tracing::Span;
 
 use crate::link::{Link, Receipt};
+use crate::tasks::Tasks;
 use crate::wire::Lane;
 
-/// A block and what keeps its room taken. An empty block is the end.
+/// A block and its receipt. An empty block ends the input.
 type Block = (Bytes, Arc<Receipt>);
 
-/// Where standard input goes from here.
+/// The takers of standard input.
 pub(super) enum InputHub {
-    /// Nobody has said yet who takes it: kept, within the window of the link.
+    /// The takers are not known yet. Blocks are stored, within the window of the link.
     Early(Vec<(Bytes, Receipt)>),
-    /// To these.
+    /// The takers are known.
     Open {
-        /// Links to children with takers.
+        /// Links to children whose ranks read standard input.
         children: Vec<Link>,
-        /// Own takers.
+        /// Own ranks.
         own: Vec<mpsc::UnboundedSender<Block>>,
-        /// Blocks for own takers that have not been started yet.
+        /// Blocks for own ranks that have not been started yet.
         waiting: BTreeMap<Rank, mpsc::UnboundedReceiver<Block>>,
     },
 }
 
 impl InputHub {
-    /// Nothing is known yet.
     pub(super) fn new() -> Self {
         Self::Early(Vec::new())
     }
 
-    /// `ranks` of this agent and the `children` take the input.
+    /// Sends the input to `ranks` of this agent and to `children`, from the first block on.
     pub(super) fn open(&mut self, ranks: &Ranks, children: Vec<Link>) {
         let mut own = Vec::new();
         let mut waiting = BTreeMap::new();
         for rank in ranks.iter() {
-            // Bounded by the window of the parent's link: a block's room is free again only when
-            // all have taken it.
+            // Bounded by the window of the parent's link: a block counts against it until all have taken the block.
             let (sender, receiver) = mpsc::unbounded_channel();
             own.push(sender);
             waiting.insert(rank, receiver);
@@ -59,7 +58,7 @@ impl InputHub {
         }
     }
 
-    /// Passes a block on.
+    /// Sends a block to all takers.
     pub(super) fn push(&mut self, bytes: Bytes, receipt: Receipt) {
         match self {
             Self::Early(blocks) => blocks.push((bytes, receipt)),
@@ -73,13 +72,13 @@ impl InputHub {
         }
     }
 
-    /// The rank was started; `pipe` is the writing end of its input.
-    pub(super) fn connect(&mut self, rank: Rank, pipe: OwnedFd) {
+    /// Connects a rank that was started; `pipe` is the write end of its standard input.
+    pub(super) fn connect(&mut self, rank: Rank, pipe: OwnedFd, tasks: &Tasks) {
         if let Self::Open { waiting, .. } = self
             && let Some(blocks) = waiting.remove(&rank)
         {
             match Sender::from_owned_fd_unchecked(pipe) {
-                Ok(pipe) => drop(tokio::task::spawn_local(feed(pipe, blocks))),
+                Ok(pipe) => drop(tasks.spawn("rank input", Span::current(), feed(pipe, blocks))),
                 Err(error) => tracing::warn!(%rank, %error, "the input of a rank cannot be written"),
             }
         }
@@ -100,7 +99,7 @@ async fn feed(pipe: Sender, mut blocks: mpsc::UnboundedReceiver<Block>) {
                         return;
                     }
                 }
-                // The rank does not read any more; that is its right.
+                // The rank has closed its input, which is no failure.
                 Err(_) => return,
             }
         }

@@ -1,18 +1,24 @@
-//! Turns the world into inputs for the core and the core's actions into the world.
+//! Runs both ends of the tree: tokio tasks turn events of the world into inputs of a core, and its actions into effects.
 //!
-//! [`run_agent`] is a whole agent process. The launcher, the root of the same tree, is driven by
-//! its own crate and shares the links ([`Link`], [`connect`], [`accept`]).
+//! [`run_agent`] is a whole agent process. [`RootDriver`] is the root: the launcher asks it for one [`RootEvent`] at a
+//! time. Both actors select into one closed event enum and handle it in one function (`agent.rs`, `root.rs`). They share
+//! the links to children (`children.rs`), the bounded queues (`queue.rs`) and the order of the end (`shutdown.rs`).
 
 mod agent;
 mod board;
+mod children;
 mod input;
 mod output;
 mod port;
 mod process;
+mod queue;
 mod recorder;
+mod root;
 mod serving;
+mod shutdown;
 mod startup;
 mod table;
 
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use process::run_agent;
+pub use root::{OutputSink, RootDriver, RootEvent, RootPort, RootSetup};

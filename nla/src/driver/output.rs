@@ -1,11 +1,10 @@
-//! What ranks write: read from their pipes, cut into whole lines, sent up.
+//! Reads the ranks' output from their pipes, cuts it into whole lines and sends it up.
 //!
-//! All of an agent's pipes are read by one thread of their own, with a lower priority than the one
-//! that serves PMI: a flood of output costs the job's fences nothing but the processor time that is
-//! left over. A pipe is read only when the stream lane to the parent has room, so what cannot be
-//! passed on stays in the pipe and stops who writes it. And while ranks wait in PMI, for a fence
-//! above all, output is read in small helpings with pauses between them: each read wakes a writer
-//! that would compete with the ranks on their way to the fence.
+//! One thread per agent reads all pipes. Its priority is lower than that of the thread that serves PMI, so a flood of
+//! output costs the job's fences only spare processor time. A pipe is read only while the output lane to the parent has
+//! room; otherwise the bytes stay in the pipe, and a full pipe blocks the rank that writes. While ranks wait in PMI, for
+//! a fence above all, the thread reads a small budget at a time with pauses in between: each read wakes a writer that
+//! would compete with the ranks on their way to the fence.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,10 +18,11 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi::Rank;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::core::NamespaceId;
 use crate::core::limits::{
@@ -30,23 +30,23 @@ use crate::core::limits::{
 };
 use crate::link::{Link, Receipt};
 use crate::sys;
+use crate::tasks::Tasks;
 use crate::wire::Lane;
 
-/// Bytes in front of the data of a stream message: the namespace and the rank, little-endian.
+/// Bytes before the data of an output message: the namespace and the rank, little-endian.
 pub const STREAM_HEADER_BYTES: usize = 8;
 /// Bytes read from a pipe at a time.
 const READ_BYTES: usize = 32 * 1024;
-/// Bytes that are read between two pauses while ranks wait in PMI.
-const HELPING_BYTES: usize = 32 * 1024;
-/// The pause: with the helping, it bounds what output gets at worst, 8 MB/s per agent.
-const HELPING_PAUSE: Duration = Duration::from_millis(4);
-/// Who has waited in PMI for so long is not delayed by output; then it flows freely again.
-const STEP_BACK_TIME: Duration = Duration::from_millis(50);
-/// When nobody waits any more, the next fence may be close: output steps back for so long still.
-const AFTER_TIME: Duration = Duration::from_millis(5);
+/// Read budget: bytes that are read between two pauses while ranks wait in PMI.
+const BUDGET_BYTES: usize = 32 * 1024;
+/// The pause before the next budget: output gets at least 8 MB/s per agent.
+const BUDGET_PAUSE: Duration = Duration::from_millis(4);
+/// How long a wait in PMI restricts output to its budget: a longer wait is not caused by output.
+const URGENT_TIME: Duration = Duration::from_millis(50);
+/// How long output stays restricted after the last wait has ended: the next fence may be close.
+const URGENT_AFTER_TIME: Duration = Duration::from_millis(5);
 
-/// The namespace, rank and data of an upward stream message; `None` if it is shorter than its
-/// header.
+/// Splits an upward output message into namespace, rank and data. Returns `None` if it is shorter than its header.
 pub fn split_stream_message(mut message: Bytes) -> Option<(NamespaceId, Rank, Bytes)> {
     use bytes::Buf;
     (message.len() >= STREAM_HEADER_BYTES).then(|| {
@@ -57,27 +57,27 @@ pub fn split_stream_message(mut message: Bytes) -> Option<(NamespaceId, Rank, By
 }
 
 enum Command {
-    /// Read this pipe.
+    /// Read this pipe from now on.
     Follow { namespace: NamespaceId, rank: Rank, lane: Lane, pipe: OwnedFd },
-    /// The rank has ended: what it left without a newline is shown now.
+    /// The rank has exited: send its last line even without a newline.
     Ended { namespace: NamespaceId, rank: Rank },
-    /// All processes are gone: read to the end, then say how many pipes had none.
+    /// No process is left: read all pipes to their end, then send the number of pipes that are held open.
     Finish { done: oneshot::Sender<usize> },
 }
 
 /// The thread that reads the ranks' output.
 pub(super) struct OutputPump {
     commands: mpsc::UnboundedSender<Vec<Command>>,
-    /// Said, but not yet passed on: waking the thread for each of a thousand ranks costs more than
-    /// what it then does.
+    /// Commands that the thread has not been sent: waking it for each of a thousand ranks costs more than the commands.
     unsent: RefCell<Vec<Command>>,
     pmi_waits: Arc<PmiWaits>,
 }
 
-/// Until when output has to step back for PMI, in microseconds after the clock began.
+/// How long output is restricted for the sake of PMI.
 struct PmiWaits {
     clock: Instant,
     waits: AtomicBool,
+    /// Microseconds after `clock`.
     until_us: AtomicU64,
 }
 
@@ -88,7 +88,7 @@ impl PmiWaits {
 
     fn set(&self, waits: bool) {
         if self.waits.swap(waits, Ordering::Relaxed) != waits {
-            let time = if waits { STEP_BACK_TIME } else { AFTER_TIME };
+            let time = if waits { URGENT_TIME } else { URGENT_AFTER_TIME };
             let until = self.clock.elapsed() + time;
             self.until_us.store(until.as_micros() as u64, Ordering::Relaxed);
         }
@@ -100,50 +100,51 @@ impl PmiWaits {
 }
 
 impl OutputPump {
-    /// Starts it. Lines without their newline are held back, or shown after a short quiet.
-    pub(super) fn start(parent: Link, hold_lines: bool) -> io::Result<Self> {
+    /// Starts the thread. With `hold_lines` a line without its newline is held back, else it is sent after
+    /// [`PARTIAL_LINE_DELAY`].
+    pub(super) fn start(parent: Link, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
         let pmi_waits = Arc::new(PmiWaits::new());
         let waits = Arc::clone(&pmi_waits);
-        std::thread::Builder::new().name("output".to_owned()).stack_size(256 * 1024).spawn(move || {
+        let streams = tasks.group();
+        tasks.spawn_thread("output", move || {
             sys::set_thread_nice(5);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
             match runtime {
-                Ok(runtime) => LocalSet::new().block_on(&runtime, run(incoming, parent, hold_lines, waits)),
+                Ok(runtime) => LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits)),
                 Err(error) => tracing::error!(%error, "no output can be read"),
             }
         })?;
         Ok(Self { commands, unsent: RefCell::default(), pmi_waits })
     }
 
-    /// Whether ranks wait for answers: then output steps back.
+    /// Sets whether ranks wait for answers, which restricts output to its budget.
     pub(super) fn set_pmi_waits(&self, waits: bool) {
         self.pmi_waits.set(waits);
     }
 
-    /// Reads `pipe`, the rank's standard output or error, from now on.
+    /// Queues `pipe`, a rank's standard output or error, to be read.
     pub(super) fn follow(&self, namespace: NamespaceId, rank: Rank, lane: Lane, pipe: OwnedFd) {
         self.unsent.borrow_mut().push(Command::Follow { namespace, rank, lane, pipe });
     }
 
-    /// The rank's process has ended.
+    /// Queues that the rank's process has exited.
     pub(super) fn on_ended(&self, namespace: NamespaceId, rank: Rank) {
         self.unsent.borrow_mut().push(Command::Ended { namespace, rank });
     }
 
-    /// Passes on what was said since the last time. To be called when the caller has nothing more to
-    /// say for now.
+    /// Sends the queued commands to the thread. To be called when no more commands follow for now.
     pub(super) fn flush(&self) {
         let unsent = self.unsent.take();
         if !unsent.is_empty() {
-            // The thread ends only after `finish`.
+            // The thread exits only after `finish`.
             let _ = self.commands.send(unsent);
         }
     }
 
-    /// No process is left: resolves when all that was written is on its way; says how many pipes
-    /// somebody out of reach still holds open.
+    /// Reads all pipes to their end: no process of the session is left. The channel yields the number of pipes that
+    /// processes out of reach still hold open, once all output has been queued for the parent.
     pub(super) fn finish(&self) -> oneshot::Receiver<usize> {
         let (done, result) = oneshot::channel();
         self.unsent.borrow_mut().push(Command::Finish { done });
@@ -152,42 +153,40 @@ impl OutputPump {
     }
 }
 
-/// What the tasks of the thread share.
+/// State that the tasks of the thread share.
 struct Shared {
     parent: Link,
     hold_lines: bool,
-    /// Bytes of held-back lines.
+    /// Bytes of lines that are held back.
     held: Cell<usize>,
-    /// Room on the way to the parent, by lane.
+    /// Bytes that may still be queued for the parent, by lane.
     room: HashMap<Lane, Arc<Semaphore>>,
     scratch: RefCell<Vec<u8>>,
-    open: Cell<usize>,
-    /// Pipes given up because somebody out of reach holds them open.
+    /// Pipes that were given up because processes out of reach hold them open.
     leaked: Cell<usize>,
-    changed: Notify,
-    /// No process is left to write.
+    /// Cancelled when no process is left to write.
     finishing: CancellationToken,
     pmi_waits: Arc<PmiWaits>,
-    /// What is left of the helping.
-    helping: Cell<usize>,
-    next_helping: Cell<Instant>,
+    /// Bytes left of the read budget.
+    budget: Cell<usize>,
+    next_budget: Cell<Instant>,
 }
 
 impl Shared {
-    /// Waits while it is PMI's turn.
+    /// Waits for a share of the read budget while ranks wait in PMI.
     async fn turn(&self) {
         while self.pmi_waits.is_urgent() {
-            let left = self.helping.get();
+            let left = self.budget.get();
             if left > 0 {
-                self.helping.set(left.saturating_sub(READ_BYTES));
+                self.budget.set(left.saturating_sub(READ_BYTES));
                 return;
             }
-            let next = self.next_helping.get();
+            let next = self.next_budget.get();
             tokio::time::sleep_until(next).await;
-            // Many wake at this time; the first serves out, the others find what is left.
-            if self.next_helping.get() == next {
-                self.helping.set(HELPING_BYTES);
-                self.next_helping.set(Instant::now() + HELPING_PAUSE);
+            // Many streams wake at this time: the first one renews the budget.
+            if self.next_budget.get() == next {
+                self.budget.set(BUDGET_BYTES);
+                self.next_budget.set(Instant::now() + BUDGET_PAUSE);
             }
         }
     }
@@ -195,6 +194,7 @@ impl Shared {
 
 async fn run(
     mut incoming: mpsc::UnboundedReceiver<Vec<Command>>,
+    streams: Tasks,
     parent: Link,
     hold_lines: bool,
     pmi_waits: Arc<PmiWaits>,
@@ -207,13 +207,11 @@ async fn run(
         held: Cell::new(0),
         room,
         scratch: RefCell::new(vec![0; READ_BYTES]),
-        open: Cell::new(0),
         leaked: Cell::new(0),
-        changed: Notify::new(),
         finishing: CancellationToken::new(),
         pmi_waits,
-        helping: Cell::new(HELPING_BYTES),
-        next_helping: Cell::new(Instant::now()),
+        budget: Cell::new(BUDGET_BYTES),
+        next_budget: Cell::new(Instant::now()),
     });
     let mut ends: HashMap<(NamespaceId, Rank), CancellationToken> = HashMap::new();
     while let Some(commands) = incoming.recv().await {
@@ -223,10 +221,9 @@ async fn run(
                     let ended = ends.entry((namespace, rank)).or_default().clone();
                     match Receiver::from_owned_fd_unchecked(pipe) {
                         Ok(pipe) => {
-                            shared.open.set(shared.open.get() + 1);
-                            let stream =
-                                Stream { shared: Rc::clone(&shared), namespace, rank, lane, held: BytesMut::new() };
-                            tokio::task::spawn_local(stream.run(pipe, ended));
+                            let shared = Rc::clone(&shared);
+                            let stream = Stream { shared, namespace, rank, lane, held: BytesMut::new() };
+                            streams.spawn("output stream", Span::current(), stream.run(pipe, ended));
                         }
                         Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
                     }
@@ -238,10 +235,8 @@ async fn run(
                 }
                 Command::Finish { done } => {
                     shared.finishing.cancel();
-                    // Without a deadline: what was written waits for its reader, however slow.
-                    while shared.open.get() > 0 {
-                        shared.changed.notified().await;
-                    }
+                    // No deadline: the reader of the output may be slow.
+                    streams.ended().await;
                     let _ = done.send(shared.leaked.get());
                     return;
                 }
@@ -255,21 +250,21 @@ struct Stream {
     namespace: NamespaceId,
     rank: Rank,
     lane: Lane,
-    /// The beginning of a line whose end has not been seen.
+    /// The beginning of a line without its newline.
     held: BytesMut,
 }
 
 impl Stream {
     async fn run(mut self, pipe: Receiver, ended: CancellationToken) {
-        // The rank has ended, but what it left may be in the pipe still.
-        let (mut has_ended, mut last_words) = (false, false);
+        // After its exit, the rank's last bytes may still be in the pipe.
+        let (mut has_ended, mut has_last_bytes) = (false, false);
         loop {
-            if last_words && sys::unread_bytes(pipe.as_fd()).is_ok_and(|bytes| bytes == 0) {
-                last_words = false;
+            if has_last_bytes && sys::unread_bytes(pipe.as_fd()).is_ok_and(|bytes| bytes == 0) {
+                has_last_bytes = false;
                 self.send_held().await;
             }
             if self.shared.finishing.is_cancelled() {
-                // Nobody is left to write, so what is not there will not come.
+                // No process is left to write, so a pipe without data stays without.
                 match timeout(DRAIN_TIME, pipe.readable()).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => break,
@@ -284,7 +279,7 @@ impl Stream {
                 ready = pipe.readable() => if ready.is_err() { break },
                 () = shared.finishing.cancelled() => continue,
                 () = ended.cancelled(), if !has_ended => {
-                    (has_ended, last_words) = (true, true);
+                    (has_ended, has_last_bytes) = (true, true);
                     continue;
                 }
                 () = tokio::time::sleep(PARTIAL_LINE_DELAY), if !self.shared.hold_lines && !self.held.is_empty() => {
@@ -305,13 +300,13 @@ impl Stream {
         self.send_held().await;
     }
 
-    /// Waits until what is read next can be passed on.
+    /// Waits for room for the next read on the way to the parent.
     async fn room(&self) -> Option<Receipt> {
         let permit = Arc::clone(self.shared.room.get(&self.lane)?).acquire_many_owned(READ_BYTES as u32).await.ok()?;
         Some(Receipt::holding(permit))
     }
 
-    /// Reads once and sends the whole lines.
+    /// Reads once, sends the whole lines, and stores the rest. Returns the number of bytes read.
     fn read(&mut self, pipe: &Receiver, receipt: Receipt) -> io::Result<usize> {
         let shared = Rc::clone(&self.shared);
         let mut scratch = shared.scratch.borrow_mut();
@@ -366,7 +361,7 @@ impl Stream {
 
     fn clear_held(&mut self) {
         self.shared.held.set(self.shared.held.get() - self.held.len());
-        // The memory goes back: thousands of ranks hold a line now and then.
+        // Frees the memory: thousands of ranks may store a line now and then.
         self.held = BytesMut::new();
     }
 }
@@ -374,7 +369,5 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.clear_held();
-        self.shared.open.set(self.shared.open.get() - 1);
-        self.shared.changed.notify_one();
     }
 }

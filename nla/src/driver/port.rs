@@ -1,9 +1,9 @@
-//! PMI-1's port mode: ranks connect to a port in place of inheriting a socket, for programs behind
-//! something that closes descriptors.
+//! PMI-1's port mode: ranks connect to a port instead of inheriting a socket, for programs behind wrappers that close
+//! inherited descriptors.
 //!
-//! The protocol has no authentication: whoever connects says which rank it is. So the port is
-//! opened only when the user asks for it, only on the loopback interface, and a connection counts
-//! only if its other end belongs to the user who runs the agent.
+//! The protocol has no authentication: a client names its rank, and nothing proves it. The agent therefore opens a port
+//! only if the user asks for it, only on the loopback interface, and accepts a connection only if the socket at its other
+//! end belongs to the user who runs the agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,13 +20,15 @@ use pmi::v1::initack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::serving::Connection;
 use crate::core::limits::{HELLO_TIME, UNAUTHENTICATED_MAX};
 use crate::link::listener as reach;
 use crate::sys;
+use crate::tasks::Tasks;
 
 /// The longest first line: `cmd=initack pmiid=...`.
 const FIRST_LINE_BYTES_MAX: usize = 128;
@@ -37,27 +39,28 @@ type Expected = Rc<RefCell<BTreeMap<Rank, mpsc::Sender<Connection>>>>;
 pub(super) struct PortServer {
     address: SocketAddr,
     expected: Expected,
-    task: AbortHandle,
+    task: JoinHandle<()>,
 }
 
 impl PortServer {
-    /// Opens a port for the namespace that `facts` describe.
-    pub(super) fn start(attributes: Arc<JobAttributes>) -> io::Result<Self> {
+    /// Opens a port for the namespace that `attributes` describe.
+    pub(super) fn start(attributes: Arc<JobAttributes>, tasks: &Tasks) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let expected = Expected::default();
-        let task = tokio::task::spawn_local(accept(listener, attributes, Rc::clone(&expected))).abort_handle();
+        let accepting = accept(listener, attributes, Rc::clone(&expected), tasks.clone());
+        let task = tasks.spawn("PMI port", Span::current(), accepting);
         Ok(Self { address, expected, task })
     }
 
-    /// What PMI_PORT says.
+    /// Returns the address for PMI_PORT.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections of `rank` go to `task`.
+    /// Sends the connections of `rank` to `task`.
     pub(super) fn expect(&self, rank: Rank, task: mpsc::Sender<Connection>) {
         self.expected.borrow_mut().insert(rank, task);
     }
@@ -69,13 +72,13 @@ impl Drop for PortServer {
     }
 }
 
-async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected) {
-    let strangers = Arc::new(tokio::sync::Semaphore::new(UNAUTHENTICATED_MAX));
+async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected, tasks: Tasks) {
+    let connections = Arc::new(tokio::sync::Semaphore::new(UNAUTHENTICATED_MAX));
     loop {
-        let Ok(permit) = Arc::clone(&strangers).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));
         let (stream, peer) = reach::next_connection(&listener).await;
-        tokio::task::spawn_local(async move {
+        tasks.spawn("PMI connection", Span::current(), async move {
             let _permit = permit;
             if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &attributes, &expected)).await {
                 tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
@@ -100,16 +103,13 @@ async fn admit(
         if line.len() >= FIRST_LINE_BYTES_MAX {
             return Err(io::Error::other("its first line is too long"));
         }
-        // Byte by byte: what follows the line belongs to the rank's task.
+        // Byte by byte: the bytes after the line belong to the rank's task.
         line.push(stream.read_u8().await?);
     }
     line.pop();
     let rank = initack::parse(&line).map_err(io::Error::other)?;
-    let task = expected
-        .borrow()
-        .get(&rank)
-        .cloned()
-        .ok_or_else(|| io::Error::other("it speaks for a rank that is not here"))?;
+    let task =
+        expected.borrow().get(&rank).cloned().ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
     stream.write_all(&initack::reply(attributes, rank)).await?;
     stream.set_nodelay(true)?;
     let stream: OwnedFd = stream.into_std()?.into();

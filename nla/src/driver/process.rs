@@ -4,13 +4,15 @@ use std::io;
 use std::process::ExitCode;
 
 use tokio::task::LocalSet;
+use tracing::Span;
 
-use super::agent::Driver;
+use super::agent::{AgentDriver, AgentSetup, PANICKED};
 use crate::bootstrap::{self, BootOrder, ChildLinks, JoinOutcome, Joined, StartFailure, StartPhase};
 use crate::core::AgentId;
 use crate::core::limits::RANKS_PER_AGENT;
 use crate::link::{Authenticator, accept_children};
 use crate::sys::{self, GuardianLink};
+use crate::tasks::Panics;
 
 /// The size of the descriptor table from the beginning: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
@@ -21,7 +23,7 @@ pub fn run_agent(guardian: GuardianLink) -> ExitCode {
     bootstrap::with_order(|order| {
         let descriptors = prepare_process().map_err(limits)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
-        let code = LocalSet::new().block_on(&runtime, run(order, guardian, descriptors));
+        let code = LocalSet::new().block_on(&runtime, run(order, guardian, descriptors, Panics::new("agent")));
         // Nothing that still runs is worth waiting for.
         runtime.shutdown_background();
         code
@@ -39,28 +41,39 @@ fn prepare_process() -> io::Result<u64> {
 }
 
 /// Joins the tree and stays in it until the session is over. Returns the exit code.
-async fn run(order: &BootOrder, guardian: GuardianLink, descriptors: u64) -> Result<u8, StartFailure> {
-    let joined = match bootstrap::join(order, descriptors, &guardian).await? {
-        JoinOutcome::Joined(joined) => *joined,
-        JoinOutcome::Exit(code) => return Ok(code),
+async fn run(
+    order: &BootOrder,
+    guardian: GuardianLink,
+    descriptors: u64,
+    mut panics: Panics,
+) -> Result<u8, StartFailure> {
+    let tasks = panics.tasks();
+    let joined = match panics.watch("bootstrap", bootstrap::join(order, descriptors, &guardian, &tasks)).await {
+        Ok(Ok(JoinOutcome::Joined(joined))) => *joined,
+        Ok(Ok(JoinOutcome::Exit(code))) => return Ok(code),
+        Ok(Err(failure)) => return Err(failure),
+        Err(panic) => {
+            bootstrap::report_failure(order, StartFailure::new(StartPhase::Ended, panic.to_string()));
+            return Ok(PANICKED);
+        }
     };
     let Joined { position, here, parent, clock, children, log } = joined;
-    let mut driver =
-        Driver::new(position, here, parent, clock, guardian, order.dead_time, order.is_remote()).map_err(limits)?;
-    driver.log = log;
+    let setup = AgentSetup { position, here, parent, clock, guardian, log };
+    let mut driver = AgentDriver::new(setup, order, &tasks).map_err(limits)?;
     match children {
         ChildLinks::None => {}
         ChildLinks::Listener(listener) => {
             let expected: Vec<AgentId> = here.children().map(|child| child.head()).collect();
             let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
-            tokio::task::spawn_local(accept_children(listener, authenticator, clock, driver.joining.clone()));
+            let accepting = accept_children(listener, authenticator, clock, driver.joining());
+            tasks.spawn("listener", Span::current(), accepting);
         }
         ChildLinks::Shells(shells) => {
-            shells.admit(position, here, clock, driver.joining.clone());
-            driver.sessions = Some(shells);
+            shells.admit(position, here, clock, driver.joining());
+            driver.child_shells = Some(shells);
         }
     }
-    Ok(driver.run().await)
+    Ok(driver.run(&mut panics).await)
 }
 
 fn limits(error: io::Error) -> StartFailure {

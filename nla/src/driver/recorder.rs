@@ -1,4 +1,4 @@
-//! Records what the core is handed and does, where the environment asks for it.
+//! Records the inputs and actions of an agent's core, if the environment asks for it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -11,12 +11,12 @@ use crate::wire::{StepFrame, TreePosition};
 /// The variable that names the directory for recordings: one file for each agent in it.
 const VARIABLE: &str = "SCELA_RECORD";
 
-/// One agent's recording under way: [`crate::wire::replay`] reads it. Written at each step, since it is
-/// wanted most where an agent was killed.
+/// The recording of one agent, for [`crate::wire::replay`]. Each step is written at once, so that the recording of a
+/// killed agent is complete.
 pub(super) struct Recorder(File);
 
 impl Recorder {
-    /// A recording, if one is asked for. Readable by its owner only: it holds the environment of ranks.
+    /// Begins a recording, if one is asked for. Only its owner can read it: it contains the environment of ranks.
     pub(super) fn begin(place: TreePosition) -> io::Result<Option<Self>> {
         let Some(directory) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let path = Path::new(&directory).join(format!("agent-{}.recording", place.agent));
@@ -27,9 +27,9 @@ impl Recorder {
         Ok(Some(Self(recording)))
     }
 
-    /// What came of an input.
+    /// Records an input and its actions.
     pub(super) fn done(&mut self, step: StepFrame, actions: &[Action]) {
-        // A recording that ends early is one all the same.
+        // A truncated recording can still be replayed.
         let _ = self.0.write_all(&step.with(actions));
     }
 }

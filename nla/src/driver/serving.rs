@@ -1,7 +1,7 @@
-//! Serving PMI to one rank: its connection on one side, the board and the agent on the other.
+//! Serves PMI to one rank, between its connection on one side and the board and the actor on the other.
 //!
-//! Gets never leave this task: they are answered from the board that the core fills. Only what
-//! concerns others becomes a [`RankEvent`].
+//! The task answers gets itself, from the board that the core fills. Only a request that concerns other ranks becomes a
+//! [`RankEvent`].
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,57 +19,56 @@ use crate::sys::{self, Watched};
 /// Bytes read from a rank at a time.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What a rank's task tells the agent.
+/// An event of a rank's task for the actor.
 pub(super) enum RankEvent {
-    /// The rank asks something; where an answer is owed, it goes to `answer`.
+    /// The rank has sent a request. Its answer, if there is to be one, goes to `answer`.
     Asked { key: Key, request: Request, answer: Option<oneshot::Sender<Answer>> },
-    /// The rank's process has ended, and nothing that it asked is left unread.
+    /// The rank's process has exited, and all its requests have been read.
     Ended { key: Key, exit: Exit },
 }
 
-/// A connection that speaks PMI-1: an inherited socket, or one that came in in port mode.
+/// A rank's PMI connection: an inherited socket, or in port mode an accepted one.
 ///
-/// Read and written by hand: after a read that did not fill the buffer nothing more can be there,
-/// and saying so saves the system call that would find that out, at each get.
+/// The task clears its readiness itself: a read that did not fill the buffer has emptied the socket. That saves each get
+/// the read(2) that would return EAGAIN.
 pub(super) type Connection = Watched;
 
-/// Buffers that all ranks' tasks use in turn: a task never holds one across a wait.
+/// Buffers that all ranks' tasks share: no task borrows them across an await.
 pub(super) struct Scratch {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
 }
 
 impl Scratch {
-    /// To be shared by all tasks of the thread.
     pub(super) fn new() -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self { incoming: vec![0; READ_BYTES], outgoing: Vec::new() }))
     }
 }
 
-/// One rank's task, before it runs.
+/// The task of one rank.
 pub(super) struct Serving {
     pub(super) key: Key,
     pub(super) conversation: Conversation,
     pub(super) board: Rc<RefCell<SharedBoard>>,
-    /// The rank comes over TCP, which passes no descriptors.
+    /// The connection is TCP, which cannot pass descriptors.
     pub(super) by_port: bool,
-    /// The rank has the segment.
+    /// The rank has been sent the shared segment.
     pub(super) has_segment: bool,
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
 
-/// Why a connection is served no longer.
+/// The reason to stop serving a connection.
 enum Stop {
-    /// The rank closed it, or it broke. That alone says nothing about the rank.
+    /// The rank has closed it, or it broke. The rank may still run.
     Closed,
-    /// The rank's process has ended; how, unless the agent is leaving.
+    /// The rank's process has exited; `None` if the agent is leaving.
     Ended(Option<Exit>),
 }
 
 impl Serving {
-    /// Serves the rank until its process has ended. `connections` brings its connection, in port
-    /// mode one after another.
+    /// Serves the rank until its process has exited. `connections` yields its connection, or in port mode its connections
+    /// one after another.
     pub(super) async fn run(mut self, mut connections: mpsc::Receiver<Connection>, mut ended: oneshot::Receiver<Exit>) {
         let mut more = true;
         let exit = loop {
@@ -96,12 +95,12 @@ impl Serving {
                     return stop;
                 }
                 if request == Request::Segment {
-                    if let Err(stop) = self.hand_over_segment(connection, ended).await {
+                    if let Err(stop) = self.send_segment(connection, ended).await {
                         return stop;
                     }
                     continue;
                 }
-                match self.consult(request, ended).await {
+                match self.request(request, ended).await {
                     Ok(Some(answer)) => {
                         let mut scratch = self.scratch.borrow_mut();
                         self.conversation.answer(answer, &mut scratch.outgoing);
@@ -128,15 +127,15 @@ impl Serving {
                     Err(_) => return Stop::Closed,
                 },
                 exit = &mut *ended => {
-                    self.hear_last_words(connection).await;
+                    self.read_last_requests(connection).await;
                     return Stop::Ended(exit.ok());
                 }
             }
         }
     }
 
-    /// Handles buffered lines up to a request for the agent. Replies go out as far as the
-    /// connection takes them at once; the rest is left in the scratch buffer.
+    /// Handles buffered lines up to a request for the actor. Sends the replies as far as the connection takes them at
+    /// once, and leaves the rest in the scratch buffer.
     fn advance(&mut self, connection: &Connection) -> Option<Request> {
         let mut scratch = self.scratch.borrow_mut();
         let request = self.conversation.advance(self.board.borrow().board(), &mut scratch.outgoing);
@@ -150,14 +149,14 @@ impl Serving {
     fn read(&mut self, connection: &Connection) -> Result<usize, Errno> {
         let mut scratch = self.scratch.borrow_mut();
         let count = unistd::read(connection.get_ref(), &mut scratch.incoming)?;
-        let heard = &scratch.incoming[..count];
-        tracing::trace!(rank = %self.key.1, C = %String::from_utf8_lossy(heard).trim_end(), "PMI");
-        self.conversation.receive(heard);
+        let received = &scratch.incoming[..count];
+        tracing::trace!(rank = %self.key.1, C = %String::from_utf8_lossy(received).trim_end(), "PMI");
+        self.conversation.receive(received);
         Ok(count)
     }
 
-    /// The rank is gone; what it said before counts, an abort above all.
-    async fn hear_last_words(&mut self, connection: &Connection) {
+    /// Handles the requests that the rank has sent before it exited, an abort above all.
+    async fn read_last_requests(&mut self, connection: &Connection) {
         while matches!(self.read(connection), Ok(1..)) {
             while let Some(request) = self.advance(connection) {
                 if request != Request::Segment {
@@ -171,13 +170,9 @@ impl Serving {
         }
     }
 
-    /// Replies to the request for the segment, with its descriptor if there is one. All replies
-    /// before this one have been sent.
-    async fn hand_over_segment(
-        &mut self,
-        connection: &Connection,
-        ended: &mut oneshot::Receiver<Exit>,
-    ) -> Result<(), Stop> {
+    /// Replies to the request for the shared segment, with its descriptor if there is one. All earlier replies have been
+    /// sent.
+    async fn send_segment(&mut self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Result<(), Stop> {
         let descriptor = if self.by_port { None } else { self.board.borrow_mut().open() };
         let mut reply = Vec::new();
         self.conversation.answer(Answer::Segment(descriptor.is_some()), &mut reply);
@@ -193,9 +188,9 @@ impl Serving {
         self.flush(connection, ended).await
     }
 
-    /// Sends what the connection would not take at once.
+    /// Sends the bytes that the connection did not take at once.
     async fn flush(&self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Result<(), Stop> {
-        // Taken out of the scratch buffer: other tasks use it while this one waits.
+        // Other tasks use the scratch buffer while this one waits.
         let mut unsent = {
             let mut scratch = self.scratch.borrow_mut();
             if scratch.outgoing.is_empty() {
@@ -210,8 +205,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Asks the agent, and waits for the answer if one is owed.
-    async fn consult(&self, request: Request, ended: &mut oneshot::Receiver<Exit>) -> Result<Option<Answer>, Stop> {
+    /// Sends a request to the actor, and waits for the answer if there is to be one.
+    async fn request(&self, request: Request, ended: &mut oneshot::Receiver<Exit>) -> Result<Option<Answer>, Stop> {
         if !self.conversation.is_waiting() {
             self.ask(request, None).await;
             return Ok(None);
@@ -226,12 +221,12 @@ impl Serving {
     }
 
     async fn ask(&self, request: Request, answer: Option<oneshot::Sender<Answer>>) {
-        // The receiver is gone only when the agent is leaving.
+        // The queue is closed only when the agent is leaving.
         let _ = self.events.send(RankEvent::Asked { key: self.key, request, answer }).await;
     }
 }
 
-/// Tries `send` when the connection takes bytes again, until it has sent some; how many.
+/// Calls `send` whenever the connection is writable, until it has sent some bytes. Returns how many.
 async fn when_writable(
     connection: &Connection,
     ended: &mut oneshot::Receiver<Exit>,
@@ -253,10 +248,10 @@ async fn when_writable(
     }
 }
 
-/// Sends as much as the connection takes at once and keeps the rest.
+/// Sends as much as the connection takes at once, and leaves the rest in `bytes`.
 fn send(connection: &Connection, bytes: &mut Vec<u8>) {
     if !bytes.is_empty() {
-        // An error shows again at the next read; there the connection is given up.
+        // The next read fails as well, and the connection is closed there.
         let sent = unistd::write(connection.get_ref(), bytes).unwrap_or(0);
         bytes.drain(..sent);
     }

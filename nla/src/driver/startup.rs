@@ -1,8 +1,7 @@
-//! Starting ranks: from the plan's share to running processes, a few at a time.
+//! Starts ranks, from an agent's share of the plan to running processes.
 //!
-//! Ranks are started in batches between which the agent serves those that run already: a start
-//! takes the better part of a millisecond, and the first ranks talk PMI long before the last one
-//! exists.
+//! Ranks are started in batches, and the agent serves the running ranks in between: a start takes the better part of a
+//! millisecond, and the first ranks speak PMI long before the last one exists.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,22 +23,22 @@ use super::serving::{RankEvent, Scratch, Serving};
 use super::table::RankTable;
 use crate::core::{CommandPlan, Inherit, NamespaceId, NamespacePlan, SessionPlan, Variable};
 use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawner};
+use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
-/// How long ranks are started before others get a turn.
+/// How long a batch of starts lasts before other events get a turn.
 const BATCH_TIME: Duration = Duration::from_millis(2);
 
 /// A namespace that has ranks on this agent.
 pub(super) struct Local {
-    /// Its board.
     pub(super) board: Rc<RefCell<SharedBoard>>,
-    /// How many of its ranks wait in the segment.
+    /// How many of its ranks wait for a release in the shared segment.
     pub(super) in_segment: usize,
-    /// Its port, open as long as this lives.
+    /// Keeps its PMI port open.
     _port: Option<Rc<PortServer>>,
 }
 
-/// A namespace's ranks that are still to be started.
+/// Ranks of a namespace that are still to be started.
 struct Job {
     namespace: NamespaceId,
     commands: Vec<Result<Image, ImageError>>,
@@ -50,16 +49,16 @@ struct Job {
     left: VecDeque<Rank>,
 }
 
-/// What a batch has come to.
+/// The result of a batch of starts.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Ranks that run now.
+    /// Ranks that were started.
     pub(super) started: Vec<(NamespaceId, Ranks)>,
-    /// Ranks that could not be started, and why.
+    /// Ranks that could not be started, with the reason.
     pub(super) failed: Vec<(NamespaceId, Ranks, String)>,
 }
 
-/// What ranks are made of.
+/// Starts the ranks of a session on this agent.
 pub(super) struct Startup {
     session: SessionPlan,
     spawner: Spawner,
@@ -68,16 +67,18 @@ pub(super) struct Startup {
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     events: mpsc::Sender<RankEvent>,
+    tasks: Tasks,
     jobs: VecDeque<Job>,
 }
 
 impl Startup {
-    /// Ready to start ranks of `session`.
+    /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be had here.
     pub(super) fn new(
         session: SessionPlan,
         pump: OutputPump,
         input: Rc<RefCell<InputHub>>,
         events: mpsc::Sender<RankEvent>,
+        tasks: Tasks,
     ) -> io::Result<Self> {
         let shell: ShellState = decode(&session.shell).map_err(io::Error::other)?;
         let (fitted, cuts) = shell.fitted();
@@ -97,21 +98,22 @@ impl Startup {
             input,
             scratch: Scratch::new(),
             events,
+            tasks,
             jobs: VecDeque::new(),
         })
     }
 
-    /// The ranks' output.
+    /// Returns the thread that reads the ranks' output.
     pub(super) fn pump(&self) -> &OutputPump {
         &self.pump
     }
 
-    /// Whether ranks are left to be started.
+    /// Whether ranks are still to be started.
     pub(super) fn is_busy(&self) -> bool {
         !self.jobs.is_empty()
     }
 
-    /// Takes up `ranks` of `plan`.
+    /// Queues `ranks` of `plan`, and returns the namespace's state on this agent.
     pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks, board: Board) -> Local {
         let preputs = plan.preputs.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
         let attributes = Arc::new(JobAttributes {
@@ -123,9 +125,9 @@ impl Startup {
             spawner: plan.spawner.clone(),
             puts_at_once: self.session.cache.puts_at_once(),
         });
-        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes)));
+        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes), &self.tasks));
         let port = port
-            .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "no port for PMI can be opened")).ok())
+            .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok())
             .map(Rc::new);
         let address = port.as_ref().map(|port| port.address().to_string());
         let commands =
@@ -144,7 +146,7 @@ impl Startup {
         Local { board, in_segment: 0, _port: port }
     }
 
-    /// Forgets what was not started yet: those ranks.
+    /// Removes the ranks that were not started yet, and returns them.
     pub(super) fn cancel(&mut self) -> Vec<(NamespaceId, Ranks)> {
         self.jobs.drain(..).map(|job| (job.namespace, job.left.into_iter().collect())).collect()
     }
@@ -205,7 +207,7 @@ impl Startup {
         table.insert(key, child.pid(), child.group(), ended);
         if let Some((ours, _)) = socket {
             let connection = sys::watch(ours).map_err(machine)?;
-            // The channel is new and has room for one.
+            // Never full: the channel is new and has room for one.
             let _ = to_task.try_send(connection);
         }
         if let Some(port) = &job.port {
@@ -221,17 +223,18 @@ impl Startup {
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };
-        tokio::task::spawn_local(serving.run(connections, on_end));
+        let span = tracing::debug_span!("rank", %rank, pid = child.pid());
+        self.tasks.spawn("rank", span, serving.run(connections, on_end));
         self.pump.follow(job.namespace, rank, Lane::Stdout, out_read);
         self.pump.follow(job.namespace, rank, Lane::Stderr, err_read);
         if let Some((_, write)) = input {
-            self.input.borrow_mut().connect(rank, write);
+            self.input.borrow_mut().connect(rank, write, &self.tasks);
         }
         Ok(())
     }
 }
 
-/// The command as exec wants it, with the environment that all its ranks share.
+/// Prepares a command for execve(2), with the environment that all its ranks share.
 fn prepare(
     session: &SessionPlan,
     plan: &NamespacePlan,
@@ -263,7 +266,7 @@ fn prepare(
         set("PMI_SPAWNED", "1".to_owned());
     }
     set("MPI_LOCALNRANKS", local_size.to_string());
-    // MVAPICH2 takes its affinity from these; gfortran would hold back what it prints.
+    // MVAPICH2 derives its affinity from the local size; gfortran would buffer the output.
     set("MV2_COMM_WORLD_LOCAL_SIZE", local_size.to_string());
     set("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned());
     for name in PER_RANK {
@@ -276,7 +279,7 @@ fn prepare(
 
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 
-/// What is different for each rank. `inode` is its PMI socket's; none in port mode.
+/// Returns the variables that differ from rank to rank. `inode` is that of its PMI socket, or `None` in port mode.
 fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>) -> Vec<CString> {
     let local = plan.mapping.local_rank(rank).unwrap_or_default();
     let variable = |name: &str, value: &str| CString::new(format!("{name}={value}")).unwrap_or_default();
@@ -286,7 +289,7 @@ fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>) -> Vec<CS
         variable("MPI_LOCALRANKID", &local),
         variable("MV2_COMM_WORLD_LOCAL_RANK", &local),
     ];
-    // A descriptor can be passed over a socket that was inherited, not over TCP.
+    // Descriptors can be passed over an inherited Unix socket, not over TCP.
     variables.extend(inode.map(|inode| variable(segment::VARIABLE, &segment::announcement(inode))));
     variables
 }

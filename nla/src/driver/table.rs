@@ -1,4 +1,4 @@
-//! The ranks of this agent as the kernel knows them.
+//! The processes of an agent's ranks.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,8 +16,8 @@ struct Entry {
     ended: oneshot::Sender<Exit>,
 }
 
-/// Who runs, by process and by rank. A rank can be signalled only while it is in here, and it is
-/// taken out when its process is reaped, so no number of a process is ever used after its end.
+/// The running ranks, by process and by rank. A rank can be signalled only while it is in the table, and it is removed
+/// when its process is reaped, so no pid is used after its process.
 #[derive(Default)]
 pub(super) struct RankTable {
     by_pid: HashMap<u32, Key>,
@@ -26,23 +26,23 @@ pub(super) struct RankTable {
 }
 
 impl RankTable {
-    /// Remembers a rank that was just started. `ended` hears of its end.
+    /// Adds a rank that was just started. Its exit is sent to `ended`.
     pub(super) fn insert(&mut self, key: Key, pid: u32, group: Group, ended: oneshot::Sender<Exit>) {
         self.by_pid.insert(pid, key);
         self.by_rank.insert(key, Entry { group, ended });
     }
 
-    /// Notes how many processes the kernel has ended for want of memory before any rank ran.
+    /// Records how many processes the out-of-memory killer has ended before any rank ran.
     pub(super) fn note_oom_kills(&mut self) {
         self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();
     }
 
-    /// A child process has ended. True if it was a rank, false if it was an orphan that had come to
-    /// this agent as its subreaper.
+    /// Takes a reaped child. Returns true if it was a rank, false if it was an orphan that became a child of this agent, a
+    /// subreaper.
     pub(super) fn on_reaped(&mut self, pid: u32, ended: Ended) -> bool {
         let Some(key) = self.by_pid.remove(&pid) else { return false };
         if let Some(entry) = self.by_rank.remove(&key) {
-            // The receiver is gone only when the agent is leaving.
+            // The rank's task has ended only if the agent is leaving.
             let _ = entry.ended.send(self.exit(ended));
         }
         true
@@ -65,7 +65,7 @@ impl RankTable {
         }
     }
 
-    /// Sends a signal to the process groups of those of `ranks` that run.
+    /// Sends a signal to the process groups of `ranks`, as far as they run.
     pub(super) fn signal(&self, namespace: NamespaceId, ranks: &Ranks, signal: i32) {
         for (start, end) in ranks.intervals() {
             for (_, entry) in self.by_rank.range((namespace, Rank(*start))..(namespace, Rank(*end))) {

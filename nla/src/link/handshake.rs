@@ -10,11 +10,11 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::clock::Clock;
-use super::listener as reach;
+use super::listener::next_connection;
 use super::stream::Stream;
 use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
@@ -206,8 +206,11 @@ pub async fn accept_children(
     let mut handshakes = JoinSet::new();
     while !authenticator.borrow().is_done() {
         let (stream, peer) = tokio::select! {
-            connection = reach::next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
-            Some(_) = handshakes.join_next() => continue,
+            connection = next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
+            Some(ended) = handshakes.join_next() => {
+                pass_on_panic(ended);
+                continue;
+            }
         };
         let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());
         handshakes.spawn_local(async move {
@@ -223,7 +226,18 @@ pub async fn accept_children(
     }
     drop(listener);
     // The last child may not have been sent its welcome yet.
-    while handshakes.join_next().await.is_some() {}
+    while let Some(ended) = handshakes.join_next().await {
+        pass_on_panic(ended);
+    }
+}
+
+/// Continues the panic of a handshake in the listener's task, which reports it.
+fn pass_on_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && let Ok(payload) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(payload);
+    }
 }
 
 /// Authenticates a connection. Nothing that it sends is parsed before it has proved that it knows the key.

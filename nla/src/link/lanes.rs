@@ -22,6 +22,7 @@ use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::core::{AgentId, LossReason, Violation};
+use crate::tasks::Tasks;
 use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
 
 const LANES: usize = Lane::ALL.len();
@@ -163,6 +164,7 @@ impl Link {
         dead_time: Duration,
         suspended: Rc<Cell<bool>>,
         meter: Meter,
+        tasks: &Tasks,
     ) -> Self {
         let Accepted { peer, stream, established, leftover } = accepted;
         let (Stream { read, write }, Established { sealer, opener }) = (stream, established);
@@ -181,7 +183,7 @@ impl Link {
         };
         let writer =
             Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new(), meter };
-        tokio::task::spawn_local(async move {
+        tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link.
             let why = tokio::select! {
                 why = reader.run(read, leftover) => why,

@@ -107,6 +107,7 @@ mod tests {
     use crate::core::AgentId;
     use crate::link::handshake::{Accepted, Authenticator, accept_over, connect_over};
     use crate::link::lanes::{Link, LinkEvent, Meter, Receipt};
+    use crate::tasks::Panics;
     use crate::wire::{Lane, SessionId, SessionKey};
 
     const SESSION: SessionId = SessionId(7);
@@ -150,7 +151,18 @@ mod tests {
         let (events, incoming) = mpsc::channel(16);
         let sink = Box::new(|_, _, _| {});
         let still = Rc::new(Cell::new(false));
-        (Link::start(accepted, events, sink, Duration::from_secs(20), still, Meter::default()), incoming)
+        (
+            Link::start(
+                accepted,
+                events,
+                sink,
+                Duration::from_secs(20),
+                still,
+                Meter::default(),
+                &Panics::new("test").tasks(),
+            ),
+            incoming,
+        )
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! The child of a spawn, from clone to exec, in its parent's memory.
 //!
-//! All of this runs between two system calls of a suspended parent: no allocation, no lock, no
-//! logging, nothing but system calls with numbers and with pointers that the parent has prepared.
+//! This code runs while the parent thread is suspended in clone: no allocation, no lock, no logging, only system calls with
+//! numbers and with pointers that the parent has prepared.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -11,7 +11,7 @@ use std::{io, ptr};
 use super::shell::SIGNAL_MAX;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
-/// Memory for the child to run on, with a page below it that faults.
+/// The child's stack, with a guard page below it.
 #[derive(Debug)]
 pub(super) struct Stack {
     base: *mut c_void,
@@ -35,22 +35,22 @@ impl Stack {
             return Err(io::Error::last_os_error());
         }
         let stack = Self { base, bytes };
-        // SAFETY: the first page of the mapping just made; nothing lies in it.
+        // SAFETY: the first page of the mapping just made, which is still unused.
         if unsafe { libc::mprotect(base, page, libc::PROT_NONE) } < 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(stack)
     }
 
-    /// Runs [`child`] with `order`, and returns when it has exec'ed or ended.
+    /// Runs [`child`] with `order`. Returns when the child has exec'ed or ended.
     pub(super) fn clone_child(&mut self, order: &Order<'_>) -> Result<NonZeroU32, Refusal> {
         let share = match order.table {
             Table::Unshared => libc::CLONE_FILES,
             Table::Copied => 0,
         };
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | share | libc::SIGCHLD;
-        // SAFETY: one past the end of the mapping, page-aligned: where a stack that grows down
-        // begins. `child` has the wanted signature; `order` and all that it points to outlive the
+        // SAFETY: the stack grows down from one past the end of the mapping, which is page-aligned.
+        // `child` has the required signature; `order` and all that it points to outlive the
         // call, as CLONE_VFORK suspends us until the child no longer uses our memory. Our stack
         // is not the child's, and signals are blocked, so nothing else of ours runs in it. The
         // child writes only to `outcome`, an UnsafeCell, and to errno, which it shares with this
@@ -71,16 +71,16 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, on which no child runs any more.
+        // SAFETY: our own mapping; no child runs on it any more.
         unsafe { libc::munmap(self.base, self.bytes) };
     }
 }
 
-/// All that the child needs; pointers into memory that outlives it.
+/// The child's parameters. The pointers refer to memory that outlives the child's use of it.
 pub(super) struct Order<'a> {
     pub(super) path: *const c_char,
     pub(super) argv: *const *const c_char,
-    /// Null: no script.
+    /// Null if the program is no script.
     pub(super) shell_argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
     pub(super) wdir: *const c_char,
@@ -90,7 +90,7 @@ pub(super) struct Order<'a> {
     pub(super) ignored: u64,
     pub(super) slots: [c_int; 3],
     pub(super) pmi: Option<c_int>,
-    /// The highest descriptor that matters: no slot is above.
+    /// The highest slot, or [`PMI_FD`] if that is higher.
     pub(super) highest: c_int,
     pub(super) table: Table,
     pub(super) outcome: UnsafeCell<(Progress, c_int)>,
@@ -104,22 +104,22 @@ pub(super) enum Progress {
     Failed(SpawnStep),
 }
 
-/// The child's whole life, from clone to exec, in the parent's memory.
+/// Runs the child from clone to exec, in the parent's memory.
 extern "C" fn child(order: *mut c_void) -> c_int {
     // SAFETY: `clone_child` passed a pointer to an Order, which is only read, but for its cell.
     let order = unsafe { &*order.cast::<Order<'_>>() };
     let failed = become_program(order);
     let errno = last_errno();
-    // SAFETY: the parent reads the cell only after our end; nobody else knows it.
+    // SAFETY: the parent reads the cell only after the child's end; no other thread has a pointer to it.
     unsafe { order.outcome.get().write_volatile((failed, errno)) };
-    // SAFETY: ends this process at once, without the exit handlers of the parent's memory.
+    // SAFETY: ends this process at once, without running the parent's exit handlers.
     unsafe { libc::_exit(127) }
 }
 
-/// Returns only if something fails; errno then says how. System calls only.
+/// Executes the program. Returns only on failure, with errno set. Makes system calls only.
 fn become_program(order: &Order<'_>) -> Progress {
-    // SAFETY: of all blocks below: system calls with numbers, or with pointers from the order,
-    // to NUL-terminated strings and null-terminated arrays that outlive us.
+    // SAFETY: all blocks below make system calls with numbers, or with pointers from the order to
+    // NUL-terminated strings and null-terminated arrays that outlive this process's use of them.
     if unsafe { libc::setpgid(0, 0) } < 0 {
         return Progress::Failed(SpawnStep::Group);
     }
@@ -141,8 +141,8 @@ fn become_program(order: &Order<'_>) -> Progress {
             return Progress::Failed(SpawnStep::Limits);
         }
     }
-    // Our table of handlers is a copy. They must be gone before the mask is: exec would reset
-    // them too, but only after a signal had run one in the parent's memory.
+    // The table of signal handlers is a copy of the parent's. Reset it before unblocking signals: exec would reset it
+    // too, but a signal before exec would run a handler in the parent's memory.
     for signal in 1..=SIGNAL_MAX {
         let ignored = order.ignored >> (signal - 1) & 1 == 1;
         set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
@@ -152,7 +152,7 @@ fn become_program(order: &Order<'_>) -> Progress {
     unsafe { libc::execve(order.path, order.argv, order.envp) };
     let errno = last_errno();
     if errno == libc::ENOEXEC && !order.shell_argv.is_null() {
-        // As execvp does with a script that has no #! line.
+        // execvp does the same with a script that has no #! line.
         // SAFETY: as above; the first argument is the shell itself.
         unsafe { libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp) };
         set_errno(errno);
@@ -160,7 +160,7 @@ fn become_program(order: &Order<'_>) -> Progress {
     Progress::Failed(SpawnStep::Exec)
 }
 
-/// 0, 1, 2, the PMI socket, and nothing else.
+/// Moves the slots to 0, 1, 2 and [`PMI_FD`], and closes all other descriptors.
 fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
     const FAILED: Progress = Progress::Failed(SpawnStep::Descriptors);
     if order.table == Table::Unshared {
@@ -169,7 +169,7 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
             return Err(Progress::Unshare);
         }
     }
-    // From here on the table is ours.
+    // From here on the descriptor table is the child's own.
     for (fd, slot) in (0..).zip(order.slots) {
         // SAFETY: numbers only.
         if unsafe { libc::dup3(slot, fd, 0) } < 0 {
@@ -177,7 +177,7 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
         }
     }
     let kept = match order.pmi {
-        // dup3 onto itself is an error; the slot is the place: only its flag goes.
+        // The slot already has the right number. dup3 onto itself is an error, so only clear close-on-exec.
         // SAFETY: numbers only.
         Some(PMI_FD) => unsafe { libc::fcntl(PMI_FD, libc::F_SETFD, 0) },
         // SAFETY: numbers only.
@@ -196,7 +196,8 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
     }
     for fd in 3..=order.highest {
         if fd != PMI_FD || order.pmi.is_none() {
-            // SAFETY: numbers only; a closed one is no error here. Above, all is close-on-exec.
+            // SAFETY: numbers only; a closed descriptor is no problem. All higher descriptors are
+            // close-on-exec.
             unsafe { libc::close(fd) };
         }
     }
@@ -204,7 +205,7 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> bool {
-    // SAFETY: numbers only; the caller knows whose descriptors it closes.
+    // SAFETY: numbers only; the caller owns the descriptors that it closes.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
 }
 

@@ -1,6 +1,6 @@
-//! Descriptors: pipes, sockets, and the numbers that are kept free for the spawner.
+//! Descriptors: pipes, sockets, and the low numbers that are reserved for the spawner.
 //!
-//! Everything made here is close-on-exec from birth.
+//! Every descriptor made here is close-on-exec from birth.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -12,20 +12,20 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::sys::stat::Mode;
 
-/// The highest descriptor that [`reserve_low`] occupies; the agent's own are above.
+/// The highest descriptor that [`reserve_low`] occupies. The agent's own descriptors are higher.
 pub const LOW_MAX: RawFd = 15;
 
-/// What [`raise_limit`] asks for at most; the kernel's default ceiling (fs.nr_open).
+/// The bound of [`raise_limit`]: the kernel's default maximum (fs.nr_open).
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 
-/// Which of 0..=LOW_MAX hold our own /dev/null and are free to be claimed.
+/// A bit for each of 0..=LOW_MAX: set if the descriptor is our own /dev/null and can be claimed.
 static RESERVED: AtomicU32 = AtomicU32::new(0);
 
 /// Occupies every free descriptor up to [`LOW_MAX`] with /dev/null.
 ///
-/// Descriptors that the process opens later are then above, and a
+/// Descriptors that the process opens later then have higher numbers, and a
 /// [`Spawner`](super::spawn::Spawner) made later copies only the few low ones into a child.
-/// To be called once, before anything is opened; a second call does no harm.
+/// Call it once, before any other descriptor is opened. A second call is harmless.
 pub fn reserve_low() -> io::Result<()> {
     loop {
         let null = dev_null_rw()?;
@@ -38,8 +38,8 @@ pub fn reserve_low() -> io::Result<()> {
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.
 ///
-/// Bounded at [`DESCRIPTORS_MAX`]; never lowers it. Ranks do not see it: they get the limits of
-/// the user's shell.
+/// Raises it at most to [`DESCRIPTORS_MAX`], and never lowers it. Ranks are not affected: they get the limits of the
+/// user's shell.
 pub fn raise_limit() -> io::Result<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let wanted = hard.min(DESCRIPTORS_MAX);
@@ -50,51 +50,51 @@ pub fn raise_limit() -> io::Result<u64> {
     Ok(wanted)
 }
 
-/// A pipe for a rank's output: (read end, nonblocking; write end, blocking).
+/// Creates a pipe for a rank's output: (nonblocking read end, blocking write end).
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     set_nonblocking(read.as_fd())?;
     Ok((read, write))
 }
 
-/// A pipe for a rank's input: (read end, blocking; write end, nonblocking).
+/// Creates a pipe for a rank's input: (blocking read end, nonblocking write end).
 pub fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
     set_nonblocking(write.as_fd())?;
     Ok((read, write))
 }
 
-/// A connected pair of stream sockets: (ours, nonblocking; the rank's, blocking).
+/// Creates a connected pair of stream sockets: (ours, nonblocking; the rank's, blocking).
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     set_nonblocking(ours.as_fd())?;
     Ok((ours, theirs))
 }
 
-/// Makes reads and writes on `fd` return instead of waiting.
+/// Sets O_NONBLOCK on `fd`.
 ///
-/// This is a property of the open file: whoever shares it (the user's terminal!) sees it too.
+/// The flag belongs to the open file description: other processes that share it (the user's terminal!) are affected too.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())
 }
 
-/// /dev/null, for writing or else for reading.
+/// Opens /dev/null for writing or for reading.
 pub fn dev_null(write: bool) -> io::Result<OwnedFd> {
     let access = if write { OFlag::O_WRONLY } else { OFlag::O_RDONLY };
     Ok(open("/dev/null", access | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
-/// Is `fd` a terminal?
+/// Returns whether `fd` is a terminal.
 pub fn is_terminal(fd: BorrowedFd<'_>) -> bool {
     std::io::IsTerminal::is_terminal(&fd)
 }
 
-/// How many bytes could be read from a pipe or socket at once (FIONREAD).
+/// Returns how many bytes can be read from a pipe or socket without blocking (FIONREAD).
 pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: FIONREAD writes one int, to which we give a pointer.
+    // SAFETY: FIONREAD writes one int, through the pointer given.
     let status = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
     if status < 0 {
         return Err(io::Error::last_os_error());
@@ -102,13 +102,13 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// The inode number of the open file: of two sockets that exist at a time, never the same.
+/// Returns the inode number of the open file. Two sockets that exist at the same time never share one.
 pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(fd)?.st_ino)
 }
 
-/// Sends bytes, at least one, over a socket of this machine, and a descriptor with the first of
-/// them. Returns how many bytes went; the descriptor goes with those.
+/// Sends bytes over a Unix socket, and a descriptor with the first of them. `bytes` must not be empty. Returns how many
+/// bytes were sent; the descriptor was sent with those.
 pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> Result<usize, Errno> {
     let descriptors = [descriptor.as_fd().as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&descriptors)];
@@ -116,10 +116,10 @@ pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -
     sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)
 }
 
-/// Closes every descriptor from `first` on. Only for a process that has opened none of them itself.
+/// Closes all descriptors from `first` on. The process must not have opened any of them itself.
 pub(super) fn close_from(first: RawFd) {
-    // SAFETY: numbers only. What is closed was inherited and has no owner in this process: the
-    // caller has opened nothing yet.
+    // SAFETY: numbers only. The closed descriptors were inherited and have no owner in this process: the caller has not
+    // opened any yet.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
     if closed < 0 {
         for fd in first..1024 {
@@ -129,33 +129,32 @@ pub(super) fn close_from(first: RawFd) {
     }
 }
 
-/// /dev/null for both directions.
+/// Opens /dev/null for reading and writing.
 pub(super) fn dev_null_rw() -> io::Result<OwnedFd> {
     Ok(open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
 /// Makes the descriptor table large enough for `count` descriptors, or as many as the limit allows.
 ///
-/// To be called before the first thread is started: when the table of a process with threads
+/// Call it before the first thread is started: when the table of a process with threads
 /// grows, the kernel waits for a grace period of RCU (`expand_fdtable`), 8 to 20 ms at each doubling
-/// on a machine that is otherwise idle. A place costs 8 bytes.
+/// on an otherwise idle machine. Each entry of the table takes 8 bytes.
 pub fn make_room(count: u64) -> io::Result<()> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let last = RawFd::try_from(count.min(soft).saturating_sub(1)).unwrap_or(RawFd::MAX);
-    // Not the descriptor matters but its number: the table never shrinks.
+    // The table grows to the highest number in use and never shrinks, so the descriptor itself can be closed at once.
     duplicate_above(dev_null(false)?.as_fd(), last).map(drop)
 }
 
-/// A second descriptor of the same file, numbered `lowest` or above, close-on-exec.
+/// Duplicates a descriptor to a number of at least `lowest`, close-on-exec.
 pub(super) fn duplicate_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
     let new = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(lowest))?;
-    // SAFETY: F_DUPFD_CLOEXEC has just made `new`; nobody else knows it.
+    // SAFETY: F_DUPFD_CLOEXEC has just made `new`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
 }
 
-/// Takes a slot for the spawner: `preferred` if that is reserved, else the lowest one reserved,
-/// else (without [`reserve_low`]) the lowest free descriptor. It holds /dev/null; 0, 1, 2 are
-/// never given.
+/// Takes a slot for the spawner: `preferred` if it is reserved, else the lowest reserved one, else (without
+/// [`reserve_low`]) the lowest free descriptor. The slot is open on /dev/null. 0, 1 and 2 are never returned.
 pub(super) fn claim(preferred: Option<RawFd>) -> io::Result<OwnedFd> {
     let mut reserved = RESERVED.load(SeqCst);
     loop {
@@ -167,22 +166,22 @@ pub(super) fn claim(preferred: Option<RawFd>) -> io::Result<OwnedFd> {
             return duplicate_above(dev_null_rw()?.as_fd(), 3);
         };
         match RESERVED.compare_exchange(reserved, reserved & !bit(slot), SeqCst, SeqCst) {
-            // SAFETY: a set bit says that `keep` gave up a descriptor of this number, open and
-            // owned by nobody else; clearing the bit makes it ours alone.
+            // SAFETY: a set bit means that `keep` gave up a descriptor of this number, which is open
+            // and has no other owner. Clearing the bit makes this the only owner.
             Ok(_) => return Ok(unsafe { OwnedFd::from_raw_fd(slot) }),
             Err(current) => reserved = current,
         }
     }
 }
 
-/// Gives a descriptor that holds /dev/null (back) to the reserve; one above [`LOW_MAX`] is closed.
+/// Adds a descriptor of /dev/null to the reserve. Closes it if it is above [`LOW_MAX`].
 pub(super) fn keep(null: OwnedFd) {
     if null.as_raw_fd() <= LOW_MAX {
         RESERVED.fetch_or(bit(null.into_raw_fd()), SeqCst);
     }
 }
 
-/// Moves a descriptor above [`LOW_MAX`]; its old number joins the reserve.
+/// Moves a descriptor above [`LOW_MAX`] and adds its old number to the reserve.
 pub(super) fn move_up(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > LOW_MAX {
         return Ok(fd);
@@ -196,14 +195,14 @@ pub(super) fn move_up(fd: OwnedFd) -> io::Result<OwnedFd> {
 /// Makes the number of `slot` refer to the file of `source`, close-on-exec.
 pub(super) fn overwrite(slot: BorrowedFd<'_>, source: BorrowedFd<'_>) -> io::Result<()> {
     loop {
-        // SAFETY: dup3 takes two numbers. Whoever lent us `slot` keeps an open descriptor of the
-        // same number, of another file: that is what was asked for.
+        // SAFETY: dup3 takes two numbers. The owner of `slot` keeps an open descriptor of the same
+        // number, now of another file, as documented.
         let new = unsafe { libc::dup3(source.as_raw_fd(), slot.as_raw_fd(), libc::O_CLOEXEC) };
         if new >= 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        // EBUSY: another thread is in the middle of an open that will use this number.
+        // EBUSY: another thread is in an open call that will use this number.
         if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) {
             return Err(error);
         }
@@ -214,7 +213,7 @@ fn bit(fd: RawFd) -> u32 {
     u32::try_from(fd).ok().and_then(|fd| 1u32.checked_shl(fd)).unwrap_or(0)
 }
 
-/// Tests that count on particular slots take turns.
+/// Serializes the tests that depend on particular slots.
 #[cfg(test)]
 pub(super) static SLOTS_IN_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_end_is_nonblocking_and_both_close_on_exec() {
+    fn only_our_end_is_nonblocking_and_both_ends_are_close_on_exec() {
         let (read, write) = pipe().expect("descriptors are left");
         let (input, feed) = input_pipe().expect("descriptors are left");
         let (ours, theirs) = socket_pair().expect("descriptors are left");
@@ -249,26 +248,26 @@ mod tests {
     #[test]
     fn unread_bytes_are_counted() {
         let (read, write) = pipe().expect("descriptors are left");
-        assert_eq!(unread_bytes(read.as_fd()).expect("a pipe can be asked"), 0);
-        std::fs::File::from(write).write_all(b"abc").expect("it fits");
-        assert_eq!(unread_bytes(read.as_fd()).expect("a pipe can be asked"), 3);
+        assert_eq!(unread_bytes(read.as_fd()).expect("FIONREAD works on a pipe"), 0);
+        std::fs::File::from(write).write_all(b"abc").expect("the pipe has room");
+        assert_eq!(unread_bytes(read.as_fd()).expect("FIONREAD works on a pipe"), 3);
         let mut text = String::new();
         std::fs::File::from(read).read_to_string(&mut text).expect("end of file follows");
         assert_eq!(text, "abc");
     }
 
     #[test]
-    fn slots_are_claimed_once_and_come_back() {
+    fn a_slot_can_be_claimed_again_after_its_return() {
         let _alone = SLOTS_IN_TEST.lock();
         reserve_low().expect("/dev/null opens");
-        let first = claim(None).expect("some are reserved");
-        let second = claim(None).expect("some are reserved");
+        let first = claim(None).expect("slots are reserved");
+        let second = claim(None).expect("slots are reserved");
         assert_ne!(first.as_raw_fd(), second.as_raw_fd());
         assert!(first.as_raw_fd() > 2);
         let number = first.as_raw_fd();
         keep(first);
         if number <= LOW_MAX {
-            let again = claim(Some(number)).expect("it came back");
+            let again = claim(Some(number)).expect("the slot was returned");
             assert_eq!(again.as_raw_fd(), number);
             keep(again);
         }

@@ -1,22 +1,18 @@
-//! The guardian: the tiny parent of an agent, which outlives it by as much as it takes to leave
-//! nothing behind.
+//! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are dead.
 //!
-//! Agent and guardian are both sessions of their own and both child subreapers: what a rank
-//! starts becomes a child of the agent while that lives, else of the guardian. The guardian acts
-//! when the agent ends, stays stopped, or has not been heard on their link for the dead-time; the
-//! agent sees the link hang up when the guardian is gone.
+//! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank becomes
+//! a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits, stays stopped, or
+//! sends no heartbeat over their link for the dead-time. The agent gets end of file on the link when the guardian dies.
 //!
-//! The agent is forked from the guardian, and no other program: that saves a start of it, and
-//! neither has to be told who the other is.
+//! The guardian forks the agent without an exec. That saves the start of a program, and each of them knows the other's pid.
 //!
-//! **The link** is a pair of sockets, both ends nonblocking. A heartbeat is any byte; what does
-//! not fit is dropped, as a full link says that the agent is well and the guardian is late.
+//! **The link** is a socket pair with both ends nonblocking. A heartbeat is any byte. A heartbeat that does not fit is
+//! dropped: a full link means that the agent is healthy and the guardian is late.
 //!
-//! **Silence** is counted in time that the guardian has itself lived through: a wait that took
-//! longer than asked for counts as what was asked for. So a suspended or overloaded machine does
-//! not kill a healthy job.
+//! **Silence** is measured in time during which the guardian itself was running: a wait that took longer than requested
+//! counts as the requested time. A suspended or overloaded machine therefore does not kill a healthy job.
 //!
-//! No threads, no runtime, no buffers to speak of.
+//! The guardian has no threads, no async runtime, and only small buffers.
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
@@ -36,51 +32,51 @@ use super::descriptors;
 use super::identity;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
-use super::spawn::hear_of_children;
+use super::spawn::reset_sigchld;
 
-/// Exit code where the agent cannot be started: "could not launch" (ARCHITECTURE.md, section 7).
+/// The exit code if the agent cannot be started: "could not launch".
 const EXIT_NOT_STARTED: i32 = 251;
 
-/// How long the guardian waits between two looks at the clock, at most.
+/// The longest wait between two checks.
 const TICK_MAX: Duration = Duration::from_secs(1);
-/// ... and at least, however short the dead-time.
+/// The shortest wait, however short the dead-time.
 const TICK_MIN: Duration = Duration::from_millis(10);
-/// ... and while the agent is stopped, or dying processes are waited for.
+/// The wait while the agent is stopped, or while killed processes are dying.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
-/// How long an agent may take to its first heartbeat, beyond the dead-time: it waits for its parent
-/// to be there, which has a deadline of its own.
-const FIRST_WORD_MAX: Duration = Duration::from_secs(90);
+/// The time that an agent has for its first heartbeat, in addition to the dead-time: it first waits for its parent, with a
+/// deadline of its own.
+const FIRST_HEARTBEAT_MAX: Duration = Duration::from_secs(90);
 
-/// How long an agent may stay stopped. Not none: a batch system that resumes a suspended job
-/// wakes the guardian and the agent one after the other.
+/// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues the
+/// guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
 
-/// How many times in a row nobody may take the guardian's KILL before it gives up: what is left
-/// belongs to another user (setuid).
+/// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining children
+/// belong to another user (setuid).
 const REFUSALS_MAX: u32 = 20;
 
-/// Makes this process the guardian of an agent, and returns in the agent, a child of it.
+/// Makes this process the guardian of an agent. Returns in the agent, a child of this process.
 ///
-/// To be called from `main` before anything else is set up: while there is one thread. Of the
-/// standard streams, which are the agent's, the guardian keeps only standard error.
+/// Call it from `main` before anything else, while the process has one thread. The guardian keeps only standard error of
+/// the standard streams; the agent keeps all of them.
 ///
-/// The guardian exits as the agent did (128+n for signal n), with 128+n if signal n (TERM, INT,
-/// HUP, QUIT) told itself to leave, with 251 if there can be no agent; and in every case only
-/// after all that the agent left has ended. `dead_time` is how long an agent may be silent.
+/// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself (TERM,
+/// INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
+/// ended. `dead_time` is how long an agent may be silent.
 pub fn guarded(dead_time: Duration) -> GuardianLink {
     let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
         Ok(Side::Guardian(guardian)) => guardian.watch(),
         Err(error) => {
-            say(format_args!("failed to start the agent: {error}"));
+            print_line(format_args!("failed to start the agent: {error}"));
             EXIT_NOT_STARTED
         }
     };
     std::process::exit(code)
 }
 
-/// Who one is behind the fork.
+/// The role of this process after the fork.
 enum Side {
     Agent(GuardianLink),
     Guardian(Guardian),
@@ -94,33 +90,33 @@ struct Guardian {
     dead_time: Duration,
 }
 
-/// Why the guardian ends what it guards.
+/// Why the guardian kills the agent's processes.
 enum Cause {
     AgentEnded(Ended),
     AgentStopped,
     AgentSilent,
-    Told(i32),
+    Signalled(i32),
 }
 
 impl Guardian {
     fn start(dead_time: Duration) -> io::Result<Side> {
-        // EPERM: we lead a group or a session already, which is as good unless a terminal is
-        // near; then its INT and HUP end the job, as they would have done anyway.
+        // EPERM: this process already leads a group or a session, which is as good unless it has a controlling terminal.
+        // In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
-        // What the launcher had open, a pipe of the user's maybe, is not for us to hold.
+        // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
         descriptors::close_from(3);
         identity::become_subreaper()?;
         identity::forbid_dump()?;
         let _ = identity::set_process_name("scela-guard");
-        hear_of_children();
-        let (signals, mask) = take_signals()?;
+        reset_sigchld();
+        let (signals, mask) = block_signals()?;
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let Some(agent) = fork_alone()? else {
             return Ok(Side::Agent(become_agent(theirs, &mask)?));
         };
-        // Who reads the agent's output, or writes its input, must see the agent's end.
+        // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
@@ -128,29 +124,29 @@ impl Guardian {
         Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time }))
     }
 
-    /// Until there is a reason to end, and then to the end; returns the exit code.
+    /// Waits for a reason to end, kills all processes, and returns the exit code.
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
-        let (killed, abandoned) = self.end_all();
+        let (killed, abandoned) = self.kill_all();
         let code = match (&cause, &killed) {
-            (Cause::Told(signal), _) => 128 + signal,
+            (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),
             (_, None) => 128 + libc::SIGKILL,
         };
         match cause {
             Cause::AgentEnded(_) => {}
-            Cause::AgentStopped => say("the agent was stopped by a signal; it and its ranks were killed"),
-            Cause::AgentSilent => say(format_args!(
+            Cause::AgentStopped => print_line("the agent was stopped by a signal; it and its ranks were killed"),
+            Cause::AgentSilent => print_line(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
                 self.dead_time.as_secs_f32()
             )),
-            Cause::Told(signal) => say(format_args!(
+            Cause::Signalled(signal) => print_line(format_args!(
                 "told to end by signal {signal} ({}); the agent and its ranks were killed",
                 reap::signal_name(signal)
             )),
         }
         if abandoned {
-            say("processes of another user (setuid?) could not be killed and are left");
+            print_line("processes of another user (setuid?) could not be killed and are left");
         }
         code
     }
@@ -158,46 +154,45 @@ impl Guardian {
     fn wait_for_cause(&mut self) -> Cause {
         let tick = (self.dead_time / 4).clamp(TICK_MIN, TICK_MAX);
         let (mut silent, mut stopped) = (Duration::ZERO, Duration::ZERO);
-        // Until it is part of the tree the agent waits for others and says nothing here.
-        let mut patience = self.dead_time.saturating_add(FIRST_WORD_MAX);
+        // Until it has joined the tree, the agent waits for its parent and sends no heartbeats.
+        let mut timeout = self.dead_time.saturating_add(FIRST_HEARTBEAT_MAX);
         let mut is_stopped = false;
         loop {
             let tick = if is_stopped { tick.min(TICK_CLOSE) } else { tick };
             let before = Instant::now();
             self.wait(tick);
-            let lived = before.elapsed().min(tick);
-            if let Some(signal) = self.told() {
-                return Cause::Told(signal);
+            let elapsed = before.elapsed().min(tick);
+            if let Some(signal) = self.take_signals() {
+                return Cause::Signalled(signal);
             }
-            if self.heard() {
-                patience = self.dead_time;
+            if self.take_heartbeats() {
+                timeout = self.dead_time;
                 silent = Duration::ZERO;
             } else {
-                silent += lived;
+                silent += elapsed;
             }
-            // The agent, and orphans that were ours before it was a subreaper.
+            // Reap the agent, and orphans that became our children before the agent was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent {
                     return Cause::AgentEnded(ended);
                 }
             }
-            stopped = if is_stopped { stopped + lived } else { Duration::ZERO };
+            stopped = if is_stopped { stopped + elapsed } else { Duration::ZERO };
             is_stopped = reap::is_stopped(self.agent);
             if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
                 return Cause::AgentStopped;
             }
-            if silent >= patience {
+            if silent >= timeout {
                 return Cause::AgentSilent;
             }
         }
     }
 
-    /// Kills and reaps until there is nobody; returns how the agent ended if it was still there,
-    /// and whether somebody had to be left.
+    /// Kills and reaps children until none is left. Returns how the agent ended if it was still running, and whether some
+    /// processes had to be abandoned.
     ///
-    /// Without a deadline of its own: a process in an uninterruptible wait ends when it can, and
-    /// leaving earlier would only hide it.
-    fn end_all(&mut self) -> (Option<Ended>, bool) {
+    /// There is no deadline: a process in an uninterruptible wait ends when it can, and an earlier exit would only hide it.
+    fn kill_all(&mut self) -> (Option<Ended>, bool) {
         let mut agent = None;
         let mut refusals = 0;
         loop {
@@ -216,11 +211,11 @@ impl Guardian {
             }
             self.link = None;
             self.wait(TICK_CLOSE);
-            self.told();
+            self.take_signals();
         }
     }
 
-    /// Until a signal, a heartbeat, or the time.
+    /// Waits for a signal or a heartbeat, at most for `time`.
     fn wait(&self, time: Duration) {
         let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
@@ -230,48 +225,48 @@ impl Guardian {
         };
     }
 
-    /// Takes all signals that have arrived; the last one that says "leave", if any.
-    fn told(&mut self) -> Option<i32> {
-        let mut told = None;
+    /// Takes all pending signals. Returns the last one that ends the guardian, if any.
+    fn take_signals(&mut self) -> Option<i32> {
+        let mut taken = None;
         while let Ok(Some(info)) = self.signals.read_signal() {
             if info.ssi_signo != libc::SIGCHLD as u32 {
-                told = i32::try_from(info.ssi_signo).ok();
+                taken = i32::try_from(info.ssi_signo).ok();
             }
         }
-        told
+        taken
     }
 
-    /// Takes all heartbeats; was there one?
-    fn heard(&mut self) -> bool {
-        let mut heard = false;
+    /// Takes all heartbeats. Returns whether there was one.
+    fn take_heartbeats(&mut self) -> bool {
+        let mut any = false;
         let mut bytes = [0; 64];
         while let Some(link) = &mut self.link {
             match link.read(&mut bytes) {
-                Ok(1..) => heard = true,
+                Ok(1..) => any = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Closed: the agent is ending, or will be silent.
+                // The agent closed its end: it is exiting, or will be silent.
                 Ok(0) | Err(_) => self.link = None,
             }
         }
-        heard
+        any
     }
 }
 
-/// The child of the only thread of this process; `None` in that child.
+/// Forks this process, which must have one thread. Returns the child's pid; `None` in the child.
 fn fork_alone() -> io::Result<Option<Pid>> {
-    // Two entries of its own, and one for each thread.
+    // The directory has two links of its own, and one for each thread.
     if std::fs::metadata("/proc/self/task")?.nlink() > 3 {
-        return Err(io::Error::other("there are several threads"));
+        return Err(io::Error::other("the process has several threads"));
     }
-    // SAFETY: no other thread can have left a lock or a half-written value behind in the child.
+    // SAFETY: without other threads, no lock is taken and no value is half-written in the child.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
 }
 
-/// What the guardian has set for itself, the agent does not keep.
+/// Gives the agent a session, a name and the original signal mask.
 fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
     let _ = identity::set_process_name("scela-agent");
@@ -279,9 +274,9 @@ fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
     Ok(GuardianLink(descriptors::move_up(link.into())?))
 }
 
-/// From now on the signals that concern a guardian wait in a descriptor. Those that the user's
-/// shell has ignored (nohup) stay without effect. Also returns the mask that there was before.
-fn take_signals() -> io::Result<(SignalFd, SigSet)> {
+/// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell ignores
+/// (nohup) stay ignored. Also returns the previous signal mask.
+fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     let shell = ShellState::recorded();
     let mut set = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
@@ -294,33 +289,33 @@ fn take_signals() -> io::Result<(SignalFd, SigSet)> {
     Ok((SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?, before))
 }
 
-/// One line to standard error, unless that would have to wait: nobody may be reading.
-fn say(what: impl Display) {
+/// Writes a line to standard error, unless that would block: its reader may be stuck.
+fn print_line(message: impl Display) {
     let stderr = io::stderr();
     let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
     if poll(&mut ready, PollTimeout::ZERO) == Ok(1) {
-        let line = format!("scela-run: guardian on {}: {what}\n", identity::host_name());
+        let line = format!("scela-run: guardian on {}: {message}\n", identity::host_name());
         let _ = stderr.lock().write_all(line.as_bytes());
     }
 }
 
-/// The agent's end of the link to its guardian, which [`guarded`] returns. Dropping it makes the agent silent for
-/// ever.
+/// The agent's end of the link to its guardian, returned by [`guarded`]. An agent that drops it is killed after the
+/// dead-time.
 #[derive(Debug)]
 pub struct GuardianLink(OwnedFd);
 
 impl GuardianLink {
-    /// One heartbeat; never waits. Fails when the guardian is gone.
+    /// Sends a heartbeat without blocking. Fails if the guardian is dead.
     pub fn alive(&self) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         match send(self.0.as_raw_fd(), b".", flags) {
-            // Full: the guardian is late, and will find that we are not.
+            // EAGAIN: the link is full, so the guardian will find earlier heartbeats.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Becomes readable (end of file) when the guardian is gone, and only then.
+    /// Returns the descriptor, which becomes readable (end of file) only when the guardian dies.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

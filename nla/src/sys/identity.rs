@@ -1,10 +1,10 @@
-//! Who and where this process is, and the marks that it puts on itself.
+//! The identity of this process: its host, addresses and cores, and the attributes that it sets on itself.
 
 use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-/// The node's name as the kernel has it: opaque, never shortened, never looked up.
+/// Returns the node's name as the kernel reports it: never shortened, never resolved.
 pub fn host_name() -> String {
     match nix::unistd::gethostname() {
         Ok(name) => name.to_string_lossy().into_owned(),
@@ -12,13 +12,13 @@ pub fn host_name() -> String {
     }
 }
 
-/// The addresses of this node's interfaces that are up, in the kernel's order: first those of IPv4. Those
-/// that mean something on one link only are left out. Nothing, if the kernel does not tell.
+/// Returns the addresses of this node's interfaces that are up, in the kernel's order, IPv4 first. Leaves out link-local
+/// IPv6 addresses. Empty if the kernel reports an error.
 pub fn addresses() -> Vec<IpAddr> {
     addresses_of(None)
 }
 
-/// The same of one interface, by its name; of all where none is given.
+/// Returns the addresses of one interface, given by its name, or of all interfaces; see [`addresses`].
 pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let mut found: Vec<IpAddr> = interfaces
@@ -37,25 +37,25 @@ pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
     found
 }
 
-/// From now on orphans among the descendants, double-forked ones too, become our children.
+/// Makes this process a child subreaper: orphaned descendants, even double-forked ones, become its children.
 pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// Forbids core dumps and debuggers of the same user: the memory holds the session's key.
+/// Forbids core dumps and debuggers of the same user, because the memory contains the session's key.
 ///
-/// Not inherited through exec: ranks can be debugged as ever.
+/// The setting is not inherited through exec, so ranks can be debugged.
 pub fn forbid_dump() -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, 0)
 }
 
-/// Leaves the terminal's session (setsid). Fails with EPERM in the leader of a process group.
+/// Creates a new session (setsid), without a controlling terminal. Fails with EPERM in the leader of a process group.
 pub fn new_session() -> io::Result<()> {
     nix::unistd::setsid()?;
     Ok(())
 }
 
-/// The name in `ps` and `top`, of the calling thread; cut after 15 bytes.
+/// Sets the name of the calling thread in `ps` and `top`. The kernel truncates it to 15 bytes.
 pub fn set_process_name(name: &str) -> io::Result<()> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: PR_SET_NAME reads at most 16 bytes of a string that ends with a NUL.
@@ -63,18 +63,18 @@ pub fn set_process_name(name: &str) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Sets the calling thread's nice value, -20 to 19, if the kernel lets us.
+/// Sets the calling thread's nice value, -20 to 19, if the kernel permits it.
 ///
-/// Never on the thread that starts ranks: they would inherit it, and without privilege nobody
-/// can take a higher one back.
+/// Never call it on the thread that starts ranks: they would inherit the value, and an unprivileged process cannot lower
+/// it again.
 pub fn set_thread_nice(nice: i32) {
     // SAFETY: takes three numbers. 0 is the calling thread on Linux (POSIX says process).
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// How many cores this process may run on: its affinity, not the machine; at least 1.
+/// Returns how many cores this process may run on, by its affinity mask; at least 1.
 pub fn cores() -> usize {
-    // 65,536 cores; the kernel refuses a set smaller than its own with EINVAL.
+    // Room for 65,536 cores. The kernel refuses a set smaller than its own with EINVAL.
     let mut set = vec![0u64; 1024];
     // SAFETY: the kernel writes at most the given number of bytes, which is the vector's size.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(set.as_slice()), set.as_mut_ptr()) };
@@ -84,11 +84,10 @@ pub fn cores() -> usize {
     set.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 
-/// The user at the other end of a loopback connection that we accepted; `None` if the kernel does
-/// not (or no longer) list an open socket there.
+/// Returns the user ID of the peer of an accepted loopback connection; `None` if the kernel lists no open socket there.
 ///
-/// `local` and `peer` are the addresses as our end of the connection has them. Reads
-/// /proc/net/tcp and tcp6, so it speaks about this node (this network namespace) only.
+/// `local` and `peer` are the addresses as our end of the connection sees them. Reads /proc/net/tcp and tcp6, so it covers
+/// only this node (this network namespace).
 pub fn uid_of_tcp_peer(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let mut denied = None;
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -106,13 +105,13 @@ pub fn uid_of_tcp_peer(local: SocketAddr, peer: SocketAddr) -> io::Result<Option
     denied.map_or(Ok(None), Err)
 }
 
-/// The owner of the socket from `near` to `far` in the text of /proc/net/tcp or tcp6.
+/// Finds the owner of the socket from `near` to `far` in the text of /proc/net/tcp or tcp6.
 fn owner_in_table(text: &str, near: SocketAddr, far: SocketAddr) -> Option<u32> {
     text.lines().skip(1).find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
-        // ESTABLISHED or CLOSE_WAIT, and with an inode: others (TIME_WAIT, orphans) are listed
-        // with uid 0, which would make anybody root.
+        // Accept only ESTABLISHED or CLOSE_WAIT sockets with an inode. The kernel lists others (TIME_WAIT, orphans)
+        // with uid 0, so any user would count as root.
         if !matches!(state, "01" | "08") {
             return None;
         }
@@ -124,7 +123,8 @@ fn owner_in_table(text: &str, near: SocketAddr, far: SocketAddr) -> Option<u32> 
     })
 }
 
-/// Is `text` ("0100007F:1F90") the address? Words in the machine's byte order, the port big-endian.
+/// Returns whether `text` ("0100007F:1F90") is the address. Its words are in the machine's byte order, the port is
+/// big-endian.
 fn is_address(text: &str, address: SocketAddr) -> bool {
     let Some((host, port)) = text.split_once(':') else {
         return false;
@@ -145,12 +145,12 @@ fn is_address(text: &str, address: SocketAddr) -> bool {
         (_, Ok(v6)) => IpAddr::from(v6),
         _ => return false,
     };
-    // A v6 socket may speak v4: ::ffff:127.0.0.1.
+    // An IPv6 socket may have an IPv4 peer: ::ffff:127.0.0.1.
     listed.to_canonical() == address.ip().to_canonical()
 }
 
 fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: both callers' options take one number and no pointer.
+    // SAFETY: the options of both callers take one number and no pointer.
     let status = unsafe { libc::prctl(option, value) };
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -170,14 +170,14 @@ mod tests {
         let Ok(listener) = TcpListener::bind(address) else {
             return; // no IPv6 here
         };
-        let port = listener.local_addr().expect("it is bound");
-        let client = TcpStream::connect(port).expect("it listens");
-        let (_server, peer) = listener.accept().expect("somebody connected");
+        let port = listener.local_addr().expect("the listener is bound");
+        let client = TcpStream::connect(port).expect("the listener accepts connections");
+        let (_server, peer) = listener.accept().expect("the client has connected");
         let uid = uid_of_tcp_peer(port, peer).expect("/proc is readable");
         assert_eq!(uid, Some(nix::unistd::getuid().as_raw()));
         drop(client);
-        // A closed socket has no owner, least of all root. Not at once: a process that another
-        // test is just starting may hold it until its exec.
+        // A closed socket has no owner, and certainly not root. Retry: a process that another test is starting may have
+        // a copy of it until its exec.
         let start = std::time::Instant::now();
         while uid_of_tcp_peer(port, peer).expect("/proc is readable").is_some() {
             assert!(start.elapsed().as_secs() < 30, "a closed socket still has an owner");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_read_with_care() {
+    fn only_open_sockets_in_the_table_have_owners() {
         let line = |state: &str, inode: &str| {
             let host = u32::from_ne_bytes([127, 0, 0, 1]);
             format!(

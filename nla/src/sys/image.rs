@@ -1,7 +1,7 @@
-//! A command as exec wants it: checked on this node once, started many times.
+//! A command, prepared for exec: checked on this node once, started many times.
 //!
-//! What can be said about a program before it runs is said here, in the user's words: that it is
-//! missing, is not executable, that its working directory is not there.
+//! The check finds the errors that can be found before the program runs: a missing program, one that is not executable, a
+//! missing working directory. The messages use the words of the user's command.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::Read;
@@ -14,93 +14,93 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{AccessFlags, faccessat};
 
-/// Where programs are looked for if the environment has no PATH.
+/// The search path if the environment has no PATH.
 const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/bin:/usr/bin";
 
-/// How much of a program is looked at to tell a script without `#!` from a foreign binary.
+/// How many bytes of a program are read to distinguish a script without `#!` from a foreign binary.
 const SNIFF_BYTES: u64 = 128;
 
-/// One command as exec wants it, checked once and started many times.
+/// A command, prepared for exec.
 #[derive(Clone, Debug)]
 pub struct Image {
     pub(super) path: CString,
     pub(super) argv: Vec<CString>,
     pub(super) env: Vec<CString>,
     pub(super) wdir: CString,
-    /// Reads like a text: a script for /bin/sh if the kernel does not know the format.
+    /// The file looks like text: /bin/sh runs it if the kernel does not know the format.
     pub(super) script: bool,
 }
 
-/// Why a command cannot be started on this node.
+/// The reason why a command cannot be started on this node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// There is no such program.
-    #[error("program '{program}' was not found {place}; {}", hint_found(program))]
+    /// The program does not exist.
+    #[error("program '{program}' was not found {searched}; {}", hint_not_found(program))]
     NotFound {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         program: String,
-        /// Where it was looked for, in words.
-        place: String,
+        /// Where the program was searched, in words.
+        searched: String,
     },
-    /// It is there, but is not ours to run.
+    /// The program exists, but this user may not execute it.
     #[error(
         "program '{program}' is not executable; try chmod +x, or another file system if this one is mounted noexec"
     )]
     NotExecutable {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         program: String,
     },
-    /// It is a script whose first line ends with CR LF.
+    /// The program is a script whose first line ends with CR LF.
     #[error("program '{program}' is a script whose line 1 ends with CR; try dos2unix")]
     CarriageReturn {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         program: String,
     },
-    /// It is a directory.
+    /// The program is a directory.
     #[error("program '{program}' is a directory; name the file in it")]
     IsDirectory {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         program: String,
     },
-    /// The node cannot say: an error of its file system.
-    #[error("program '{program}' cannot be looked at: {}", Errno::from_raw(*errno).desc())]
+    /// The file system returned another error.
+    #[error("program '{program}' cannot be checked: {}", Errno::from_raw(*errno).desc())]
     Unreadable {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         program: String,
         /// The error of the last system call.
         errno: i32,
     },
-    /// The working directory is not there.
+    /// The working directory does not exist.
     #[error(
         "working directory '{wdir}' does not exist on this node; give one that does with -wdir, or put it on a shared file system"
     )]
     WdirMissing {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         wdir: String,
     },
     /// The working directory is a file.
     #[error("working directory '{wdir}' is not a directory; give one with -wdir")]
     WdirNotDirectory {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         wdir: String,
     },
-    /// The working directory may not be entered, or cannot.
+    /// The working directory cannot be entered.
     #[error("working directory '{wdir}' cannot be entered on this node: {}; give another one with -wdir", Errno::from_raw(*errno).desc())]
     WdirRefused {
-        /// As the user wrote it.
+        /// The name as the user typed it.
         wdir: String,
         /// The error of the last system call.
         errno: i32,
     },
-    /// A text for the kernel has a NUL byte in it.
-    #[error("the {what} contains a NUL byte, which no program can be given")]
+    /// A string for the kernel contains a NUL byte.
+    #[error("the {what} contains a NUL byte, which cannot be passed to a program")]
     Nul {
-        /// Which one, in words.
+        /// The name of the string, in words.
         what: &'static str,
     },
 }
 
-fn hint_found(program: &str) -> &'static str {
+fn hint_not_found(program: &str) -> &'static str {
     if program.contains('/') {
         "check the path, and that this node has it too"
     } else {
@@ -111,11 +111,10 @@ fn hint_found(program: &str) -> &'static str {
 impl Image {
     /// Checks the command on this node and prepares it.
     ///
-    /// `argv` begins with the name (an empty one is given the program's). `env` is what all ranks
-    /// of the command share; a rank's own variables come with
-    /// [`Spawner::spawn`](super::spawn::Spawner::spawn). `wdir` must be an existing directory,
-    /// relative to ours if not absolute; an empty one means ours. The program is found as execvp
-    /// does it, relative to `wdir` and by the PATH of `env`, not ours.
+    /// `argv` begins with the program's name, which is added if `argv` is empty. `env` is the environment that all ranks
+    /// of the command share; [`Spawner::spawn`](super::spawn::Spawner::spawn) adds a rank's own variables. `wdir` must be
+    /// an existing directory. It may be relative to the current one; if empty, it is the current one. The program is found
+    /// as by execvp, but relative to `wdir` and with the PATH of `env`.
     pub fn prepare(
         program: &[u8],
         argv: &[Vec<u8>],
@@ -132,8 +131,8 @@ impl Image {
         if start.as_deref().is_some_and(ends_interpreter_with_cr) {
             return Err(ImageError::CarriageReturn { program: shown(program) });
         }
-        // execvp gives whatever the kernel does not know to /bin/sh; a binary of another machine would then complain
-        // about its "syntax". A program that may be run but not read is no script either.
+        // execvp gives every file of an unknown format to /bin/sh, which would report a "syntax error" in a binary of
+        // another machine. A file that is executable but not readable is no script either.
         let script = start.is_some_and(|start| !start.contains(&0));
         let mut argv: Vec<CString> =
             argv.iter().map(|argument| text(argument, "command line")).collect::<Result<_, _>>()?;
@@ -145,8 +144,7 @@ impl Image {
         Ok(Self { path, argv, env, wdir, script })
     }
 
-    /// The file that will be executed, as exec will be given it: relative to the working
-    /// directory if the user's path was.
+    /// Returns the path that exec gets. It is relative to the working directory if the user's path was.
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.path.to_bytes()))
     }
@@ -156,7 +154,7 @@ fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Opens the working directory, and checks that chdir would succeed.
+/// Opens the working directory and checks that chdir would succeed.
 fn enter(wdir: &CStr) -> Result<OwnedFd, ImageError> {
     let refused = |error| {
         let wdir = shown(wdir.to_bytes());
@@ -172,49 +170,49 @@ fn enter(wdir: &CStr) -> Result<OwnedFd, ImageError> {
     Ok(at)
 }
 
-/// The path for exec, found as execvp does.
+/// Finds the path for exec, as execvp does.
 fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CString, ImageError> {
     let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| ImageError::Nul { what: "program's name or PATH" });
     let name = || shown(program);
     let in_wdir = || format!("from working directory '{}'", shown(wdir.to_bytes()));
     if program.is_empty() {
-        return Err(ImageError::NotFound { program: name(), place: in_wdir() });
+        return Err(ImageError::NotFound { program: name(), searched: in_wdir() });
     }
     if program.contains(&b'/') {
         let path = text(program.to_vec())?;
-        return match look(at, &path) {
+        return match check_file(at, &path) {
             Ok(()) => Ok(path),
-            Err(Obstacle::Absent) => Err(ImageError::NotFound { program: name(), place: in_wdir() }),
-            Err(obstacle) => Err(obstacle.blame(name())),
+            Err(FileFailure::Absent) => Err(ImageError::NotFound { program: name(), searched: in_wdir() }),
+            Err(failure) => Err(failure.error(name())),
         };
     }
-    let mut worst: Option<Obstacle> = None;
+    let mut first_failure: Option<FileFailure> = None;
     for folder in search.split(|&byte| byte == b':') {
-        // "./name", not "name": /bin/sh would take a name with a leading dash for an option.
+        // Use "./name": /bin/sh would take a name with a leading dash for an option.
         let folder = if folder.is_empty() { b"." } else { folder };
         let path = text([folder, b"/", program].concat())?;
-        match look(at, &path) {
+        match check_file(at, &path) {
             Ok(()) => return Ok(path),
-            Err(Obstacle::Absent) => {}
-            Err(obstacle) => worst = worst.or(Some(obstacle)),
+            Err(FileFailure::Absent) => {}
+            Err(failure) => first_failure = first_failure.or(Some(failure)),
         }
     }
-    match worst {
-        Some(obstacle) => Err(obstacle.blame(name())),
-        None => Err(ImageError::NotFound { program: name(), place: "in PATH".to_owned() }),
+    match first_failure {
+        Some(failure) => Err(failure.error(name())),
+        None => Err(ImageError::NotFound { program: name(), searched: "in PATH".to_owned() }),
     }
 }
 
-/// What stands between us and a program at some path.
-enum Obstacle {
+/// The reason why the file at a path cannot be executed.
+enum FileFailure {
     Absent,
     Directory,
     Permission,
     Other(Errno),
 }
 
-impl Obstacle {
-    fn blame(self, program: String) -> ImageError {
+impl FileFailure {
+    fn error(self, program: String) -> ImageError {
         match self {
             Self::Absent => ImageError::Unreadable { program, errno: libc::ENOENT },
             Self::Directory => ImageError::IsDirectory { program },
@@ -224,19 +222,19 @@ impl Obstacle {
     }
 }
 
-fn look(at: &OwnedFd, path: &CStr) -> Result<(), Obstacle> {
-    let obstacle = |error| match error {
-        Errno::ENOENT | Errno::ENOTDIR => Obstacle::Absent,
-        Errno::EACCES | Errno::EPERM => Obstacle::Permission,
-        error => Obstacle::Other(error),
+fn check_file(at: &OwnedFd, path: &CStr) -> Result<(), FileFailure> {
+    let failure = |error| match error {
+        Errno::ENOENT | Errno::ENOTDIR => FileFailure::Absent,
+        Errno::EACCES | Errno::EPERM => FileFailure::Permission,
+        error => FileFailure::Other(error),
     };
-    let stat = fstatat(at, path, AtFlags::empty()).map_err(obstacle)?;
+    let stat = fstatat(at, path, AtFlags::empty()).map_err(failure)?;
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
         SFlag::S_IFREG => {}
-        SFlag::S_IFDIR => return Err(Obstacle::Directory),
-        _ => return Err(Obstacle::Permission),
+        SFlag::S_IFDIR => return Err(FileFailure::Directory),
+        _ => return Err(FileFailure::Permission),
     }
-    faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_err(obstacle)
+    faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_err(failure)
 }
 
 /// Reads the first bytes of a file; `None` if it cannot be read.

@@ -1,4 +1,4 @@
-//! A descriptor that a program was started with and that its environment names.
+//! The PMI socket that a program inherited and that its environment names.
 
 use std::io;
 use std::os::fd::{FromRawFd, RawFd};
@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::socket::{getsockopt, sockopt};
 
-/// The socket that PMI_FD names: for a rank that is this same program. Only the first call returns
-/// it.
+/// Returns the socket that PMI_FD names, for a rank that is this same program. Only the first call succeeds.
 pub fn pmi_socket() -> io::Result<UnixStream> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let missing = || io::Error::new(io::ErrorKind::NotFound, "PMI_FD names no socket; was this started by scela-run?");
@@ -17,14 +16,13 @@ pub fn pmi_socket() -> io::Result<UnixStream> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Err(missing());
     }
-    // SAFETY: nothing in this process owns a descriptor that it has not opened itself; this one was
-    // inherited, and the flag above makes the result its only owner. Whether it is open and a
-    // socket is checked below, before it is used.
+    // SAFETY: the descriptor was inherited, so no code of this process owns it, and the flag above makes the result its
+    // only owner. The code below checks that it is an open socket before it is used.
     let socket = unsafe { UnixStream::from_raw_fd(fd) };
     match getsockopt(&socket, sockopt::SockType) {
         Ok(_) => Ok(socket),
         Err(_) => {
-            // Not a socket, or not open: closing it is not for us.
+            // Not a socket, or not open: do not close it.
             std::mem::forget(socket);
             Err(missing())
         }

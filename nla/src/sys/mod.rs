@@ -1,19 +1,18 @@
-//! What the agent asks of the kernel: the only `unsafe` code of this crate.
+//! The agent's system calls: the only `unsafe` code of this crate.
 //!
-//! Thin safe verbs, and no policy: when to start, signal or give up on a rank is decided in
-//! `core` and carried out by `driver`. The contract of the whole module:
+//! The functions are thin and safe, and contain no policy: `core` decides when to start or signal a rank, and `driver`
+//! carries it out. The contract of the whole module:
 //!
 //! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
-//!   [`Spawner`]. What the user's shell gave ([`ShellState`]) has recorded itself
-//!   before `main`.
+//!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
 //! - **One thread starts and reaps.** [`Spawner::spawn`], [`reap()`], [`has_children`],
-//!   [`kill_children`] and [`Group::signal`] belong to one thread: a pid can be signalled only
-//!   while nobody else can reap it, which is what makes a reused pid unreachable.
-//! - **Every descriptor is close-on-exec from birth**; a rank is given 0, 1, 2 and
-//!   [`PMI_FD`], and nothing else, however many are started side by side.
-//! - **Nothing here logs**, waits without being told to, or changes the process as a whole,
-//!   except the verbs of `identity`, `descriptors` and `guardian` whose names say so.
+//!   [`kill_children`] and [`Group::signal`] belong to one thread: a pid is signalled only
+//!   while no other thread can reap it, so a reused pid is never signalled.
+//! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
+//!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
+//! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions of
+//!   `identity`, `descriptors` and `guardian` whose names say so.
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 

@@ -1,16 +1,15 @@
-//! Descriptors that tokio watches, for those who read and write them by hand.
+//! Descriptors that tokio watches and that the caller reads and writes with its own system calls.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
 
-/// A descriptor whose readiness is known. Nonblocking, or never read without having been ready.
+/// A descriptor with known readiness. It is nonblocking, or is read only after it became ready.
 pub type Watched = AsyncFd<OwnedFd>;
 
-/// Watches `fd` from now on, until the result is dropped. To be called inside a runtime.
+/// Watches `fd` until the result is dropped. Call it inside a tokio runtime.
 pub fn watch(fd: OwnedFd) -> io::Result<Watched> {
-    // SAFETY: an OwnedFd is open, names one file description for all its life, and always returns
-    // the same number.
+    // SAFETY: an OwnedFd is open, refers to one file description as long as it lives, and always returns the same number.
     unsafe { AsyncFd::register(fd) }.map_err(AsyncFdRegisterError::into_parts).map_err(|(_, error)| error)
 }

@@ -1,8 +1,7 @@
-//! How children end, and how they are made to.
+//! Reaping and killing children.
 //!
-//! All of it belongs to one thread: the one that starts ranks. As long as nobody else waits for
-//! children, the pid of a child that has not been returned by [`reap`] cannot be reused, and so a
-//! signal reaches that child or nobody.
+//! Call these functions only on the thread that starts ranks. As long as no other thread waits for children, the pid of a
+//! child that [`reap`] has not returned cannot be reused, so a signal reaches that child or no process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,9 +15,9 @@ use serde::{Deserialize, Serialize};
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Ended {
-    /// It exited with this status, 0 to 255.
+    /// The process exited with this status, 0 to 255.
     Exited(i32),
-    /// A signal killed it.
+    /// A signal killed the process.
     Killed {
         /// The signal's number.
         signal: i32,
@@ -28,7 +27,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// What a shell would call its exit code: the status, or 128+n for signal n.
+    /// Returns the exit code that a shell would report: the status, or 128+n for signal n.
     pub fn code(self) -> i32 {
         match self {
             Self::Exited(status) => status,
@@ -51,21 +50,20 @@ impl fmt::Display for Ended {
 
 /// The process group of a child that has not been reaped: the only way to signal a rank.
 ///
-/// Got from [`Child::group`](super::spawn::Child::group); to be dropped when [`reap`] returns the
-/// child's pid. Pid 0, -1 or one that was never a child of ours cannot be expressed.
+/// [`Child::group`](super::spawn::Child::group) returns it. Drop it when [`reap`] returns the child's pid. It cannot
+/// express pid 0, pid -1 or the pid of a process that was never our child.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group(NonZeroU32);
 
 impl Group {
-    /// `leader` is the pid of a child that leads its own group; above 1 by the caller's word.
+    /// Creates the group of `leader`, a child that leads its own group. The caller guarantees that its pid is above 1.
     pub(super) fn led_by(leader: NonZeroU32) -> Self {
         Self(leader)
     }
 
     /// Sends the signal to every process of the group.
     ///
-    /// Fails with ESRCH where nobody of the group is left to signal, with EPERM where all of them
-    /// belong to another user.
+    /// Fails with ESRCH if the group has no process left, with EPERM if all of them belong to another user.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         match i32::try_from(self.0.get()) {
             Ok(leader) if leader > 1 => kill(-leader, signal),
@@ -74,19 +72,20 @@ impl Group {
     }
 }
 
-/// Takes one ended child, with its pid; `None` if there is none to be taken now. Never waits.
+/// Reaps one ended child and returns its pid; `None` if no child has ended. Never blocks.
 ///
-/// To be called until `None` after each SIGCHLD, of which many may have become one.
+/// After each SIGCHLD call it until it returns `None`, because the kernel merges pending SIGCHLDs.
 pub fn reap() -> Option<(u32, Ended)> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG).ok().flatten()
 }
 
-/// Is there any child, running or ended?
+/// Returns whether this process has children, running or ended.
 pub fn has_children() -> bool {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_ok()
 }
 
-/// Is there any child but these, running or ended? Where /proc is not ours nobody can tell, and any child counts.
+/// Returns whether this process has children other than `spared`, running or ended. If /proc belongs to another pid
+/// namespace, every child counts.
 pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
     if !has_children() {
         return false;
@@ -97,20 +96,20 @@ pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
     }
 }
 
-/// Is this child stopped by a signal right now?
+/// Returns whether a signal has stopped this child.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    // WNOWAIT: the kernel says it again until the child goes on.
+    // WNOWAIT: the kernel reports the stop again until the child continues.
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
     matches!(wait(libc::P_PID, pid, flags), Ok(Some(_)))
 }
 
-/// Waits until this one child has ended, and takes it.
+/// Waits until this child has ended and reaps it.
 pub(super) fn reap_one(pid: u32) -> Option<Ended> {
     let (_, ended) = wait(libc::P_PID, pid, libc::WEXITED).ok().flatten()?;
     Some(ended)
 }
 
-/// waitid: `Ok(None)` if nothing has happened (with WNOHANG), an error if there is no such child.
+/// Calls waitid. Returns `Ok(None)` if no child has changed its state (with WNOHANG), an error if there is no such child.
 fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option<(u32, Ended)>> {
     loop {
         // SAFETY: a siginfo_t is plain data, for which all zeros are a value.
@@ -123,8 +122,7 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
             }
             return Err(error);
         }
-        // SAFETY: after waitid the siginfo_t is either still zero or one of SIGCHLD, which has
-        // these two fields.
+        // SAFETY: after waitid the siginfo_t is either still zero or that of a SIGCHLD, which has these two fields.
         let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
         let Ok(pid @ 1..) = u32::try_from(pid) else {
             return Ok(None);
@@ -137,17 +135,17 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
     }
 }
 
-/// Signals every present child of this process, adopted orphans too; returns how many took it.
+/// Signals all current children of this process, including adopted orphans. Returns how many were signalled.
 ///
-/// Ended children that have not been reaped count. One pass: what the children leave behind
-/// becomes ours (see [`become_subreaper`](super::identity::become_subreaper)) only when they die,
-/// so call it in turn with [`reap`] until [`has_children`] says no. 0 while there are children
-/// means that they belong to another user (setuid), or that /proc is not ours.
+/// Ended children that were not reaped count. The function makes one pass: the orphans of a child become ours (see
+/// [`become_subreaper`](super::identity::become_subreaper)) only when the child dies. So call it alternately with [`reap`]
+/// until [`has_children`] returns false. A result of 0 while there are children means that they belong to another user
+/// (setuid), or that /proc belongs to another pid namespace.
 pub fn kill_children(signal: i32) -> usize {
     kill_children_but(signal, &BTreeSet::new())
 }
 
-/// The same for every child but these.
+/// Signals all children except `spared`; see [`kill_children`].
 pub fn kill_children_but(signal: i32, spared: &BTreeSet<u32>) -> usize {
     let children = children().unwrap_or_default();
     children.into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared) && kill(pid, signal).is_ok()).count()
@@ -157,20 +155,20 @@ fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
     u32::try_from(pid).is_ok_and(|pid| spared.contains(&pid))
 }
 
-/// All children, ended ones too; `None` if /proc is not ours.
+/// Returns all children, including ended ones; `None` if /proc belongs to another pid namespace.
 fn children() -> Option<Vec<i32>> {
-    // That of another pid namespace would name strangers.
+    // The pids in a /proc of another namespace belong to other processes.
     let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
     ours.then(|| listed_children().unwrap_or_else(scanned_children))
 }
 
-/// As the kernel lists them; `None` where it was built without CONFIG_PROC_CHILDREN.
+/// Reads the kernel's list of children; `None` if it was built without CONFIG_PROC_CHILDREN.
 fn listed_children() -> Option<Vec<i32>> {
     let mut children = Vec::new();
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
         match fs::read_to_string(task.path().join("children")) {
             Ok(pids) => children.extend(pids.split_ascii_whitespace().flat_map(str::parse::<i32>)),
-            // The thread has just ended; or there is no such file at all.
+            // The thread has just ended, or the kernel has no such file.
             Err(_) if task.path().exists() => return None,
             Err(_) => {}
         }
@@ -178,7 +176,7 @@ fn listed_children() -> Option<Vec<i32>> {
     Some(children)
 }
 
-/// By looking at everybody's parent.
+/// Finds children by checking the parent of each process.
 fn scanned_children() -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -186,7 +184,7 @@ fn scanned_children() -> Vec<i32> {
     let pid_of = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
     let parent_of = |pid: i32| -> Option<u32> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // "pid (name) state ppid": the name may contain anything, so from its last parenthesis.
+        // "pid (name) state ppid": the name can contain any character, so parse from the last parenthesis.
         let end = stat.iter().rposition(|&byte| byte == b')')?;
         std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     };
@@ -194,7 +192,7 @@ fn scanned_children() -> Vec<i32> {
     entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(own_pid())).collect()
 }
 
-/// The short name of a signal: "KILL", "SEGV", "RTMIN+3"; the number where it has none.
+/// Returns the short name of a signal, such as "KILL", "SEGV" or "RTMIN+3", or its number if it has no name.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
@@ -215,12 +213,11 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
-/// How many processes the kernel has killed for want of memory where this process lives.
+/// Returns how many processes the kernel's OOM killer has killed in this process's memory cgroup.
 ///
-/// The counter `oom_kill` of our memory cgroup and all below it (v2: memory.events, v1:
-/// memory.oom_control); without one, that of the whole node (/proc/vmstat); `None` if unknown.
-/// It only grows: compare a value from before with one from after. A neighbour in the same
-/// cgroup counts too, so a difference is evidence, not proof.
+/// This is the counter `oom_kill` of the cgroup and its descendants (v2: memory.events, v1: memory.oom_control); without a
+/// cgroup, that of the whole node (/proc/vmstat); `None` if unknown. It only grows: compare two values. Other processes in
+/// the same cgroup count too, so a difference is evidence, not proof.
 pub fn out_of_memory_kills() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
     let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
@@ -229,8 +226,8 @@ pub fn out_of_memory_kills() -> Option<u64> {
     counted.or_else(|| counter(&read(Path::new("/proc/vmstat"))?, "oom_kill"))
 }
 
-/// Where the counter may be, the nearest cgroup first: v2 counts at the nearest ancestor that has
-/// the memory controller.
+/// Returns the files that may contain the counter, the nearest cgroup first. In v2 the nearest ancestor with the memory
+/// controller has it.
 fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -246,7 +243,7 @@ fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
         let Some((root, mount)) = mounts.lines().find_map(|mount| cgroup_mount(mount, v2)) else {
             continue;
         };
-        // In a container the mount's root may be our cgroup, or below it.
+        // In a container the root of the mount may be this process's cgroup or below it.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         for ancestor in below.ancestors() {
             files.push(Path::new(mount).join(ancestor).join(file));
@@ -255,20 +252,20 @@ fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Root and mount point, if this line of mountinfo is the hierarchy that counts memory.
+/// Returns root and mount point if this line of mountinfo is the hierarchy with the memory controller.
 fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
-    let (place, kind) = line.split_once(" - ")?;
+    let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let (filesystem, options) = (kind.next()?, kind.nth(1).unwrap_or(""));
     let wanted = match v2 {
         true => filesystem == "cgroup2",
         false => filesystem == "cgroup" && options.split(',').any(|name| name == "memory"),
     };
-    let mut place = place.split(' ').skip(3);
-    wanted.then_some((place.next()?, place.next()?))
+    let mut mount = mount.split(' ').skip(3);
+    wanted.then_some((mount.next()?, mount.next()?))
 }
 
-/// The number after `name` at the start of a line.
+/// Returns the number after `name` at the start of a line.
 fn counter(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.trim().parse().ok()
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_found_under_both_versions() {
+    fn the_counter_is_found_in_both_cgroup_versions() {
         let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
         assert_eq!(
             counter_files(v2, "0::/job/step\n"),
@@ -316,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_find_children_agree() {
+    fn both_methods_find_the_same_children() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep exists");
         let pid = i32::try_from(child.id()).expect("a pid");
         assert!(scanned_children().contains(&pid));

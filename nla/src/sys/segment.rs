@@ -1,20 +1,19 @@
-//! Memory that an agent writes and its ranks read: the log of [`pmi::segment`] in a sealed memfd.
+//! The shared segment: memory that an agent writes and its ranks read. It is the log of [`pmi::segment`] in a sealed memfd.
 //!
-//! The file is mapped here once, larger than it is, and then sealed: F_SEAL_FUTURE_WRITE leaves this
-//! one mapping writable and allows no other, whoever gets hold of the file; F_SEAL_SHRINK keeps
-//! every page that a reader may touch. It grows by pages that are taken at once, which fails where
-//! there is no memory, in place of killing whoever touches the page first. The file is longer than
-//! these pages reach, so that ranks seldom have to ask how long it is by now.
+//! The agent maps the file once, with more address space than the file has bytes, and then seals it. F_SEAL_FUTURE_WRITE
+//! leaves this one mapping writable and forbids any other, even to a process that gets the file; F_SEAL_SHRINK keeps every
+//! page that a reader may touch. The segment grows by pages that are allocated at once: without memory the allocation
+//! fails, instead of a signal killing the process that first touches a page. The file is longer than its allocated pages,
+//! so that ranks seldom have to query its length.
 //!
-//! Other processes of the same user may read it too, by a [`SegmentReader`]: what they are told to lie
-//! in the log.
+//! Other processes of the same user can read the log too, with a [`SegmentReader`], at offsets that the writer sends them.
 //!
 //! # Why this is sound
 //!
-//! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are
-//! handed out or published, and never again; slices are made of such bytes only. The two words that
-//! do change are in the header and only ever touched as atomics, here and in the ranks. A rank has
-//! a read-only descriptor of a file that nobody else can map for writing: it can disturb nobody.
+//! One thread writes ([`Segment`] is used by `&mut`). Bytes of the log are written before they are returned or published,
+//! and never changed; slices refer only to such bytes. The two words that do change are in the header, and all processes
+//! access them only as atomics. A rank has a read-only descriptor of a file that no other process can map for writing, so
+//! it cannot disturb any other process.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -32,33 +31,33 @@ use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
 use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
 
-/// Address space that is reserved for a segment, and thus its largest size; where the process may
-/// not have so much, half of it, and so on.
+/// The address space reserved for a segment, and thus its largest size. If the process may not have that much, half of it
+/// is tried, and so on.
 const RESERVED_BYTES: usize = 64 << 30;
-/// Less is not worth while.
+/// The smallest useful reservation.
 const RESERVED_BYTES_MIN: usize = 64 << 20;
-/// So many bytes of pages are taken at a time, at least.
+/// The smallest number of bytes whose pages are allocated at once.
 const GROWTH_BYTES: usize = 64 << 10;
-/// How long the file is at least; then a power of two. Longer than what lies in it, it takes no memory.
+/// The shortest length of the file; longer files have a power of two. Bytes beyond the allocated pages take no memory.
 const FILE_BYTES_MIN: usize = 16 << 20;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Segment {
     memory: Arc<Memory>,
     file: OwnedFd,
     reader: OwnedFd,
     file_bytes: usize,
-    /// Up to where pages have been taken.
-    taken_bytes: usize,
+    /// The bytes from the start whose pages are allocated.
+    allocated_bytes: usize,
     log_bytes: usize,
-    /// Where in the log there is room for a directory.
+    /// The offset in the log of reserved room for a directory.
     room_at: Option<usize>,
     published: Published,
 }
 
 impl Segment {
-    /// An empty segment: nothing is published, nothing released.
+    /// Creates an empty segment, with nothing published or released.
     pub fn new() -> io::Result<Self> {
         let file = memfd_create(c"scela-board", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         let memory = Arc::new(Memory::map(file.as_fd(), ProtFlags::PROT_READ | ProtFlags::PROT_WRITE)?);
@@ -73,7 +72,7 @@ impl Segment {
             file,
             reader,
             file_bytes: 0,
-            taken_bytes: 0,
+            allocated_bytes: 0,
             log_bytes: 0,
             room_at: None,
             published: Published::NOTHING,
@@ -83,18 +82,18 @@ impl Segment {
         Ok(segment)
     }
 
-    /// A descriptor by which a rank can map it, for reading only.
+    /// Returns a read-only descriptor, with which a rank can map the segment.
     pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
-    /// Where other processes of this user find it as long as this lives: this process and a descriptor.
+    /// Returns the pid and the descriptor with which other processes of this user can open the segment while it exists.
     pub fn place(&self) -> (u32, i32) {
         (std::process::id(), self.reader.as_raw_fd())
     }
 
-    /// Appends to the log, and returns the same bytes where they lie now. Readers do not see them
-    /// before [`Segment::publish`], whose directory finds room in front of them.
+    /// Appends bytes to the log and returns them as a slice of the log. Readers see them after [`Segment::publish`], for
+    /// whose directory this reserves room in front of them.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<Bytes> {
         let room_at = self.log_bytes.next_multiple_of(ALIGNMENT);
         let bytes = self.append_at(room_at + DIRECTORY_ROOM, bytes)?;
@@ -102,28 +101,28 @@ impl Segment {
         Ok(bytes)
     }
 
-    /// Appends at this place of the log, which nobody has written to.
+    /// Appends at this offset of the log, which was not written before.
     fn append_at(&mut self, at: usize, bytes: &[u8]) -> io::Result<Bytes> {
         let start = LOG_AT + at;
         let end = start.checked_add(bytes.len()).ok_or(io::ErrorKind::OutOfMemory)?;
         // Readers see the log up to a multiple of the alignment.
         self.grow_to(end.next_multiple_of(ALIGNMENT))?;
-        // Nobody has a slice of what lies behind the log's end.
+        // No slice refers to bytes beyond the end of the log.
         self.memory.write(start, bytes);
         self.log_bytes = end - LOG_AT;
         Ok(Bytes::from_owner(Part { memory: Arc::clone(&self.memory), start, bytes: bytes.len() }))
     }
 
-    /// Where in the log bytes lie that [`Segment::append`] returned.
+    /// Returns the offset in the log of bytes that [`Segment::append`] returned; `None` for other bytes.
     pub fn offset_of(&self, bytes: &Bytes) -> Option<u64> {
         let offset = (bytes.as_ptr() as usize).checked_sub(self.memory.base.as_ptr() as usize + LOG_AT)?;
         (offset < self.log_bytes).then_some(offset as u64)
     }
 
-    /// Writes a directory and makes all that was appended visible to readers.
+    /// Writes a directory and makes all appended bytes visible to readers.
     pub fn publish(&mut self, directory: &[u8]) -> io::Result<()> {
         let at = match self.room_at.take() {
-            // Not published yet, and nobody has a slice of it.
+            // The reserved room is not published yet, and no slice refers to it.
             Some(at) if directory.len() <= DIRECTORY_ROOM => {
                 self.memory.write(LOG_AT + at, directory);
                 at
@@ -139,40 +138,41 @@ impl Segment {
         Ok(())
     }
 
-    /// Tells readers that the log is not all there is.
+    /// Tells readers that the log is no longer complete.
     pub fn close(&mut self) {
         self.published = self.published.closed();
         self.memory.published().store(self.published.to_word(), Ordering::Release);
     }
 
-    /// Counts one more release, and wakes all who wait for it.
+    /// Counts one more release and wakes all ranks that wait for it.
     pub fn release(&mut self) {
         let released = self.memory.released();
         released.fetch_add(1, Ordering::Release);
-        // SAFETY: FUTEX_WAKE looks at the address only, which is mapped as long as `self` is.
+        // SAFETY: FUTEX_WAKE uses only the address, which is mapped as long as `self` exists.
         unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 
     fn grow_to(&mut self, bytes: usize) -> io::Result<()> {
-        if bytes <= self.taken_bytes {
+        if bytes <= self.allocated_bytes {
             return Ok(());
         }
         if bytes > self.memory.bytes {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        let more = (bytes - self.taken_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.taken_bytes);
-        self.lengthen_to(self.taken_bytes + more)?;
-        self.take_pages(self.taken_bytes, more)?;
-        self.taken_bytes += more;
+        let more =
+            (bytes - self.allocated_bytes).next_multiple_of(GROWTH_BYTES).min(self.memory.bytes - self.allocated_bytes);
+        self.lengthen_to(self.allocated_bytes + more)?;
+        self.allocate_pages(self.allocated_bytes, more)?;
+        self.allocated_bytes += more;
         Ok(())
     }
 
-    /// Makes the file at least so long.
+    /// Makes the file at least `bytes` long.
     fn lengthen_to(&mut self, bytes: usize) -> io::Result<()> {
         if bytes <= self.file_bytes {
             return Ok(());
         }
-        // Who makes a file longer than `ulimit -f` is killed.
+        // Growing a file past RLIMIT_FSIZE raises SIGXFSZ, so check the limit first.
         let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         if bytes > limit {
@@ -185,15 +185,15 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes the pages of a part of the file, or fails.
-    fn take_pages(&self, start: usize, bytes: usize) -> io::Result<()> {
-        // Takes the pages and maps them at once, where touching them would be a fault each.
+    /// Allocates the pages of a part of the file.
+    fn allocate_pages(&self, start: usize, bytes: usize) -> io::Result<()> {
+        // MADV_POPULATE_WRITE also maps the pages, which saves a page fault each.
         // SAFETY: a part of our own mapping, and of the file.
-        let taken =
+        let status =
             unsafe { libc::madvise(self.memory.base.as_ptr().add(start).cast(), bytes, libc::MADV_POPULATE_WRITE) };
-        match taken {
+        match status {
             0 => Ok(()),
-            // Before Linux 5.14.
+            // Linux before 5.14 has no MADV_POPULATE_WRITE.
             _ if Errno::last() == Errno::EINVAL => {
                 Ok(fallocate(&self.file, FallocateFlags::empty(), start as i64, bytes as i64)?)
             }
@@ -202,7 +202,7 @@ impl Segment {
     }
 }
 
-/// The log of another process's [`Segment`], to be read where that process says that something lies.
+/// A reader of another process's [`Segment`], at offsets that the other process sends.
 #[derive(Debug)]
 pub struct SegmentReader {
     memory: Arc<Memory>,
@@ -210,8 +210,8 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens what that process has as [`Segment::place`]. Fails if it is no segment, or is another
-    /// user's.
+    /// Opens the segment that the other process describes by [`Segment::place`]. Fails if it is no segment, or belongs to
+    /// another user.
     pub fn open((process, descriptor): (u32, i32)) -> io::Result<Self> {
         let path = format!("/proc/{process}/fd/{descriptor}");
         let file = open(path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
@@ -222,8 +222,7 @@ impl SegmentReader {
         Ok(Self { memory: Arc::new(Memory::map(file.as_fd(), ProtFlags::PROT_READ)?), file })
     }
 
-    /// Bytes that the other process has appended at this offset of the log; `None` if the log does
-    /// not reach so far.
+    /// Returns the bytes that the other process appended at this offset; `None` if the file is shorter.
     pub fn bytes(&self, offset: u64, length: u64) -> Option<Bytes> {
         let start = LOG_AT.checked_add(usize::try_from(offset).ok()?)?;
         let bytes = usize::try_from(length).ok()?;
@@ -233,22 +232,21 @@ impl SegmentReader {
         is_there.then(|| Bytes::from_owner(Part { memory: Arc::clone(&self.memory), start, bytes }))
     }
 
-    /// Where in the log bytes lie that [`SegmentReader::bytes`] returned; `None` of all others.
+    /// Returns the offset in the log of bytes that [`SegmentReader::bytes`] returned; `None` for other bytes.
     pub fn offset_of(&self, bytes: &Bytes) -> Option<u64> {
         let offset = (bytes.as_ptr() as usize).checked_sub(self.memory.base.as_ptr() as usize + LOG_AT)?;
         (offset < self.memory.bytes - LOG_AT).then_some(offset as u64)
     }
 }
 
-/// A mapping: the one writable one, or a reader's.
+/// A mapping: the writer's or a reader's.
 #[derive(Debug)]
 struct Memory {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread. What is shared of it are atomics, and
-// bytes that do not change any more.
+// SAFETY: the mapping belongs to the process, not to a thread. Only atomics and immutable bytes of it are shared.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -268,17 +266,17 @@ impl Memory {
         }
     }
 
-    /// Writes bytes that lie within the file and of which nobody has a slice: callers see to both.
+    /// Writes bytes. The caller guarantees that they lie within the file and that no slice refers to them.
     fn write(&self, at: usize, bytes: &[u8]) {
-        assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes), "written inside of the mapping");
-        // SAFETY: inside of the mapping, as was just checked, and of the file; `bytes` is elsewhere
-        // or in a part of the log that lies in front.
+        assert!(at.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes), "the bytes lie inside the mapping");
+        // SAFETY: inside the mapping, as just checked, and inside the file; `bytes` is other memory, or
+        // an earlier part of the log.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.base.as_ptr().add(at), bytes.len()) };
     }
 
     fn released(&self) -> &AtomicU32 {
-        // SAFETY: in the header, which is inside of the file from the beginning; aligned, since
-        // mappings are; never touched but as an atomic.
+        // SAFETY: in the header, which the file contains from the beginning; aligned, since mappings are;
+        // accessed only as an atomic.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(RELEASED_AT).cast()) }
     }
 
@@ -290,7 +288,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no slice of it is left: each holds an Arc of this.
+        // SAFETY: our own mapping, and no slice of it is left: each slice has an Arc of this.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }
@@ -305,8 +303,8 @@ struct Part {
 
 impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: written by `Segment::append` before this was made (by that of another process before
-        // it told us), inside of the file, and never again.
+        // SAFETY: `Segment::append` wrote these bytes before this value existed (in another process:
+        // before that process sent their offset). They lie inside the file and never change.
         unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().add(self.start), self.bytes) }
     }
 }
@@ -322,16 +320,17 @@ mod tests {
         Epoch::from_entries([(key.as_bytes(), value.as_bytes()), (b"same", value.as_bytes())])
     }
 
-    /// What a rank sees: its own mapping of the descriptor that it was given.
+    /// Returns what a rank sees: the releases, the published word, and the log.
     fn seen(segment: &Segment) -> (u32, Published, Vec<u8>) {
-        let bytes = std::fs::read(format!("/proc/self/fd/{}", segment.reader().as_raw_fd())).expect("it can be read");
+        let bytes =
+            std::fs::read(format!("/proc/self/fd/{}", segment.reader().as_raw_fd())).expect("the segment can be read");
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let published = Published::from_word(word(PUBLISHED_AT));
         (word(RELEASED_AT) as u32, published, bytes[LOG_AT..LOG_AT + published.log_bytes()].to_vec())
     }
 
     #[test]
-    fn readers_see_what_is_published_and_all_of_it() {
+    fn readers_see_everything_that_was_published() {
         let mut segment = Segment::new().expect("a segment");
         let mut board = Board::new();
         assert_eq!(seen(&segment).1, Published::NOTHING);
@@ -339,7 +338,7 @@ mod tests {
             board.publish_with(epoch(number), |epoch| epoch.relocated(|bytes| segment.append(bytes).ok()));
             let place = |run: &Epoch| (segment.offset_of(run.bytes()).expect("in the log"), run.bytes().len() as u64);
             let list = directory(board.runs().iter().rev().map(place));
-            segment.publish(&list).expect("there is room");
+            segment.publish(&list).expect("the segment has room");
             segment.release();
         }
         let (released, published, log) = seen(&segment);
@@ -355,9 +354,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_handed_out_outlives_the_segment() {
+    fn appended_bytes_outlive_the_segment() {
         let mut segment = Segment::new().expect("a segment");
-        let bytes = segment.append(b"abc").expect("there is room");
+        let bytes = segment.append(b"abc").expect("the segment has room");
         assert_eq!(segment.offset_of(&bytes), Some(DIRECTORY_ROOM as u64));
         assert_eq!(segment.offset_of(&Bytes::from_static(b"abc")), None);
         drop(segment);
@@ -365,12 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn another_process_reads_what_it_is_told_of() {
+    fn another_process_reads_the_log_at_given_offsets() {
         let mut segment = Segment::new().expect("a segment");
-        let reader = SegmentReader::open(segment.place()).expect("it can be opened");
-        let bytes = segment.append(&[7; 100_000]).expect("there is room");
+        let reader = SegmentReader::open(segment.place()).expect("the segment can be opened");
+        let bytes = segment.append(&[7; 100_000]).expect("the segment has room");
         let offset = segment.offset_of(&bytes).expect("in the log");
-        let read = reader.bytes(offset, 100_000).expect("it is there");
+        let read = reader.bytes(offset, 100_000).expect("the log reaches so far");
         assert_eq!(read, bytes);
         assert_eq!(reader.offset_of(&read), Some(offset));
         assert_eq!(reader.offset_of(&read.slice(64..)), Some(offset + 64));
@@ -383,26 +382,27 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_are_read() {
+    fn files_that_are_no_segments_are_refused() {
         let file = std::fs::File::open("/proc/self/exe").expect("a file");
         assert!(SegmentReader::open((std::process::id(), file.as_raw_fd())).is_err());
         assert!(SegmentReader::open((std::process::id(), -1)).is_err());
     }
 
     #[test]
-    fn a_rank_can_only_read() {
+    fn a_rank_cannot_write_to_the_segment() {
         let segment = Segment::new().expect("a segment");
         let length = NonZeroUsize::new(LOG_AT).expect("not zero");
         let own = format!("/proc/self/fd/{}", segment.reader().as_raw_fd());
-        // Even by opening the file anew for writing.
-        let again = open(own.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).expect("it may be opened");
+        // Not even after opening the file again for writing.
+        let again =
+            open(own.as_str(), OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()).expect("the file can be opened");
         for file in [segment.reader(), again.as_fd()] {
             let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
             // SAFETY: a new mapping touches no other memory.
             let mapped = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, file, 0) };
-            assert!(mapped.is_err(), "mapped for writing");
-            assert!(nix::unistd::write(file, b"x").is_err(), "written");
-            assert!(nix::unistd::ftruncate(file, 0).is_err(), "cut");
+            assert!(mapped.is_err(), "the segment was mapped for writing");
+            assert!(nix::unistd::write(file, b"x").is_err(), "the segment was written to");
+            assert!(nix::unistd::ftruncate(file, 0).is_err(), "the segment was truncated");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! What the user's shell gave us: umask, limits, signal mask, ignored signals.
+//! The process attributes inherited from the user's shell: umask, limits, signal mask, ignored signals.
 //!
-//! A rank starts with these, never with the agent's own. They are read before `main`, from
-//! `.init_array`, because Rust's runtime sets SIGPIPE to ignored before `main` and an ignored
-//! signal stays ignored through exec: `yes | head` inside of a rank would then never end.
+//! A rank starts with these, never with the agent's own. A constructor in `.init_array` records them before `main`, because
+//! Rust's runtime ignores SIGPIPE before `main`, and an ignored signal stays ignored through exec: `yes | head` in a rank
+//! would then never end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-/// How many resource limits Linux has; their numbers are 0 up to this one.
+/// The number of resource limits of Linux. They are numbered from 0.
 const RESOURCES: usize = 16;
 
 /// The highest signal number.
@@ -16,13 +16,13 @@ pub(super) const SIGNAL_MAX: i32 = 64;
 
 /// The process attributes that a program inherits through exec, as the user's shell had them.
 ///
-/// Recorded once per process ([`ShellState::recorded`]); travels in the plan from the launcher to
-/// the agents, which fit it to their node ([`ShellState::fitted`]) and give it to their ranks.
+/// Each process records it once ([`ShellState::recorded`]). The launcher sends its own to the agents in the plan. They fit it
+/// to their node ([`ShellState::fitted`]) and apply it to their ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShellState {
     /// The file mode creation mask.
     pub umask: u32,
-    /// Resource (`RLIMIT_*`), soft limit, hard limit; `u64::MAX` is infinity.
+    /// The resource (`RLIMIT_*`), the soft limit and the hard limit; `u64::MAX` is infinity.
     pub limits: Vec<(u32, u64, u64)>,
     /// The signal mask: bit n-1 is set if signal n is blocked.
     pub blocked: u64,
@@ -30,22 +30,22 @@ pub struct ShellState {
     pub ignored: u64,
 }
 
-/// A limit that this node cannot give as high as the user's shell had it.
+/// A limit that is lower on this node than in the user's shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitCut {
     /// The limit's name as in limits.conf: `nofile`, `memlock`, ...
     pub name: &'static str,
     /// The soft limit of the user's shell; `u64::MAX` is infinity.
     pub wanted: u64,
-    /// This node's hard limit, which ranks here get instead.
+    /// This node's hard limit, which ranks on this node get instead.
     pub granted: u64,
 }
 
 impl ShellState {
-    /// What this process was started with, before its own runtime changed anything.
+    /// Returns the attributes with which this process was started, before Rust's runtime changed them.
     pub fn recorded() -> Self {
         if !RECORDED.load(Relaxed) {
-            // Only if the linker dropped the constructor: late, but better than nothing.
+            // The linker dropped the constructor. Recording late is better than not at all.
             record();
         }
         let limits = (0u32..)
@@ -56,11 +56,11 @@ impl ShellState {
         Self { umask: UMASK.load(Relaxed), limits, blocked: BLOCKED.load(Relaxed), ignored: IGNORED.load(Relaxed) }
     }
 
-    /// What a rank on this node gets, and where that is less than the shell had.
+    /// Returns the attributes of a rank on this node, and the limits that had to be lowered.
     ///
-    /// Each soft limit becomes the lower of the user's soft and this node's hard limit. Hard
-    /// limits are this node's: a login node's often say nothing about a compute node. Limits that
-    /// this kernel does not know are left out.
+    /// Each soft limit becomes the lower one of the user's soft limit and this node's hard limit. Hard limits are those of
+    /// this node: the hard limits of a login node often do not apply to compute nodes. Limits that this kernel does not
+    /// know are left out.
     pub fn fitted(&self) -> (Self, Vec<LimitCut>) {
         let mut cuts = Vec::new();
         let mut limits = Vec::with_capacity(self.limits.len());
@@ -79,11 +79,11 @@ impl ShellState {
     }
 }
 
-/// Soft and hard limit of this process; `None` if the kernel does not know the resource.
+/// Returns the soft and the hard limit of this process; `None` if the kernel does not know the resource.
 pub(super) fn limit(resource: u32) -> Option<(u64, u64)> {
     let mut now = [0u64; 2];
-    // SAFETY: prlimit64 of ourselves writes one struct rlimit64, which is two u64, and reads
-    // nothing (the new limit is null).
+    // SAFETY: prlimit64 on this process writes one struct rlimit64, which is two u64, and reads nothing (the new limit is
+    // null).
     let status =
         unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::null::<[u64; 2]>(), now.as_mut_ptr()) };
     (status == 0).then_some((now[0], now[1]))
@@ -135,15 +135,15 @@ static RECORD: extern "C" fn() = record;
 static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether standard output was closed when the process started (`>&-` in a shell). Rust's runtime then opens
-/// /dev/null in its place before `main`, so that writing to it seems to succeed.
+/// /dev/null in its stead before `main`, so that writing to it seems to succeed.
 pub fn stdout_was_closed() -> bool {
     STDOUT_CLOSED.load(Relaxed)
 }
 
-/// Reads everything; runs before `main`, while there is only one thread.
+/// Records all attributes. Runs before `main`, while the process has one thread.
 extern "C" fn record() {
-    // SAFETY: umask takes no pointer and cannot fail. Nobody else can create a file between the
-    // two calls: there is one thread yet.
+    // SAFETY: umask takes no pointer and cannot fail. The process has one thread, so no file is created between the two
+    // calls.
     let umask = unsafe {
         let umask = libc::umask(0);
         libc::umask(umask);
@@ -181,11 +181,11 @@ extern "C" fn record() {
     RECORDED.store(true, Relaxed);
 }
 
-/// The kernel's `struct sigaction`, whose first word is the handler on every architecture that we
-/// build for (the rest: flags, restorer, mask). libc's own differs, and hides signals 32 and 33.
+/// The kernel's `struct sigaction`. On all supported architectures its first word is the handler; flags, restorer and mask
+/// follow. libc's own struct differs, and libc hides signals 32 and 33.
 pub(super) type KernelAction = [u64; 4];
 
-/// The handler of `signal` in this process, `None` if there is no such signal.
+/// Returns the handler of `signal` in this process; `None` if there is no such signal.
 pub(super) fn disposition(signal: i32) -> Option<libc::sighandler_t> {
     let mut action: KernelAction = [0; 4];
     // SAFETY: a null new action changes nothing; the old one fits into `action`.
@@ -205,19 +205,19 @@ pub(super) fn disposition(signal: i32) -> Option<libc::sighandler_t> {
 mod tests {
     use super::*;
 
-    /// A c_int in musl, a c_uint in glibc.
+    /// The constant is a c_int in musl and a c_uint in glibc.
     const NOFILE: u32 = libc::RLIMIT_NOFILE as _;
 
     #[test]
-    fn the_runtime_came_later() {
-        // The test harness, a Rust program, has SIGPIPE ignored by now; its shell had not.
+    fn the_state_is_recorded_before_the_runtime_starts() {
+        // Rust's runtime has made this process ignore SIGPIPE; its shell does not ignore it.
         assert!(RECORDED.load(Relaxed), "the constructor was dropped by the linker");
         assert_eq!(disposition(libc::SIGPIPE), Some(libc::SIG_IGN));
         assert_eq!(ShellState::recorded().limits.len(), RESOURCES);
     }
 
     #[test]
-    fn fitting_cuts_to_the_hard_limit_and_says_so() {
+    fn fitting_lowers_limits_to_the_hard_limit_and_reports_them() {
         let (soft, hard) = limit(NOFILE).expect("known to every Linux");
         let mut shell = ShellState::recorded();
         assert_eq!(shell.fitted().1, [], "our own limits fit");

@@ -1,14 +1,13 @@
-//! Starting a rank at the kernel's own price.
+//! Starts ranks without copying memory or descriptor tables.
 //!
-//! clone(CLONE_VM | CLONE_VFORK | CLONE_FILES) copies neither memory nor descriptor table. The
-//! child then asks for a table of its own that has only the low descriptors
-//! (close_range with CLOSE_RANGE_UNSHARE), so that a rank costs the same under an agent with
-//! thousands of open descriptors. The parent has put the rank's descriptors into low slots before
-//! (see [`reserve_low`](super::descriptors::reserve_low)) and clears them after.
+//! clone(CLONE_VM | CLONE_VFORK | CLONE_FILES) copies neither memory nor descriptor table. The child then gets a table of its
+//! own with only the low descriptors (close_range with CLOSE_RANGE_UNSHARE), so the cost of a rank does not depend on the
+//! number of the agent's open descriptors. Before the clone the parent puts the rank's descriptors into low slots (see
+//! [`reserve_low`](super::descriptors::reserve_low)); afterwards it clears the slots.
 //!
-//! Until its exec the child runs in the parent's memory, on a stack of its own, with every signal
-//! blocked, while the thread that started it waits. It makes system calls and nothing else: no
-//! allocation, no lock, no panic, no logging. What failed comes back through memory.
+//! Until its exec the child runs in the parent's memory, on a stack of its own, with all signals blocked, while the thread
+//! that started it waits. It makes system calls only: no allocation, no lock, no panic, no logging. It reports failures
+//! through the shared memory.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString};
@@ -28,22 +27,22 @@ pub use super::image::{Image, ImageError};
 use super::reap::{self, Group};
 use super::shell::{KernelAction, ShellState, disposition};
 
-/// The descriptor on which a rank finds its PMI socket. 10, because shell scripts use 3 to 9.
+/// The descriptor of a rank's PMI socket: 10, because shell scripts use 3 to 9.
 pub const PMI_FD: i32 = 10;
 
-/// The child's stack; it needs a few hundred bytes, more in a build without optimization.
+/// The size of the child's stack. The child needs a few hundred bytes, more in a build without optimization.
 pub(super) const STACK_BYTES: usize = 64 * 1024;
 
-/// What a rank finds at 0, 1, 2 and, if it speaks PMI, [`PMI_FD`].
+/// A rank's descriptors 0, 1, 2 and, if it uses PMI, [`PMI_FD`].
 ///
-/// Borrowed for the call: the caller closes its copies, so that end of file is seen.
+/// They are borrowed for the call. The caller closes its copies, so that readers get end of file.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// Becomes 0.
+    /// Becomes descriptor 0.
     pub stdin: BorrowedFd<'a>,
-    /// Becomes 1.
+    /// Becomes descriptor 1.
     pub stdout: BorrowedFd<'a>,
-    /// Becomes 2.
+    /// Becomes descriptor 2.
     pub stderr: BorrowedFd<'a>,
     /// Becomes [`PMI_FD`].
     pub pmi: Option<BorrowedFd<'a>>,
@@ -51,55 +50,55 @@ pub struct Descriptors<'a> {
 
 /// A started process, the leader of its own process group.
 ///
-/// Dropping it does nothing to the process: it ends when [`reap`](super::reap::reap) says so.
+/// Dropping it does not affect the process. [`reap`](super::reap::reap) reports the end of the process.
 #[derive(Debug)]
 pub struct Child {
     pid: NonZeroU32,
 }
 
 impl Child {
-    /// Its process id.
+    /// Returns the pid.
     pub fn pid(&self) -> u32 {
         self.pid.get()
     }
 
-    /// Its process group, to be signalled until its pid has been reaped.
+    /// Returns the process group, which may be signalled until the pid has been reaped.
     pub fn group(&self) -> Group {
         Group::led_by(self.pid)
     }
 }
 
-/// Where on the way to a running program something failed.
+/// The step of a spawn that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SpawnStep {
-    /// No process could be made.
+    /// Creating the process.
     Clone,
-    /// Its process group.
+    /// Creating its process group.
     Group,
-    /// Its descriptors.
+    /// Setting up its descriptors.
     Descriptors,
-    /// Its working directory.
+    /// Entering its working directory.
     Directory,
-    /// Its resource limits.
+    /// Setting its resource limits.
     Limits,
-    /// The program itself.
+    /// Executing the program.
     Exec,
 }
 
-/// A process that did not become the program. Nothing of it is left.
+/// A spawn that failed. No process is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub struct SpawnError {
-    /// What failed.
+    /// The step that failed.
     pub step: SpawnStep,
-    /// How, as the kernel numbers it.
+    /// The kernel's error number.
     pub errno: i32,
 }
 
 impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.step {
-            SpawnStep::Clone => "no process could be made",
-            SpawnStep::Group => "no process group could be made",
+            SpawnStep::Clone => "no process could be created",
+            SpawnStep::Group => "no process group could be created",
             SpawnStep::Descriptors => "the descriptors could not be set up",
             SpawnStep::Directory => "the working directory could not be entered",
             SpawnStep::Limits => "the limits of the user's shell could not be set",
@@ -119,42 +118,41 @@ impl fmt::Display for SpawnError {
             }
             (SpawnStep::Exec, libc::ENOEXEC) => "it may have been built for another machine",
             (SpawnStep::Exec, libc::E2BIG) => "arguments and environment are too long",
-            (SpawnStep::Exec, libc::ETXTBSY) => "somebody still writes to the file",
+            (SpawnStep::Exec, libc::ETXTBSY) => "the file is still open for writing",
             _ => return Ok(()),
         };
         write!(f, "; {hint}")
     }
 }
 
-/// Starts ranks. One per agent, used by one thread.
+/// Starts ranks. Each agent has one, used by one thread.
 #[derive(Debug)]
 pub struct Spawner {
     shell: ShellState,
     stack: Stack,
     null: OwnedFd,
-    /// Low descriptors through which 0, 1, 2 and the PMI socket go.
+    /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
     slots: Option<[OwnedFd; 4]>,
     table: Table,
     scratch: Scratch,
 }
 
-/// How the child comes to a descriptor table of its own.
+/// How the child gets a descriptor table of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
-    /// It shares ours and then takes the low part (Linux 5.9).
+    /// The child shares ours, then unshares the low part (Linux 5.9).
     Unshared,
-    /// The kernel copies all of ours at clone.
+    /// The kernel copies our whole table at clone.
     Copied,
 }
 
 impl Spawner {
-    /// A spawner whose children get `shell`, as far as this node can give it.
+    /// Creates a spawner whose children get the attributes of `shell`, as far as this node permits.
     ///
-    /// To be made after [`reserve_low`](super::descriptors::reserve_low); without it everything
-    /// works but may cost more. Sets an ignored SIGCHLD back to its default (else the kernel
-    /// would throw our children's statuses away).
+    /// Call [`reserve_low`](super::descriptors::reserve_low) before; without it spawning works but may cost more. Resets an
+    /// ignored SIGCHLD to its default, since the kernel would otherwise discard the statuses of our children.
     pub fn new(shell: ShellState) -> io::Result<Self> {
-        hear_of_children();
+        reset_sigchld();
         let slots = [
             descriptors::claim(None)?,
             descriptors::claim(None)?,
@@ -176,13 +174,13 @@ impl Spawner {
         })
     }
 
-    /// The fall-back for kernels without close_range: what our own parent left open must not
-    /// reach the children either.
+    /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so that
+    /// children do not get them.
     fn copying(mut self) -> Self {
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
             for entry in open.flatten() {
                 if let Some(fd @ 3..) = entry.file_name().to_str().and_then(|n| n.parse().ok()) {
-                    // SAFETY: takes numbers; at worst the descriptor is closed by now.
+                    // SAFETY: numbers only; at worst the descriptor has been closed meanwhile.
                     unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
                 }
             }
@@ -191,11 +189,11 @@ impl Spawner {
         self
     }
 
-    /// Starts the program, in a process group of its own, and returns once it runs.
+    /// Starts the program in a process group of its own. Returns once the program runs.
     ///
-    /// `extra_env` are the rank's own variables, as `NAME=value`; they replace those of the same
-    /// name in the image. The error says why the program does not run. A program may still end at
-    /// once, which [`reap`](super::reap::reap) tells.
+    /// `extra_env` has the rank's own variables, as `NAME=value`. They replace variables of the same name in the image. The
+    /// error is the reason why the program does not run. A program may still end at once, which
+    /// [`reap`](super::reap::reap) reports.
     pub fn spawn(
         &mut self,
         image: &Image,
@@ -203,7 +201,7 @@ impl Spawner {
         descriptors: Descriptors<'_>,
     ) -> Result<Child, SpawnError> {
         let result = match self.attempt(image, extra_env, descriptors) {
-            // The probe was wrong (a sandbox that knows the call but not the flag).
+            // The probe was wrong: a sandbox permits the call but not the flag.
             Err(Refusal::Unshare) => {
                 self.table = Table::Copied;
                 self.attempt(image, extra_env, descriptors)
@@ -252,17 +250,16 @@ impl Spawner {
         drop(filled);
         self.scratch.clear();
         let pid = cloned?;
-        // SAFETY: the child has exec'ed or ended (CLONE_VFORK), so nobody writes any more; it
-        // wrote through the pointer that it was given. Volatile, as the compiler cannot know that
-        // clone ran it.
+        // SAFETY: the child has exec'ed or ended (CLONE_VFORK), so it writes no more. It wrote through
+        // the pointer in its order. The read is volatile because the compiler cannot know that clone ran the child.
         let (progress, errno) = unsafe { order.outcome.get().read_volatile() };
         let refusal = match progress {
-            // It runs, or was killed on its way (then reap tells).
+            // The program runs, or the child was killed before exec, which `reap` will report.
             Progress::Started => return Ok(Child { pid }),
             Progress::Unshare => Refusal::Unshare,
             Progress::Failed(step) => Refusal::Step(SpawnError { step, errno }),
         };
-        // It has called _exit: this does not wait.
+        // The child has called _exit, so this does not block.
         reap::reap_one(pid.get());
         Err(refusal)
     }
@@ -275,13 +272,13 @@ impl Drop for Spawner {
 }
 
 pub(super) enum Refusal {
-    /// close_range knows no CLOSE_RANGE_UNSHARE here.
+    /// close_range refused CLOSE_RANGE_UNSHARE.
     Unshare,
     Step(SpawnError),
 }
 
-/// The slots while they hold a rank's descriptors; emptied on drop, as a pipe that stays open
-/// here would never end.
+/// The slots while they refer to a rank's descriptors. Drop resets them: a pipe that stayed open here would never reach end
+/// of file.
 struct Filled<'a> {
     slots: &'a [OwnedFd; 4],
     null: &'a OwnedFd,
@@ -306,13 +303,13 @@ impl<'a> Filled<'a> {
 impl Drop for Filled<'_> {
     fn drop(&mut self) {
         for slot in self.slots {
-            // Cannot fail: both are open. There would be nobody to tell.
+            // This cannot fail, since both are open, and drop could not report it.
             let _ = descriptors::overwrite(slot.as_fd(), self.null.as_fd());
         }
     }
 }
 
-/// The arrays of pointers that exec reads; kept for their memory, filled only during a spawn.
+/// The arrays of pointers that exec reads. They are filled only during a spawn; their memory is reused.
 #[derive(Debug, Default)]
 struct Scratch {
     argv: Vec<*const c_char>,
@@ -320,7 +317,7 @@ struct Scratch {
     envp: Vec<*const c_char>,
 }
 
-// SAFETY: between two calls of `attempt` the vectors are empty, so that no pointer goes anywhere.
+// SAFETY: between two calls of `attempt` the vectors are empty, so no pointer moves to another thread.
 unsafe impl Send for Scratch {}
 
 impl Scratch {
@@ -347,7 +344,7 @@ impl Scratch {
     }
 }
 
-/// Do two `NAME=value` have the same name?
+/// Returns whether two entries `NAME=value` have the same name.
 fn same_name(one: &CStr, other: &CStr) -> bool {
     let mut pairs = one.to_bytes().iter().zip(other.to_bytes());
     loop {
@@ -359,7 +356,7 @@ fn same_name(one: &CStr, other: &CStr) -> bool {
     }
 }
 
-/// While it lives, no signal handler runs on this thread, nor in a child that shares our memory.
+/// Blocks all signals while it exists, so that no handler runs on this thread or in a child that shares our memory.
 struct SignalsBlocked(u64);
 
 impl SignalsBlocked {
@@ -374,14 +371,14 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// Sets an ignored SIGCHLD back to its default: else the kernel would throw our children's statuses away.
-pub(super) fn hear_of_children() {
+/// Resets an ignored SIGCHLD to its default. Otherwise the kernel would discard the statuses of our children.
+pub(super) fn reset_sigchld() {
     if disposition(libc::SIGCHLD) == Some(libc::SIG_IGN) {
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
 
-/// By system call: libc's own refuses to block the two signals that it uses itself.
+/// Sets the signal mask by a system call. libc's function refuses to block the two signals that it uses itself.
 pub(super) fn swap_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;
     // SAFETY: reads and writes one u64 each, the size of the kernel's signal set.
@@ -391,11 +388,11 @@ pub(super) fn swap_signal_mask(mask: u64) -> u64 {
     before
 }
 
-/// To default or ignored, which are mere numbers; a failure (KILL, STOP) is ignored.
+/// Sets a signal's disposition to default or ignored. Failures (KILL, STOP) are ignored.
 pub(super) fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
     let action: KernelAction = [handler as u64, 0, 0, 0];
     // SAFETY: reads one kernel sigaction with no flags, no restorer and an empty mask. The
-    // handler is SIG_DFL or SIG_IGN: no code of ours will run.
+    // handler is SIG_DFL or SIG_IGN, so no code of ours will run.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigaction,
@@ -407,10 +404,10 @@ pub(super) fn set_disposition(signal: c_int, handler: libc::sighandler_t) {
     }
 }
 
-/// CLOSE_RANGE_UNSHARE is as old as close_range itself, so that it is enough to ask for the call.
-/// (Asking for the flag would unshare our own table.)
+/// Returns whether close_range exists. CLOSE_RANGE_UNSHARE is as old as the call, so testing the call is enough; testing the
+/// flag would unshare our own table.
 fn close_range_works() -> bool {
-    // SAFETY: takes numbers; no descriptor has the highest possible one, so nothing is closed.
+    // SAFETY: numbers only; no descriptor has the highest possible number, so none is closed.
     unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) == 0 }
 }
 
@@ -422,10 +419,10 @@ mod tests {
     use nix::unistd::pipe2;
     use std::io::Read;
 
-    /// What a spawned shell says.
-    fn said(spawner: &mut Spawner, text: &str) -> String {
+    /// Returns the output of a spawned shell.
+    fn output_of(spawner: &mut Spawner, text: &str) -> String {
         let argv = ["sh", "-c", text].map(|argument| argument.as_bytes().to_vec());
-        let image = Image::prepare(b"sh", &argv, &[], b"/").expect("there is a shell");
+        let image = Image::prepare(b"sh", &argv, &[], b"/").expect("sh exists");
         let null = descriptors::dev_null_rw().expect("descriptors are left");
         let (stdout, output) = pipe2(OFlag::O_CLOEXEC).expect("descriptors are left");
         let (_ours, theirs) = descriptors::socket_pair().expect("descriptors are left");
@@ -444,35 +441,35 @@ mod tests {
         let mut text = Vec::new();
         loop {
             let mut ready = [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)];
-            let came = poll(&mut ready, PollTimeout::from(30_000u16));
-            assert_eq!(came, Ok(1), "somebody holds the pipe open");
+            let count = poll(&mut ready, PollTimeout::from(30_000u16));
+            assert_eq!(count, Ok(1), "another process has the pipe open");
             let mut bytes = [0; 256];
             match stdout.read(&mut bytes).expect("a pipe can be read") {
                 0 => break,
                 count => text.extend_from_slice(&bytes[..count]),
             }
         }
-        // Not reap(): other tests have children, too.
-        assert_eq!(reap::reap_one(child.expect("it runs").pid()), Some(reap::Ended::Exited(0)));
+        // Not reap(): other tests have children too.
+        assert_eq!(reap::reap_one(child.expect("the shell runs").pid()), Some(reap::Ended::Exited(0)));
         String::from_utf8(text).expect("ASCII")
     }
 
     #[test]
-    fn without_close_range_ranks_see_the_same() {
+    fn without_close_range_ranks_have_the_same_descriptors() {
         let _alone = descriptors::SLOTS_IN_TEST.lock();
-        let stranger = nix::unistd::dup(io::stderr()).expect("descriptors are left");
+        let inherited = nix::unistd::dup(io::stderr()).expect("descriptors are left");
         let mut spawner = Spawner::new(ShellState::recorded()).expect("descriptors are left");
         let show = "fd=0; while [ $fd -lt 64 ]; do
             if [ -e /proc/$$/fd/$fd ]; then echo $fd; fi; fd=$((fd + 1)); done";
-        assert_eq!(spawner.table, Table::Unshared, "tests want Linux 5.9 or later");
-        assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
+        assert_eq!(spawner.table, Table::Unshared, "the tests need Linux 5.9 or later");
+        assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
         let mut spawner = spawner.copying();
-        assert_eq!(said(&mut spawner, show), "0\n1\n2\n10\n");
-        drop(stranger);
+        assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
+        drop(inherited);
     }
 
     #[test]
-    fn names_end_at_the_equals_sign() {
+    fn variable_names_end_at_the_equals_sign() {
         for (one, other, same) in [
             (c"A=1", c"A=2", true),
             (c"A=", c"A=x", true),

@@ -1,4 +1,4 @@
-//! Messages as bytes: rmp-serde, with the sender's and the receiver's bounds checked.
+//! Encodes and decodes messages with rmp-serde's format.
 
 use std::io;
 
@@ -11,34 +11,34 @@ use thiserror::Error;
 use super::decoder::{DecodeError, Decoder};
 use crate::core::{Down, NamespaceId, ReleaseContent, Up, Update};
 
-/// Why bytes are not a message.
+/// The reason why bytes could not be decoded.
 #[derive(Debug, Error)]
 pub enum CodingError {
-    /// A peer sent what this version cannot read.
-    #[error("a message of {bytes} bytes that cannot be read: {source}")]
+    /// The bytes are not a message of this version.
+    #[error("a message of {bytes} bytes that cannot be decoded: {source}")]
     Unreadable {
-        /// Its length.
+        /// The length of the message.
         bytes: usize,
-        /// What the decoder says.
+        /// The decoder's error.
         source: DecodeError,
     },
-    /// The entries that it carries are none.
-    #[error("entries that cannot be read: {0}")]
+    /// The entries in the message are invalid.
+    #[error("a message with invalid entries: {0}")]
     Epoch(#[from] pmi::EpochError),
-    /// The entries that it speaks of are not where it says.
-    #[error("entries at {0} of the launcher's log, where there are none")]
-    Nowhere(u64),
-    /// There is more after the message's end.
-    #[error("a message with {0} bytes too many")]
+    /// The launcher's log has no entries at the given offset.
+    #[error("a message that refers to offset {0} of the launcher's log, where there are no entries")]
+    NotInLog(u64),
+    /// Bytes follow the end of the message.
+    #[error("a message that is followed by {0} more bytes")]
     TooLong(usize),
 }
 
-/// Encodes `message`. All of the project's messages can be encoded.
+/// Encodes a message.
 pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
     write(message, Sink::Bytes(Vec::new())).into_bytes()
 }
 
-/// Prefixes `bytes` with their length, a little-endian u32, to a frame.
+/// Makes a frame: `bytes` after their length, a little-endian u32.
 pub fn framed(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
@@ -91,8 +91,8 @@ impl io::Write for Sink {
     }
 }
 
-/// Reads one message that fills `bytes` wholly. Never panics, and takes no more memory than some
-/// small multiple of `bytes`.
+/// Decodes the one message that `bytes` consists of. Never panics. Allocates at most a small multiple of the length of
+/// `bytes`.
 pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     let mut decoder = Decoder::new(bytes);
     let message =
@@ -103,7 +103,7 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, CodingError> {
     }
 }
 
-/// Messages that other crates encode and decode: by this trait, that code is compiled once, in this crate. [`encode`]
+/// A message that other crates encode and decode. Through this trait the code is compiled once, in this crate. [`encode`]
 /// and [`decode`] are compiled again in each crate that calls them.
 pub trait Message: Sized {
     /// See [`encode`].
@@ -136,16 +136,16 @@ macro_rules! messages {
 
 messages!(Up, Down);
 
-/// [`decode`] for what comes down. An epoch, which may be large, is checked but not copied: it stays
-/// a part of `bytes`, or of the launcher's log, of which `in_log` gives the bytes at an offset.
+/// Decodes a message from the parent, as [`decode`] does. A possibly large epoch is checked but not copied: it remains a
+/// slice of `bytes`, or of the launcher's log. `in_log` returns the bytes of the log at an offset and of a length.
 pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>) -> Result<Down, CodingError> {
     if let Ok(InLog::ReleaseInLog { namespace, number, offset, length }) = InLog::deserialize(&mut Decoder::new(bytes))
     {
-        let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::Nowhere(offset))?)?;
+        let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::NotInLog(offset))?)?;
         return Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
     match BorrowedRelease::deserialize(&mut Decoder::new(bytes)) {
-        // The epoch is the message's last part: nothing is behind it.
+        // The epoch must be the last part of the message.
         Ok(BorrowedRelease::Release {
             namespace,
             number,
@@ -154,12 +154,12 @@ pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>
             let epoch = Epoch::from_bytes(bytes.slice_ref(epoch))?;
             Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) })
         }
-        // Any other message, or none.
+        // Any other message, or invalid bytes.
         _ => decode(bytes),
     }
 }
 
-/// [`Down::Release`] of an epoch, as it is written.
+/// [`Down::Release`] of an epoch, with the epoch borrowed from the message.
 #[derive(Deserialize)]
 enum BorrowedRelease<'a> {
     Release {
@@ -181,41 +181,41 @@ enum BorrowedUpdate<'a> {
     Epoch(#[serde(borrow, with = "serde_bytes")] &'a [u8]),
 }
 
-/// [`Down::Release`] of an epoch that lies in the launcher's log, for agents that can read it there.
+/// [`Down::Release`] of an epoch in the launcher's log, for agents that can read the log.
 #[derive(Serialize, Deserialize)]
 enum InLog {
     ReleaseInLog { namespace: NamespaceId, number: u32, offset: u64, length: u64 },
 }
 
-/// Shorter epochs are sent as they are, wherever the agents are.
+/// The shortest epoch that is sent as a reference to the log, in bytes.
 const EPOCH_IN_LOG_BYTES_MIN: usize = 16 * 1024;
 
-/// What a release takes at most beside its news: an epoch is not moved about while it is written.
+/// The bound on the bytes of a release beside its update. With this room the buffer never grows while an epoch is encoded.
 const RELEASE_BYTES: usize = 64;
 
-/// Encodes messages for children. The release of a fence goes to all of them with the same entries,
-/// maybe a great many: it is encoded once. That of a ring is another one for each child.
+/// Encodes messages to children. The release of a fence, which can be large, is the same for all children: it is encoded
+/// once. The release of a ring differs for each child.
 #[derive(Default)]
 pub struct DownEncoder {
     release: Option<(NamespaceId, u32, Bytes)>,
 }
 
 impl DownEncoder {
-    /// Lets go of what was encoded last; to be called when all children have been sent it.
+    /// Drops the last encoded release. Call it when all children have been sent that release.
     pub fn forget(&mut self) {
         self.release = None;
     }
 
-    /// The bytes of `message`. Where the children can read the launcher's log, `in_log` gives the offset
-    /// of these bytes in it: only that is sent of a long epoch.
+    /// Encodes `message`. If the children can read the launcher's log, `in_log` returns the offset of the given bytes in
+    /// it; a long epoch is then sent as this offset.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
-        let Down::Release { namespace, number, content: ReleaseContent::Update(news) } = message else {
+        let Down::Release { namespace, number, content: ReleaseContent::Update(update) } = message else {
             return encode(message).into();
         };
         match &self.release {
             Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
             _ => {
-                let long = match news {
+                let long = match update {
                     Update::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => Some(epoch.bytes()),
                     Update::Epoch(_) | Update::Overwritten(_) => None,
                 };
@@ -225,11 +225,11 @@ impl DownEncoder {
                     self.release = Some((namespace, number, bytes.clone()));
                     return bytes;
                 }
-                let news = match news {
+                let content = match update {
                     Update::Epoch(epoch) => epoch.bytes(),
                     Update::Overwritten(keys) => keys.bytes(),
                 };
-                let room = Vec::with_capacity(news.len() + RELEASE_BYTES);
+                let room = Vec::with_capacity(content.len() + RELEASE_BYTES);
                 let bytes = Bytes::from(write(message, Sink::Bytes(room)).into_bytes());
                 self.release = Some((*namespace, *number, bytes.clone()));
                 bytes
@@ -248,7 +248,7 @@ mod tests {
     use serde_bytes::ByteBuf;
 
     #[test]
-    fn what_is_encoded_can_be_read_and_nothing_else() {
+    fn only_complete_messages_are_decoded() {
         let message = Up::Waiting { namespace: NamespaceId(3), number: 9 };
         let bytes = encode(&message);
         assert_eq!(encoded_bytes(&message), bytes.len());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn children_get_the_same_epoch_and_seats_of_their_own() {
+    fn a_fence_release_is_encoded_once_and_a_ring_release_per_child() {
         let release = |content| Down::Release { namespace: NamespaceId(0), number: 3, content };
         let mut encoder = DownEncoder::default();
         let entries = Epoch::from_entries([(&b"key"[..], &b"value"[..])]);
@@ -267,14 +267,14 @@ mod tests {
         let bytes = encoder.encode(&epoch, |_| None);
         assert_eq!(bytes.as_ptr(), encoder.encode(&epoch, |_| None).as_ptr(), "encoded once");
         for position in [0, 4] {
-            let seat = RingPosition { position, from_left: vec![0xff], from_right: Vec::new() };
-            let ring = release(ReleaseContent::Ring(seat));
+            let neighbours = RingPosition { position, from_left: vec![0xff], from_right: Vec::new() };
+            let ring = release(ReleaseContent::Ring(neighbours));
             assert_eq!(decode::<Down>(&encoder.encode(&ring, |_| None)).unwrap(), ring);
         }
     }
 
     #[test]
-    fn a_finding_travels_as_its_key_and_its_value() {
+    fn a_look_up_result_is_encoded_as_key_and_value() {
         let namespace = NamespaceId(3);
         for (key, value) in [("key", Some("value")), ("key", Some("")), ("key", None)] {
             let bytes = |text: &str| ByteBuf::from(text);
@@ -291,14 +291,14 @@ mod tests {
             assert_eq!(encode(&up), encode(&fields));
             assert_eq!(decode::<Up>(&encode(&up)).unwrap(), up);
         }
-        // A key that no rank could put, and that no entry has room for.
+        // A key longer than the bound is refused.
         let long = "k".repeat(pmi::limits::KEY_BYTES_MAX + 1);
         let fields = HashMap::from([("Got", (namespace, ByteBuf::from(long), Some(ByteBuf::new())))]);
         assert!(decode_down(&encode(&fields).into(), |_, _| None).is_err());
     }
 
     #[test]
-    fn an_epoch_is_read_without_a_copy() {
+    fn an_epoch_is_decoded_without_a_copy() {
         let epoch = Epoch::from_entries([(&b"key"[..], &[7; 1000][..])]);
         let content = ReleaseContent::Update(Update::Epoch(epoch));
         let release = Down::Release { namespace: NamespaceId(3), number: 9, content };
@@ -306,20 +306,20 @@ mod tests {
         let read = decode_down(&bytes, |_, _| None).unwrap();
         assert_eq!(read, release);
         let Down::Release { content: ReleaseContent::Update(Update::Epoch(read)), .. } = read else {
-            panic!("a release")
+            panic!("a release was encoded")
         };
-        assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "copied");
+        assert!(bytes.as_ptr_range().contains(&read.bytes().as_ptr()), "the epoch was copied");
         let whole = [&bytes[..], &[0]].concat();
         assert!(matches!(decode_down(&whole.into(), |_, _| None), Err(CodingError::TooLong(1))));
         assert!(decode_down(&bytes.slice(..500), |_, _| None).is_err());
         assert_eq!(decode_down(&encode(&Down::Leave).into(), |_, _| None).unwrap(), Down::Leave);
-        let seat = RingPosition { position: 1, from_left: vec![1], from_right: vec![2] };
-        let ring = Down::Release { namespace: NamespaceId(3), number: 9, content: ReleaseContent::Ring(seat) };
+        let neighbours = RingPosition { position: 1, from_left: vec![1], from_right: vec![2] };
+        let ring = Down::Release { namespace: NamespaceId(3), number: 9, content: ReleaseContent::Ring(neighbours) };
         assert_eq!(decode_down(&encode(&ring).into(), |_, _| None).unwrap(), ring);
     }
 
     #[test]
-    fn of_a_long_epoch_in_the_log_only_its_place_is_sent() {
+    fn a_long_epoch_in_the_log_is_sent_as_its_offset() {
         let (namespace, number) = (NamespaceId(3), 9);
         let release = |value: usize| {
             let epoch = Epoch::from_entries([(&b"key"[..], &vec![7; value][..])]);
@@ -329,15 +329,15 @@ mod tests {
         let mut encoder = DownEncoder::default();
         let bytes = encoder.encode(&long, |_| Some(4711));
         assert!(bytes.len() < RELEASE_BYTES);
-        assert_eq!(encoder.encode(&long, |_| panic!("placed once")), bytes);
+        assert_eq!(encoder.encode(&long, |_| panic!("the log is asked once")), bytes);
         let in_log = |offset, length| {
             assert_eq!((offset, length), (4711, epoch.bytes().len() as u64));
             Some(epoch.bytes().clone())
         };
         assert_eq!(decode_down(&bytes, in_log).unwrap(), long);
-        assert!(matches!(decode_down(&bytes, |_, _| None), Err(CodingError::Nowhere(4711))));
+        assert!(matches!(decode_down(&bytes, |_, _| None), Err(CodingError::NotInLog(4711))));
         assert!(matches!(decode_down(&bytes, |_, _| Some(Bytes::from_static(b"no"))), Err(CodingError::Epoch(_))));
-        // Where there is no log, and where it does not pay.
+        // Without a log, and for a short epoch, the entries themselves are sent.
         encoder.forget();
         assert_eq!(decode_down(&encoder.encode(&long, |_| None), |_, _| None).unwrap(), long);
         let (_, short) = release(100);
@@ -351,13 +351,13 @@ mod tests {
 
         proptest! {
             #[test]
-            fn no_bytes_bring_the_decoder_down(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
                 let _ = decode::<Up>(&bytes);
                 let _ = decode::<Down>(&bytes);
             }
 
             #[test]
-            fn nor_do_damaged_messages(at in 0usize..20, value in any::<u8>()) {
+            fn damaged_messages_never_panic(at in 0usize..20, value in any::<u8>()) {
                 let mut bytes = encode(&Up::Exited { namespace: NamespaceId(1), fences: 2, unfinished: false, ranks: "0-5,9".parse().unwrap() });
                 let at = at % bytes.len();
                 bytes[at] = value;

@@ -1,13 +1,11 @@
-//! The hello: how two ends of a link prove to each other that they belong to one session.
+//! The handshake: both ends of a link prove that they belong to the same session.
 //!
-//! The child connects and sends a preamble in clear (magic, protocol version, the product's
-//! version, the session's public name), and the first message of a Noise handshake, NNpsk0 with
-//! the session's key. The parent answers with its own preamble, one byte of verdict and, if that is
-//! good, the second message. The child's preamble is the handshake's prologue, so nobody on the way
-//! can change it. Then both can seal records; the child's first one is its [`Hello`], and only when
-//! that opens does the parent know that the child lives and is not a replay: nothing that a
-//! stranger sends is parsed before. The Noise protocol is snow's; nothing here is our own
-//! cryptography.
+//! The child connects. It sends a preamble in clear (magic, protocol version, product version, session ID) and the first
+//! message of a Noise handshake, NNpsk0 with the session's key. The parent answers with its own preamble, a verdict of one
+//! byte and, if it accepts, the second message. The child's preamble is the handshake's prologue, so an attacker between
+//! them cannot change it. From then on both ends can seal records. The child's first record is its [`Hello`]. Only after
+//! opening it does the parent know that the child is not a replay: no byte of an unauthenticated peer is parsed before.
+//! The Noise protocol is implemented by the crate `snow`; this module has no cryptography of its own.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,14 +20,14 @@ use super::record::{Opener, Sealer};
 use crate::core::AgentId;
 use crate::core::limits::HANDSHAKES_REMEMBERED;
 
-/// The protocol's version: two programs speak only if it is the same.
+/// The version of the protocol. Peers with different versions refuse each other.
 pub const VERSION: u16 = 6;
 const MAGIC: &[u8; 8] = b"ScELA\r\n\0";
 const PRODUCT_BYTES: usize = 16;
-/// Bytes of a preamble: magic, version, product, session.
+/// The length of a preamble: magic, version, product, session.
 pub const PREAMBLE_BYTES: usize = 8 + 2 + PRODUCT_BYTES + 8;
 const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Bytes of either handshake message: an ephemeral key and a tag.
+/// The length of each handshake message: an ephemeral key and a tag.
 const HANDSHAKE_BYTES: usize = 48;
 
 const GOOD: u8 = 0;
@@ -39,7 +37,7 @@ const WRONG_KEY: u8 = 3;
 const REPLAYED: u8 = 4;
 const TOO_MANY: u8 = 5;
 
-/// The public name of a session: tells sessions apart, proves nothing.
+/// The public ID of a session. It distinguishes sessions and proves nothing.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
@@ -49,7 +47,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The secret of a session, 256 random bits. Never in argv, environment, log or readable file.
+/// The secret key of a session: 256 random bits. Never put it into argv, the environment, a log or a readable file.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct SessionKey(pub [u8; 32]);
 
@@ -59,60 +57,60 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-/// The first message of a child, sealed.
+/// The child's first sealed message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Hello {
-    /// Who it is.
+    /// The number of the agent.
     pub agent: AgentId,
 }
 
-/// The parent's answer, sealed.
+/// The parent's sealed answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Welcome {
-    /// The session's time when it was sent.
+    /// The session's time at which the message was sent.
     pub now: Duration,
 }
 
-/// Why a hello is refused.
+/// The reason why a handshake failed.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum HelloError {
-    /// The other end is no ScELA.
+    /// The peer is not ScELA.
     #[error("the other end does not speak ScELA's protocol")]
     NotScela,
-    /// The other end is another version.
+    /// The peer has another protocol version.
     #[error("the other end is ScELA {product} (protocol {version}), this is {} (protocol {VERSION})", env!("CARGO_PKG_VERSION"))]
     Version {
-        /// Its protocol version.
+        /// The peer's protocol version.
         version: u16,
-        /// Its own name for itself.
+        /// The peer's product version.
         product: String,
     },
-    /// The other end belongs to another session.
+    /// The peer belongs to another session.
     #[error("the other end belongs to another session")]
     Session,
-    /// The other end does not know the session's key.
+    /// The peer does not know the session's key.
     #[error("the other end does not know this session's key")]
     Key,
-    /// The handshake was sent before, by whoever recorded it.
+    /// The first message was received before: an attacker recorded and replayed it.
     #[error("the first message of this handshake was seen before: it was replayed")]
     Replayed,
-    /// The other end stopped in the middle.
+    /// The connection ended during the handshake.
     #[error("the connection ended in the middle of the hello")]
     Truncated,
-    /// Too many handshakes were seen in this session.
+    /// The session has had too many handshakes.
     #[error("more handshakes than a session can have")]
     TooMany,
-    /// What opened is not what was to come.
-    #[error("the other end proved itself but then said something unexpected")]
+    /// The peer is authenticated, but its first record is not the expected message.
+    #[error("the other end proved that it knows the key, but then sent an unexpected message")]
     Unexpected,
 }
 
-/// A link's two directions, once the handshake is done.
+/// Both directions of a link after the handshake.
 #[derive(Debug)]
 pub struct Established {
-    /// For what goes out.
+    /// Seals outgoing records.
     pub sealer: Sealer,
-    /// For what comes in.
+    /// Opens incoming records.
     pub opener: Opener,
 }
 
@@ -134,8 +132,8 @@ fn preamble(session: SessionId) -> [u8; PREAMBLE_BYTES] {
     bytes
 }
 
-/// What the preamble of a peer says against it, if anything.
-fn judge(theirs: &[u8; PREAMBLE_BYTES], session: SessionId) -> Result<(), HelloError> {
+/// Checks the preamble of a peer.
+fn check_preamble(theirs: &[u8; PREAMBLE_BYTES], session: SessionId) -> Result<(), HelloError> {
     if &theirs[..8] != MAGIC {
         return Err(HelloError::NotScela);
     }
@@ -154,19 +152,19 @@ fn builder<'a>(key: &'a SessionKey, prologue: &'a [u8]) -> Result<Builder<'a>, s
     Builder::new(NOISE.parse()?).psk(0, &key.0)?.prologue(prologue)
 }
 
-/// The child's side.
+/// The child's side of the handshake.
 pub struct Initiator {
     state: HandshakeState,
     session: SessionId,
 }
 
 impl Initiator {
-    /// Bytes that the parent answers when it accepts: preamble, verdict, handshake.
+    /// The length of the answer of a parent that accepts: preamble, verdict, handshake message.
     pub const ANSWER_BYTES: usize = PREAMBLE_BYTES + 1 + HANDSHAKE_BYTES;
-    /// Bytes that a parent answers at least: preamble and verdict.
+    /// The length of the shortest answer: preamble and verdict.
     pub const VERDICT_BYTES: usize = PREAMBLE_BYTES + 1;
 
-    /// Starts a hello: the initiator and the bytes to send.
+    /// Starts a handshake. Returns the initiator and the bytes to send.
     pub fn new(session: SessionId, key: &SessionKey) -> Result<(Self, Vec<u8>), HelloError> {
         let mut out = preamble(session).to_vec();
         let mut state = builder(key, &out.clone()).and_then(Builder::build_initiator).map_err(|_| HelloError::Key)?;
@@ -176,12 +174,12 @@ impl Initiator {
         Ok((Self { state, session }, out))
     }
 
-    /// Reads preamble and verdict, the first [`Initiator::VERDICT_BYTES`] of the answer. Ok when
-    /// the rest is to follow.
+    /// Checks the preamble and the verdict, which are the first [`Initiator::VERDICT_BYTES`] of the answer. Returns `Ok`
+    /// if the handshake message follows.
     pub fn verdict(&self, answer: &[u8; Self::VERDICT_BYTES]) -> Result<(), HelloError> {
         let (theirs, verdict) = answer.split_at(PREAMBLE_BYTES);
         let theirs = theirs.first_chunk().ok_or(HelloError::Truncated)?;
-        match (judge(theirs, self.session), verdict.first()) {
+        match (check_preamble(theirs, self.session), verdict.first()) {
             (Err(error), _) => Err(error),
             (Ok(()), Some(&GOOD)) => Ok(()),
             (Ok(()), Some(&REPLAYED)) => Err(HelloError::Replayed),
@@ -191,27 +189,26 @@ impl Initiator {
         }
     }
 
-    /// Reads the parent's handshake message.
+    /// Processes the parent's handshake message.
     pub fn finish(mut self, message: &[u8]) -> Result<Established, HelloError> {
         self.state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
         Established::new(self.state)
     }
 }
 
-/// First handshake messages that a session has seen. A message seen twice was replayed.
+/// The first handshake messages that a session has received. A message received twice is a replay.
 #[derive(Debug, Default)]
 pub struct Seen(HashSet<[u8; 32]>);
 
-/// The parent's side.
+/// The parent's side of the handshake.
 pub struct Responder;
 
 impl Responder {
-    /// Bytes that a child sends first: preamble and handshake.
+    /// The length of the child's request: preamble and handshake message.
     pub const REQUEST_BYTES: usize = PREAMBLE_BYTES + HANDSHAKE_BYTES;
 
-    /// Judges a child's first bytes. The second value is to be sent to it in any case; after an
-    /// error the connection is to be closed. The child is not proved to live before a record of it
-    /// has opened.
+    /// Processes a child's request. The caller sends the returned bytes in any case, and closes the connection after an
+    /// error. The request may be a replay until a record of the child has been opened.
     pub fn answer(
         request: &[u8; Self::REQUEST_BYTES],
         session: SessionId,
@@ -223,7 +220,7 @@ impl Responder {
         let result = theirs
             .first_chunk()
             .ok_or(HelloError::Truncated)
-            .and_then(|theirs| judge(theirs, session))
+            .and_then(|theirs| check_preamble(theirs, session))
             .and_then(|()| Self::respond(theirs, message, key, seen));
         let verdict = match &result {
             Ok(_) => GOOD,
@@ -251,7 +248,7 @@ impl Responder {
     ) -> Result<(Established, [u8; HANDSHAKE_BYTES]), HelloError> {
         let mut state = builder(key, theirs).and_then(Builder::build_responder).map_err(|_| HelloError::Key)?;
         state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
-        // Remembered only now: who does not know the key cannot fill the memory.
+        // Remember the message only after authentication, so that a peer without the key cannot fill the memory.
         let ephemeral = *message.first_chunk::<32>().ok_or(HelloError::Truncated)?;
         if seen.0.len() >= HANDSHAKES_REMEMBERED {
             return Err(HelloError::TooMany);
@@ -297,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_can_talk_after_it() {
+    fn after_the_handshake_both_ends_exchange_records() {
         let (mut child, mut parent) = pair();
         let mut wire = Vec::new();
         child.sealer.seal(&Content::Piece(Lane::Board, b"put key=value"), &mut wire);
         child.sealer.seal(&Content::Grant(Lane::Stdout, 77), &mut wire);
-        assert!(!wire.windows(3).any(|window| window == b"key"), "nothing is in clear");
+        assert!(!wire.windows(3).any(|window| window == b"key"), "the key is sent in clear");
         let (content, first) = parent.opener.open(&wire).unwrap().unwrap();
         assert_eq!(content, Content::Piece(Lane::Board, b"put key=value"));
         let (content, rest) = parent.opener.open(&wire[first..]).unwrap().unwrap();
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_weighs_is_known_without_sending_it() {
+    fn the_length_of_a_message_on_the_link_is_computed_exactly() {
         let (mut child, _) = pair();
         for length in [0, 1, 1000, RECORD_BYTES_MAX - 5, RECORD_BYTES_MAX - 4, RECORD_BYTES_MAX, 100_000] {
             let framed = [&(length as u32).to_le_bytes()[..], &vec![7; length]].concat();
@@ -323,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_told_by_both_ends() {
+    fn a_wrong_key_is_reported_at_both_ends() {
         let (initiator, request) = request(SESSION, &key(1));
         let (result, answer) = Responder::answer(&request, SESSION, &key(2), &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::Key);
@@ -341,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn another_protocol_version_is_named() {
         let (initiator, mut request) = request(SESSION, &key(1));
         request[8..10].copy_from_slice(&7u16.to_be_bytes());
         request[10..15].copy_from_slice(b"9.9.9");
@@ -360,12 +357,12 @@ mod tests {
     #[test]
     fn a_changed_preamble_breaks_the_handshake() {
         let (_, mut request) = request(SESSION, &key(1));
-        request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name: judged by nobody
+        request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name, which is not compared
         assert_eq!(Responder::answer(&request, SESSION, &key(1), &mut Seen::default()).0.unwrap_err(), HelloError::Key);
     }
 
     #[test]
-    fn other_sessions_and_other_programs_are_told_apart() {
+    fn other_sessions_and_other_protocols_are_distinguished() {
         let (initiator, request) = request(SessionId(1), &key(1));
         let (result, answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::Session);
@@ -375,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_moved_and_cut_records_do_not_open() {
+    fn damaged_reordered_and_truncated_records_do_not_open() {
         let (mut child, mut parent) = pair();
         let (mut first, mut second) = (Vec::new(), Vec::new());
         child.sealer.seal(&Content::Alive, &mut first);
@@ -384,7 +381,7 @@ mod tests {
         let mut damaged = first.clone();
         damaged[5] ^= 1;
         assert_eq!(parent.opener.open(&damaged), Err(RecordError::Sealed));
-        assert_eq!(parent.opener.open(&first[..first.len() - 1]), Ok(None), "cut: more is needed");
+        assert_eq!(parent.opener.open(&first[..first.len() - 1]), Ok(None), "truncated: more bytes are needed");
         assert_eq!(parent.opener.open(&[0xff, 0xff]), Err(RecordError::TooLong(0xffff)));
         assert!(parent.opener.open(&first).is_ok());
         assert_eq!(parent.opener.open(&first), Err(RecordError::Sealed), "replayed");

@@ -1,4 +1,4 @@
-//! Lanes: what shares a link without waiting for each other.
+//! Lanes: independent streams of messages that share a link.
 
 use bytes::{Buf, Bytes, BytesMut};
 use thiserror::Error;
@@ -9,38 +9,38 @@ use crate::core::limits::{BOARD_BYTES_MAX, CONTROL_BYTES_MAX, STREAM_BYTES_MAX};
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Lane {
-    /// Launches, signals, exits, failures: short and urgent.
+    /// Launches, signals, exits, failures: short and urgent messages.
     Control = 0,
     /// Fences and their entries.
     Board = 1,
-    /// Downward: standard input.
+    /// Standard input, from the root.
     Stdin = 2,
-    /// Upward: standard error.
+    /// Standard error, to the root.
     Stderr = 3,
-    /// Upward: standard output.
+    /// Standard output, to the root.
     Stdout = 4,
 }
 
 impl Lane {
-    /// All of them, the most urgent first.
+    /// All lanes, the most urgent first.
     pub const ALL: [Self; 5] = [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout];
 
-    /// The lane with this number on the wire.
+    /// Returns the lane with this number on the wire.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// Its index, below `Lane::ALL.len()`.
+    /// Returns the lane's index, below `Lane::ALL.len()`.
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Whether the receiver grants what may be sent.
+    /// Returns whether the sender may send only as many bytes as the receiver has granted.
     pub fn has_window(self) -> bool {
         matches!(self, Self::Stdin | Self::Stderr | Self::Stdout)
     }
 
-    /// The longest message that it carries, in bytes.
+    /// Returns the length of the longest message in this lane, in bytes.
     pub fn message_bytes_max(self) -> usize {
         match self {
             Self::Control => CONTROL_BYTES_MAX,
@@ -50,7 +50,7 @@ impl Lane {
     }
 }
 
-/// A message is longer than its lane allows.
+/// A message exceeds the bound of its lane.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("a message of {bytes} bytes in a lane that carries at most {max}")]
 pub struct TooLong {
@@ -58,10 +58,10 @@ pub struct TooLong {
     max: usize,
 }
 
-/// Bytes of a message's length in front of it.
+/// The length of the prefix that holds a message's length, in bytes.
 pub(super) const LENGTH_BYTES: usize = 4;
 
-/// Puts the messages of one lane together again from the pieces that records carry.
+/// Reassembles the messages of one lane from the pieces in records.
 #[derive(Debug)]
 pub struct Assembler {
     lane: Lane,
@@ -69,17 +69,17 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// For `lane`, with nothing buffered.
+    /// Creates an empty assembler for `lane`.
     pub fn new(lane: Lane) -> Self {
         Self { lane, buffer: BytesMut::new() }
     }
 
-    /// Adds what a record carried. Memory is taken as bytes arrive, never for what is announced.
+    /// Adds a piece from a record. Allocates memory for bytes that have arrived, never for an announced length.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next whole message, if there is one.
+    /// Returns the next complete message, if there is one.
     pub fn next_message(&mut self) -> Result<Option<Bytes>, TooLong> {
         let Some(length) = self.buffer.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let bytes = u32::from_le_bytes(*length) as usize;
@@ -97,11 +97,8 @@ impl Assembler {
 
 #[cfg(test)]
 mod tests {
+    use super::super::framed;
     use super::*;
-
-    fn framed(message: &[u8]) -> Vec<u8> {
-        [&(message.len() as u32).to_le_bytes(), message].concat()
-    }
 
     #[test]
     fn messages_survive_any_split() {
@@ -121,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_beyond_the_bound_is_refused_by_its_length_alone() {
+    fn a_message_that_is_too_long_is_refused_by_its_length_alone() {
         let mut assembler = Assembler::new(Lane::Stdout);
         assembler.push(&(STREAM_BYTES_MAX as u32).to_le_bytes());
         assert_eq!(assembler.next_message(), Ok(None));
@@ -131,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_name_lanes() {
+    fn lanes_have_their_numbers_on_the_wire() {
         for lane in Lane::ALL {
             assert_eq!(Lane::from_number(lane as u8), Some(lane));
         }

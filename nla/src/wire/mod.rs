@@ -1,12 +1,11 @@
-//! How agents speak to each other, byte by byte, without a socket in sight.
+//! The wire protocol between agents, as bytes. This module opens no sockets.
 //!
-//! A link is one TCP connection between an agent and its parent. It begins with a hello
-//! ([`Initiator`], [`Responder`]): magic and version in clear, then a Noise handshake in which both
-//! ends prove that they know the session's key. All that follows are encrypted records
-//! ([`Sealer`], [`Opener`]). Records multiplex lanes ([`Lane`]), each an ordered stream of
-//! length-prefixed messages; urgent lanes go first, and the lanes that carry output and input have
-//! a window, so that a slow reader at the end of the way slows down who writes, and nothing else.
-//! Messages are MessagePack. `docs/protocol.md` has it all in one table.
+//! A link is a connection between an agent and its parent. It begins with the handshake ([`Initiator`], [`Responder`]):
+//! magic and version in clear, then a Noise handshake in which both ends prove that they know the session's key. All later
+//! bytes are encrypted records ([`Sealer`], [`Opener`]). Records multiplex lanes ([`Lane`]). Each lane is an ordered stream
+//! of length-prefixed messages, and urgent lanes are sent first. The lanes of output and input have a window, so that a
+//! slow reader slows down only the writer of its stream. Messages are encoded as MessagePack. `docs/protocol.md` describes
+//! the protocol in full.
 
 mod coding;
 mod decoder;

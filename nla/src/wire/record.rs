@@ -1,8 +1,7 @@
 //! Records: the encrypted units of a link.
 //!
-//! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport
-//! message. Inside, the first byte says what it is: a piece of a lane, a grant of window, or a
-//! sign of life.
+//! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport message. The first byte
+//! of the plaintext gives its kind: a piece of a lane, a grant of window, or a keep-alive.
 
 use std::sync::Arc;
 
@@ -12,50 +11,50 @@ use thiserror::Error;
 use super::lane::{LENGTH_BYTES, Lane};
 use crate::core::limits::RECORD_BYTES_MAX;
 
-/// Bytes that encryption adds.
+/// The bytes that encryption adds.
 const TAG_BYTES: usize = 16;
-/// The longest ciphertext that is accepted; Noise itself ends at 65,535.
+/// The longest ciphertext that is accepted. Noise's own bound is 65,535.
 const CIPHERTEXT_BYTES_MAX: usize = RECORD_BYTES_MAX + 1 + TAG_BYTES;
-/// Bytes of a record beside the piece that it carries: its length, the lane, the tag.
+/// The bytes of a record beside its piece: the length, the lane, the tag.
 const OVERHEAD_BYTES: usize = 2 + 1 + TAG_BYTES;
 const GRANT: u8 = 0x10;
 const ALIVE: u8 = 0x11;
 
-/// Why a record is refused. None of these heals: the link is closed.
+/// The reason why a record is refused. The link must be closed: later records cannot be opened either.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum RecordError {
-    /// The length is beyond the bound.
+    /// The length exceeds the bound.
     #[error("a record of {0} bytes, longer than any that ScELA sends")]
     TooLong(usize),
-    /// It was not sealed by the peer that said hello, or was altered, cut or moved on its way.
+    /// The record was not sealed by the peer of the handshake, or was altered, truncated or reordered.
     #[error("a record that does not open: it was damaged, or is not from the peer that said hello")]
     Sealed,
-    /// It opens, but holds nothing known.
+    /// The record opens, but its kind is unknown.
     #[error("a record of unknown kind {0:#04x}")]
     Kind(u8),
-    /// It opens, but is empty or cut.
-    #[error("a record with its content cut short")]
+    /// The record opens, but its content has the wrong length.
+    #[error("a record with content of the wrong length")]
     Short,
 }
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// The next bytes of a lane.
     Piece(Lane, &'a [u8]),
-    /// The receiver of a lane allows so many bytes more.
+    /// The receiver of a lane grants this many more bytes.
     Grant(Lane, u32),
-    /// Nothing but a sign of life.
+    /// A keep-alive.
     Alive,
 }
 
-/// How many bytes a message of so many takes on a link that carries nothing else at the time.
+/// Returns how many bytes a message of `message` bytes takes on a link that carries no other message meanwhile.
 pub fn bytes_on_link(message: usize) -> usize {
     let bytes = LENGTH_BYTES + message;
     bytes + bytes.div_ceil(RECORD_BYTES_MAX) * OVERHEAD_BYTES
 }
 
-/// Seals records. One per direction and link; records must be sent in the order of sealing.
+/// Seals the records of one direction of a link. Records must be sent in the order in which they were sealed.
 #[derive(Debug)]
 pub struct Sealer {
     transport: Arc<StatelessTransportState>,
@@ -68,7 +67,7 @@ impl Sealer {
         Self { transport, nonce: 0, plain: Vec::with_capacity(256) }
     }
 
-    /// Appends a record with `content` to `out`. A piece is at most [`RECORD_BYTES_MAX`] long.
+    /// Appends a record with `content` to `out`. A piece must not exceed [`RECORD_BYTES_MAX`].
     pub fn seal(&mut self, content: &Content<'_>, out: &mut Vec<u8>) {
         self.plain.clear();
         match content {
@@ -88,7 +87,7 @@ impl Sealer {
         let start = out.len();
         out.resize(start + length, 0);
         let written = self.transport.write_message(self.nonce, &self.plain, &mut out[start..]);
-        debug_assert_eq!(written.ok(), Some(length), "sealing fails only beyond Noise's own bounds");
+        debug_assert_eq!(written.ok(), Some(length), "sealing fails only if a record exceeds Noise's own bound");
         self.nonce += 1;
     }
 }
@@ -106,8 +105,8 @@ impl Opener {
         Self { transport, nonce: 0, plain: vec![0; 256] }
     }
 
-    /// Opens the record at the front of `bytes`: its content and its length on the wire. `None`
-    /// when more bytes are needed.
+    /// Opens the record at the start of `bytes`. Returns its content and its length on the wire; `None` if more bytes are
+    /// needed.
     pub fn open(&mut self, bytes: &[u8]) -> Result<Option<(Content<'_>, usize)>, RecordError> {
         let Some(length) = bytes.first_chunk::<2>() else { return Ok(None) };
         let length = usize::from(u16::from_be_bytes(*length));

@@ -1,9 +1,8 @@
-//! Recordings: what an agent's core was handed and what it answered, to be replayed into another one.
+//! Recordings of an agent's core: its inputs and its actions, to be replayed into a new core.
 //!
-//! A recording is frames, each with its length in front (u32 LE): the [`TreePosition`] of the agent in its
-//! tree, then a step for each input. It ends where the agent did, maybe in the middle of a frame. It
-//! holds what ranks were given and have put, environments included: who asks for one keeps it to
-//! himself.
+//! A recording consists of frames, each after its length (u32, little-endian): the [`TreePosition`] of the agent, then the
+//! input and the actions of each step. It ends when the agent ends, possibly in the middle of a frame. It contains the
+//! environment and the entries of ranks, so the user must keep it confidential.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,79 +11,78 @@ use thiserror::Error;
 use super::coding::{CodingError, decode, encode, framed};
 use crate::core::{Action, Agent, AgentId, Input, Subtree, Time};
 
-/// Where the recorded agent is.
+/// The position of the recorded agent in the tree.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TreePosition {
-    /// How many agents the session has.
+    /// The number of agents of the session.
     pub agents: u32,
     /// The fan-out of its tree.
     pub fanout: u32,
-    /// Which one this is.
+    /// The number of this agent.
     pub agent: AgentId,
 }
 
 impl TreePosition {
-    /// The agent's part of the tree, unless there is no such agent.
+    /// Returns the agent's subtree; `None` if the tree has no such agent.
     pub fn subtree(&self) -> Option<Subtree> {
         Subtree::whole(self.agents, self.fanout).of(self.agent)
     }
 
-    /// The first frame of a recording.
+    /// Returns the first frame of a recording.
     pub fn frame(&self) -> Vec<u8> {
         framed(&encode(self))
     }
 }
 
-/// The frame of a step: the input, before it is handed in, and the actions that came of it. In two
-/// halves, since the input is gone by then.
+/// The frames of a step: its input and its actions. The input is encoded first, because the core consumes it.
 #[derive(Debug)]
 pub struct StepFrame(Vec<u8>);
 
 impl StepFrame {
-    /// Of an input that is about to be handed in.
+    /// Encodes an input that the core is about to handle.
     pub fn of(now: Time, input: &Input) -> Self {
         Self(framed(&encode(&(now, input))))
     }
 
-    /// With the actions that came of it.
+    /// Adds the actions that the core returned.
     pub fn with(mut self, actions: &[Action]) -> Vec<u8> {
         self.0.extend_from_slice(&framed(&encode(actions)));
         self.0
     }
 }
 
-/// A recording cannot be replayed, or a core does something else.
+/// The reason why a recording cannot be replayed, or how the replay differs from it.
 #[derive(Debug, Error)]
 pub enum ReplayError {
-    /// Something in it cannot be read.
-    #[error("frame {frame} of the recording cannot be read: {source}")]
+    /// A frame cannot be decoded.
+    #[error("frame {frame} of the recording cannot be decoded: {source}")]
     Unreadable {
-        /// Which one, from 0.
+        /// The number of the frame, from 0.
         frame: usize,
-        /// Why.
+        /// The decoder's error.
         source: CodingError,
     },
-    /// It has no place, or one that there cannot be.
-    #[error("the recording does not say where its agent was")]
-    Placeless,
-    /// After this input the core does something else than the recorded one did.
-    #[error("step {step}: after {input} the core does {done}, which is not what was recorded")]
+    /// The position in the tree is missing or impossible.
+    #[error("the recording does not contain a valid position of its agent in the tree")]
+    NoPosition,
+    /// The core's actions differ from the recorded ones.
+    #[error("step {step}: after {input} the core's actions are {actions}, which differ from the recording")]
     Differs {
-        /// Which step, from 0.
+        /// The number of the step, from 0.
         step: usize,
-        /// The input, as it is shown in a log.
+        /// The input, as in a log.
         input: String,
-        /// The actions, likewise.
-        done: String,
+        /// The core's actions, as in a log.
+        actions: String,
     },
 }
 
-/// Hands the recorded inputs to a new core: after each it must do what was recorded. How many steps
-/// there were. Invariants are checked after each.
+/// Replays a recording into a new core. Checks after each input that the core returns the recorded actions and keeps its
+/// invariants. Returns the number of steps.
 pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
     let mut frames = Frames { rest: recording, frame: 0 };
-    let place: TreePosition = frames.next_as()?.ok_or(ReplayError::Placeless)?;
-    let mut core = Agent::new(place.subtree().ok_or(ReplayError::Placeless)?);
+    let position: TreePosition = frames.next_as()?.ok_or(ReplayError::NoPosition)?;
+    let mut core = Agent::new(position.subtree().ok_or(ReplayError::NoPosition)?);
     let mut steps = 0;
     while let Some((now, input)) = frames.next_as::<(Time, Input)>()? {
         let Some(recorded) = frames.next() else { break };
@@ -93,7 +91,7 @@ pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
         core.handle(now, input, &mut actions);
         core.check_invariants();
         if encode(&actions) != recorded {
-            return Err(ReplayError::Differs { step: steps, input: shown, done: format!("{actions:?}") });
+            return Err(ReplayError::Differs { step: steps, input: shown, actions: format!("{actions:?}") });
         }
         steps += 1;
     }
@@ -106,7 +104,7 @@ struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// The next whole frame.
+    /// Returns the next complete frame.
     fn next(&mut self) -> Option<&'a [u8]> {
         let (length, rest) = self.rest.split_first_chunk::<4>()?;
         let (frame, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
@@ -126,41 +124,41 @@ impl<'a> Frames<'a> {
 mod tests {
     use super::*;
 
-    const PLACE: TreePosition = TreePosition { agents: 2, fanout: 1, agent: AgentId(1) };
+    const POSITION: TreePosition = TreePosition { agents: 2, fanout: 1, agent: AgentId(1) };
 
-    /// What an inner agent is handed while its child joins.
+    /// Records an agent whose child joins. Replaces the actions by `forged` ones if given.
     fn recorded(forged: &[Action]) -> Vec<u8> {
-        let mut recording = PLACE.frame();
-        let mut core = Agent::new(PLACE.subtree().unwrap());
+        let mut recording = POSITION.frame();
+        let mut core = Agent::new(POSITION.subtree().unwrap());
         let ready = Input::FromChild(AgentId(2), crate::core::Up::Ready);
         for input in [Input::Timeout, Input::ChildJoined(AgentId(2)), ready] {
             let step = StepFrame::of(Time::from_millis(5), &input);
             let mut actions = Vec::new();
             core.handle(Time::from_millis(5), input, &mut actions);
-            let told = !actions.is_empty();
-            recording.extend(step.with(if told && !forged.is_empty() { forged } else { &actions }));
+            let is_forged = !actions.is_empty() && !forged.is_empty();
+            recording.extend(step.with(if is_forged { forged } else { &actions }));
         }
         recording
     }
 
     #[test]
-    fn the_same_inputs_give_the_same_actions() {
+    fn a_recording_can_be_replayed() {
         assert_eq!(replay(&recorded(&[])).unwrap(), 3);
     }
 
     #[test]
-    fn another_action_is_noticed() {
+    fn another_action_is_detected() {
         let error = replay(&recorded(&[Action::Sweep])).unwrap_err();
         assert!(matches!(error, ReplayError::Differs { step: 2, .. }), "{error}");
     }
 
     #[test]
-    fn a_recording_may_end_anywhere_and_hold_anything() {
+    fn truncated_and_damaged_recordings_never_panic() {
         let whole = recorded(&[]);
         for end in 0..whole.len() {
             match replay(&whole[..end]) {
                 Ok(steps) => assert!(steps < 3),
-                Err(error) => assert!(matches!(error, ReplayError::Placeless), "{error}"),
+                Err(error) => assert!(matches!(error, ReplayError::NoPosition), "{error}"),
             }
             let mut damaged = whole.clone();
             damaged[end] ^= 0x40;

@@ -1,24 +1,19 @@
-//! The end of a session: what is left is waited for, and what is to be said of it is said.
+//! The end of a session: waits for the agents, writes the reports and decides the exit code.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 
-use nla::bootstrap::{Bootstrap, Links};
-use nla::core::{AgentId, DriverCounts, Failure, Outcome};
-use nla::link::LinkEvent;
-use tokio::sync::mpsc;
-use tokio::time::timeout;
+use nla::core::{Failure, Outcome};
 
-use super::{FLUSH_TIME, LEAVE_TIME, Session};
+use super::{Ended, Session, host_name};
 use crate::exit;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
-use crate::run::report::{Verbosity, epilogue};
+use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::Names;
 
-/// What is said at the end, if asked for.
-pub(super) struct Asides {
+/// The reports that were asked for.
+pub(super) struct Reports {
     pub(super) demo: bool,
     pub(super) timing: bool,
     pub(super) stats: Option<Sink>,
@@ -26,105 +21,90 @@ pub(super) struct Asides {
 }
 
 impl Session {
-    /// The session is over: the last words are written, and no process is left when this returns.
-    pub(super) async fn leave(
-        &mut self,
-        events: &mut mpsc::Receiver<(AgentId, LinkEvent)>,
-        bootstrap: &mut Bootstrap,
-        links: Links,
-    ) {
-        for child in self.children.values() {
-            child.link.close();
+    /// Waits for the agents and their guardians to exit. No process of the session is left when this returns, or the
+    /// user was told.
+    pub(super) async fn leave(&mut self) {
+        let late = self.root.leave().await;
+        if late > 0 {
+            self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
         }
-        let mut left: BTreeSet<_> = self.children.keys().copied().filter(|child| !self.gone.contains(child)).collect();
-        let farewells = async {
-            while !left.is_empty() {
-                match events.recv().await {
-                    Some((peer, LinkEvent::Lost(_))) => drop(left.remove(&peer)),
-                    Some(_) => {}
-                    None => return,
-                }
-            }
-        };
-        let guardians = async {
-            let late = bootstrap.wait(LEAVE_TIME).await;
-            if late > 0 {
-                self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
-            }
-        };
-        match links {
-            Links::Connections => drop(tokio::join!(timeout(FLUSH_TIME, farewells), guardians)),
-            // What ends the sessions would cut the last words off.
-            Links::RemoteShells => {
-                let _ = timeout(LEAVE_TIME, farewells).await;
-                guardians.await;
-            }
-        }
-        self.children.clear();
     }
 
-    pub(super) fn conclude(&mut self, mut outcome: Outcome, asides: Asides, target: &dyn Fn(u32) -> String) -> u8 {
-        let Asides { demo, timing, stats, fanout } = asides;
+    /// Writes the reports.
+    pub(super) fn conclude(mut self, mut outcome: Outcome) -> Ended {
         let now = self.clock.now();
         self.phases.on_end(now);
+        self.phases.arrivals = self.root.arrivals().clone();
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        if let Some(mut text) = epilogue(&outcome, self.size, host) {
+        if let Some(mut text) = epilogue(&outcome, self.first.size, host) {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
-            if let Some(hint) = missing_program_hint(&outcome, &self.session, &self.first.commands, shows_path) {
+            if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
                 text.push_str(&format!("\n  hint: {hint}"));
             }
             self.reporter.error(&text);
         }
-        let silent = self.size > 1 && self.root.is_silent();
-        if silent
-            && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.session, command))
+        let is_silent = self.warn_of_silence();
+        let stats_table = self.write_stats(&mut outcome);
+        let code = exit::code(&outcome);
+        let silent = if is_silent { "; no rank spoke PMI" } else { "" };
+        self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
+        self.write_phases(code);
+        if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
+            self.reporter.note(&table);
+        }
+        Ended { code, phases: self.phases, timing: self.root.timing().clone() }
+    }
+
+    /// Warns if several ranks ran and none spoke PMI. Returns whether that is so.
+    fn warn_of_silence(&self) -> bool {
+        let size = self.first.size;
+        let is_silent = size > 1 && self.root.is_silent();
+        if is_silent
+            && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.plan, command))
         {
             self.reporter.note(&format!(
-                "warning: no rank has spoken PMI: if these were MPI ranks, they ran as {} copies of rank 0 of 1\n  {why}",
-                self.size
+                "warning: no rank has spoken PMI: if these were MPI ranks, they ran as {size} copies of rank 0 of 1\n  {why}"
             ));
         }
-        let table = match stats.map(|sink| sink.take(&self.statistics(fanout))) {
-            Some(Err(text)) => {
+        is_silent
+    }
+
+    /// Writes the statistics where `--stats` wants them; a success with lost statistics is none. Returns the table for
+    /// the terminal.
+    fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
+        let sink = self.reports.stats.take()?;
+        match sink.take(&self.statistics()) {
+            Ok(table) => table,
+            Err(text) => {
                 self.reporter.error(&text);
-                if outcome == Outcome::Success {
-                    outcome = Outcome::OutputLost;
+                if *outcome == Outcome::Success {
+                    *outcome = Outcome::OutputLost;
                 }
                 None
             }
-            Some(Ok(table)) => table,
-            None => None,
-        };
-        let code = exit::code(&outcome);
-        self.reporter
-            .step(now, &format!("the session is over, code {code}{}", if silent { "; no rank spoke PMI" } else { "" }));
-        let names = Names { target, agents: Some(&self.locations) };
-        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
-        if demo && code == exit::SUCCESS {
-            // Nobody to tell if nobody reads.
-            let _ = writeln!(io::stdout(), "{}", crate::run::report::demo_text(self.size, self.tree, &phases()));
-        } else if timing {
-            self.reporter.note(&format!("phases:\n{}", phases()));
         }
-        if let Some(table) = table.filter(|_| code != exit::NOT_LAUNCHED) {
-            self.reporter.note(&table);
-        }
-        code
     }
 
-    fn statistics(&self, fanout: u32) -> Statistics {
-        let counted = DriverCounts {
-            down: self.down,
-            link_bytes: self.meter.link_bytes(),
-            stream_bytes: self.meter.stream_bytes(),
-            ..DriverCounts::default()
-        };
+    /// Writes the demo's summary, or the table of the phases if it was asked for.
+    fn write_phases(&self, code: u8) {
+        let target = |target: u32| host_name(&self.agent_hosts, target);
+        let names = Names { target: &target, agents: Some(&self.locations) };
+        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
+        if self.reports.demo && code == exit::SUCCESS {
+            // A closed standard output is no failure: no user reads the summary.
+            let _ = writeln!(io::stdout(), "{}", demo_text(self.first.size, self.tree, &phases()));
+        } else if self.reports.timing {
+            self.reporter.note(&format!("phases:\n{}", phases()));
+        }
+    }
+
+    fn statistics(&self) -> Statistics {
         Statistics {
-            policy: self.session.cache,
-            ranks: self.size,
+            policy: self.plan.cache,
+            ranks: self.first.size,
             agents: self.tree.size() - 1,
-            fanout,
-            stats: self.root.stats(counted, self.fences.clone()),
+            fanout: self.reports.fanout,
+            stats: self.root.stats(),
         }
     }
 }

@@ -35,7 +35,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     Ok(value)
 }
 
-/// What rmp-serde encodes is decoded to the same value, and no prefix of it is.
+/// Asserts that the decoder reverses rmp-serde's encoding, and that it refuses every prefix of it.
 #[track_caller]
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     let bytes = encode(&value);
@@ -69,7 +69,7 @@ fn values_of_each_type_are_decoded() {
 }
 
 #[test]
-fn other_encodings_than_that_of_the_type_are_refused() {
+fn encodings_of_other_types_are_refused() {
     assert!(matches!(decode::<u8>(&encode(&256)), Err(DecodeError::Invalid(_))));
     assert!(matches!(decode::<u8>(&encode(&-1)), Err(DecodeError::Invalid(_))));
     assert!(matches!(decode::<i64>(&encode(&u64::MAX)), Err(DecodeError::Invalid(_))));
@@ -79,7 +79,7 @@ fn other_encodings_than_that_of_the_type_are_refused() {
     assert!(matches!(decode::<String>(b"\xa1\xff"), Err(DecodeError::NotText)));
     assert!(matches!(decode::<(u8, u8)>(&encode(&[1, 2, 3])), Err(DecodeError::Excess(1))));
     assert!(matches!(decode::<(u8, u8)>(&encode(&[1])), Err(DecodeError::Invalid(_))));
-    // A variant without its data, with data that it has not, with two names, and one that is not known.
+    // A variant without its data, a unit variant with data, two variants at once, and an unknown variant.
     assert!(matches!(decode::<Shape>(&encode(&"Tuple")), Err(DecodeError::Variant(_))));
     assert!(matches!(decode::<Shape>(&encode(&BTreeMap::from([("Unit", ())]))), Err(DecodeError::Variant(_))));
     let two = BTreeMap::from([("Newtype", ()), ("Unit", ())]);

@@ -1,0 +1,259 @@
+//! From a plan to a session whose agents have been started.
+
+use std::io::{self, IsTerminal};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nla::bootstrap::{BootOrder, Bootstrap, Links};
+use nla::core::CachePolicy;
+use nla::core::limits::DEAD_TIME;
+use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
+use nla::link::{Clock, Reach};
+use nla::sys::{self, Segment};
+use nla::tasks::Tasks;
+use nla::wire::{Lane, SessionId};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::ending::Reports;
+use super::{Ended, Secrets, Session};
+use crate::plan::Plan;
+use crate::plan::launch::AgentHosts;
+use crate::plan::remote_launch::RemoteLaunch;
+use crate::plan::request::Options;
+use crate::run::assemble::{addresses, assemble};
+use crate::run::input::Reader;
+use crate::run::output::{OutputEvent, Stream, Style, Writer};
+use crate::run::progress::{Counts, PAUSE, Progress};
+use crate::run::rank_locations::RankLocations;
+use crate::run::report::Reporter;
+use crate::run::signals::Signals;
+use crate::run::stats::Sink;
+use crate::run::timing::{Names, Phases};
+
+/// How long agents may take to exit after a launch that failed.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+
+/// The result of a start.
+pub(super) enum Start {
+    /// The agents have been started. On other nodes, all have reported.
+    Running(Box<Session>),
+    /// The launch has failed, and the user was told.
+    Ended(Box<Ended>),
+}
+
+/// The parts of a session that bootstrap needs.
+struct Starting<'a> {
+    clock: Clock,
+    options: &'a Options,
+    port: &'a RootPort,
+    order: BootOrder,
+    signals: &'a mut Signals,
+    reporter: Reporter,
+    progress: &'a Progress,
+    tasks: &'a Tasks,
+}
+
+/// Sets up everything that can fail, then starts the agents, and the root's driver.
+pub(super) async fn start(
+    mut plan: Plan,
+    mut agent_hosts: AgentHosts,
+    id: SessionId,
+    secrets: Secrets,
+    clock: Clock,
+    tasks: Tasks,
+) -> io::Result<Start> {
+    let options = plan.options.clone();
+    let reporter = Reporter::of(&plan.options);
+    reporter.notes(&std::mem::take(&mut plan.remarks));
+    let progress = Rc::new(Progress::new(reporter));
+    let stats = options.stats.as_ref().map(Sink::open).transpose()?;
+    let mut signals = Signals::new(&tasks)?;
+    let (reach, links) = transport(&agent_hosts, &options);
+    let port = RootPort::open(reach).await?;
+    let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
+    let order = BootOrder {
+        session: id,
+        key: secrets.key.clone(),
+        marker: secrets.marker,
+        target: 0,
+        callback: Vec::new(),
+        reach,
+        links,
+        label: plan.label.clone(),
+        dead_time: DEAD_TIME,
+        below: None,
+        log: log.as_ref().map(Segment::place),
+    };
+    let starting = Starting {
+        clock,
+        options: &options,
+        port: &port,
+        order,
+        signals: &mut signals,
+        reporter,
+        progress: &progress,
+        tasks: &tasks,
+    };
+    let (bootstrap, locations) = match starting.agents(&mut plan, &mut agent_hosts).await? {
+        Ok(started) => started,
+        Err(ended) => return Ok(Start::Ended(Box::new(ended))),
+    };
+    let locations = Arc::new(locations);
+    let (out, err, output) = start_writers(&options, &locations, &plan.label, &tasks)?;
+    let Plan { settings, input, demo, .. } = plan;
+    let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
+    let output_sink = output_sink(&out, &err, &progress);
+    let session = (id, secrets.key);
+    let setup = RootSetup { settings, session, clock, port, bootstrap, links, log, output: output_sink };
+    let root = RootDriver::start(setup, &tasks);
+    let mut refresh = interval(PAUSE);
+    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let limit = options.timeout.map(|limit| (limit, Instant::now() + limit));
+    let reports = Reports { demo, timing: options.timing, stats, fanout: options.fanout() };
+    Ok(Start::Running(Box::new(Session {
+        root,
+        tasks,
+        clock,
+        reporter,
+        agent_hosts,
+        locations,
+        tree,
+        first,
+        plan: session_plan,
+        signals,
+        is_end_reported: false,
+        out,
+        err,
+        output,
+        writers_done: 0,
+        input,
+        reader: Reader::none(),
+        limit,
+        progress,
+        refresh,
+        phases: Phases::default(),
+        reports,
+    })))
+}
+
+/// Returns where the launcher must be reachable from, and how links reach the agents.
+fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
+    match agent_hosts {
+        AgentHosts::Local => (Reach::Here, Links::Connections),
+        AgentHosts::Remote(launch) if launch.links == Links::RemoteShells => (Reach::Nobody, Links::RemoteShells),
+        AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
+    }
+}
+
+/// Whether agents read long epochs in the launcher's log: there are several agents, all on this machine, each stores
+/// the whole board, and none plays a node of its own.
+fn shares_log(plan: &Plan, agent_hosts: &AgentHosts) -> bool {
+    matches!(agent_hosts, AgentHosts::Local)
+        && plan.agents() > 1
+        && plan.settings.session.cache == CachePolicy::Hcmab
+        && !plan.options.agents_as_nodes
+}
+
+fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, session: &str) -> Style {
+    let (is_terminal, pattern) = match stream {
+        Stream::Out => (io::stdout().is_terminal(), &options.outfile_pattern),
+        Stream::Err => (io::stderr().is_terminal(), &options.errfile_pattern),
+    };
+    Style {
+        labels: options.prepend_rank,
+        fresh_lines: options.prepend_rank || is_terminal,
+        pattern: pattern.clone(),
+        locations: Arc::clone(locations),
+        session: session.to_owned(),
+    }
+}
+
+/// Starts the threads that write standard output and standard error, and returns the queue of their events.
+fn start_writers(
+    options: &Options,
+    locations: &Arc<RankLocations>,
+    session: &str,
+    tasks: &Tasks,
+) -> io::Result<(Writer, Writer, UnboundedReceiver<OutputEvent>)> {
+    // Bounded by two closed streams, two ends and the number of files: each is reported once.
+    let (events, incoming) = unbounded_channel();
+    let style = |stream| style(stream, options, locations, session);
+    let out = Writer::start(Stream::Out, style(Stream::Out), events.clone(), tasks)?;
+    let err = Writer::start(Stream::Err, style(Stream::Err), events, tasks)?;
+    Ok((out, err, incoming))
+}
+
+/// Sends output to the threads that write it, and ends the progress line at the first output.
+fn output_sink(out: &Writer, err: &Writer, progress: &Rc<Progress>) -> OutputSink {
+    let (out, err, progress) = (out.clone(), err.clone(), Rc::clone(progress));
+    Rc::new(move |lane, bytes, receipt| {
+        progress.end();
+        let writer = if lane == Lane::Stdout { &out } else { &err };
+        writer.write(bytes, receipt);
+    })
+}
+
+impl Starting<'_> {
+    /// Starts the agents. On other nodes, waits until they have reported, and gives them their positions in the tree.
+    async fn agents(
+        self,
+        plan: &mut Plan,
+        agent_hosts: &mut AgentHosts,
+    ) -> io::Result<Result<(Bootstrap, RankLocations), Ended>> {
+        match agent_hosts {
+            AgentHosts::Local => {
+                let (tree, fanout) = (plan.settings.tree, self.options.fanout());
+                let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
+                let bootstrap = Bootstrap::local(self.order, self.clock, tree, fanout, root, tasks);
+                Ok(Ok((bootstrap, RankLocations::here(sys::host_name()))))
+            }
+            AgentHosts::Remote(launch) => self.remote_agents(plan, launch).await,
+        }
+    }
+
+    async fn remote_agents(
+        self,
+        plan: &mut Plan,
+        launch: &mut RemoteLaunch,
+    ) -> io::Result<Result<(Bootstrap, RankLocations), Ended>> {
+        let Self { clock, options, port, order, signals, reporter, progress, tasks } = self;
+        let root = match launch.links {
+            Links::Connections => addresses(&options.launch, port.addresses.clone())?,
+            Links::RemoteShells => Vec::new(),
+        };
+        let start = |launch: &RemoteLaunch, timeout| {
+            let targets = launch.targets();
+            let bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), timeout, tasks.clone());
+            bootstrap.take_links(port.joining());
+            bootstrap
+        };
+        // The targets of one tree change when it begins again.
+        let targets = if launch.choice.is_one_tree { 0 } else { launch.choice.targets.len() as u32 };
+        let names: Vec<String> = (1..=targets).map(|target| launch.name(target).to_owned()).collect();
+        let (timeout, began) = (launch.timeout, clock.now());
+        let on_progress = |bootstrap: &Bootstrap| {
+            let (agents, agents_all) = bootstrap.progress();
+            let missing = bootstrap.unsettled().into_iter();
+            let waiting_for = missing.filter_map(|target| names.get(target as usize - 1).cloned()).collect();
+            let assembly = Some((clock.now().saturating_sub(began), timeout));
+            let counts = Counts { agents, agents_all, assembly, waiting_for, ..Counts::default() };
+            progress.show(clock.now(), &counts);
+        };
+        let (mut bootstrap, code) = match assemble(launch, start, plan, signals, reporter, on_progress).await {
+            (bootstrap, Ok(locations)) => return Ok(Ok((bootstrap, locations))),
+            (bootstrap, Err(code)) => (bootstrap, code),
+        };
+        progress.end();
+        bootstrap.wait(LEAVE_TIME).await;
+        let phases = Phases::of_launch(bootstrap.arrivals().clone(), clock.now());
+        let timing = nla::core::Timing::default();
+        if options.timing {
+            let target = |target: u32| launch.name(target).to_owned();
+            let table = phases.table(&timing, 0, &Names { target: &target, agents: None });
+            reporter.note(&format!("phases of the launch:\n{table}"));
+        }
+        Ok(Err(Ended { code, phases, timing }))
+    }
+}

@@ -1,0 +1,128 @@
+//! Carries out the actions of an agent's core.
+
+use std::os::unix::ffi::OsStringExt;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use pmi::{Answer, Board, Ranks};
+
+use super::AgentDriver;
+use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
+use crate::driver::output::OutputPump;
+use crate::driver::shutdown::Sweep;
+use crate::driver::startup::Startup;
+use crate::driver::table::Key;
+use crate::link::Receipt;
+use crate::wire::{Lane, encode};
+
+impl AgentDriver {
+    pub(super) fn act(&mut self, action: Action) {
+        match action {
+            Action::ToParent(message) => self.send_up(&message),
+            Action::ToChild(child, message) => {
+                // Log references are forwarded unchanged: all descendants share this machine's memory.
+                let in_log = |bytes: &Bytes| self.log.as_ref()?.offset_of(bytes);
+                self.children.send(child, &message, Receipt::default(), in_log);
+            }
+            Action::CloseChild(child, why) => {
+                tracing::warn!(%child, %why, "the link to a child is closed");
+                self.children.cut_off(child);
+            }
+            Action::Configure(session) => self.configure(*session),
+            Action::Start(plan, ranks, board) => self.enqueue(plan, ranks, board),
+            Action::CancelStarts => {
+                let cancelled = self.startup.as_mut().map(Startup::cancel).unwrap_or_default();
+                for (namespace, ranks) in cancelled {
+                    self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Cancelled));
+                }
+            }
+            Action::Publish(namespace, epoch) => {
+                if let Some(local) = self.namespaces.get(&namespace) {
+                    local.board.borrow_mut().publish(epoch);
+                }
+            }
+            Action::Release(namespace, ranks) => self.release(namespace, &ranks),
+            Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
+            Action::LookUp { namespace, key, requester } => {
+                let local = self.namespaces.get(&namespace);
+                let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
+                self.handle(Input::LookedUp { namespace, key, requester, value });
+            }
+            Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
+            Action::Suspended(suspended) => self.links.suspended.set(suspended),
+            Action::Sweep => self.sweep = Sweep::begin(),
+            Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
+            Action::Leave(code) => drop(self.exit_code.get_or_insert(code)),
+        }
+    }
+
+    pub(super) fn send_up(&mut self, message: &Up) {
+        let lane = if message.is_board() { Lane::Board } else { Lane::Control };
+        let bytes = Bytes::from(encode(message));
+        self.sent_up.note(message.is_board(), bytes.len());
+        self.parent.send(lane, bytes, Receipt::default());
+    }
+
+    /// Prepares to start ranks of `session`.
+    fn configure(&mut self, session: SessionPlan) {
+        self.table.note_oom_kills();
+        let pump = OutputPump::start(self.parent.clone(), session.hold_lines, &self.links.tasks);
+        let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
+            (false, _) => session,
+            (true, None) => session.for_other_node(),
+            // A job step started this agent, so its environment is that of the step.
+            (true, Some(_)) => {
+                let own = |name: &str| std::env::var_os(name).map(OsStringExt::into_vec);
+                session.for_other_node().with_devices(own)
+            }
+        };
+        let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());
+        match pump.and_then(|pump| Startup::new(session, pump, input, events, tasks)) {
+            Ok(startup) => self.startup = Some(startup),
+            Err(error) => tracing::error!(%error, "no rank can be started here"),
+        }
+    }
+
+    /// Queues the ranks of a namespace to be started.
+    fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: Ranks, board: Board) {
+        let (id, stdin) = (plan.id, plan.stdin.clone());
+        let takers: Ranks = ranks.iter().filter(|rank| stdin.contains(*rank)).collect();
+        self.open_input(&plan, &takers);
+        match &mut self.startup {
+            _ if ranks.is_empty() => {}
+            Some(startup) => {
+                let local = startup.enqueue(plan, &ranks, board);
+                self.namespaces.insert(id, local);
+            }
+            None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
+        }
+    }
+
+    /// Opens standard input to the ranks `own` of this agent and to the children whose ranks read it.
+    fn open_input(&mut self, plan: &NamespacePlan, own: &Ranks) {
+        if plan.id != NamespaceId::FIRST {
+            return;
+        }
+        let takes = |child: &Subtree| plan.takes_input(*child);
+        let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
+        self.input.borrow_mut().open(own, children.cloned().collect());
+    }
+
+    /// Releases ranks from a fence: one wake-up for all that wait in the shared segment, one answer for each other.
+    fn release(&mut self, namespace: NamespaceId, ranks: &Ranks) {
+        if let Some(local) = self.namespaces.get_mut(&namespace) {
+            local.board.borrow_mut().release();
+            local.in_segment = 0;
+        }
+        for rank in ranks.iter() {
+            self.answer((namespace, rank), Answer::Released);
+        }
+    }
+
+    fn answer(&mut self, key: Key, answer: Answer) {
+        if let Some(waiting) = self.waiting.remove(&key) {
+            // A rank that has exited meanwhile needs no answer.
+            let _ = waiting.send(answer);
+        }
+    }
+}

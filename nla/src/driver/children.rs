@@ -1,0 +1,169 @@
+//! The links to the children of one end of the tree, an agent or the root: joining, messages down, output, losses.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use super::queue::Queue;
+use crate::core::{AgentId, Down, Traffic};
+use crate::link::{Accepted, Link, LinkEvent, Meter, Receipt, StreamSink};
+use crate::tasks::Tasks;
+use crate::wire::{DownEncoder, Lane};
+
+/// The settings and counters that all links of one end share, the link to a parent included.
+pub(super) struct LinkContext {
+    pub(super) tasks: Tasks,
+    pub(super) dead_time: Duration,
+    /// While true, silence of the peers means nothing.
+    pub(super) suspended: Rc<Cell<bool>>,
+    pub(super) meter: Meter,
+    pub(super) events: Queue<(AgentId, LinkEvent)>,
+}
+
+impl LinkContext {
+    pub(super) fn new(tasks: Tasks, dead_time: Duration) -> Self {
+        let (suspended, meter) = (Rc::default(), Meter::default());
+        Self { tasks, dead_time, suspended, meter, events: Queue::new() }
+    }
+
+    /// Starts the tasks of a link. Messages with a window go to `streams`, all else to the queue.
+    pub(super) fn start(&self, accepted: Accepted, streams: StreamSink) -> Link {
+        let (events, suspended) = (self.events.sender(), Rc::clone(&self.suspended));
+        Link::start(accepted, events, streams, self.dead_time, suspended, self.meter.clone(), &self.tasks)
+    }
+
+    /// Waits for a link to end, and drops the messages before that. Returns its peer.
+    pub(super) async fn next_lost(&mut self) -> AgentId {
+        loop {
+            if let (peer, LinkEvent::Lost(_)) = self.events.next().await {
+                return peer;
+            }
+        }
+    }
+}
+
+struct Child {
+    link: Link,
+    /// Output lanes that have not ended.
+    lanes_open: Rc<Cell<u8>>,
+}
+
+/// The children that have joined and are not lost.
+#[derive(Default)]
+pub(super) struct Children {
+    links: BTreeMap<AgentId, Child>,
+    /// How many have ever joined; each joins once.
+    joined: usize,
+    encoder: DownEncoder,
+    sent: Traffic,
+    output_ended: Rc<Notify>,
+}
+
+impl Children {
+    /// Adds a child. Its output goes to `forward`, which drops the receipt when the bytes have been passed on.
+    pub(super) fn join(
+        &mut self,
+        accepted: Accepted,
+        links: &LinkContext,
+        mut forward: impl FnMut(Lane, Bytes, Receipt) + 'static,
+    ) {
+        let lanes_open = Rc::new(Cell::new(2_u8));
+        let (open, output_ended) = (Rc::clone(&lanes_open), Rc::clone(&self.output_ended));
+        let child = accepted.peer;
+        let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
+            if bytes.is_empty() {
+                open.set(open.get().saturating_sub(1));
+                output_ended.notify_one();
+            } else if lane != Lane::Stdin {
+                forward(lane, bytes, receipt);
+            }
+        });
+        let link = links.start(accepted, streams);
+        self.joined += 1;
+        self.links.insert(child, Child { link, lanes_open });
+    }
+
+    /// Sends a message. `in_log` returns the offset of an epoch's bytes in the launcher's log, if the child can read it
+    /// there. A message to a child that is lost is dropped.
+    pub(super) fn send(
+        &mut self,
+        child: AgentId,
+        message: &Down,
+        receipt: Receipt,
+        in_log: impl FnOnce(&Bytes) -> Option<u64>,
+    ) {
+        let Some(child) = self.links.get(&child) else { return };
+        let lane = if message.is_board() { Lane::Board } else { Lane::Control };
+        let bytes = self.encoder.encode(message, in_log);
+        self.sent.note(message.is_board(), bytes.len());
+        child.link.send(lane, bytes, receipt);
+    }
+
+    /// Drops the encoded release: all children have been sent it.
+    pub(super) fn forget_release(&mut self) {
+        self.encoder.forget();
+    }
+
+    /// Closes the link to a child that broke the rules, after the messages that are queued for it.
+    pub(super) fn cut_off(&mut self, child: AgentId) {
+        if let Some(child) = self.links.remove(&child) {
+            child.link.close();
+            self.output_ended.notify_one();
+        }
+    }
+
+    /// Removes a child whose link has ended. Returns false if it was removed before.
+    pub(super) fn remove(&mut self, child: AgentId) -> bool {
+        let was_linked = self.links.remove(&child).is_some();
+        if was_linked {
+            self.output_ended.notify_one();
+        }
+        was_linked
+    }
+
+    pub(super) fn contains(&self, child: AgentId) -> bool {
+        self.links.contains_key(&child)
+    }
+
+    pub(super) fn link(&self, child: AgentId) -> Option<&Link> {
+        self.links.get(&child).map(|child| &child.link)
+    }
+
+    /// Returns how many children have ever joined.
+    pub(super) fn joined(&self) -> usize {
+        self.joined
+    }
+
+    /// Returns the traffic down, in messages and bytes.
+    pub(super) fn sent(&self) -> Traffic {
+        self.sent
+    }
+
+    /// Whether no child that is left will send output.
+    pub(super) fn have_ended_output(&self) -> bool {
+        self.links.values().all(|child| child.lanes_open.get() == 0)
+    }
+
+    /// Returns a notification for each output lane that ends and each child that is lost.
+    pub(super) fn output_ended(&self) -> Rc<Notify> {
+        Rc::clone(&self.output_ended)
+    }
+
+    /// Closes all links, after the messages that are queued for them.
+    pub(super) fn close(&self) {
+        self.links.values().for_each(|child| child.link.close());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// The children whose links have not ended.
+    pub(super) fn left(&self) -> Vec<AgentId> {
+        self.links.keys().copied().collect()
+    }
+}

@@ -1,0 +1,104 @@
+//! Bounded queues from tasks to an actor, read a turn at a time, and the actor's alarm clock.
+
+use std::future::pending;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// Bound of a queue; a sender waits while its queue is full.
+pub(super) const QUEUE_EVENTS_MAX: usize = 1024;
+/// Events that an actor takes from one queue before it looks at its other sources.
+const TURN_EVENTS_MAX: usize = 256;
+
+/// A queue of events, with the buffer of the turn that is being handled.
+pub(super) struct Queue<T> {
+    sender: mpsc::Sender<T>,
+    incoming: mpsc::Receiver<T>,
+    turn: Vec<T>,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new() -> Self {
+        let (sender, incoming) = mpsc::channel(QUEUE_EVENTS_MAX);
+        Self { sender, incoming, turn: Vec::new() }
+    }
+
+    /// Returns the end that tasks send to.
+    pub(super) fn sender(&self) -> mpsc::Sender<T> {
+        self.sender.clone()
+    }
+
+    /// Waits for events and returns them in order, at most [`TURN_EVENTS_MAX`]. Cancel-safe.
+    pub(super) async fn next_turn(&mut self) -> Vec<T> {
+        // Never closed: `self.sender` is a sender.
+        self.incoming.recv_many(&mut self.turn, TURN_EVENTS_MAX).await;
+        std::mem::take(&mut self.turn)
+    }
+
+    /// Waits for one event. Cancel-safe.
+    pub(super) async fn next(&mut self) -> T {
+        match self.incoming.recv().await {
+            Some(event) => event,
+            // Unreachable, as in `next_turn`.
+            None => pending().await,
+        }
+    }
+
+    /// Takes back the buffer of a turn, so that the next turn allocates nothing.
+    pub(super) fn recycle(&mut self, mut turn: Vec<T>) {
+        turn.clear();
+        self.turn = turn;
+    }
+}
+
+/// The time at which the core wants to be called next.
+#[derive(Default)]
+pub(super) struct Alarm(Option<Instant>);
+
+impl Alarm {
+    /// Replaces the time.
+    pub(super) fn set(&mut self, at: Instant) {
+        self.0 = Some(at);
+    }
+
+    /// Waits for the time, if one is set, and clears it. Cancel-safe.
+    pub(super) async fn due(&mut self) {
+        match self.0 {
+            Some(at) => sleep_until(at).await,
+            None => pending().await,
+        }
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_is_bounded_and_keeps_the_order() {
+        let mut queue = Queue::new();
+        for event in 0..TURN_EVENTS_MAX + 1 {
+            queue.sender().try_send(event).unwrap();
+        }
+        let turn = queue.next_turn().await;
+        assert!(turn.iter().copied().eq(0..TURN_EVENTS_MAX));
+        queue.recycle(turn);
+        assert_eq!(queue.next_turn().await, [TURN_EVENTS_MAX]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_alarm_goes_off_once() {
+        let mut alarm = Alarm::default();
+        let second = Duration::from_secs(1);
+        assert!(timeout(second, alarm.due()).await.is_err(), "none is set");
+        alarm.set(Instant::now() + second);
+        assert!(timeout(second / 2, alarm.due()).await.is_err(), "too early");
+        assert!(timeout(second, alarm.due()).await.is_ok());
+        assert!(timeout(second, alarm.due()).await.is_err(), "it is cleared");
+    }
+}

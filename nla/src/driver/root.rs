@@ -1,0 +1,388 @@
+//! The root's actor: owns the launcher's core from the first agent to the end of the session.
+//!
+//! The launcher asks for one [`RootEvent`] at a time with [`RootDriver::next`], hands in what it learns itself (signals,
+//! the time limit, the fate of the output) with [`RootDriver::handle`], and calls [`RootDriver::leave`] after
+//! [`RootEvent::Over`] or a panic. Nothing in here writes to a terminal: the ranks' output goes to the launcher's
+//! [`OutputSink`], everything else is an event.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+use tracing::Span;
+
+use super::children::{Children, LinkContext};
+use super::queue::{Alarm, QUEUE_EVENTS_MAX};
+use super::shutdown::FLUSH_TIME;
+use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
+use crate::core::limits::DEAD_TIME;
+use crate::core::{
+    AgentId, Down, DriverCounts, DurationHistogram, LossReason, NamespacePlan, NotStartedReason, Notice, Outcome,
+    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+};
+use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen};
+use crate::sys::Segment;
+use crate::tasks::Tasks;
+use crate::wire::{Lane, SessionId, SessionKey, decode};
+
+/// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
+/// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
+pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
+
+/// The port to which the root's children connect, before the tree is known.
+pub struct RootPort {
+    /// The launcher's addresses, the likeliest first; empty if links are piped.
+    pub addresses: Vec<SocketAddr>,
+    listener: Option<TcpListener>,
+    joining: mpsc::Sender<Accepted>,
+    joined: mpsc::Receiver<Accepted>,
+}
+
+impl RootPort {
+    /// Listens for connections from there.
+    pub async fn open(reach: Reach) -> io::Result<Self> {
+        let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
+        let listening = listen(reach).await?;
+        let (addresses, listener) =
+            listening.map_or((Vec::new(), None), |bound| (bound.addresses, Some(bound.listener)));
+        Ok(Self { addresses, listener, joining, joined })
+    }
+
+    /// Returns the queue for children that have authenticated themselves.
+    pub fn joining(&self) -> mpsc::Sender<Accepted> {
+        self.joining.clone()
+    }
+}
+
+/// The parts of a session's root.
+pub struct RootSetup {
+    /// The plan and the tree.
+    pub settings: RootSettings,
+    /// The session that agents must name, and its key.
+    pub session: (SessionId, SessionKey),
+    /// The session's clock.
+    pub clock: Clock,
+    /// The port that the agents of `bootstrap` connect to.
+    pub port: RootPort,
+    /// The agents that are being started.
+    pub bootstrap: Bootstrap,
+    /// How links reach their agents.
+    pub links: Links,
+    /// The log of long epochs that agents on this machine read.
+    pub log: Option<Segment>,
+    /// Takes the ranks' output.
+    pub output: OutputSink,
+}
+
+/// News for the launcher.
+#[derive(Debug)]
+pub enum RootEvent {
+    /// A step of the session, and its time.
+    Notice(Time, Notice),
+    /// No agent will send output: the sink has all of it. [`RootInput::OutputDone`] is due when it is written.
+    OutputEnded,
+    /// The agents have been sent `Suspend`: the launcher may stop itself.
+    Suspended,
+    /// The session is over.
+    Over(Outcome),
+}
+
+/// See the module.
+pub struct RootDriver {
+    core: Root,
+    clock: Clock,
+    tree: Subtree,
+    first: NamespacePlan,
+    pub(super) transport: Links,
+    pub(super) links: LinkContext,
+    pub(super) children: Children,
+    output: OutputSink,
+    output_lanes: Rc<Notify>,
+    has_output_ended: bool,
+    pub(super) joined: mpsc::Receiver<Accepted>,
+    pub(super) accepting: Option<JoinHandle<()>>,
+    pub(super) bootstrap: Bootstrap,
+    log: Option<Segment>,
+    alarm: Alarm,
+    actions: Vec<RootAction>,
+    /// Bounded by the notices of one turn: the launcher takes them before the next.
+    events: VecDeque<RootEvent>,
+    suspending: Option<Suspending>,
+    /// How long each fence's release took, from the last arrival.
+    release_times: DurationHistogram,
+    /// When the input arrived that is being handled.
+    handling: Time,
+}
+
+/// `Suspend` messages that have not been written.
+struct Suspending {
+    /// Each closes when its message is written.
+    written: Vec<oneshot::Receiver<()>>,
+    until: Instant,
+}
+
+/// Everything that the root waits for.
+enum Event {
+    /// Messages and losses of links, in order.
+    Links(Vec<(AgentId, LinkEvent)>),
+    /// A child has authenticated itself.
+    Joined(Accepted),
+    /// A report of an agent that is being started.
+    Report(TargetReport),
+    /// A child's output has ended, or a child is lost.
+    OutputEnded,
+    /// All `Suspend` messages are written, or late.
+    SuspendWritten,
+    /// The core's alarm went off.
+    Alarm,
+}
+
+impl RootDriver {
+    /// Starts to accept the children of the root and to run its core.
+    pub fn start(setup: RootSetup, tasks: &Tasks) -> Self {
+        let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, log, output } = setup;
+        let RootPort { listener, joining, joined, .. } = port;
+        let (tree, first) = (settings.tree, settings.first.clone());
+        let accepting = listener.map(|listener| {
+            let authenticator = Authenticator::new(id, key, tree.children().map(|child| child.head()));
+            tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining))
+        });
+        let children = Children::default();
+        let mut root = Self {
+            core: Root::new(settings),
+            clock,
+            tree,
+            first,
+            transport,
+            links: LinkContext::new(tasks.clone(), DEAD_TIME),
+            output_lanes: children.output_ended(),
+            children,
+            output,
+            has_output_ended: false,
+            joined,
+            accepting,
+            bootstrap,
+            log,
+            alarm: Alarm::default(),
+            actions: Vec::new(),
+            events: VecDeque::new(),
+            suspending: None,
+            release_times: DurationHistogram::default(),
+            handling: Time::ZERO,
+        };
+        root.handle(RootInput::Timeout);
+        root
+    }
+
+    /// Waits for the next event. Cancel-safe.
+    pub async fn next(&mut self) -> RootEvent {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            let event = self.next_event().await;
+            self.on_event(event);
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        tokio::select! {
+            biased;
+            events = self.links.events.next_turn() => Event::Links(events),
+            Some(accepted) = self.joined.recv() => Event::Joined(accepted),
+            Some(report) = self.bootstrap.next() => Event::Report(report),
+            () = self.output_lanes.notified() => Event::OutputEnded,
+            () = Suspending::written(&mut self.suspending) => Event::SuspendWritten,
+            () = self.alarm.due() => Event::Alarm,
+        }
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Links(mut events) => {
+                events.drain(..).for_each(|(peer, event)| self.on_link(peer, event));
+                self.links.events.recycle(events);
+            }
+            Event::Joined(accepted) => {
+                let output = Rc::clone(&self.output);
+                self.children.join(accepted, &self.links, move |lane, bytes, receipt| output(lane, bytes, receipt));
+            }
+            Event::Report(report) => self.on_report(report),
+            Event::OutputEnded => self.check_output(),
+            Event::SuspendWritten => {
+                self.suspending = None;
+                self.events.push_back(RootEvent::Suspended);
+            }
+            Event::Alarm => self.handle(RootInput::Timeout),
+        }
+    }
+
+    /// Takes what the launcher has learned.
+    pub fn handle(&mut self, input: RootInput) {
+        match input {
+            RootInput::Suspend(true) => {
+                self.links.suspended.set(true);
+                self.suspending = Some(Suspending { written: Vec::new(), until: Instant::now() + FLUSH_TIME });
+            }
+            RootInput::Suspend(false) => {
+                self.links.suspended.set(false);
+                self.suspending = None;
+            }
+            _ => {}
+        }
+        tracing::debug!(?input, "in");
+        self.handling = self.clock.now();
+        self.core.handle(self.handling, input, &mut self.actions);
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            tracing::debug!(?action, "out");
+            self.act(action);
+        }
+        self.children.forget_release();
+        self.actions = actions;
+    }
+
+    fn act(&mut self, action: RootAction) {
+        match action {
+            RootAction::ToChild(child, message) => self.send(child, &message),
+            RootAction::CloseChild(child, why) => {
+                tracing::warn!(%child, %why, "the link to a child is closed");
+                self.children.cut_off(child);
+            }
+            RootAction::Notice(notice) => {
+                let now = self.clock.now();
+                if let Notice::Released { .. } = notice {
+                    // The input that is being handled was the last arrival.
+                    self.release_times.note(now.saturating_sub(self.handling));
+                }
+                self.events.push_back(RootEvent::Notice(now, notice));
+            }
+            RootAction::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
+            RootAction::Over(outcome) => self.events.push_back(RootEvent::Over(outcome)),
+        }
+    }
+
+    fn send(&mut self, child: AgentId, message: &Down) {
+        let receipt = match &mut self.suspending {
+            Some(suspending) if *message == Down::Suspend => suspending.expect(),
+            _ => Receipt::default(),
+        };
+        let in_log = |bytes: &Bytes| {
+            let log = self.log.as_mut()?;
+            let stored = log.append(bytes).ok()?;
+            log.offset_of(&stored)
+        };
+        self.children.send(child, message, receipt, in_log);
+    }
+
+    fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
+        match event {
+            // A child that was cut off may still have messages in the queue.
+            LinkEvent::Message(_) if !self.children.contains(peer) => {}
+            LinkEvent::Message(bytes) => match decode(&bytes) {
+                Ok(message) => self.handle(RootInput::FromChild(peer, message)),
+                Err(error) => {
+                    self.children.cut_off(peer);
+                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
+                }
+            },
+            LinkEvent::Lost(why) => {
+                if self.children.remove(peer) {
+                    self.handle(RootInput::ChildLost(peer, why));
+                }
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: TargetReport) {
+        if let Some((agent, failure)) = self.bootstrap.on_report(report) {
+            self.handle(RootInput::AgentFailed(agent, NotStartedReason::Reported(failure.words)));
+        }
+        // All agents report before the first rank starts, so no epoch is in the log yet.
+        if !self.bootstrap.reads_log() {
+            self.log = None;
+        }
+    }
+
+    fn check_output(&mut self) {
+        let all_joined = self.children.joined() == self.tree.children().count();
+        if all_joined && !self.has_output_ended && self.children.have_ended_output() {
+            self.has_output_ended = true;
+            self.events.push_back(RootEvent::OutputEnded);
+        }
+    }
+
+    /// Returns the links to the children whose ranks read standard input.
+    pub fn input_takers(&self) -> Vec<Link> {
+        let takes = |child: &Subtree| self.first.takes_input(*child);
+        let takers = self.tree.children().filter(takes).filter_map(|child| self.children.link(child.head()));
+        takers.cloned().collect()
+    }
+
+    /// Returns how many agents have reported, and how many there are to be.
+    pub fn agents_progress(&self) -> (u32, u32) {
+        self.bootstrap.progress()
+    }
+
+    /// Returns the progress of the first namespace's ranks.
+    pub fn ranks_progress(&self) -> RankProgress {
+        self.core.progress()
+    }
+
+    /// Returns the times at which agents reported and joined.
+    pub fn arrivals(&self) -> &ArrivalTimes {
+        self.bootstrap.arrivals()
+    }
+
+    /// Returns the phases of the agents that have ended in order.
+    pub fn timing(&self) -> &Timing {
+        self.core.timing()
+    }
+
+    /// Whether the ranks are being ended or have ended.
+    pub fn is_ending(&self) -> bool {
+        self.core.is_ending()
+    }
+
+    /// Whether no rank of the first namespace has spoken PMI.
+    pub fn is_silent(&self) -> bool {
+        self.core.is_silent()
+    }
+
+    /// Returns the statistics of the session.
+    pub fn stats(&self) -> Stats {
+        let counted = DriverCounts {
+            down: self.children.sent(),
+            link_bytes: self.links.meter.link_bytes(),
+            stream_bytes: self.links.meter.stream_bytes(),
+            ..DriverCounts::default()
+        };
+        self.core.stats(counted, self.release_times.clone())
+    }
+}
+
+impl Suspending {
+    /// Returns the receipt of one more message.
+    fn expect(&mut self) -> Receipt {
+        let (queued, written) = oneshot::channel::<()>();
+        self.written.push(written);
+        Receipt::holding(queued)
+    }
+
+    /// Waits until all messages are written, or late. Cancel-safe.
+    async fn written(suspending: &mut Option<Self>) {
+        let Some(Self { written, until }) = suspending else { return pending().await };
+        while let Some(next) = written.last_mut() {
+            // No value is sent: the channel closes with its sender.
+            let _ = timeout_at(*until, next).await;
+            written.pop();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The order in which each end of the tree ends.
+//!
+//! The core decides that the session ends, and signals the ranks: SIGTERM, the grace, SIGKILL. The phases after that:
+//!
+//! | phase | the agent | the launcher | deadline |
+//! |---|---|---|---|
+//! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses |
+//! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
+//! | announce | sends the ends of both output lanes | writes all output | none: the reader may be slow |
+//! | accept | | closes the listener, drops late children | at once |
+//! | children | closes its links to them | closes its links to them | [`FAREWELL_TIME`], [`FLUSH_TIME`] |
+//! | shells | waits for the remote shells of piped links | waits for remote shells and guardians | [`FAREWELL_TIME`], [`LEAVE_TIME`] |
+//! | parent | closes its link to the parent | | [`FAREWELL_TIME`] |
+//!
+//! A phase that misses its deadline is logged with what is late, and the next phase begins. An agent's parent sees the
+//! link end after all agents below have ended, so the launcher's end is the last one. After a panic an agent goes
+//! through the last three phases only; its guardian kills the ranks.
+
+use std::fmt::Debug;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::agent::AgentDriver;
+use super::root::RootDriver;
+use crate::bootstrap::{ChildShells, Links};
+use crate::core::Input;
+use crate::link::Receipt;
+use crate::sys;
+use crate::wire::Lane;
+
+/// The pause between two searches for descendants that are left.
+pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(20);
+/// How long an agent tries to kill descendants that it may not signal (setuid programs).
+const SWEEP_TIME: Duration = Duration::from_secs(3);
+/// How long an agent waits for the links to its children to end, and to its parent.
+const FAREWELL_TIME: Duration = Duration::from_secs(2);
+/// How long the launcher waits for queued messages to be written.
+pub(super) const FLUSH_TIME: Duration = Duration::from_secs(1);
+/// How long agents and guardians may take to exit once the session is over.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+
+/// Logs what has not ended by a phase's deadline.
+fn log_late(phase: &'static str, deadline: Duration, late: impl Debug) {
+    tracing::info!(phase, ?deadline, ?late, "a phase of the end is late");
+}
+
+/// An agent's progress from its last rank to its farewell.
+pub(super) enum Sweep {
+    /// The session goes on.
+    No,
+    /// Descendants that are left are being killed.
+    Killing { since: Instant, leftovers: u64 },
+    /// No process is left; the output pump reads the pipes to their end.
+    Draining(oneshot::Receiver<usize>),
+    /// This agent's own output has been read.
+    Drained,
+    /// The ends of the output lanes are queued for the parent; the channel closes when they are written.
+    Announcing(oneshot::Receiver<()>),
+    /// The ends of the output lanes are written.
+    Announced,
+}
+
+impl Sweep {
+    /// Begins to kill the descendants that are left.
+    pub(super) fn begin() -> Self {
+        Self::Killing { since: Instant::now(), leftovers: 0 }
+    }
+
+    pub(super) fn is_killing(&self) -> bool {
+        matches!(self, Self::Killing { .. })
+    }
+
+    /// Counts a descendant, not a rank, that SIGKILL has ended.
+    pub(super) fn note_killed(&mut self) {
+        if let Self::Killing { leftovers, .. } = self {
+            *leftovers += 1;
+        }
+    }
+
+    /// Waits for the task that the current step depends on, and returns the next step. Cancel-safe.
+    pub(super) async fn next(&mut self) -> Self {
+        match self {
+            Self::Draining(drained) => {
+                let pipes = drained.await.unwrap_or_default();
+                if pipes > 0 {
+                    tracing::warn!(pipes, "processes out of reach hold pipes of ranks open");
+                }
+                Self::Drained
+            }
+            Self::Announcing(written) => {
+                // No value is sent: the channel closes with its senders.
+                let _ = written.await;
+                Self::Announced
+            }
+            Self::No | Self::Killing { .. } | Self::Drained | Self::Announced => pending().await,
+        }
+    }
+}
+
+impl AgentDriver {
+    /// Goes on with the sweep as far as it can without waiting.
+    pub(super) fn continue_sweep(&mut self) {
+        if let Sweep::Killing { since, .. } = self.sweep {
+            self.kill_leftovers(since);
+        }
+        if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() {
+            let (queued, written) = oneshot::channel::<()>();
+            let queued = Arc::new(queued);
+            for lane in [Lane::Stdout, Lane::Stderr] {
+                self.parent.send(lane, Bytes::new(), Receipt::holding(Arc::clone(&queued)));
+            }
+            self.sweep = Sweep::Announcing(written);
+        }
+    }
+
+    fn kill_leftovers(&mut self, since: Instant) {
+        // The remote shells that carry links are children of this process too.
+        let spared = |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_default();
+        // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
+        let refused = sys::has_children_but(&spared(self))
+            && sys::kill_children_but(9, &spared(self)) == 0
+            && since.elapsed() > SWEEP_TIME;
+        self.reap();
+        if refused {
+            tracing::warn!("processes are left that cannot be killed");
+        }
+        if let Sweep::Killing { leftovers, .. } = self.sweep
+            && (refused || !sys::has_children_but(&spared(self)))
+        {
+            self.sweep = match &self.startup {
+                Some(startup) => Sweep::Draining(startup.pump().finish()),
+                None => Sweep::Drained,
+            };
+            self.handle(Input::Swept { leftovers });
+        }
+    }
+
+    /// Ends the links: to the children, then to the parent.
+    pub(super) async fn shut_down(&mut self) {
+        self.children.close();
+        if timeout(FAREWELL_TIME, self.await_farewells(false)).await.is_err() {
+            log_late("children", FAREWELL_TIME, self.children.left());
+        }
+        if let Some(shells) = &mut self.child_shells {
+            shells.wait(FAREWELL_TIME).await;
+        }
+        self.parent.close();
+        if timeout(FAREWELL_TIME, self.await_farewells(true)).await.is_err() {
+            log_late("parent", FAREWELL_TIME, "the link to the parent");
+        }
+    }
+}
+
+impl RootDriver {
+    /// Ends the links, and waits for the processes that the launcher has started. Returns how many guardians have not
+    /// exited. To be called when the session is over, or after a panic.
+    pub async fn leave(&mut self) -> usize {
+        if let Some(accepting) = self.accepting.take() {
+            accepting.abort();
+        }
+        // A child that is just joining leaves when its connection is dropped.
+        self.joined.close();
+        while self.joined.try_recv().is_ok() {}
+        self.children.close();
+        let (children, links) = (&mut self.children, &mut self.links);
+        let farewells = async {
+            while !children.is_empty() {
+                children.remove(links.next_lost().await);
+            }
+        };
+        let guardians_left = match self.transport {
+            Links::Connections => tokio::join!(timeout(FLUSH_TIME, farewells), self.bootstrap.wait(LEAVE_TIME)).1,
+            // Ending the remote shells would cut off the last messages of the links over their pipes.
+            Links::RemoteShells => {
+                let _ = timeout(LEAVE_TIME, farewells).await;
+                self.bootstrap.wait(LEAVE_TIME).await
+            }
+        };
+        if !self.children.is_empty() {
+            log_late("children", FLUSH_TIME, self.children.left());
+        }
+        if guardians_left > 0 {
+            log_late("shells", LEAVE_TIME, guardians_left);
+        }
+        guardians_left
+    }
+}

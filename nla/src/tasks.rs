@@ -1,0 +1,256 @@
+//! The tasks and threads of one end of the tree, and their panics.
+//!
+//! Every task and thread is spawned through a [`Tasks`] handle, under a name and in a tracing span. A panic unwinds only
+//! the task in which it happens, and whatever waits for that task would wait forever. [`Tasks`] therefore catches each
+//! panic where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that end. An
+//! agent then reports itself as lost and exits with code 253; the launcher ends its agents and exits with code 253.
+//!
+//! Tests inject a panic with the environment variable `SCELA_PANIC=END/TASK`, for example `agent/rank`: each task of that
+//! name in a process of that kind then panics at its start.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt::{self, Display, Formatter};
+use std::future::poll_fn;
+use std::io;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::{Once, OnceLock};
+use std::task::Poll;
+use std::thread::{self, Thread};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+use tracing::{Instrument, Span};
+
+/// The environment variable that names the task that is to panic.
+const INJECTION: &str = "SCELA_PANIC";
+/// Stack of a thread: enough for a current-thread runtime and its tasks.
+const THREAD_STACK_BYTES: usize = 256 * 1024;
+
+/// A panic in a task or thread. Its text reads as the predicate of "the agent was lost: ...".
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Panic {
+    /// The name of the task.
+    pub task: &'static str,
+    /// The source location, unless the panic hook was replaced, and the message.
+    pub text: String,
+}
+
+impl Display for Panic {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "its task '{}' panicked{}", self.task, self.text)
+    }
+}
+
+/// Spawns tasks and threads whose panics are reported. Clones belong to the same end.
+#[derive(Clone, Debug)]
+pub struct Tasks {
+    end: &'static str,
+    tracker: TaskTracker,
+    panics: mpsc::UnboundedSender<Panic>,
+}
+
+/// Receives the panics of one end's tasks.
+#[derive(Debug)]
+pub struct Panics {
+    tasks: Tasks,
+    incoming: mpsc::UnboundedReceiver<Panic>,
+}
+
+impl Panics {
+    /// Prepares the tasks of one end of the tree; `end` is `agent` or `launcher`.
+    pub fn new(end: &'static str) -> Self {
+        note_locations();
+        // Bounded by the number of tasks: each panics at most once.
+        let (panics, incoming) = mpsc::unbounded_channel();
+        Self { tasks: Tasks { end, tracker: TaskTracker::new(), panics }, incoming }
+    }
+
+    /// Returns the handle that spawns tasks.
+    pub fn tasks(&self) -> Tasks {
+        self.tasks.clone()
+    }
+
+    /// Runs `work` and returns its result, or the first panic: of a task spawned by now or later, or of `work` itself.
+    /// After a panic, `work` is dropped where it stands.
+    pub async fn watch<T>(&mut self, name: &'static str, work: impl Future<Output = T>) -> Result<T, Panic> {
+        let work = pin!(work);
+        tokio::select! {
+            biased;
+            // Never closed: `self.tasks` holds a sender.
+            Some(panic) = self.incoming.recv() => Err(panic),
+            result = caught(self.tasks.end, name, work) => result,
+        }
+    }
+}
+
+impl Tasks {
+    /// Spawns a task onto this thread's `LocalSet`. The task runs in `span`, or in the current span if `span` is
+    /// disabled by the filter.
+    pub fn spawn(&self, name: &'static str, span: Span, work: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+        let span = if span.is_disabled() { Span::current() } else { span };
+        let (end, panics) = (self.end, self.panics.clone());
+        let reported = async move {
+            let work = pin!(work);
+            if let Err(panic) = caught(end, name, work).await {
+                report(&panics, panic);
+            }
+        };
+        self.tracker.spawn_local(reported.instrument(span))
+    }
+
+    /// Starts a thread. Its stack is small: it runs a loop or a current-thread runtime.
+    pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+        let (end, panics, span) = (self.end, self.panics.clone(), Span::current());
+        let thread = thread::Builder::new().name(name.to_owned()).stack_size(THREAD_STACK_BYTES).spawn(move || {
+            let _entered = span.enter();
+            let result = catch_unwind(AssertUnwindSafe(|| {
+                inject(end, name);
+                work();
+            }));
+            if let Err(payload) = result {
+                report(&panics, panic_of(name, payload));
+            }
+        })?;
+        Ok(thread.thread().clone())
+    }
+
+    /// Returns a handle whose tasks are counted apart; their panics are reported to the same end.
+    pub fn group(&self) -> Self {
+        Self { tracker: TaskTracker::new(), ..self.clone() }
+    }
+
+    /// Waits until all tasks of this handle and its clones have ended. No task may be spawned after that.
+    pub async fn ended(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}
+
+fn report(panics: &mpsc::UnboundedSender<Panic>, panic: Panic) {
+    tracing::debug!(%panic, "a task has panicked");
+    // The receiver is dropped only when this end has ended.
+    let _ = panics.send(panic);
+}
+
+/// Runs `work` and turns a panic into an error.
+async fn caught<T>(
+    end: &'static str,
+    name: &'static str,
+    mut work: Pin<&mut impl Future<Output = T>>,
+) -> Result<T, Panic> {
+    let mut injected = false;
+    poll_fn(|context| {
+        let poll = || {
+            if !std::mem::replace(&mut injected, true) {
+                inject(end, name);
+            }
+            work.as_mut().poll(context)
+        };
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(panic_of(name, payload))),
+        }
+    })
+    .await
+}
+
+/// Panics if the environment asks for it.
+fn inject(end: &str, name: &str) {
+    static INJECTED: OnceLock<Option<String>> = OnceLock::new();
+    if let Some(injected) = INJECTED.get_or_init(|| std::env::var(INJECTION).ok()) {
+        assert!(injected.split_once('/') != Some((end, name)), "{INJECTION} asked for this");
+    }
+}
+
+thread_local! {
+    /// The source location of this thread's last panic.
+    static LOCATION: Cell<Option<String>> = const { Cell::new(None) };
+}
+
+/// Makes the panic hook note the source location, which the payload of a panic lacks.
+fn note_locations() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            LOCATION.set(info.location().map(ToString::to_string));
+            previous(info);
+        }));
+    });
+}
+
+fn panic_of(task: &'static str, payload: Box<dyn Any + Send>) -> Panic {
+    let message = payload.downcast_ref::<String>().map(String::as_str);
+    let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
+    let location = LOCATION.take().map(|location| format!(" at {location}")).unwrap_or_default();
+    let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+    Panic { task, text: location + &message }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::task::{LocalSet, yield_now};
+
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        LocalSet::new().block_on(&runtime, test)
+    }
+
+    #[test]
+    fn a_panic_in_a_task_cancels_the_work_and_is_named() {
+        let panic = run(async {
+            let mut panics = Panics::new("test");
+            let tasks = panics.tasks();
+            panics
+                .watch("work", async move {
+                    tasks.spawn("quiet", Span::none(), async {});
+                    tasks.spawn("loud", Span::none(), async {
+                        yield_now().await;
+                        panic!("{} apples", 3);
+                    });
+                    pending::<()>().await;
+                })
+                .await
+        })
+        .unwrap_err();
+        assert_eq!(panic.task, "loud");
+        let text = panic.to_string();
+        assert!(text.starts_with("its task 'loud' panicked at nla/src/tasks.rs:"), "{text}");
+        assert!(text.ends_with(": 3 apples"), "{text}");
+    }
+
+    #[test]
+    fn a_panic_in_a_thread_or_in_the_work_itself_is_reported() {
+        let panic = run(async {
+            let mut panics = Panics::new("test");
+            panics.tasks().spawn_thread("thread", || panic!("in a thread")).unwrap();
+            panics.watch("work", pending::<()>()).await
+        });
+        assert_eq!(panic.unwrap_err().task, "thread");
+        assert_eq!(run(Panics::new("test").watch("work", async { 7 })), Ok(7));
+        let mut panics = Panics::new("test");
+        let panic = run(panics.watch("work", async {
+            yield_now().await;
+            panic!("in the work");
+        }));
+        assert_eq!(panic.map(|()| "none").unwrap_err().task, "work");
+    }
+
+    #[test]
+    fn a_group_ends_when_its_own_tasks_have_ended() {
+        run(async {
+            let panics = Panics::new("test");
+            panics.tasks().spawn("endless", Span::none(), pending());
+            let group = panics.tasks().group();
+            group.spawn("short", Span::none(), yield_now());
+            group.ended().await;
+        });
+    }
+}
