@@ -288,10 +288,10 @@ mod tests {
         text.split(' ').map(OsString::from).collect()
     }
 
-    #[test]
-    fn a_plan_for_a_cluster_over_ssh_is_explained() {
+    /// Returns a plan for 32 hosts over ssh with all kinds of values.
+    fn plan_over_ssh() -> Explained {
         let constants = Constants { shells_max: 6, ..Constants::default() };
-        let explained = Explained {
+        Explained {
             hosts: vec![
                 HostGroup { names: names("node[001-031]"), ranks: 16, agents: 1 },
                 HostGroup { names: names("big"), ranks: 32, agents: 2 },
@@ -335,7 +335,11 @@ mod tests {
             measured: false,
             missing: vec!["./tail".into()],
             recommended: recommend(32, 16, &constants),
-        };
+        }
+    }
+
+    #[test]
+    fn a_plan_for_a_cluster_over_ssh_is_explained() {
         let expected = "\
 528 ranks on 32 hosts, 33 agents
   node[001-031]: 16 ranks on each
@@ -371,7 +375,7 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
 nothing was started; whether the hosts answer, and have the programs, was not checked
   program ./tail cannot be run on this machine
 ";
-        assert_eq!(explain(&explained), expected);
+        assert_eq!(explain(&plan_over_ssh()), expected);
     }
 
     #[test]
