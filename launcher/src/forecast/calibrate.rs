@@ -149,8 +149,8 @@ pub fn calibrate(
     Ok(summary(nodes, &samples, &constants, path))
 }
 
-/// Returns the numbers of remote shells that are opened at once: one for each host, and before that half as many if that
-/// is more than the cores.
+/// Returns the numbers of remote shells that are opened at once: one for each host, and before that half as many if
+/// that is more than the cores.
 fn group_sizes(hosts: usize, cores: u32) -> Vec<usize> {
     let all = hosts.min(SHELLS_MAX);
     let sizes = [all / 2, all];

@@ -142,8 +142,8 @@ pub struct Recommendation {
     pub batch: u32,
     /// The time of the recommended start, by the model of scela-run.
     pub time: Duration,
-    /// The predictions for all strategies. The last two have the fan-out and the batch of the best tree, also if flat is
-    /// recommended.
+    /// The predictions for all strategies. The last two have the fan-out and the batch of the best tree, also if flat
+    /// is recommended.
     pub predicted: Vec<Prediction>,
 }
 

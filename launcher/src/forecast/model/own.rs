@@ -33,8 +33,8 @@
 //! R(c)     = max(c Tclient, P Tclient / s)
 //! ```
 //!
-//! An agent opens its remote shells as soon as it has joined, so the sum is over the longest path from the root. No time
-//! decreases with more nodes, more ranks or larger constants, and none increases with a larger batch.
+//! An agent opens its remote shells as soon as it has joined, so the sum is over the longest path from the root. No
+//! time decreases with more nodes, more ranks or larger constants, and none increases with a larger batch.
 
 use std::time::Duration;
 
