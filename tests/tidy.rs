@@ -437,6 +437,7 @@ fn dependencies_are_the_allowed_ones() {
         "pmi",
         "nla",
         "sim",
+        "bitflags",
         "bytes",
         "clap",
         "dashmap",

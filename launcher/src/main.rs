@@ -31,6 +31,9 @@ use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
 use nla::link::Clock;
 use nla::sys;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -185,10 +188,12 @@ fn fail(text: &str, code: u8) -> ExitCode {
 }
 
 fn trace() {
-    let filter = std::env::var_os("SCELA_LOG").unwrap_or_else(|| "warn".into());
-    let filter = tracing_subscriber::EnvFilter::new(filter.to_string_lossy());
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(false).without_time();
+    let filter = std::env::var("SCELA_LOG").unwrap_or_else(|_| "warn".to_owned());
+    let filter: Targets = filter.parse().unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "scela-run: warning: SCELA_LOG is ignored: {error}");
+        Targets::new().with_default(LevelFilter::WARN)
+    });
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).without_time();
     // Called once per process, before anything else could have set one.
-    let _ = subscriber.try_init();
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }

@@ -48,6 +48,14 @@ fn verbose_tells_each_step() {
 }
 
 #[test]
+fn the_log_shows_what_its_filter_selects() {
+    let run = |filter| scela().np(1).agents(1).env("SCELA_LOG", filter).program(sh("true")).run();
+    run("debug").has_code(0).says("DEBUG nla::driver");
+    run("error,nla::driver=debug").has_code(0).says("DEBUG nla::driver");
+    run("debug,nla=off,launcher=off").is_quiet_success();
+}
+
+#[test]
 fn quiet_tells_errors_only() {
     let quiet = || scela().np(1).arg("-q");
     quiet().program(sh("setsid sleep 1000 & exit 0")).run().is_quiet_success();
