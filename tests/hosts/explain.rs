@@ -140,7 +140,7 @@ fn what_is_measured_is_what_the_next_plan_goes_by() {
     outcome
         .is_quiet_success()
         .wrote_among_others("measured on node[001-004]:\n")
-        .wrote_among_others("4 sessions at once")
+        .wrote_among_others("4 remote shells at once")
         .wrote_among_others("cores that all hosts share")
         .wrote_among_others(&format!("written to '{}'\n", file.display()));
     let text = fs::read_to_string(&file).unwrap();
@@ -162,6 +162,6 @@ fn hosts_that_fail_are_not_measured() {
         .says("node002: Name or service not known")
         .says("nothing was measured")
         .wrote("");
-    run("localhost").has_code(2).says("--calibrate measures sessions to other hosts");
+    run("localhost").has_code(2).says("--calibrate measures remote shells to other hosts");
     assert!(!cluster.shared().join("scela").exists(), "a failed calibration leaves no directory");
 }

@@ -1,8 +1,8 @@
-//! `--calibrate`: measures what the [`crate::forecast::model`] goes by on the user's own hosts.
+//! `--calibrate`: measures the constants of the [`crate::forecast::model`] on the user's own hosts.
 //!
-//! Whatever it measures it takes from sessions like any others, whose phases are noted anyway: to one host alone,
-//! with one rank and with many, and to all hosts at once. Their ranks print the number by which a kernel is
-//! told from others, so that hosts that share one machine's cores are known as such.
+//! It runs ordinary sessions and takes the times from their phases: sessions on one host with one rank and with many,
+//! and sessions on all hosts at once. The ranks print the boot ID of their kernel, which shows whether the hosts share
+//! the cores of this machine.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ use crate::cluster::hosts::fold;
 use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::MapBy;
 use crate::exit::{self, EarlyEnd};
-use crate::forecast::model::{self, Constants, Counted, Samples};
+use crate::forecast::model::{self, Constants, GroupTime, Samples};
 use crate::plan::launch::{AgentHosts, LaunchError, find_nodes, prepare_remote};
 use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
@@ -27,43 +27,43 @@ use crate::plan::request::{Command, LaunchShape, Options, Program, Request, Stdi
 use crate::run::report::Reporter;
 use crate::run::session::{self, Ended, Secrets};
 
-/// Sessions to one host alone, beside the one with many ranks.
-const ALONE: usize = 3;
-/// Ranks by which the start of one is measured.
+/// The number of sessions on a single host, in addition to the one with many ranks.
+const SINGLE_SESSIONS: usize = 3;
+/// The number of ranks of the session that measures the start of a rank.
 const RANKS: u32 = 32;
-/// The most sessions that are opened at a time.
-const CROWD_MAX: usize = 128;
-/// Where a kernel has its number.
+/// The most remote shells that are opened at a time.
+const SHELLS_MAX: usize = 128;
+/// The file with the kernel's boot ID.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Why nothing was measured.
 #[derive(Debug, Error)]
 pub enum CalibrateError {
-    /// There are no other hosts.
-    #[error("--calibrate measures sessions to other hosts, and there are none in the list")]
-    Here,
+    /// The list names no other hosts.
+    #[error("--calibrate measures remote shells to other hosts, and the list names none")]
+    NoHosts,
     /// The nodes are not known.
     #[error(transparent)]
     Nodes(#[from] LaunchError),
-    /// This machine cannot be read.
+    /// The properties of this machine cannot be read.
     #[error("the job could not be launched: {0}")]
     Machine(io::Error),
-    /// There is no place for what is measured.
-    #[error("there is no place to keep what is measured: neither XDG_CACHE_HOME nor HOME is set")]
-    NoPlace,
-    /// What is measured cannot be kept.
-    #[error("what is measured cannot be written to '{}': {error}", path.display().to_string().escape_debug())]
+    /// No directory for the file of constants is known.
+    #[error("the measured constants cannot be stored: neither XDG_CACHE_HOME nor HOME is set")]
+    NoDirectory,
+    /// The constants cannot be written.
+    #[error("the measured constants cannot be written to '{}': {error}", path.display().to_string().escape_debug())]
     Write {
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the last system call.
         error: io::Error,
     },
-    /// A session could not begin.
+    /// A session could not be started.
     #[error("{0}")]
     Session(String),
-    /// A session has failed, and the user knows why.
-    #[error("nothing was measured, as a session has failed; --exclude leaves hosts out")]
+    /// A session failed and has reported why.
+    #[error("nothing was measured, because a session failed; --exclude leaves hosts out")]
     Failed {
         /// The session's exit code.
         code: u8,
@@ -74,9 +74,11 @@ impl CalibrateError {
     /// Returns how scela-run ends after this error.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Here => EarlyEnd::Usage.code(),
+            Self::NoHosts => EarlyEnd::Usage.code(),
             Self::Nodes(error) => LaunchError::early_end(error).code(),
-            Self::NoPlace | Self::Write { .. } | Self::Session(_) | Self::Machine(_) => EarlyEnd::NotLaunched.code(),
+            Self::NoDirectory | Self::Write { .. } | Self::Session(_) | Self::Machine(_) => {
+                EarlyEnd::NotLaunched.code()
+            }
             Self::Failed { code } => *code,
         }
     }
@@ -85,13 +87,13 @@ impl CalibrateError {
 /// Measures on the hosts of `options`, and stores the constants in the user's cache directory. Returns the text
 /// to print.
 pub fn measure(options: Options) -> Result<String, CalibrateError> {
-    let path = model::store::path(|name| std::env::var_os(name)).ok_or(CalibrateError::NoPlace)?;
+    let path = model::store::path(|name| std::env::var_os(name)).ok_or(CalibrateError::NoDirectory)?;
     let machine = Machine::of_process(0).map_err(CalibrateError::Machine)?;
     let (mut remarks, cores) = (Vec::new(), machine.cores);
     let request = Request { options, commands: Vec::new() };
     let nodes = find_nodes(&request, &machine, &mut remarks).map_err(LaunchError::from)?;
     Reporter::of(&request.options).notes(&remarks);
-    // Each measurement is a session with secrets of its own.
+    // Each measurement is a session with its own secrets.
     let run = |request: Request, nodes: NodeList| {
         let (session, secrets) = Secrets::random().map_err(|error| error.to_string())?;
         let clock = Clock::start();
@@ -104,100 +106,101 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
     calibrate(&request.options, &nodes, cores, &path, &run)
 }
 
-/// Runs a session on a part of the hosts.
+/// Runs a session on some of the hosts.
 pub type RunSession<'a> = &'a dyn Fn(Request, NodeList) -> Result<Ended, String>;
 
-/// Measures on the hosts of `field`, and keeps the constants in the file at `path`; the result is what the user
-/// should read. `cores` are those of this machine.
+/// Measures on the hosts of `node_list`, and stores the constants in the file at `path`. Returns the text to print.
+/// `cores` is the number of cores of this machine.
 pub fn calibrate(
     options: &Options,
-    field: &NodeList,
+    node_list: &NodeList,
     cores: u32,
     path: &Path,
     run: RunSession<'_>,
 ) -> Result<String, CalibrateError> {
-    let nodes = field.nodes();
+    let nodes = node_list.nodes();
     if nodes.is_empty() {
-        return Err(CalibrateError::Here);
+        return Err(CalibrateError::NoHosts);
     }
     let write = |error| CalibrateError::Write { path: path.to_owned(), error };
-    let notes = Notes::beside(path).map_err(write)?;
-    let trials = Trials { options, field, notes: &notes, run };
-    let mut samples = Samples { cores, sessions_max: options.launch.batch, ..Samples::default() };
-    let (mut joined, mut started) = (Duration::MAX, Duration::MAX);
-    for at in 0..ALONE {
-        let trial = trials.run(&[at % nodes.len()], 1)?;
-        samples.alone.push(trial.bootstrap);
-        (joined, started) = (joined.min(trial.join), started.min(trial.spawn));
+    let boot_ids = BootIdFile::beside(path).map_err(write)?;
+    let measurements = Measurements { options, node_list, boot_ids: &boot_ids, run };
+    let mut samples = Samples { cores, shells_max: options.launch.batch, ..Samples::default() };
+    let (mut join, mut spawn) = (Duration::MAX, Duration::MAX);
+    for number in 0..SINGLE_SESSIONS {
+        let times = measurements.run(&[number % nodes.len()], 1)?;
+        samples.single.push(times.bootstrap);
+        (join, spawn) = (join.min(times.join), spawn.min(times.spawn));
     }
     let ranks = nodes[0].max_slots.map_or(RANKS, |most| most.min(RANKS));
     if ranks > 1 {
-        let trial = trials.run(&[0], ranks)?;
-        samples.alone.push(trial.bootstrap);
-        samples.starts.push(Counted { count: ranks - 1, took: trial.spawn.saturating_sub(started) });
+        let times = measurements.run(&[0], ranks)?;
+        samples.single.push(times.bootstrap);
+        samples.starts.push(GroupTime { count: ranks - 1, took: times.spawn.saturating_sub(spawn) });
     }
-    for count in crowds(nodes.len(), cores) {
-        let trial = trials.run(&(0..count).collect::<Vec<_>>(), 1)?;
-        samples.crowds.push(Counted { count: count as u32, took: trial.bootstrap });
-        samples.joins.push(Counted { count: count as u32 - 1, took: trial.join.saturating_sub(joined) });
+    for count in group_sizes(nodes.len(), cores) {
+        let times = measurements.run(&(0..count).collect::<Vec<_>>(), 1)?;
+        samples.concurrent.push(GroupTime { count: count as u32, took: times.bootstrap });
+        samples.joins.push(GroupTime { count: count as u32 - 1, took: times.join.saturating_sub(join) });
     }
-    samples.are_shared = notes.are_of_this_kernel();
+    samples.are_shared = boot_ids.are_of_this_kernel();
     let constants = model::calibrate(&samples);
     model::store::write(path, &constants).map_err(write)?;
-    Ok(told(nodes, &samples, &constants, path))
+    Ok(summary(nodes, &samples, &constants, path))
 }
 
-/// How many sessions are opened at once: as many as there are hosts, and, where that tells something, half of them.
-fn crowds(hosts: usize, cores: u32) -> Vec<usize> {
-    let all = hosts.min(CROWD_MAX);
+/// Returns the numbers of remote shells that are opened at once: one for each host, and before that half as many if
+/// that is more than the cores.
+fn group_sizes(hosts: usize, cores: u32) -> Vec<usize> {
+    let all = hosts.min(SHELLS_MAX);
     let sizes = [all / 2, all];
     sizes.into_iter().filter(|size| *size > 1 && (*size == all || *size > cores as usize)).collect()
 }
 
-/// What all sessions have in common.
-struct Trials<'a> {
+/// Runs the sessions of a calibration.
+struct Measurements<'a> {
     options: &'a Options,
-    field: &'a NodeList,
-    notes: &'a Notes,
+    node_list: &'a NodeList,
+    boot_ids: &'a BootIdFile,
     run: RunSession<'a>,
 }
 
-/// How long one session's phases took.
-struct Trial {
-    /// Until the last agent was there.
+/// The durations of one session's phases, each for the slowest agent.
+struct SessionTimes {
+    /// The start of an agent.
     bootstrap: Duration,
-    /// Until the last one had joined.
+    /// The joining of the tree.
     join: Duration,
-    /// Until the last rank was started.
+    /// The start of an agent's ranks.
     spawn: Duration,
 }
 
-impl Trials<'_> {
-    /// A session on the hosts at these places, with so many ranks on each.
-    fn run(&self, places: &[usize], ppn: u32) -> Result<Trial, CalibrateError> {
-        let chosen: BTreeSet<usize> = places.iter().copied().collect();
-        let others = (0..self.field.nodes().len()).filter(|place| !chosen.contains(place)).collect();
+impl Measurements<'_> {
+    /// Runs a session with `ppn` ranks on each of the hosts with these indices.
+    fn run(&self, hosts: &[usize], ppn: u32) -> Result<SessionTimes, CalibrateError> {
+        let chosen: BTreeSet<usize> = hosts.iter().copied().collect();
+        let others = (0..self.node_list.nodes().len()).filter(|host| !chosen.contains(host)).collect();
         let request = self.request(chosen.len() as u32, ppn);
-        let ended = (self.run)(request, self.field.without(&others)).map_err(CalibrateError::Session)?;
+        let ended = (self.run)(request, self.node_list.without(&others)).map_err(CalibrateError::Session)?;
         if ended.code != exit::SUCCESS {
             return Err(CalibrateError::Failed { code: ended.code });
         }
         let longest = |times: Option<&PhaseTimes>| times.and_then(|times| times.took.max()).unwrap_or_default();
-        Ok(Trial {
+        Ok(SessionTimes {
             bootstrap: longest(Some(ended.phases.arrivals.bootstrap())),
             join: longest(Some(ended.phases.arrivals.join())),
             spawn: longest(ended.timing.phases.get(&TimedPhase::Spawn)),
         })
     }
 
-    /// What is typed about hosts and the way there holds; all else is ours.
+    /// Returns the request for a session. It keeps the typed options about hosts and about starting agents there.
     fn request(&self, hosts: u32, ppn: u32) -> Request {
         let mut options = Options {
             hosts: self.options.hosts.clone(),
             launch: self.options.launch.clone(),
             ppn: Some(ppn),
             agents_per_node: Some(1),
-            outfile_pattern: Some(self.notes.path.clone().into_os_string()),
+            outfile_pattern: Some(self.boot_ids.path.clone().into_os_string()),
             stdin: Some(StdinTo::None),
             verbose: self.options.verbose,
             quiet: self.options.verbose == 0,
@@ -221,28 +224,28 @@ impl Trials<'_> {
     }
 }
 
-/// The file that ranks write to. Dropping it removes the file, and directories that were made for it if they are
-/// empty.
-struct Notes {
+/// The file to which the ranks write their boot IDs. Dropping it removes the file, and those directories created for it
+/// that are empty.
+struct BootIdFile {
     path: PathBuf,
-    /// Innermost first.
+    /// The created directories, innermost first.
     directories: Vec<PathBuf>,
 }
 
-impl Notes {
-    /// Creates the file beside the file that will hold the constants: so that one can be written too.
+impl BootIdFile {
+    /// Creates the file in the directory of the constants, which checks that the constants can be written there.
     fn beside(path: &Path) -> io::Result<Self> {
         let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
         let directories: Vec<PathBuf> = parents.take_while(|parent| !parent.exists()).map(Path::to_owned).collect();
-        let notes = Self { path: path.with_extension(format!("kernels-{}", std::process::id())), directories };
+        let file = Self { path: path.with_extension(format!("kernels-{}", std::process::id())), directories };
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        fs::write(&notes.path, "")?;
-        Ok(notes)
+        fs::write(&file.path, "")?;
+        Ok(file)
     }
 
-    /// Whether all ranks that wrote there run on the kernel that runs this.
+    /// Returns whether all ranks wrote the boot ID of this machine's kernel.
     fn are_of_this_kernel(&self) -> bool {
         let own = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let theirs = fs::read_to_string(&self.path).unwrap_or_default();
@@ -250,36 +253,37 @@ impl Notes {
     }
 }
 
-impl Drop for Notes {
+impl Drop for BootIdFile {
     fn drop(&mut self) {
-        // What cannot be removed is left.
+        // Errors are ignored: a remaining file does no harm.
         let _ = fs::remove_file(&self.path);
         self.directories.iter().for_each(|directory| drop(fs::remove_dir(directory)));
     }
 }
 
-fn told(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path) -> String {
-    let Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, sessions_max, measured: _ } = constants;
+/// Returns the text to print: the measured times, the constants and the file.
+fn summary(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path) -> String {
+    let Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: _ } = constants;
     let seconds = |time: &Duration| format!("{:.6} s", time.as_secs_f64());
     let mut text = format!("measured on {}:\n", fold(nodes.iter().map(|node| node.name.as_str())));
     let mut line = |name: String, value: String| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<44} {value:>14}");
     };
-    samples.alone.iter().for_each(|took| line("one session alone".to_owned(), seconds(took)));
-    for Counted { count, took } in &samples.crowds {
-        line(format!("{count} sessions at once"), seconds(took));
+    samples.single.iter().for_each(|took| line("a single remote shell".to_owned(), seconds(took)));
+    for GroupTime { count, took } in &samples.concurrent {
+        line(format!("{count} remote shells at once"), seconds(took));
     }
-    line("Tc, what a session waits for".to_owned(), seconds(tc));
-    line("Tssh, its processor time here".to_owned(), seconds(tssh));
-    line("Tlogin, its processor time there".to_owned(), seconds(tlogin));
-    line("Trecv, to take in an agent".to_owned(), seconds(trecv));
+    line("Tc, wait of a remote shell".to_owned(), seconds(tc));
+    line("Tssh, its processor time on this host".to_owned(), seconds(tssh));
+    line("Tlogin, its processor time on the other host".to_owned(), seconds(tlogin));
+    line("Trecv, to accept an agent".to_owned(), seconds(trecv));
     line("Tclient, to start a rank".to_owned(), seconds(tclient));
-    line("cores for the sessions of one host".to_owned(), cores.to_string());
+    line("cores for the remote shells of one host".to_owned(), cores.to_string());
     if let Some(shared) = shared_cores {
         line("cores that all hosts share".to_owned(), shared.to_string());
     }
-    line("sessions at a time, at most".to_owned(), sessions_max.to_string());
+    line("remote shells at a time, at most".to_owned(), shells_max.to_string());
     let _ = writeln!(text, "written to '{}'", path.display().to_string().escape_debug());
     text
 }
@@ -298,14 +302,15 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    fn field(hosts: usize) -> NodeList {
+    fn node_list(hosts: usize) -> NodeList {
         let nodes = (1..=hosts).map(|host| Node::named(format!("n{host}"))).collect();
         NodeList::Named { nodes, allocation: None }
     }
 
-    /// What a session on hosts of one core, which is this one's, takes: 100 ms for each session and 20 ms of waiting.
-    fn session(request: &Request, field: &NodeList) -> Ended {
-        let (hosts, ranks) = (field.nodes().len() as u32, request.commands[0].nprocs.unwrap());
+    /// Returns the end of a session on hosts that share one core with this machine. Each remote shell takes 100 ms of
+    /// work; in addition 20 ms pass in waiting.
+    fn session(request: &Request, node_list: &NodeList) -> Ended {
+        let (hosts, ranks) = (node_list.nodes().len() as u32, request.commands[0].nprocs.unwrap());
         let mut arrivals = ArrivalTimes::from(ms(1));
         let mut spawn = PhaseTimes::default();
         for host in 1..=hosts {
@@ -318,18 +323,18 @@ mod tests {
     }
 
     #[test]
-    fn constants_come_from_phases_of_sessions() {
+    fn constants_are_derived_from_the_phases_of_sessions() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/model.json");
         let seen = RefCell::new(Vec::new());
-        let run = |request: Request, field: NodeList| {
+        let run = |request: Request, node_list: NodeList| {
             let command = &request.commands[0];
-            seen.borrow_mut().push((field.nodes().len(), command.nprocs.unwrap()));
-            let notes = request.options.outfile_pattern.clone().unwrap();
-            fs::copy(BOOT_ID, notes).unwrap();
-            Ok(session(&request, &field))
+            seen.borrow_mut().push((node_list.nodes().len(), command.nprocs.unwrap()));
+            let output = request.options.outfile_pattern.clone().unwrap();
+            fs::copy(BOOT_ID, output).unwrap();
+            Ok(session(&request, &node_list))
         };
-        let text = calibrate(&Options::default(), &field(8), 1, &path, &run).unwrap();
+        let text = calibrate(&Options::default(), &node_list(8), 1, &path, &run).unwrap();
         assert_eq!(*seen.borrow(), [(1, 1), (1, 1), (1, 1), (1, 32), (4, 4), (8, 8)]);
         let constants = model::store::read(&path).unwrap().unwrap();
         let expected = Constants {
@@ -340,32 +345,32 @@ mod tests {
             tclient: ms(2),
             cores: 1,
             shared_cores: Some(1),
-            sessions_max: Constants::default().sessions_max,
+            shells_max: Constants::default().shells_max,
             measured: true,
         };
         assert_eq!(constants, expected);
-        assert!(text.starts_with("measured on n[1-8]:\n") && text.contains("8 sessions at once"), "{text}");
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "no note is left");
+        assert!(text.starts_with("measured on n[1-8]:\n") && text.contains("8 remote shells at once"), "{text}");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the file of boot IDs is removed");
     }
 
     #[test]
     fn a_failed_session_is_reported_and_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cache/scela/model.json");
-        let fails = |code| move |request: Request, field: NodeList| Ok(Ended { code, ..session(&request, &field) });
-        let calibrate = |field: &NodeList| calibrate(&Options::default(), field, 2, &path, &fails(251));
-        assert!(matches!(calibrate(&field(2)), Err(CalibrateError::Failed { code: 251 })));
-        assert!(matches!(calibrate(&NodeList::HERE), Err(CalibrateError::Here)));
+        let fails = |code| move |request: Request, nodes: NodeList| Ok(Ended { code, ..session(&request, &nodes) });
+        let calibrate = |node_list: &NodeList| calibrate(&Options::default(), node_list, 2, &path, &fails(251));
+        assert!(matches!(calibrate(&node_list(2)), Err(CalibrateError::Failed { code: 251 })));
+        assert!(matches!(calibrate(&NodeList::HERE), Err(CalibrateError::NoHosts)));
         assert!(!directory.path().join("cache").exists(), "no empty directory is left");
     }
 
     #[test]
-    fn crowds_are_larger_than_the_cores_are_many() {
-        assert_eq!(crowds(1, 2), [] as [usize; 0]);
-        assert_eq!(crowds(2, 2), [2]);
-        assert_eq!(crowds(4, 2), [4]);
-        assert_eq!(crowds(8, 2), [4, 8]);
-        assert_eq!(crowds(8, 64), [8]);
-        assert_eq!(crowds(1000, 2), [64, 128]);
+    fn groups_have_more_remote_shells_than_cores() {
+        assert_eq!(group_sizes(1, 2), [] as [usize; 0]);
+        assert_eq!(group_sizes(2, 2), [2]);
+        assert_eq!(group_sizes(4, 2), [4]);
+        assert_eq!(group_sizes(8, 2), [4, 8]);
+        assert_eq!(group_sizes(8, 64), [8]);
+        assert_eq!(group_sizes(1000, 2), [64, 128]);
     }
 }

@@ -1,4 +1,4 @@
-//! How long a start takes: predicted, measured and simulated.
+//! The time that a start takes: predicted, measured and simulated.
 
 pub mod calibrate;
 pub mod explain;

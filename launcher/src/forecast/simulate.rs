@@ -1,4 +1,4 @@
-//! `--simulate`: what a job of so many ranks would do, by the tree's own code in virtual time.
+//! `--simulate`: runs a job of any size on the real code of the tree in virtual time, without processes.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub struct Simulation {
     pub cache: CachePolicy,
     /// `--pattern`: the entries that ranks get from each other.
     pub pattern: Pattern,
-    /// `--latency`: from one end of a link to the other.
+    /// `--latency`: the latency of a link.
     pub latency: Option<Duration>,
-    /// `--bandwidth`: bytes per second that a node can send.
+    /// `--bandwidth`: the bytes per second that a node can send.
     pub bandwidth: Option<u64>,
     /// `--cores`: the cores that all agents share, as on one machine.
     pub cores: Option<u32>,
@@ -29,12 +29,12 @@ pub struct Simulation {
     pub seed: Option<u64>,
     /// `--faults`: whether links and agents fail.
     pub faults: bool,
-    /// `-q`: no line of progress.
+    /// `-q`: whether progress lines are left out.
     pub quiet: bool,
 }
 
 impl Default for Simulation {
-    /// One rank on one node; no fan-outs yet.
+    /// Returns a job of one rank on one node, without fan-outs.
     fn default() -> Self {
         Self {
             size: (1, 1),
@@ -89,7 +89,7 @@ pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Resu
     })
 }
 
-/// A line of progress.
+/// Formats a progress line.
 fn progress(simulation: &Simulation, fanout: u32, number: usize) -> String {
     let (nodes, ppn) = simulation.size;
     let ranks = u64::from(nodes) * u64::from(ppn);
@@ -98,7 +98,7 @@ fn progress(simulation: &Simulation, fanout: u32, number: usize) -> String {
     format!("scela-run: simulating {ranks} ranks with fan-out {fanout}{which}")
 }
 
-/// A row for each fan-out, and the best one.
+/// Formats a row for each fan-out, and the recommended fan-out.
 fn table(fanouts: &[u32], reports: &[Report]) -> String {
     let mut text = reports.first().map_or_else(String::new, heading);
     for (fanout, report) in fanouts.iter().zip(reports) {
@@ -118,7 +118,7 @@ fn spec(simulation: &Simulation, fanout: u32) -> Spec {
         fanout,
         cache: simulation.cache,
         pattern: simulation.pattern,
-        // As a business card of shared memory and one network address.
+        // The size of a business card with shared memory and one network address.
         value_min: VALUE_BYTES,
         value_max: VALUE_BYTES,
         latency: simulation.latency,
@@ -130,8 +130,8 @@ fn spec(simulation: &Simulation, fanout: u32) -> Spec {
     }
 }
 
-/// From the last arrival at the fence that follows the puts until the last get is answered, in
-/// nanoseconds: what the tree is there for.
+/// Returns the time of the exchange in nanoseconds, which the recommendation minimizes: from the last arrival at the
+/// fence after the puts until the last get is answered.
 fn exchange(report: &Report) -> u64 {
     report.fences.first().map_or(report.started, |fence| fence.releasing + report.getting)
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn fan_outs_are_compared_in_the_same_units() {
+    fn several_fan_outs_are_compared_in_a_table() {
         let (text, progress) = simulated(vec![2, 4]);
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].ends_with("; times in ms, exchange = fence + gets"), "{text}");

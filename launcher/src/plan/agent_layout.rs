@@ -14,9 +14,9 @@ use crate::plan::machine::Machine;
 use crate::plan::request::{LaunchShape, Options};
 
 /// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
-const DESCRIPTORS_PER_RANK: u64 = 4;
+pub(crate) const DESCRIPTORS_PER_RANK: u64 = 4;
 /// Descriptors that an agent needs for itself.
-const DESCRIPTORS_OF_AGENT: u64 = 128;
+pub(crate) const DESCRIPTORS_OF_AGENT: u64 = 128;
 /// From this many ranks on, each core gets an agent. Below, one more agent costs more than it saves.
 const RANKS_FOR_AGENT_PER_CORE: u32 = 64;
 /// The number of ranks per agent that is fastest. The agent and its ranks still fit into a core's caches: with 4

@@ -11,7 +11,7 @@ use pmi::Rank;
 pub const PLACEHOLDERS: &str = "%r (rank), %n (namespace), %h (host), %j (session) and %% (a percent sign)";
 
 /// The values of the placeholders.
-pub(crate) struct Values<'a> {
+pub(crate) struct PlaceholderValues<'a> {
     pub(crate) namespace: NamespaceId,
     pub(crate) rank: Rank,
     pub(crate) host: &'a str,
@@ -51,7 +51,7 @@ pub(crate) fn fixed_directory(pattern: &OsStr) -> &Path {
 }
 
 /// Fills in the placeholders. An unknown one is kept as it is.
-pub(crate) fn fill(pattern: &OsStr, values: &Values<'_>) -> PathBuf {
+pub(crate) fn fill(pattern: &OsStr, values: &PlaceholderValues<'_>) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = pattern.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn placeholders_are_filled_in() {
-        let values = Values { namespace: NamespaceId(1), rank: Rank(12), host: "n7", session: "ab" };
+        let values = PlaceholderValues { namespace: NamespaceId(1), rank: Rank(12), host: "n7", session: "ab" };
         let filled = |pattern: &str| fill(OsStr::new(pattern), &values).into_os_string().into_string().unwrap();
         assert_eq!(filled("out.%r"), "out.12");
         assert_eq!(filled("%h/%j-%n-%r%%.txt"), "n7/ab-1-12%.txt");

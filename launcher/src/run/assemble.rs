@@ -177,7 +177,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Step => {
             "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
         }
-        StartPhase::Ended => "'ssh NAME true' shows what a session says; SCELA_LOG=debug tells more",
+        StartPhase::Ended => "'ssh NAME true' shows the remote shell's messages; SCELA_LOG=debug shows more",
     }
 }
 

@@ -22,7 +22,7 @@ use nla::tasks::Tasks;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::plan::pattern::{self, Values};
+use crate::plan::pattern::{self, PlaceholderValues};
 use crate::run::rank_locations::RankLocations;
 
 /// Files that are open at a time; beyond that, all are closed and opened again when needed.
@@ -160,7 +160,7 @@ impl Page {
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
         if let Some(pattern) = &self.style.pattern {
             let host = self.style.locations.of_rank(namespace, rank);
-            let values = Values { namespace, rank, host, session: &self.style.session };
+            let values = PlaceholderValues { namespace, rank, host, session: &self.style.session };
             let path = pattern::fill(pattern, &values);
             let mut lines = Vec::new();
             let open = self.files.open_lines.get(&path).copied();

@@ -16,7 +16,7 @@ pub(crate) struct RankLocations {
 
 impl RankLocations {
     /// Returns the locations of a session that runs on the launcher's host alone.
-    pub(crate) fn here(own: String) -> Self {
+    pub(crate) fn local(own: String) -> Self {
         Self { own, agents: Vec::new(), placement: Vec::new() }
     }
 
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|agent| remote.of_agent(AgentId(agent))), ["front", "n1", "n2", "front"]);
         assert_eq!([0, 5].map(|rank| remote.of_rank(NamespaceId::FIRST, Rank(rank))), ["n1", "n2"]);
         assert_eq!(remote.of_rank(NamespaceId(1), Rank(5)), "n1");
-        let local = RankLocations::here("laptop".into());
+        let local = RankLocations::local("laptop".into());
         assert_eq!((local.of_agent(AgentId(3)), local.of_rank(NamespaceId::FIRST, Rank(9))), ("laptop", "laptop"));
     }
 }

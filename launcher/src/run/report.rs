@@ -10,12 +10,8 @@ use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
+use crate::plan::agent_layout::{DESCRIPTORS_OF_AGENT, DESCRIPTORS_PER_RANK};
 use crate::plan::request::Options;
-
-/// Descriptors that an agent opens for a rank: stdout, stderr, PMI and possibly stdin.
-const FILES_PER_RANK: u64 = 4;
-/// Descriptors that an agent opens for itself.
-const FILES_OF_AGENT: u64 = 128;
 
 /// The amount of reports.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -190,7 +186,7 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
-            let files = u64::from(size.min(RANKS_PER_AGENT)) * FILES_PER_RANK + FILES_OF_AGENT;
+            let files = u64::from(size.min(RANKS_PER_AGENT)) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_AGENT;
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run")
         }
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,

@@ -41,7 +41,7 @@ struct Row {
 }
 
 /// Looks up the hosts of targets and agents.
-pub(crate) struct Names<'a> {
+pub(crate) struct HostNames<'a> {
     /// Returns the host of a target.
     pub(crate) target: &'a dyn Fn(u32) -> String,
     /// The hosts of agents; `None` before agents have places in the tree.
@@ -71,7 +71,7 @@ impl Phases {
 
     /// Returns the table of all phases that are over. `timing` has the times of the agents that reported, out of
     /// `agents`.
-    pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &Names<'_>) -> String {
+    pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &HostNames<'_>) -> String {
         let rows = self.rows(timing, names);
         let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
         let mut text = format!("{:width$} {:>11} {:>11} {:>11} {:>11}", "", "done at", "min", "median", "max");
@@ -98,7 +98,7 @@ impl Phases {
 
     /// Returns the lines of the table. If some agent had too many fences to record each, all fences after the first
     /// share a line.
-    fn rows(&self, timing: &Timing, names: &Names<'_>) -> Vec<Row> {
+    fn rows(&self, timing: &Timing, names: &HostNames<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
         rows.push(single("plan", self.arrivals.began()));
@@ -191,7 +191,7 @@ mod tests {
         let host = |target: u32| format!("n{target}");
         let agents = [1, 2, 3].map(host).into();
         let locations = RankLocations::of_agents("front".into(), agents);
-        phases.table(timing, 3, &Names { target: &host, agents: Some(&locations) })
+        phases.table(timing, 3, &HostNames { target: &host, agents: Some(&locations) })
     }
 
     #[test]
@@ -250,7 +250,7 @@ done at: since scela-run began; min, median, max: over the agents; rows in order
 
     #[test]
     fn a_single_host_is_not_named() {
-        let names = Names { target: &|_| "laptop".to_owned(), agents: None };
+        let names = HostNames { target: &|_| "laptop".to_owned(), agents: None };
         let text = started().table(&Timing::default(), 3, &names);
         assert!(text.starts_with("              done at") && !text.contains("laptop"), "{text}");
     }

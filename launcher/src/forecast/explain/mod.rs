@@ -1,5 +1,5 @@
-//! `--explain`: the whole plan as text, before anything is started. A pure function of [`Explained`],
-//! which [`explained`] fills in.
+//! `--explain`: formats the whole plan as text and starts nothing. [`explained`] collects the values, and [`explain`]
+//! formats them.
 
 mod planned;
 
@@ -13,124 +13,124 @@ use crate::cluster::hosts::fold;
 use crate::forecast::model::{Prediction, Recommendation};
 use crate::plan::remote_launch::Shape;
 
-/// A plan, as it is told.
+/// The values of a plan that `--explain` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
-    /// Hosts with ranks, those together that are alike, in the order of their first ranks.
-    pub hosts: Vec<Alike>,
-    /// Hosts that are kept for those that fail.
+    /// The hosts with ranks, grouped by size, in the order of their first ranks.
+    pub hosts: Vec<HostGroup>,
+    /// The hosts that replace hosts that fail to start.
     pub spares: Vec<String>,
-    /// Who starts whom.
+    /// The tree of agents.
     pub tree: Tree,
-    /// How agents are started.
+    /// The method that starts agents.
     pub bootstrap: Bootstrap,
-    /// What ranks get as their environment; one for each command, or one for all that are alike.
+    /// The ranks' environments: one for each command, or a single one if all are equal.
     pub environments: Vec<Environment>,
-    /// How long each way to start would take.
+    /// The predicted time of each launch strategy.
     pub predicted: Vec<Prediction>,
-    /// Which of these the plan is, by its name; none if it is none of them.
+    /// The name of the prediction that applies to this plan, if one does.
     pub planned: Option<&'static str>,
     /// Whether the model's constants were measured.
     pub measured: bool,
     /// The programs that cannot be run on this machine.
     pub missing: Vec<OsString>,
-    /// What the model would do.
+    /// The model's recommendation.
     pub recommended: Recommendation,
 }
 
-/// Hosts with as many ranks and agents each.
+/// Hosts with the same number of ranks and the same number of agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alike {
-    /// Their names.
+pub struct HostGroup {
+    /// The names of the hosts.
     pub names: Vec<String>,
-    /// Ranks on each.
+    /// The number of ranks on each host.
     pub ranks: u32,
-    /// Agents on each.
+    /// The number of agents on each host.
     pub agents: u32,
 }
 
 /// The tree of agents, from the launcher down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// Its shape, as `--launch` calls it.
+    /// Its shape, by the name that `--launch` uses.
     pub shape: &'static str,
-    /// The most children.
+    /// The most children of an agent.
     pub fanout: u32,
-    /// Sessions at a time; none if that adapts itself.
+    /// The number of remote shells that one process opens at a time; `None` if it is adaptive.
     pub batch: Option<u32>,
     /// Whether links go over the remote shells that start the agents.
     pub has_shell_links: bool,
     /// Whether all agents are on this machine, where no remote shell is needed.
     pub is_local: bool,
-    /// The levels below the launcher; as many as the tree is deep.
+    /// The levels below the launcher.
     pub levels: Vec<Level>,
 }
 
-/// Who starts one level.
+/// One level of the tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
-    /// The hosts of those who start it; none for the launcher.
+    /// The hosts of the agents that start this level. Empty if the launcher starts it.
     pub by: Vec<String>,
-    /// The hosts on which they start agents.
+    /// The hosts of this level's agents.
     pub starts: Vec<String>,
-    /// How many sessions the busiest of them opens.
-    pub sessions_most: u32,
+    /// The most remote shells, or local agents, that one process of the level above starts.
+    pub shells_max: u32,
 }
 
-/// How agents are started.
+/// The method that starts agents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bootstrap {
-    /// Its name, as `--bootstrap` calls it.
+    /// Its name, which `--bootstrap` takes.
     pub name: String,
-    /// Why this one: a fragment.
+    /// Why this method is used: a fragment.
     pub why: String,
-    /// The hosts that the command is for.
+    /// The hosts that `command` is for.
     pub hosts: Vec<String>,
-    /// The command's words, to the byte; those of a script that follows them are `...`.
+    /// The exact words of the command. A script at its end is replaced by `...`.
     pub command: Vec<OsString>,
-    /// How those of other hosts differ, a fragment; none if there are no others.
+    /// How the commands for other hosts differ: a fragment. `None` if `command` is for all hosts.
     pub others: Option<String>,
 }
 
-/// What ranks get as their environment.
+/// The environment of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// The program that it is for; none for all of them.
+    /// The program that it is for; `None` if it is for all programs.
     pub program: Option<OsString>,
-    /// What they inherit of the launcher's: a fragment such as "all of yours".
+    /// The variables that ranks inherit from the launcher: a fragment such as "all of yours".
     pub inherited: String,
-    /// Names, or patterns of names, that they do not inherit.
+    /// The names, or patterns of names, of variables that they do not inherit.
     pub removed: Vec<String>,
-    /// What is set, in this order.
+    /// The variables that are set, in order.
     pub set: Vec<(OsString, OsString)>,
 }
 
-/// The text of `--explain`, with the end of its last line.
+/// Returns the text of `--explain`, with a newline at its end.
 pub fn explain(explained: &Explained) -> String {
     let Explained { hosts, spares, tree, bootstrap, environments, predicted, planned, measured, recommended, missing } =
         explained;
-    let mut sections = vec![of_hosts(hosts, spares), of_tree(tree), of_bootstrap(bootstrap)];
-    sections.extend(environments.iter().map(of_environment));
+    let mut sections = vec![hosts_section(hosts, spares), tree_section(tree), bootstrap_section(bootstrap)];
+    sections.extend(environments.iter().map(environment_section));
     sections.push(match tree.is_local {
-        true => of_local_time(predicted, *planned),
-        false => of_times(predicted, *planned, *measured) + &of_recommendation(recommended),
+        true => local_prediction_section(predicted, *planned),
+        false => predictions_section(predicted, *planned, *measured) + &recommendation_line(recommended),
     });
-    sections.push(of_checks(missing, tree.is_local));
+    sections.push(checks_section(missing, tree.is_local));
     sections.join("\n")
 }
 
-fn of_hosts(hosts: &[Alike], spares: &[String]) -> String {
-    let sum = |each: fn(&Alike) -> u32| -> u64 {
-        hosts.iter().map(|alike| alike.names.len() as u64 * u64::from(each(alike))).sum()
+fn hosts_section(hosts: &[HostGroup], spares: &[String]) -> String {
+    let sum = |each: fn(&HostGroup) -> u32| -> u64 {
+        hosts.iter().map(|group| group.names.len() as u64 * u64::from(each(group))).sum()
     };
-    let count: usize = hosts.iter().map(|alike| alike.names.len()).sum();
+    let count: usize = hosts.iter().map(|group| group.names.len()).sum();
     let mut text = format!(
         "{} on {}, {}\n",
-        counted(sum(|alike| alike.ranks), "rank"),
+        counted(sum(|group| group.ranks), "rank"),
         counted(count as u64, "host"),
-        counted(sum(|alike| alike.agents), "agent"),
+        counted(sum(|group| group.agents), "agent"),
     );
-    for Alike { names, ranks, agents } in hosts {
+    for HostGroup { names, ranks, agents } in hosts {
         let each = if names.len() > 1 { " on each" } else { "" };
         let by = if *agents > 1 { format!(" by {agents} agents") } else { String::new() };
         line(&mut text, format_args!("{}: {}{by}{each}", fold(names), counted(u64::from(*ranks), "rank")));
@@ -141,7 +141,7 @@ fn of_hosts(hosts: &[Alike], spares: &[String]) -> String {
     text
 }
 
-fn of_tree(tree: &Tree) -> String {
+fn tree_section(tree: &Tree) -> String {
     let Tree { shape, fanout, batch, has_shell_links, is_local, levels } = tree;
     let depth = counted(levels.len() as u64, "level");
     let mut text = format!("launch: {shape}, fan-out {fanout}, {depth}");
@@ -152,15 +152,15 @@ fn of_tree(tree: &Tree) -> String {
     }
     text.push('\n');
     let what = if *is_local { "agent" } else { "remote shell" };
-    for (at, Level { by, starts, sessions_most }) in levels.iter().enumerate() {
-        let sessions = counted(u64::from(*sessions_most), what);
+    for (at, Level { by, starts, shells_max }) in levels.iter().enumerate() {
+        let shells = counted(u64::from(*shells_max), what);
         let on = if *is_local { "agents on " } else { "" };
-        let (by, sessions) = match by.len() {
-            0 => ("scela-run starts".to_owned(), sessions),
-            1 => (format!("{} starts", fold(by)), sessions),
-            _ => (format!("{} start", fold(by)), format!("{sessions} each at most")),
+        let (by, shells) = match by.len() {
+            0 => ("scela-run starts".to_owned(), shells),
+            1 => (format!("{} starts", fold(by)), shells),
+            _ => (format!("{} start", fold(by)), format!("{shells} each at most")),
         };
-        line(&mut text, format_args!("level {}: {by} {on}{} ({sessions})", at + 1, fold(starts)));
+        line(&mut text, format_args!("level {}: {by} {on}{} ({shells})", at + 1, fold(starts)));
     }
     if *has_shell_links {
         line(&mut text, format_args!("links go over these remote shells; no process listens on a port"));
@@ -168,7 +168,7 @@ fn of_tree(tree: &Tree) -> String {
     text
 }
 
-fn of_bootstrap(bootstrap: &Bootstrap) -> String {
+fn bootstrap_section(bootstrap: &Bootstrap) -> String {
     let Bootstrap { name, why, hosts, command, others } = bootstrap;
     let words: Vec<_> = command.iter().map(|word| quoted(word)).collect();
     let mut text = format!("bootstrap: {name}, {why}\n");
@@ -179,7 +179,7 @@ fn of_bootstrap(bootstrap: &Bootstrap) -> String {
     text
 }
 
-fn of_environment(environment: &Environment) -> String {
+fn environment_section(environment: &Environment) -> String {
     let Environment { program, inherited, removed, set } = environment;
     let of = program.as_ref().map_or_else(|| "ranks".to_owned(), |program| quoted(program));
     let mut text = format!("environment of {of}: {inherited}\n");
@@ -192,7 +192,7 @@ fn of_environment(environment: &Environment) -> String {
     text
 }
 
-fn of_times(predicted: &[Prediction], planned: Option<&str>, measured: bool) -> String {
+fn predictions_section(predicted: &[Prediction], planned: Option<&str>, measured: bool) -> String {
     let constants = match measured {
         true => "with the constants that --calibrate measured",
         false => "with typical constants: 'scela-run --calibrate LIST' measures those of your hosts",
@@ -207,15 +207,15 @@ fn of_times(predicted: &[Prediction], planned: Option<&str>, measured: bool) -> 
     text
 }
 
-/// The prediction for this machine alone: there is nothing to choose from.
-fn of_local_time(predicted: &[Prediction], planned: Option<&str>) -> String {
+/// Formats the prediction for this machine alone, where all strategies start the same processes.
+fn local_prediction_section(predicted: &[Prediction], planned: Option<&str>) -> String {
     let this = predicted.iter().find(|prediction| planned == Some(prediction.name));
     this.map_or_else(String::new, |this| {
         format!("predicted time to start: {}, with typical constants\n", seconds(this.own))
     })
 }
 
-fn of_recommendation(recommended: &Recommendation) -> String {
+fn recommendation_line(recommended: &Recommendation) -> String {
     let Recommendation { shape, fanout, batch, time, .. } = recommended;
     let fanout = match shape {
         Shape::Flat => String::new(),
@@ -224,7 +224,7 @@ fn of_recommendation(recommended: &Recommendation) -> String {
     format!("recommended: --launch {}{fanout} --batch {batch}, which takes {}\n", shape.name(), seconds(*time))
 }
 
-fn of_checks(missing: &[OsString], is_local: bool) -> String {
+fn checks_section(missing: &[OsString], is_local: bool) -> String {
     let mut text = "nothing was started".to_owned();
     if !is_local {
         text.push_str("; whether the hosts answer, and have the programs, was not checked");
@@ -245,14 +245,14 @@ fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// To the millisecond, or to the tenth of a second where that is nothing anybody waits for.
+/// Formats a time to the millisecond, or to the tenth of a second from 100 s on.
 fn seconds(time: Duration) -> String {
     let digits = if time < Duration::from_secs(100) { 3 } else { 1 };
     format!("{:.digits$} s", time.as_secs_f64())
 }
 
-/// A word as a shell takes it: plain where it can be, else in quotes; with the escapes of bash, ksh and
-/// zsh where it has what no terminal should get.
+/// Quotes a word for a shell if it needs quotes. Uses the escapes of bash, ksh and zsh for control characters and
+/// invalid UTF-8.
 fn quoted(word: &OsStr) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"%+,-./:=@_".contains(byte);
     match word.to_str() {
@@ -262,7 +262,7 @@ fn quoted(word: &OsStr) -> String {
     }
 }
 
-/// A byte between `$'` and `'`.
+/// Returns the text of a byte between `$'` and `'`.
 fn escaped(byte: u8) -> String {
     match byte {
         b'\'' | b'\\' => format!("\\{}", char::from(byte)),
@@ -288,13 +288,13 @@ mod tests {
         text.split(' ').map(OsString::from).collect()
     }
 
-    #[test]
-    fn a_cluster_over_ssh() {
-        let constants = Constants { sessions_max: 6, ..Constants::default() };
-        let explained = Explained {
+    /// Returns a plan for 32 hosts over ssh with all kinds of values.
+    fn plan_over_ssh() -> Explained {
+        let constants = Constants { shells_max: 6, ..Constants::default() };
+        Explained {
             hosts: vec![
-                Alike { names: names("node[001-031]"), ranks: 16, agents: 1 },
-                Alike { names: names("big"), ranks: 32, agents: 2 },
+                HostGroup { names: names("node[001-031]"), ranks: 16, agents: 1 },
+                HostGroup { names: names("big"), ranks: 32, agents: 2 },
             ],
             spares: names("node[040-041]"),
             tree: Tree {
@@ -304,8 +304,8 @@ mod tests {
                 has_shell_links: true,
                 is_local: false,
                 levels: vec![
-                    Level { by: Vec::new(), starts: names("node[001-008]"), sessions_most: 8 },
-                    Level { by: names("node[001-008]"), starts: names("node[009-031],big"), sessions_most: 3 },
+                    Level { by: Vec::new(), starts: names("node[001-008]"), shells_max: 8 },
+                    Level { by: names("node[001-008]"), starts: names("node[009-031],big"), shells_max: 3 },
                 ],
             },
             bootstrap: Bootstrap {
@@ -335,7 +335,11 @@ mod tests {
             measured: false,
             missing: vec!["./tail".into()],
             recommended: recommend(32, 16, &constants),
-        };
+        }
+    }
+
+    #[test]
+    fn a_plan_for_a_cluster_over_ssh_is_explained() {
         let expected = "\
 528 ranks on 32 hosts, 33 agents
   node[001-031]: 16 ranks on each
@@ -371,15 +375,15 @@ recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
 nothing was started; whether the hosts answer, and have the programs, was not checked
   program ./tail cannot be run on this machine
 ";
-        assert_eq!(explain(&explained), expected);
+        assert_eq!(explain(&plan_over_ssh()), expected);
     }
 
     #[test]
-    fn one_machine() {
+    fn a_plan_for_one_machine_is_explained() {
         let constants = Constants { measured: true, ..Constants::default() };
         let size = Size { nodes: 1, ppn: 1 };
         let explained = Explained {
-            hosts: vec![Alike { names: names("laptop"), ranks: 1, agents: 1 }],
+            hosts: vec![HostGroup { names: names("laptop"), ranks: 1, agents: 1 }],
             spares: Vec::new(),
             tree: Tree {
                 shape: "flat",
@@ -387,7 +391,7 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
                 batch: None,
                 has_shell_links: false,
                 is_local: true,
-                levels: vec![Level { by: Vec::new(), starts: names("laptop"), sessions_most: 1 }],
+                levels: vec![Level { by: Vec::new(), starts: names("laptop"), shells_max: 1 }],
             },
             bootstrap: Bootstrap {
                 name: "fork".to_owned(),
@@ -428,7 +432,7 @@ nothing was started
     }
 
     #[test]
-    fn words_can_be_typed_again() {
+    fn words_are_quoted_for_a_shell() {
         for (word, expected) in [
             (&b"-o"[..], "-o"),
             (b"a=b,c", "a=b,c"),
@@ -447,7 +451,7 @@ nothing was started
     }
 
     #[test]
-    fn times_have_digits_that_matter() {
+    fn times_of_100_seconds_have_fewer_digits() {
         let text = |ms| seconds(Duration::from_millis(ms));
         assert_eq!([text(0), text(4398), text(99_999), text(113_640)], ["0.000 s", "4.398 s", "99.999 s", "113.6 s"]);
     }

@@ -1,4 +1,4 @@
-//! From a plan to what is told of it.
+//! Collects the values that `--explain` prints from a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -9,7 +9,7 @@ use nla::bootstrap::{opening_words, step_words};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
 use nla::sys;
 
-use super::{Alike, Bootstrap, Environment, Explained, Level, Tree};
+use super::{Bootstrap, Environment, Explained, HostGroup, Level, Tree};
 use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
 use crate::forecast::model::{self, Constants, Size};
@@ -21,8 +21,8 @@ use crate::plan::machine::Machine;
 use crate::plan::remote_launch::{RemoteLaunch, Shape, kind, why_not};
 use crate::plan::request::{BootstrapKind, LaunchShape};
 
-/// What `plan` would do on its agent_hosts. `allocation` is the job that the nodes are of, `constants` are what
-/// the model goes by on other nodes.
+/// Collects the values of `plan`. `allocation` is the job that the nodes belong to. `constants` are the model's
+/// constants for other nodes.
 pub fn explained(
     plan: &Plan,
     agent_hosts: &AgentHosts,
@@ -33,23 +33,23 @@ pub fn explained(
     let launch = &plan.options.launch;
     let (nodes, ppn) = plan.extent();
     let mut constants = match agent_hosts {
-        AgentHosts::Local => constants.here(machine.cores),
+        AgentHosts::Local => constants.local(machine.cores),
         AgentHosts::Remote(_) => constants.clone(),
     };
-    // More than was typed are never on their way.
-    constants.sessions_max = constants.sessions_max.min(launch.batch.unwrap_or(u32::MAX));
+    // --batch also limits the number of remote shells in the model.
+    constants.shells_max = constants.shells_max.min(launch.batch.unwrap_or(u32::MAX));
     let recommended = model::recommend(nodes, ppn, &constants);
     let (hosts, targets, fanout) = match agent_hosts {
         AgentHosts::Local => (vec![sys::host_name()], vec![sys::host_name(); plan.agents() as usize], None),
-        AgentHosts::Remote(expedition) => {
-            let names = expedition.nodes.iter().map(|node| node.name.clone()).collect();
-            let targets = expedition.hosts().into_iter().map(|host| host.name).collect();
-            (names, targets, expedition.fanout)
+        AgentHosts::Remote(remote) => {
+            let names = remote.nodes.iter().map(|node| node.name.clone()).collect();
+            let targets = remote.hosts().into_iter().map(|host| host.name).collect();
+            (names, targets, remote.fanout)
         }
     };
     let batch = launch.batch.unwrap_or(recommended.batch);
     Explained {
-        hosts: alike(plan, &hosts),
+        hosts: host_groups(plan, &hosts),
         spares: spares(plan, agent_hosts),
         tree: Tree {
             shape: match (fanout, launch.shape) {
@@ -64,10 +64,10 @@ pub fn explained(
             levels: levels(&targets, fanout),
         },
         bootstrap: match agent_hosts {
-            AgentHosts::Local => here(machine),
-            AgentHosts::Remote(expedition) => there(plan, expedition, allocation),
+            AgentHosts::Local => local_bootstrap(machine),
+            AgentHosts::Remote(remote) => remote_bootstrap(plan, remote, allocation),
         },
-        environments: environments(plan, &machine.environment, matches!(agent_hosts, AgentHosts::Remote(_))),
+        environments: environments(plan, &machine.environment, agent_hosts.is_remote()),
         predicted: model::predict(
             Size { nodes: nodes.max(1), ppn: ppn.max(1) },
             fanout.unwrap_or(recommended.tree_fanout),
@@ -86,42 +86,42 @@ pub fn explained(
     }
 }
 
-/// The hosts that have ranks, by their places in the field.
-fn alike(plan: &Plan, hosts: &[String]) -> Vec<Alike> {
+/// Groups the plan's hosts by their numbers of ranks and agents. `hosts` are the names of the node list.
+fn host_groups(plan: &Plan, hosts: &[String]) -> Vec<HostGroup> {
     let ranks_of: BTreeMap<u32, u32> =
         plan.settings.first.placement.iter().map(|(agent, ranks)| (agent.0, ranks.len() as u32)).collect();
     let mut order = Vec::new();
     let mut sizes: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
-    for (agent, seat) in (1..).zip(&plan.node_of_agent) {
-        let (ranks, agents) = sizes.entry(*seat).or_insert_with(|| {
-            order.push(*seat);
+    for (agent, node) in (1..).zip(&plan.node_of_agent) {
+        let (ranks, agents) = sizes.entry(*node).or_insert_with(|| {
+            order.push(*node);
             (0, 0)
         });
         *ranks += ranks_of.get(&agent).copied().unwrap_or_default();
         *agents += 1;
     }
-    let mut alike: Vec<Alike> = Vec::new();
-    let mut places: BTreeMap<(u32, u32), usize> = BTreeMap::new();
-    for seat in order {
-        let (ranks, agents) = sizes[&seat];
-        let place = *places.entry((ranks, agents)).or_insert_with(|| {
-            alike.push(Alike { names: Vec::new(), ranks, agents });
-            alike.len() - 1
+    let mut groups: Vec<HostGroup> = Vec::new();
+    let mut group_of_size: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    for node in order {
+        let (ranks, agents) = sizes[&node];
+        let group = *group_of_size.entry((ranks, agents)).or_insert_with(|| {
+            groups.push(HostGroup { names: Vec::new(), ranks, agents });
+            groups.len() - 1
         });
-        alike[place].names.push(hosts.get(seat).cloned().unwrap_or_default());
+        groups[group].names.push(hosts.get(node).cloned().unwrap_or_default());
     }
-    alike
+    groups
 }
 
-/// The hosts that get agents and no ranks, unless others fail.
+/// Returns the hosts that get ranks only if other hosts fail to start.
 fn spares(plan: &Plan, agent_hosts: &AgentHosts) -> Vec<String> {
-    let AgentHosts::Remote(expedition) = agent_hosts else { return Vec::new() };
+    let AgentHosts::Remote(remote) = agent_hosts else { return Vec::new() };
     let used: BTreeSet<usize> = plan.node_of_agent.iter().copied().collect();
-    let spares = expedition.choice.pool.iter().copied().filter(|node| !used.contains(node));
-    spares.map(|node| expedition.nodes[node].name.clone()).collect()
+    let spares = remote.choice.pool.iter().copied().filter(|node| !used.contains(node));
+    spares.map(|node| remote.nodes[node].name.clone()).collect()
 }
 
-/// Who starts whom. `targets` are the hosts of all agents.
+/// Returns the levels of the tree. `targets` are the hosts of all agents. Without a fan-out the launcher starts all.
 fn levels(targets: &[String], fanout: Option<u32>) -> Vec<Level> {
     let count = targets.len() as u32;
     let names = |heads: &[Subtree]| {
@@ -134,16 +134,16 @@ fn levels(targets: &[String], fanout: Option<u32>) -> Vec<Level> {
     loop {
         heads.retain(|head| head.size() > 1);
         let below: Vec<Subtree> = heads.iter().flat_map(Subtree::children).collect();
-        let Some(sessions_most) = heads.iter().map(|head| head.children().count() as u32).max() else {
+        let Some(shells_max) = heads.iter().map(|head| head.children().count() as u32).max() else {
             return levels;
         };
         let by = if levels.is_empty() { Vec::new() } else { names(&heads) };
-        levels.push(Level { by, starts: names(&below), sessions_most });
+        levels.push(Level { by, starts: names(&below), shells_max });
         heads = below;
     }
 }
 
-fn here(machine: &Machine) -> Bootstrap {
+fn local_bootstrap(machine: &Machine) -> Bootstrap {
     Bootstrap {
         name: "fork".to_owned(),
         why: "as all ranks are on this machine".to_owned(),
@@ -153,9 +153,9 @@ fn here(machine: &Machine) -> Bootstrap {
     }
 }
 
-fn there(plan: &Plan, expedition: &RemoteLaunch, allocation: Option<&Allocation>) -> Bootstrap {
+fn remote_bootstrap(plan: &Plan, remote: &RemoteLaunch, allocation: Option<&Allocation>) -> Bootstrap {
     let launch = &plan.options.launch;
-    let hosts = expedition.hosts();
+    let hosts = remote.hosts();
     let first = hosts.first().cloned().unwrap_or(nla::bootstrap::HostAt { name: String::new(), user: None });
     let why = match (&launch.bootstrap, allocation) {
         (Some(_), _) => "as was asked for".to_owned(),
@@ -166,8 +166,8 @@ fn there(plan: &Plan, expedition: &RemoteLaunch, allocation: Option<&Allocation>
         (None, None) => "as there is no allocation".to_owned(),
     };
     let name = word(&kind(launch, allocation.map(|allocation| allocation.manager))).to_owned();
-    let (hosts, command, others) = match &expedition.method {
-        // As many as a node has agents, all alike.
+    let (hosts, command, others) = match &remote.method {
+        // A step starts on each node as many agents as that node needs, all by the same command.
         Method::Step { words, .. } => {
             let names: BTreeSet<String> = hosts.into_iter().map(|host| host.name).collect();
             let mut words = step_words(words, &fold(&names), names.len());
@@ -175,15 +175,15 @@ fn there(plan: &Plan, expedition: &RemoteLaunch, allocation: Option<&Allocation>
             (names.into_iter().collect(), words, None)
         }
         method => {
-            let is_alone = hosts.iter().all(|host| *host == first);
+            let has_others = hosts.iter().any(|host| *host != first);
             let words = opening_words(method, &first).unwrap_or_default();
-            (vec![first.name], words, (!is_alone).then(|| "the same with their names".to_owned()))
+            (vec![first.name], words, has_others.then(|| "the same with their names".to_owned()))
         }
     };
     Bootstrap { name, why, hosts, command: command.into_iter().map(OsString::from).collect(), others }
 }
 
-/// As `--bootstrap` calls it.
+/// Returns the name that `--bootstrap` takes.
 fn word(kind: &BootstrapKind) -> &'static str {
     match kind {
         BootstrapKind::Fork => "fork",
@@ -193,10 +193,10 @@ fn word(kind: &BootstrapKind) -> &'static str {
     }
 }
 
-/// One for each command; one for all if they are alike.
-fn environments(plan: &Plan, known: &[(OsString, OsString)], is_away: bool) -> Vec<Environment> {
+/// Returns the environment of each command, or a single one if all are equal. `known` is the launcher's environment.
+fn environments(plan: &Plan, known: &[(OsString, OsString)], is_remote: bool) -> Vec<Environment> {
     let commands = &plan.settings.first.commands;
-    let mut environments: Vec<_> = commands.iter().map(|command| environment(command, known, is_away)).collect();
+    let mut environments: Vec<_> = commands.iter().map(|command| environment(command, known, is_remote)).collect();
     if environments.iter().all(|environment| *environment == environments[0]) {
         environments.truncate(1);
     } else {
@@ -207,7 +207,8 @@ fn environments(plan: &Plan, known: &[(OsString, OsString)], is_away: bool) -> V
     environments
 }
 
-fn environment(command: &CommandPlan, known: &[(OsString, OsString)], is_away: bool) -> Environment {
+/// Returns the environment of a command's ranks. On other nodes, ranks do not get variables that are bound to a host.
+fn environment(command: &CommandPlan, known: &[(OsString, OsString)], is_remote: bool) -> Environment {
     let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     let inherits = |name: &[u8]| match &command.inherit {
         Inherit::All => true,
@@ -221,13 +222,14 @@ fn environment(command: &CommandPlan, known: &[(OsString, OsString)], is_away: b
             format!("of yours only {}", names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", "))
         }
     };
-    let stays = |name: &[u8]| is_foreign(name) || is_away && is_bound_to_host(name);
+    let is_removed = |name: &[u8]| is_foreign(name) || is_remote && is_bound_to_host(name);
     let names = known.iter().map(|(name, _)| name.as_bytes());
-    let mut removed: Vec<String> = names.filter(|name| inherits(name) && stays(name)).map(text).collect();
+    let mut removed: Vec<String> = names.filter(|name| inherits(name) && is_removed(name)).map(text).collect();
     removed.sort_unstable();
-    let last = |at: usize| !command.set[at + 1..].iter().any(|(later, _)| *later == command.set[at].0);
+    // If a variable is set twice, the last value wins.
+    let is_last = |at: usize| !command.set[at + 1..].iter().any(|(later, _)| *later == command.set[at].0);
     let word = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
-    let set = command.set.iter().enumerate().filter(|(at, _)| last(*at));
+    let set = command.set.iter().enumerate().filter(|(at, _)| is_last(*at));
     let set = set.map(|(_, (name, value))| (word(name), word(value))).collect();
     Environment { program: None, inherited, removed, set }
 }
@@ -240,12 +242,12 @@ mod tests {
         names.iter().map(|name| (*name).to_owned()).collect()
     }
 
-    fn level(by: &[&str], starts: &[&str], sessions_most: u32) -> Level {
-        Level { by: hosts(by), starts: hosts(starts), sessions_most }
+    fn level(by: &[&str], starts: &[&str], shells_max: u32) -> Level {
+        Level { by: hosts(by), starts: hosts(starts), shells_max }
     }
 
     #[test]
-    fn levels_are_those_of_the_launch() {
+    fn levels_follow_the_tree() {
         let targets = hosts(&["a", "b", "c", "d", "e", "f", "g"]);
         assert_eq!(levels(&targets, None), [level(&[], &["a", "b", "c", "d", "e", "f", "g"], 7)]);
         let tree = [level(&[], &["a", "d"], 2), level(&["a", "d"], &["b", "c", "e", "f"], 2), level(&["f"], &["g"], 1)];
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_set_twice_the_last_counts() {
+    fn the_last_value_of_a_variable_is_shown() {
         let variable = |name: &str, value: &str| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
         let command = CommandPlan {
             nprocs: 1,
@@ -267,7 +269,7 @@ mod tests {
         };
         let known: Vec<(OsString, OsString)> =
             ["HOME", "DISPLAY", "SSH_TTY", "PMI_FD"].map(|name| (name.into(), "x".into())).into();
-        let told = |is_away| environment(&command, &known, is_away);
+        let shown = |is_remote| environment(&command, &known, is_remote);
         let set = vec![("B".into(), "2".into()), ("A".into(), "3".into())];
         let expected = |removed: &[&str]| Environment {
             program: None,
@@ -275,8 +277,8 @@ mod tests {
             removed: hosts(removed),
             set: set.clone(),
         };
-        assert_eq!(told(true), expected(&["DISPLAY"]));
-        assert_eq!(told(false), expected(&[]));
+        assert_eq!(shown(true), expected(&["DISPLAY"]));
+        assert_eq!(shown(false), expected(&[]));
         let all = environment(&CommandPlan { inherit: Inherit::All, ..command.clone() }, &known, true);
         assert_eq!(all.removed, ["DISPLAY", "PMI_FD", "SSH_TTY"]);
     }

@@ -1,60 +1,60 @@
-//! From measured times to constants.
+//! Derives the model's constants from measured times.
 
 use std::time::Duration;
 
 use super::{CONSTANT_MAX, COUNT_MAX, Constants, nanoseconds, shared, times};
 
-/// Some things of one kind that took a time together.
+/// The time that several operations of one kind took together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// How many; those of none are passed over.
+pub struct GroupTime {
+    /// The number of operations. A group of none is ignored.
     pub count: u32,
-    /// From the beginning of the first to the end of the last.
+    /// The time from the start of the first to the end of the last.
     pub took: Duration,
 }
 
-/// What was measured. A list may be empty: its constants are then those of the default.
+/// The measured times. If a list is empty, its constants keep their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Samples {
-    /// Sessions with no other in flight: from the start of each to its agent's first words.
-    pub alone: Vec<Duration>,
-    /// Sessions to that many hosts, all started at once. They tell more the more of them there are for
-    /// each core; no more of them than cores tell nothing.
-    pub crowds: Vec<Counted>,
-    /// Hellos taken in by one side.
-    pub joins: Vec<Counted>,
+    /// Single remote shells: the time from the start of each to its agent's first message.
+    pub single: Vec<Duration>,
+    /// Remote shells to several hosts, all started at once. A group is more accurate the more remote shells it has per
+    /// core; a group with at most one per core is of no use.
+    pub concurrent: Vec<GroupTime>,
+    /// Hellos received by one process.
+    pub joins: Vec<GroupTime>,
     /// Ranks started by one agent.
-    pub starts: Vec<Counted>,
-    /// Cores of the launching side; 0 counts as 1.
+    pub starts: Vec<GroupTime>,
+    /// The number of cores of the launching side; 0 counts as 1.
     pub cores: u32,
     /// Whether the hosts share these cores, as namespaces of one machine do.
     pub are_shared: bool,
-    /// The most sessions in flight that were borne, where there was a limit.
-    pub sessions_max: Option<u32>,
+    /// The most remote shells at a time, if they were limited.
+    pub shells_max: Option<u32>,
 }
 
-/// The constants that explain these samples best; each is a median, which a slow host does not move.
+/// Returns the constants that fit these samples best. Each is a median, so a single slow host does not affect it.
 ///
-/// In [our equations](super::own) a session that is alone takes T(1) = w + v, of which w is work of the
-/// cores in question (Tssh, and Tlogin where both sides share them), and v waiting. A crowd of b > m takes
-/// T(b) = b w / m + v on m cores. Hence w = (T(b) − T(1)) m / (b − m), and v is the rest of T(1). Where
-/// the sides share cores, each has half of w: they do the same arithmetic for the same handshake.
+/// In [the model of scela-run](super::own) a single remote shell takes T(1) = w + v: w is the work of the cores (Tssh,
+/// plus Tlogin if both sides share them), v the wait. A group of b > m remote shells takes T(b) = b w / m + v on m
+/// cores. Hence w = (T(b) − T(1)) m / (b − m), and v is the rest of T(1). If both sides share cores, each has half
+/// of w, because both do the same arithmetic for the handshake.
 ///
-/// The result is [valid](Constants::is_valid): times above [`CONSTANT_MAX`] are cut.
+/// The result is [valid](Constants::is_valid): times above [`CONSTANT_MAX`] are cut to it.
 pub fn calibrate(samples: &Samples) -> Constants {
     let typical = Constants::default();
     let cores = samples.cores.clamp(1, COUNT_MAX);
     let bounded = |time: Duration| time.min(CONSTANT_MAX);
-    let alone = median(samples.alone.iter().copied()).map(bounded);
-    let session = alone.unwrap_or(typical.tssh + typical.tc);
-    let crowds = samples.crowds.iter().filter(|crowd| crowd.count > cores);
-    let work = median(crowds.filter(|_| alone.is_some()).map(|crowd| work(*crowd, session, cores)));
+    let measured = median(samples.single.iter().copied()).map(bounded);
+    let single = measured.unwrap_or(typical.tssh + typical.tc);
+    let groups = samples.concurrent.iter().filter(|group| group.count > cores);
+    let work = median(groups.filter(|_| measured.is_some()).map(|group| work(*group, single, cores)));
     let (tssh, tlogin) = match (work, samples.are_shared) {
         (Some(work), true) => (shared(work, 2), shared(work, 2)),
         (Some(work), false) => (work, typical.tlogin),
-        (None, _) => (typical.tssh.min(session), typical.tlogin),
+        (None, _) => (typical.tssh.min(single), typical.tlogin),
     };
-    let tc = session - tssh;
+    let tc = single - tssh;
     Constants {
         tc,
         tssh,
@@ -63,24 +63,24 @@ pub fn calibrate(samples: &Samples) -> Constants {
         tclient: median(samples.starts.iter().filter_map(each)).map_or(typical.tclient, bounded),
         cores,
         shared_cores: samples.are_shared.then_some(cores),
-        sessions_max: samples.sessions_max.unwrap_or(typical.sessions_max).clamp(1, COUNT_MAX),
-        measured: alone.is_some(),
+        shells_max: samples.shells_max.unwrap_or(typical.shells_max).clamp(1, COUNT_MAX),
+        measured: measured.is_some(),
     }
 }
 
-/// w: the cores' work for one session of a crowd that is larger than the cores are many; never more than
-/// `session`, the whole time of one that is alone.
-fn work(crowd: Counted, session: Duration, cores: u32) -> Duration {
-    let longer = times(crowd.took.saturating_sub(session), u64::from(cores));
-    shared(longer, crowd.count - cores).min(session)
+/// Returns w, the cores' work for one remote shell of a group with more remote shells than cores. At most `single`, the
+/// whole time of a single remote shell.
+fn work(group: GroupTime, single: Duration, cores: u32) -> Duration {
+    let longer = times(group.took.saturating_sub(single), u64::from(cores));
+    shared(longer, group.count - cores).min(single)
 }
 
-/// The time for one, if there are any.
-fn each(counted: &Counted) -> Option<Duration> {
-    (counted.count > 0).then(|| shared(counted.took, counted.count))
+/// Returns the time of one operation of a group; `None` for an empty group.
+fn each(group: &GroupTime) -> Option<Duration> {
+    (group.count > 0).then(|| shared(group.took, group.count))
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the median; for an even number of values, the mean of the two in the middle.
 fn median(values: impl Iterator<Item = Duration>) -> Option<Duration> {
     let mut values: Vec<_> = values.collect();
     values.sort_unstable();

@@ -1,14 +1,13 @@
-//! How long a start takes, predicted: by the published equations of multi-level startup, and by our
-//! own of what `scela-run` does. All of it is a function of numbers, apart from [`store`], which keeps
-//! measured constants in a file.
+//! Predicts the time that a start takes: by the published equations of multi-level startup, and by a model of
+//! `scela-run`. All predictions are pure functions of numbers; only [`store`] reads and writes a file, with measured
+//! constants.
 //!
-//! A **session** is one run of the bootstrap's command, an `ssh` for example. It takes processor time at
-//! the side that launches it ([`Constants::tssh`]), then time in which that side waits
-//! ([`Constants::tc`]); whoever has been started registers ([`Constants::trecv`]). Both models have the
-//! same constants, so that their times can stand side by side.
+//! A **remote shell** is one run of the bootstrap's command, an `ssh` for example. It takes processor time at the
+//! launching side ([`Constants::tssh`]), then time in which that side waits ([`Constants::tc`]). The started agent or
+//! rank then registers ([`Constants::trecv`]). Both models have the same constants, so their times are comparable.
 //!
-//! What the model does not know: resource managers that start all agents with one command, hosts that
-//! are slower than others, and retries.
+//! The models do not cover resource managers that start all agents with one command, hosts that are slower than others,
+//! and retries.
 
 mod calibration;
 pub mod own;
@@ -22,52 +21,50 @@ use std::time::Duration;
 
 use crate::plan::remote_launch::{Recommended, Shape};
 
-pub use self::calibration::{Counted, Samples, calibrate};
+pub use self::calibration::{GroupTime, Samples, calibrate};
 
-/// The least fan-out that is considered.
+/// The smallest fan-out that is considered.
 pub const FANOUT_LEAST: u32 = 2;
 
-/// The greatest fan-out that is considered. With more children, an agent has more to take in and to send
-/// on for the rest of the session than the start gains.
+/// The largest fan-out that is considered. With more children, the extra messages that an agent receives and forwards
+/// for the rest of the session cost more than the start gains.
 pub const FANOUT_MOST: u32 = 32;
 
-/// The longest time that a constant can be.
+/// The largest time of a constant.
 pub const CONSTANT_MAX: Duration = Duration::from_secs(3600);
 
-/// The most cores, and the most sessions at a time, that constants can tell of.
+/// The largest number of cores, and of remote shells at a time, of constants.
 pub const COUNT_MAX: u32 = 1 << 20;
 
-/// What the machines and the network take. The default is typical of a cluster and not measured.
+/// The times of the machines and the network. The default is typical of a cluster and not measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constants {
-    /// Tc: what a session waits for beyond [`tssh`](Self::tssh), until the agent's first words: the
-    /// network, the far side's login. Waits of sessions in flight overlap.
+    /// Tc: the wait of a remote shell after [`tssh`](Self::tssh) until the agent's first message: the network, and the
+    /// login at the remote side. Waits of concurrent remote shells overlap.
     pub tc: Duration,
-    /// Tssh: processor time of a session at the side that launches it, its cryptography above all.
+    /// Tssh: the processor time of a remote shell at the launching side, mainly cryptography.
     pub tssh: Duration,
-    /// Trecv: to take in one registration: of a rank in the published equations, of an agent (a hello
-    /// on its link) in ours. One after another.
+    /// Trecv: the time to receive one registration: of a rank in the published equations, of an agent (a hello on its
+    /// link) in the model of scela-run. Registrations are received one after another.
     pub trecv: Duration,
-    /// Tclient: to start one rank, one after another.
+    /// Tclient: the time to start one rank. An agent starts its ranks one after another.
     pub tclient: Duration,
-    /// Processor time of a session at the far side, a part of `tc`. It counts only where the hosts
-    /// share cores. Never more than `tc`.
+    /// Tlogin: the processor time of a remote shell at the remote side, a part of `tc`. It matters only if the hosts
+    /// share cores. At most `tc`.
     pub tlogin: Duration,
-    /// Cores for the sessions of one launching side: of scela-run's host, and of each node likewise.
-    /// At least 1.
+    /// The cores for the remote shells of one launching side, which is scela-run's host or a node. At least 1.
     pub cores: u32,
-    /// All hosts share so many cores, as hosts in namespaces of one machine do. At least 1.
+    /// The number of cores that all hosts share, if they do, as hosts in namespaces of one machine. At least 1.
     pub shared_cores: Option<u32>,
-    /// The most sessions that one launching side may have in flight. At least 1.
-    pub sessions_max: u32,
+    /// The most remote shells that one launching side may open at a time. At least 1.
+    pub shells_max: u32,
     /// Whether the times were measured on these hosts.
     pub measured: bool,
 }
 
 impl Default for Constants {
-    /// Typical times, **not measured**: OpenSSH with a key of Ed25519 between current servers of one
-    /// network, a home directory that is mounted already, a start of a rank as in
-    /// `docs/design/002-spawning.md`.
+    /// Returns typical times, **not measured**: OpenSSH with a key of Ed25519 between current servers of one network, a
+    /// home directory that is mounted already, a start of a rank as in `docs/design/002-spawning.md`.
     fn default() -> Self {
         Self {
             tc: Duration::from_millis(180),
@@ -77,76 +74,76 @@ impl Default for Constants {
             tlogin: Duration::from_millis(40),
             cores: 4,
             shared_cores: None,
-            sessions_max: 128,
+            shells_max: 128,
             measured: false,
         }
     }
 }
 
 impl Constants {
-    /// Those of a start on this machine alone, where an agent is a process like any other. The times to
-    /// start one are typical and not measured.
+    /// Returns the constants of a start on this machine alone, where an agent is a local process. The times to start
+    /// that process are typical and not measured.
     #[must_use]
-    pub fn here(&self, cores: u32) -> Self {
+    pub fn local(&self, cores: u32) -> Self {
         let cores = cores.clamp(1, COUNT_MAX);
         let process = Duration::from_millis(1);
         Self { tc: 2 * process, tssh: process, tlogin: process, cores, shared_cores: Some(cores), ..self.clone() }
     }
 
-    /// Whether all are within their bounds.
+    /// Returns whether all constants are within their bounds.
     pub fn is_valid(&self) -> bool {
-        let Self { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, sessions_max, measured: _ } = self;
-        let counts = [*cores, shared_cores.unwrap_or(1), *sessions_max];
+        let Self { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: _ } = self;
+        let counts = [*cores, shared_cores.unwrap_or(1), *shells_max];
         [tc, tssh, trecv, tclient].into_iter().all(|time| *time <= CONSTANT_MAX)
             && tlogin <= tc
             && counts.into_iter().all(|count| (1..=COUNT_MAX).contains(&count))
     }
 }
 
-/// Who is started, and from where.
+/// The size of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// N: nodes, each with an agent. At least 1.
+    /// N: the number of nodes, each with an agent. At least 1.
     pub nodes: u32,
-    /// c: ranks on each. At least 1.
+    /// c: the number of ranks on each node. At least 1.
     pub ppn: u32,
 }
 
 impl Size {
-    /// P: all ranks.
+    /// Returns P, the number of ranks.
     pub fn ranks(self) -> u64 {
         u64::from(self.nodes) * u64::from(self.ppn)
     }
 }
 
-/// One way to start, and how long it takes.
+/// A launch strategy, and the time that it takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prediction {
-    /// What it is called.
+    /// The strategy's name.
     pub name: &'static str,
-    /// By the published equation.
+    /// The time by the published equation.
     pub published: Duration,
-    /// By ours.
+    /// The time by the model of scela-run.
     pub own: Duration,
 }
 
-/// What to type, and why.
+/// The recommended options, and the predictions that they follow from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recommendation {
     /// `--launch`.
     pub shape: Shape,
-    /// `--fanout`: k. For [`Shape::Flat`] the number of nodes, which are all the launcher's children.
+    /// `--fanout`: k. For [`Shape::Flat`] the number of nodes, because all of them are the launcher's children.
     pub fanout: u32,
-    /// d: levels of agents below the launcher.
+    /// d: the number of levels of agents below the launcher.
     pub depth: u32,
-    /// k of the best tree; [`fanout`](Self::fanout) if that is what is recommended.
+    /// k of the best tree; equal to [`fanout`](Self::fanout) if a tree is recommended.
     pub tree_fanout: u32,
-    /// `--batch`: b, the least that is as good as any within [`Constants::sessions_max`].
+    /// `--batch`: b, the smallest that takes no longer than [`Constants::shells_max`].
     pub batch: u32,
-    /// How long that takes, by our own equations.
+    /// The time of the recommended start, by the model of scela-run.
     pub time: Duration,
-    /// All ways, the recommended tree's fan-out and batch in the last two; for comparison the tree's if
-    /// flat is recommended.
+    /// The predictions for all strategies. The last two have the fan-out and the batch of the best tree, also if flat
+    /// is recommended.
     pub predicted: Vec<Prediction>,
 }
 
@@ -156,18 +153,18 @@ impl From<&Recommendation> for Recommended {
     }
 }
 
-/// The start that takes the least time by our own equations: flat, or a tree with a fan-out of
-/// [`FANOUT_LEAST`] to [`FANOUT_MOST`]. Of those that take the same time, flat, else the one with fewer
-/// levels, else the one with fewer children. So few nodes are started flat: a second level pays only
-/// when the sessions of a first keep its cores busy for longer than a session waits.
+/// Returns the fastest start by the model of scela-run: flat, or a tree with a fan-out of [`FANOUT_LEAST`] to
+/// [`FANOUT_MOST`]. Of equally fast starts it prefers flat, then fewer levels, then fewer children. A few nodes are
+/// started flat: a second level pays only if the remote shells of the first keep its cores busy for longer than a
+/// remote shell waits.
 ///
-/// No nodes, or no ranks on them, count as one.
+/// Zero nodes, or zero ranks per node, count as one.
 pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation {
     let size = Size { nodes: nodes.max(1), ppn: ppn.max(1) };
-    let most = constants.sessions_max.max(1);
+    let most = constants.shells_max.max(1);
     let time = |fanout| own::tree(size, fanout, most, constants);
     let trees = (FANOUT_LEAST..=FANOUT_MOST).map(|fanout| (time(fanout), depth(size.nodes, fanout), fanout));
-    // The range is not empty.
+    // The range of fan-outs is not empty, so the default is never used.
     let (tree_time, tree_depth, tree_fanout) = trees.min().unwrap_or((Duration::MAX, 1, FANOUT_MOST));
     let tree_batch = least_batch(most, |batch| own::tree(size, tree_fanout, batch, constants));
     let predicted = predict(size, tree_fanout, tree_batch, constants);
@@ -189,8 +186,8 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
     }
 }
 
-/// The least of `1..=most` sessions at a time that takes no longer than `most`. More sessions never take
-/// longer.
+/// Returns the smallest batch of `1..=most` that takes no longer than `most`. A binary search, because a larger batch
+/// never takes longer.
 fn least_batch(most: u32, time: impl Fn(u32) -> Duration) -> u32 {
     let best = time(most);
     let (mut too_few, mut enough) = (0, most);
@@ -201,9 +198,9 @@ fn least_batch(most: u32, time: impl Fn(u32) -> Duration) -> u32 {
     enough
 }
 
-/// All ways to start, with this fan-out and batch where one has them.
+/// Predicts the times of all strategies. Those with a tree or a batch use this fan-out and this batch.
 pub fn predict(size: Size, fanout: u32, batch: u32, constants: &Constants) -> Vec<Prediction> {
-    let most = constants.sessions_max.max(1);
+    let most = constants.shells_max.max(1);
     let row = |name, published, own| Prediction { name, published, own };
     vec![
         row("linear", published::linear(size, constants), own::linear(size, most, constants)),
@@ -221,13 +218,13 @@ pub fn predict(size: Size, fanout: u32, batch: u32, constants: &Constants) -> Ve
     ]
 }
 
-/// d: how many levels a tree of `nodes` agents has below the launcher, if each place has at most
-/// `fanout` children. No level is begun before the one above it is full. A fan-out below 1 counts as 1.
+/// Returns d, the number of levels below the launcher of a tree of `nodes` agents with at most `fanout` children each.
+/// Levels are filled from the top. A fan-out of 0 counts as 1.
 pub fn depth(nodes: u32, fanout: u32) -> u32 {
     u32::try_from(levels(nodes, fanout).count()).unwrap_or(u32::MAX)
 }
 
-/// How many agents are on each level, from the first below the launcher on.
+/// Returns the number of agents on each level, from the first below the launcher on.
 fn levels(nodes: u32, fanout: u32) -> impl Iterator<Item = u32> {
     let fanout = fanout.max(1);
     let (mut left, mut width) = (nodes, 1u32);
@@ -238,12 +235,12 @@ fn levels(nodes: u32, fanout: u32) -> impl Iterator<Item = u32> {
     })
 }
 
-/// So many times, one after another.
+/// Returns the time of `count` operations, one after another.
 fn times(time: Duration, count: u64) -> Duration {
     nanoseconds(time.as_nanos().saturating_mul(u128::from(count)))
 }
 
-/// That work, shared evenly.
+/// Returns the time of work that `by` cores or parties share evenly.
 fn shared(work: Duration, by: u32) -> Duration {
     nanoseconds(work.as_nanos() / u128::from(by.max(1)))
 }

@@ -1,32 +1,30 @@
-//! Our own equations.
+//! The model of scela-run.
 //!
-//! What is different here. An *agent* registers, once, and not each rank. Sessions in flight overlap, and
-//! a launching side uses all of its cores. No rank starts before all agents are there, since the plan may
-//! change until then; all nodes then start their ranks side by side.
+//! It differs from the published equations in these points: each *agent* registers once, ranks do not; remote shells
+//! overlap; a launching side uses all of its cores; no rank starts before all agents have joined, because the plan may
+//! change until then; all nodes then start their ranks concurrently.
 //!
-//! **One level.** A launching side starts j sessions, at most b at a time, on m cores. A session takes
-//! Tssh of a core, then Tc in which the side only waits, Tssh + Tc in all if it is alone. Whatever the
-//! order, none of these can be undercut, and sessions that are started whenever one ends come near to the
-//! greatest of them:
+//! **One level.** A launching side opens j remote shells, at most b at a time, on m cores. A single remote shell takes
+//! Tssh of a core, then Tc in which the launching side only waits: Tssh + Tc in all. The following are lower bounds for
+//! any order. If a new remote shell is opened whenever one has finished, the time is close to the largest of them:
 //!
-//! - *cores*: all processor time has to be had, and the last session still waits: j Tssh / m + Tc;
-//! - *places*: b sessions at a time, each as long as one alone: ⌈j / b⌉ (Tssh + Tc);
-//! - *joins*: one thread takes in hellos: j Trecv;
-//! - *shared cores*, where all hosts are on one machine with s cores: the n sessions of the whole level,
-//!   with their far sides, and the last one's waiting without its login:
-//!   n (Tssh + Tlogin + Trecv) / s + Tc − Tlogin.
+//! - *cores*: all processor time is spent, and the last remote shell then waits: j Tssh / m + Tc;
+//! - *batch*: b remote shells at a time, each as long as a single one: ⌈j / b⌉ (Tssh + Tc);
+//! - *joins*: one thread receives hellos: j Trecv;
+//! - *shared cores*, if all hosts are on one machine with s cores: the n remote shells of the whole level with both of
+//!   their sides, and the last one's wait without its login: n (Tssh + Tlogin + Trecv) / s + Tc − Tlogin.
 //!
-//! The last hello is taken in after the last session is there, so
+//! The last hello is received after the last remote shell has started its agent, so
 //!
 //! ```text
 //! S(j, n) = max(j Tssh / m + Tc,  ⌈j / b⌉ (Tssh + Tc),  j Trecv,
 //!               n (Tssh + Tlogin + Trecv) / s + Tc − Tlogin) + Trecv
 //! ```
 //!
-//! It follows that a batch beyond j (Tssh + Tc) / (j Tssh / m + Tc), for many children m (1 + Tc / Tssh),
-//! gains nothing: the cores are busy then.
+//! It follows that a batch above j (Tssh + Tc) / (j Tssh / m + Tc), for many children m (1 + Tc / Tssh), gains nothing:
+//! the cores are busy then.
 //!
-//! **A start.** With w₁, …, w_d agents on the levels of the tree and w₀ = 1,
+//! **A start.** With w₁, …, w_d agents on the levels of the tree and w₀ = 1:
 //!
 //! ```text
 //! T_linear = S(P, P) + R(1)
@@ -35,25 +33,25 @@
 //! R(c)     = max(c Tclient, P Tclient / s)
 //! ```
 //!
-//! An agent opens its sessions as soon as it has joined, so the sum is that of the longest way down.
-//! Nothing here is less for more nodes, ranks or constants, nor more for a greater batch.
+//! An agent opens its remote shells as soon as it has joined, so the sum is over the longest path from the root. No
+//! time decreases with more nodes, more ranks or larger constants, and none increases with a larger batch.
 
 use std::time::Duration;
 
 use super::{Constants, Size, levels, shared, times};
 
-/// T_linear: the launcher opens a session for each rank, `batch` at a time.
+/// Returns T_linear: the launcher opens a remote shell for each rank, `batch` at a time.
 pub fn linear(size: Size, batch: u32, constants: &Constants) -> Duration {
     level(size.ranks(), size.ranks(), batch, constants) + ranks(size, 1, constants)
 }
 
-/// T_flat: the launcher opens a session for each node, `batch` at a time.
+/// Returns T_flat: the launcher opens a remote shell for each node, `batch` at a time.
 pub fn flat(size: Size, batch: u32, constants: &Constants) -> Duration {
     let nodes = u64::from(size.nodes);
     level(nodes, nodes, batch, constants) + ranks(size, size.ppn, constants)
 }
 
-/// T_tree: the launcher and each agent open sessions for at most `fanout` nodes, `batch` at a time.
+/// Returns T_tree: the launcher and each agent open remote shells to at most `fanout` nodes, `batch` at a time.
 pub fn tree(size: Size, fanout: u32, batch: u32, constants: &Constants) -> Duration {
     let mut above = 1;
     let levels = levels(size.nodes, fanout).map(|width| {
@@ -64,18 +62,18 @@ pub fn tree(size: Size, fanout: u32, batch: u32, constants: &Constants) -> Durat
     levels.fold(Duration::ZERO, Duration::saturating_add).saturating_add(ranks(size, size.ppn, constants))
 }
 
-/// S: how long a side with so many `children` takes for its sessions, of `all` on its level.
+/// Returns S: the time that a launching side takes for its `children`, with `all` remote shells on its level.
 fn level(children: u64, all: u64, batch: u32, constants: &Constants) -> Duration {
     let Constants { tc, tssh, trecv, tlogin, cores, shared_cores, .. } = *constants;
     let by_cores = shared(times(tssh, children), cores) + tc;
-    let by_places = times(tssh + tc, children.div_ceil(u64::from(batch.max(1))));
+    let by_batch = times(tssh + tc, children.div_ceil(u64::from(batch.max(1))));
     let by_joins = times(trecv, children);
     let by_shared_cores = shared_cores
         .map_or(Duration::ZERO, |cores| shared(times(tssh + tlogin + trecv, all), cores) + tc.saturating_sub(tlogin));
-    by_cores.max(by_places).max(by_joins).max(by_shared_cores) + trecv
+    by_cores.max(by_batch).max(by_joins).max(by_shared_cores) + trecv
 }
 
-/// R: how long nodes take to start all ranks, if each starter has so many.
+/// Returns R: the time to start all ranks if each agent starts `each` of them.
 fn ranks(size: Size, each: u32, constants: &Constants) -> Duration {
     let Constants { tclient, shared_cores, .. } = *constants;
     let all = shared_cores.map_or(Duration::ZERO, |cores| shared(times(tclient, size.ranks()), cores));

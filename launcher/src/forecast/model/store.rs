@@ -1,4 +1,4 @@
-//! Measured constants in a file of the user's cache directory, as JSON.
+//! Stores measured constants as JSON in a file of the user's cache directory.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -11,13 +11,13 @@ use thiserror::Error;
 
 use super::Constants;
 
-/// The largest file that is read, in bytes; one has some 200.
+/// The largest file that is read, in bytes. A file normally has about 200.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// The version of the file's fields. Raised when a field goes or gets another meaning.
+/// The version of the file's fields. Raised when a field is removed or gets another meaning.
 const VERSION: u32 = 1;
 
-/// The file's fields. Others are passed over, so that a later version may add some.
+/// The file's fields. Unknown fields are ignored, so that a later version may add some.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     version: u32,
@@ -31,48 +31,48 @@ struct Stored {
     sessions_max: u32,
 }
 
-/// Why a file of constants is of no use.
+/// Why a file of constants cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("it cannot be read")]
     Read(#[source] io::Error),
-    /// It is larger than [`FILE_BYTES_MAX`].
+    /// The file is larger than [`FILE_BYTES_MAX`].
     #[error("it is larger than {FILE_BYTES_MAX} bytes")]
     TooLarge,
-    /// It is not such a file.
+    /// The file is not JSON with the expected fields.
     #[error("it is not a file of constants")]
     Malformed(#[source] serde_json::Error),
-    /// Another scela-run wrote it.
+    /// A scela-run with another version of the fields wrote the file.
     #[error("its version is {version}, and this scela-run reads {VERSION}")]
     Version {
-        /// The version.
+        /// The file's version.
         version: u32,
     },
-    /// Something in it cannot be.
+    /// A constant is out of its bounds.
     #[error("a number in it is out of bounds")]
     OutOfBounds,
 }
 
-/// Constants to be used, and what the user should hear about where they come from.
+/// The constants to use, and a note about an unusable file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// Measured ones, else the default.
+    /// The measured constants, or the default.
     pub constants: Constants,
-    /// Why there are none, though there is a file: one line without its end.
+    /// Why a file that exists was not used: one line without its end.
     pub remark: Option<String>,
 }
 
-/// Where the constants are kept: `scela/model.json` in `$XDG_CACHE_HOME` if that is an absolute path,
-/// else in `$HOME/.cache`. None if neither is there. `variable` looks up the environment.
+/// Returns the file of the constants: `scela/model.json` in `$XDG_CACHE_HOME` if that is an absolute path, else in
+/// `$HOME/.cache`. Returns `None` if neither is an absolute path. `variable` looks up the environment.
 pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let directory = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = directory("XDG_CACHE_HOME").or_else(|| Some(directory("HOME")?.join(".cache")))?;
     Some(cache.join("scela").join("model.json"))
 }
 
-/// Returns the constants that the user has measured, else the default.
+/// Returns the constants that the user has measured, or the default.
 pub fn of_user() -> Loaded {
     match path(|name| std::env::var_os(name)) {
         Some(path) => load(&path),
@@ -80,8 +80,8 @@ pub fn of_user() -> Loaded {
     }
 }
 
-/// The constants in the file at `path`; the default if there is no such file, and with a remark if there
-/// is one that is of no use.
+/// Loads the constants from the file at `path`. Returns the default if the file does not exist, and the default with a
+/// note if it cannot be used.
 pub fn load(path: &Path) -> Loaded {
     match read(path) {
         Ok(constants) => Loaded { constants: constants.unwrap_or_default(), remark: None },
@@ -97,14 +97,14 @@ pub fn load(path: &Path) -> Loaded {
     }
 }
 
-/// The constants in the file at `path`; none if there is no such file.
+/// Reads the constants from the file at `path`. Returns `None` if the file does not exist.
 pub fn read(path: &Path) -> Result<Option<Constants>, StoreError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::Read(error)),
     };
-    // A pipe or device would have us wait.
+    // Reading a pipe or a device could block.
     if !file.metadata().map_err(StoreError::Read)?.is_file() {
         return Err(StoreError::Read(io::Error::other("it is not a regular file")));
     }
@@ -116,8 +116,8 @@ pub fn read(path: &Path) -> Result<Option<Constants>, StoreError> {
     decode(&bytes).map(Some)
 }
 
-/// Writes `constants` into the file at `path`, whole or not at all, and makes its directories. Whoever
-/// reads it meanwhile reads the old or the new one.
+/// Writes `constants` to the file at `path` and creates its directories. The file is replaced atomically: a concurrent
+/// reader gets the old or the new constants.
 pub fn write(path: &Path, constants: &Constants) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
@@ -127,12 +127,12 @@ pub fn write(path: &Path, constants: &Constants) -> io::Result<()> {
     let beside = PathBuf::from(beside);
     let written = fs::write(&beside, encode(constants)).and_then(|()| fs::rename(&beside, path));
     written.inspect_err(|_| {
-        // What could not be written is of no use, and there may be nothing to remove.
+        // The temporary file may not exist.
         let _ = fs::remove_file(&beside);
     })
 }
 
-/// The file's bytes. Times are within [`CONSTANT_MAX`](super::CONSTANT_MAX), or are cut.
+/// Encodes the file's content.
 fn encode(constants: &Constants) -> Vec<u8> {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let stored = Stored {
@@ -144,20 +144,20 @@ fn encode(constants: &Constants) -> Vec<u8> {
         tlogin_ns: ns(constants.tlogin),
         cores: constants.cores,
         shared_cores: constants.shared_cores,
-        sessions_max: constants.sessions_max,
+        sessions_max: constants.shells_max,
     };
     let mut bytes = serde_json::to_vec_pretty(&stored).unwrap_or_default();
     bytes.push(b'\n');
     bytes
 }
 
-/// What [`encode`] wrote.
+/// Decodes the file's content.
 fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
     }
-    // The version first: another one may have other fields.
+    // The version is decoded first, because another version may have other fields.
     let Versioned { version } = serde_json::from_slice(bytes).map_err(StoreError::Malformed)?;
     if version != VERSION {
         return Err(StoreError::Version { version });
@@ -171,7 +171,7 @@ fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
         tlogin: Duration::from_nanos(stored.tlogin_ns),
         cores: stored.cores,
         shared_cores: stored.shared_cores,
-        sessions_max: stored.sessions_max,
+        shells_max: stored.sessions_max,
         measured: true,
     };
     if constants.is_valid() { Ok(constants) } else { Err(StoreError::OutOfBounds) }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is() {
+    fn the_file_is_in_the_cache_directory() {
         let place = |xdg: &str, home: &str| {
             let (xdg, home) = (xdg.to_owned(), home.to_owned());
             path(move |name| match name {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_constants_are_read_back() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a/b/model.json");
         assert_eq!(load(&path), Loaded { constants: Constants::default(), remark: None });
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_reads_like_this() {
+    fn the_file_is_readable_json() {
         let text = String::from_utf8(encode(&measured())).expect("text");
         let expected = r#"{
   "version": 1,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_give_a_remark_and_the_default() {
+    fn unusable_files_give_a_remark_and_the_default() {
         let good = String::from_utf8(encode(&measured())).expect("text");
         let large = " ".repeat(FILE_BYTES_MAX as usize) + &good;
         let directory = tempfile::tempdir().expect("a directory");

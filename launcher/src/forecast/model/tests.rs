@@ -1,4 +1,4 @@
-//! Equations with numbers that can be checked by hand, and what holds for all of them.
+//! Tests of the equations with numbers that can be checked by hand, and properties of all of them.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-/// Round numbers on one core.
+/// Returns constants with round numbers, on one core.
 fn round() -> Constants {
     Constants {
         tc: ms(1000),
@@ -21,13 +21,13 @@ fn round() -> Constants {
         tlogin: ms(200),
         cores: 1,
         shared_cores: None,
-        sessions_max: 1000,
+        shells_max: 1000,
         measured: true,
     }
 }
 
 #[test]
-fn the_published_equations() {
+fn the_published_equations_give_the_expected_times() {
     let size = Size { nodes: 64, ppn: 16 };
     let constants = round();
     // 1000 + 1024 (100 + 10)
@@ -38,28 +38,28 @@ fn the_published_equations() {
     assert_eq!(multi_level(size, 8, &constants), ms(3760 + 1320));
     // (1000 + 8 (100 + 10)) + 8 / 4 * 1000 + 8 (100 + 16 * 10)
     assert_eq!(batched(size, 8, 4, &constants), ms(1880 + 2000 + 2080));
-    // 8 / 3 is no whole number, and a batch has no more than the children.
+    // 8 / 3 is not an integer, and a batch is at most the number of children.
     assert_eq!(batched(size, 8, 3, &constants), ms(1880 + 2080) + Duration::from_nanos(2_666_666_666));
     assert_eq!(batched(size, 8, 100, &constants), batched(size, 8, 8, &constants));
 }
 
 #[test]
-fn our_equations() {
+fn the_model_of_scela_run_gives_the_expected_times() {
     let size = Size { nodes: 64, ppn: 16 };
     let constants = round();
     // Cores: 64 * 100 + 1000, and the last hello; 16 ranks on each node.
     assert_eq!(flat(size, 64, &constants), ms(7400 + 10 + 16));
-    // Places: 11 times 1100.
+    // Batch: 11 times 1100.
     assert_eq!(flat(size, 6, &constants), ms(12_100 + 10 + 16));
     // Two levels, of 8 children and (as 56 are left for 8) of 7: 800 + 1000, 700 + 1000.
     assert_eq!(tree(size, 8, 8, &constants), ms(1800 + 10 + 1700 + 10 + 16));
     // Two batches on each level.
     assert_eq!(tree(size, 8, 6, &constants), ms(2200 + 10 + 2200 + 10 + 16));
-    // 1024 sessions.
+    // 1024 remote shells.
     assert_eq!(linear(size, 2000, &constants), ms(103_400 + 10 + 1));
     let more_cores = Constants { cores: 32, ..round() };
     assert_eq!(flat(size, 64, &more_cores), ms(1200 + 10 + 16));
-    // Joins: nothing else takes time.
+    // Joins: the remote shells take no time.
     let only_joins = Constants { tc: ms(0), tssh: ms(0), tlogin: ms(0), ..round() };
     assert_eq!(flat(size, 64, &only_joins), ms(640 + 10 + 16));
     // 64 (100 + 200 + 10) / 2 + 1000 - 200; 1024 ranks on two cores.
@@ -102,10 +102,10 @@ fn few_nodes_are_started_flat_and_many_by_a_tree() {
     assert_eq!(names, ["linear", "flat (SMP-aware)", "tree (multi-level)", "tree, batched"]);
 }
 
-/// The test cluster of issue 5: each ssh is delayed by 300 ms, and no more than six at once are let in.
+/// The test cluster of issue 5: each ssh is delayed by 300 ms, and sshd accepts at most six at a time.
 #[test]
-fn refused_sessions_make_a_tree_worth_it() {
-    let constants = Constants { tc: ms(400), cores: 2, sessions_max: 6, ..Constants::default() };
+fn a_limit_on_remote_shells_makes_a_tree_faster() {
+    let constants = Constants { tc: ms(400), cores: 2, shells_max: 6, ..Constants::default() };
     let recommendation = recommend(64, 1, &constants);
     assert_eq!(recommendation.shape, Shape::Tree);
     assert!(recommendation.batch <= 6);
@@ -114,36 +114,36 @@ fn refused_sessions_make_a_tree_worth_it() {
 
 /// On one machine a tree has no more cores than a flat start.
 #[test]
-fn shared_cores_gain_nothing_from_a_tree() {
+fn a_tree_gains_nothing_if_hosts_share_cores() {
     let constants = Constants { cores: 2, shared_cores: Some(2), ..Constants::default() };
     assert_eq!(recommend(32, 16, &constants).shape, Shape::Flat);
 }
 
 #[test]
-fn samples_of_the_model_give_its_constants_back() {
-    let wanted = Constants { cores: 4, sessions_max: 128, tlogin: Constants::default().tlogin, ..round() };
-    let crowd = |count: u32, constants: &Constants| {
-        // All that `flat` is, but the last hello and the ranks.
+fn calibration_recovers_the_constants_of_the_model() {
+    let wanted = Constants { cores: 4, shells_max: 128, tlogin: Constants::default().tlogin, ..round() };
+    let group = |count: u32, constants: &Constants| {
+        // The time of `flat` without the last hello and the ranks.
         let took = flat(Size { nodes: count, ppn: 1 }, count, constants) - constants.trecv;
-        Counted { count, took: took - ranks_of(count, constants) }
+        GroupTime { count, took: took - ranks_of(count, constants) }
     };
     let samples = |constants: &Constants| Samples {
-        alone: vec![ms(1100), ms(1100), ms(90_000)],
-        crowds: vec![crowd(4, constants), crowd(32, constants), crowd(64, constants)],
-        joins: vec![Counted { count: 0, took: ms(7) }, Counted { count: 8, took: ms(80) }],
-        starts: vec![Counted { count: 16, took: ms(16) }],
+        single: vec![ms(1100), ms(1100), ms(90_000)],
+        concurrent: vec![group(4, constants), group(32, constants), group(64, constants)],
+        joins: vec![GroupTime { count: 0, took: ms(7) }, GroupTime { count: 8, took: ms(80) }],
+        starts: vec![GroupTime { count: 16, took: ms(16) }],
         cores: 4,
         are_shared: constants.shared_cores.is_some(),
-        sessions_max: None,
+        shells_max: None,
     };
     assert_eq!(calibrate(&samples(&wanted)), wanted);
-    // Taking in is nothing in particular on shared cores.
+    // With shared cores, the samples of joins give Trecv, although it was 0 in the model that made the other samples.
     let one_machine = Constants { shared_cores: Some(4), tlogin: ms(100), trecv: ms(0), ..wanted };
     let found = calibrate(&samples(&one_machine));
     assert_eq!(found, Constants { trecv: ms(10), ..one_machine });
 }
 
-/// What [`flat`] adds for a rank on each node.
+/// Returns the time that [`flat`] adds for a rank on each node.
 fn ranks_of(nodes: u32, constants: &Constants) -> Duration {
     let all =
         constants.shared_cores.map_or(Duration::ZERO, |cores| shared(times(constants.tclient, nodes.into()), cores));
@@ -155,15 +155,16 @@ fn few_samples_leave_typical_constants() {
     let typical = Constants::default();
     let none = calibrate(&Samples { cores: 4, ..Samples::default() });
     assert_eq!(none, typical);
-    // A crowd within the cores, or without a session alone, tells nothing of work.
-    let crowds = vec![Counted { count: 4, took: ms(9000) }];
-    let some = calibrate(&Samples { alone: vec![ms(100)], crowds: crowds.clone(), cores: 4, ..Samples::default() });
+    // A group with one remote shell per core, or without the time of a single remote shell, does not show the work.
+    let concurrent = vec![GroupTime { count: 4, took: ms(9000) }];
+    let single = vec![ms(100)];
+    let some = calibrate(&Samples { single, concurrent: concurrent.clone(), cores: 4, ..Samples::default() });
     assert_eq!((some.tssh, some.tc, some.measured), (ms(20), ms(80), true));
-    let some = calibrate(&Samples { crowds, cores: 0, ..Samples::default() });
+    let some = calibrate(&Samples { concurrent, cores: 0, ..Samples::default() });
     assert_eq!((some.tssh, some.cores, some.measured), (typical.tssh, 1, false));
-    // Quicker together than alone: noise.
-    let crowds = vec![Counted { count: 8, took: ms(50) }];
-    let some = calibrate(&Samples { alone: vec![ms(100)], crowds, cores: 4, ..Samples::default() });
+    // A group that is faster than a single remote shell is noise.
+    let concurrent = vec![GroupTime { count: 8, took: ms(50) }];
+    let some = calibrate(&Samples { single: vec![ms(100)], concurrent, cores: 4, ..Samples::default() });
     assert_eq!((some.tssh, some.tc), (ms(0), ms(100)));
 }
 
@@ -183,10 +184,10 @@ prop_compose! {
         login in 0..=100u32,
         cores in 1..=256u32,
         shared_cores in prop::option::of(1..=256u32),
-        sessions_max in 1..=1024u32,
+        shells_max in 1..=1024u32,
     ) -> Constants {
         let tlogin = tc * login / 100;
-        Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, sessions_max, measured: true }
+        Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: true }
     }
 }
 
@@ -196,12 +197,12 @@ fn any_count() -> impl Strategy<Value = u32> {
 
 proptest! {
     #[test]
-    fn nothing_predicted_is_quicker_than_what_is_recommended(
+    fn no_prediction_is_faster_than_the_recommendation(
         constants in any_constants(), nodes in any_count(), ppn in 1..256u32,
     ) {
         let size = Size { nodes, ppn };
         let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted } = recommend(nodes, ppn, &constants);
-        let most = constants.sessions_max;
+        let most = constants.shells_max;
         prop_assert!((1..=most).contains(&batch));
         prop_assert!(time <= flat(size, most, &constants));
         for fanout in FANOUT_LEAST..=FANOUT_MOST {
@@ -225,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn more_takes_longer(
+    fn times_grow_with_the_size_and_shrink_with_the_batch(
         constants in any_constants(), nodes in any_count(), ppn in 1..256u32, fanout in 2..40u32, batch in 1..40u32,
     ) {
         let (size, wider) = (Size { nodes, ppn }, Size { nodes: nodes + 1, ppn });
@@ -243,19 +244,19 @@ proptest! {
     }
 
     #[test]
-    fn whatever_was_measured_gives_valid_constants(
-        alone in prop::collection::vec(any_time(), 0..4),
+    fn any_measurement_gives_valid_constants(
+        single in prop::collection::vec(any_time(), 0..4),
         counted in prop::collection::vec((0..200u32, any_time()), 0..6),
-        cores in any::<u32>(), are_shared: bool, sessions_max in prop::option::of(any::<u32>()),
+        cores in any::<u32>(), are_shared: bool, shells_max in prop::option::of(any::<u32>()),
     ) {
-        let counted: Vec<_> = counted.into_iter().map(|(count, took)| Counted { count, took: took * 3 }).collect();
-        let (crowds, joins, starts) = (counted.clone(), counted.clone(), counted);
-        let samples = Samples { alone, crowds, joins, starts, cores, are_shared, sessions_max };
+        let counted: Vec<_> = counted.into_iter().map(|(count, took)| GroupTime { count, took: took * 3 }).collect();
+        let (concurrent, joins, starts) = (counted.clone(), counted.clone(), counted);
+        let samples = Samples { single, concurrent, joins, starts, cores, are_shared, shells_max };
         prop_assert!(calibrate(&samples).is_valid());
     }
 
     #[test]
-    fn the_greatest_numbers_fit(constants in any_constants()) {
+    fn the_largest_numbers_do_not_overflow(constants in any_constants()) {
         let constants = Constants { tc: CONSTANT_MAX, tssh: CONSTANT_MAX, tclient: CONSTANT_MAX, ..constants };
         recommend(u32::MAX, u32::MAX, &constants);
     }

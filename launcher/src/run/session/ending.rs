@@ -10,7 +10,7 @@ use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
-use crate::run::timing::Names;
+use crate::run::timing::HostNames;
 
 /// The reports that were asked for.
 pub(super) struct Reports {
@@ -88,7 +88,7 @@ impl Session {
     /// Writes the demo's summary, or the table of the phases if it was asked for.
     fn write_phases(&self, code: u8) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
-        let names = Names { target: &target, agents: Some(&self.locations) };
+        let names = HostNames { target: &target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if self.reports.demo && code == exit::SUCCESS {
             // A closed standard output is no failure: no user reads the summary.

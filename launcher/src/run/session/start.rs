@@ -30,7 +30,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
 use crate::run::stats::Sink;
-use crate::run::timing::{Names, Phases};
+use crate::run::timing::{HostNames, Phases};
 
 /// How long agents may take to exit after a launch that failed.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
@@ -207,7 +207,7 @@ impl Starting<'_> {
                 let (tree, fanout) = (plan.settings.tree, self.options.fanout());
                 let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
                 let bootstrap = Bootstrap::local(self.order, self.clock, tree, fanout, root, tasks);
-                Ok(Ok((bootstrap, RankLocations::here(sys::host_name()))))
+                Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
             }
             AgentHosts::Remote(launch) => self.remote_agents(plan, launch).await,
         }
@@ -251,7 +251,7 @@ impl Starting<'_> {
         let timing = nla::core::Timing::default();
         if options.timing {
             let target = |target: u32| launch.name(target).to_owned();
-            let table = phases.table(&timing, 0, &Names { target: &target, agents: None });
+            let table = phases.table(&timing, 0, &HostNames { target: &target, agents: None });
             reporter.note(&format!("phases of the launch:\n{table}"));
         }
         Ok(Err(Ended { code, phases, timing }))

@@ -8,7 +8,7 @@ use nla::core::{LaneTraffic, LevelStats};
 use super::Statistics;
 
 const LEGEND: &str = "
-  Level 0 is the launcher. A place is the launcher or an agent; a row sums up all places of a level.
+  Level 0 is the launcher. A place is the launcher or an agent; a row is for all places of a level.
   Up and down: messages and their encoded bytes, counted by the sender. Links: all bytes written to
   them; streams: output and input among these. Gets: answered by the board without the agent's core,
   by the core to its own ranks, or to others; asked on: forwarded to another place; joined: waited
