@@ -79,7 +79,8 @@ fn an_agent_that_was_lost_and_a_launch_that_failed() {
 
 #[test]
 fn an_agent_without_descriptors_is_told_how_many_it_needs() {
-    let why = "no socket could be made: Too many open files (os error 24)".into();
+    let why =
+        nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = told(32, 0, failure("", Cause::NotStarted { why }));
     assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run"), "{text}");
 }
