@@ -57,8 +57,7 @@ fn a_file_for_all() {
 #[test]
 fn a_missing_file_is_told() {
     let outcome = scela().np(2).args(["-s", "./no-such-file"]).program(rank(["sum"])).run();
-    outcome.says("no-such-file");
-    outcome.check(outcome.code.is_some_and(|code| code != 0), "it is no success");
+    outcome.has_code(2).says("option '-stdin': './no-such-file' cannot be read: No such file or directory");
 }
 
 #[test]

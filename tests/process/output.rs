@@ -128,6 +128,8 @@ fn files_by_pattern() {
     let run = scela().np(3).agents(2);
     let directory = run.world().file("files");
     let (out, err) = (directory.join("%j/out.%r"), directory.join("%h.err.%r"));
+    // Directories without a placeholder must exist; the label's is created.
+    fs::create_dir(&directory).unwrap();
     let label = run.world().label().to_owned();
     let run = run.arg("-outfile-pattern").arg(&out).arg("-errfile-pattern").arg(&err);
     // Looked at before the world is gone with its directory.
