@@ -112,7 +112,7 @@ pub enum ParseError {
     Field {
         /// The name of the reply.
         reply: &'static str,
-        /// The missing field, in words without blanks.
+        /// The missing field, as a text without blanks.
         reason: &'static str,
     },
 }
