@@ -1,6 +1,7 @@
 //! The decisions that both protocol versions share: what a rank's request does, and what each answer becomes.
 //!
-//! A version reads commands and words replies, which is its [`Dialect`]. The rules are those of [`crate::conversation`].
+//! Each version parses its commands and writes replies in its own format ([`Dialect`]). [`crate::conversation`] has the
+//! rules.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -13,7 +14,7 @@ use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
 use crate::{Answer, Board, LookUp, NameError, Request, SpawnRequest, SpawnedJob};
 
-/// How a protocol version words replies.
+/// The format of a protocol version's replies.
 pub(crate) trait Dialect {
     /// The version.
     const VERSION: Version;
@@ -43,7 +44,7 @@ pub(crate) enum Reply<'a> {
     Spawned(&'a SpawnedJob),
     /// The segment's descriptor comes with this reply.
     Segment,
-    /// The node's attribute is stored. Only PMI-2 asks, as for the replies below.
+    /// The node's attribute is stored. Only PMI-2 has this reply and those below.
     NodePut,
     /// The value of a node's attribute, if a rank has put it.
     NodeGot(Option<&'a [u8]>),
@@ -73,7 +74,7 @@ pub(crate) enum Operation {
     Ring,
 }
 
-/// Why a request is refused, in the words that a rank is sent unless its version has others.
+/// Why a request is refused. The text is sent to the rank, unless its version has another text.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Error)]
 pub(crate) enum Refusal<'a> {
     #[error("not_initialized")]
@@ -96,7 +97,7 @@ pub(crate) enum Refusal<'a> {
     Name(NameError),
     #[error("{0}")]
     Spawn(SpawnError),
-    /// The launcher's words.
+    /// The launcher's reason.
     #[error("{0}")]
     SpawnFailed(&'a str),
     #[error("some_processes_were_not_started")]
@@ -163,7 +164,7 @@ pub(crate) enum Awaited {
     Connected,
 }
 
-/// What the handling of a request results in: a request to the agent, if the agent is needed.
+/// The result of handling a command: a request to the agent, if the agent is needed.
 pub(crate) type Outcome = Result<Option<Request>, Violation>;
 
 /// Everything that handling one command takes.

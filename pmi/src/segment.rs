@@ -59,7 +59,7 @@ pub const RELEASED_AT: usize = 64;
 /// The offset of `published`.
 pub const PUBLISHED_AT: usize = 128;
 
-/// The offset of the log: a page of its own for the header, so that words that change are in no page of the log.
+/// The offset of the log: the header, whose words change, has a page of its own.
 pub const LOG_AT: usize = 4096;
 
 /// The alignment of epochs and directories in the log.

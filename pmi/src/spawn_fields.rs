@@ -1,4 +1,4 @@
-//! What both protocol versions read a spawn with: [`SpawnError`], and the fields of one command.
+//! [`SpawnError`] and the fields of a spawn's command, for the spawn readers of both protocol versions.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;

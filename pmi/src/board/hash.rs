@@ -34,7 +34,7 @@ fn finish(mut state: u64) -> u64 {
     state ^ (state >> 33)
 }
 
-/// Builds [`KeyHasher`]s: tables by key use [`hash`].
+/// Hashes the keys of tables with [`hash`].
 pub type KeyBuildHasher = BuildHasherDefault<KeyHasher>;
 
 /// Hashes byte slices, and types that hash as their key does, with [`hash`].

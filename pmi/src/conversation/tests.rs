@@ -1,5 +1,5 @@
-//! Tests of [`Conversation`]: lines in, lines and requests out, and nothing else. Those of frames
-//! are in files of their own.
+//! Tests of [`Conversation`]: each checks all requests and replies of its input. Those of PMI-2's frames are in files of
+//! their own.
 
 mod frames;
 mod frames_and_the_agent;
@@ -15,7 +15,7 @@ use crate::v1::initack;
 use crate::{Epoch, Puts, SpawnedJob};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
-/// A fence that a rank with nothing to put waits in.
+/// The fence of a rank without puts, which waits for a reply.
 const FENCE: Request = Request::Fence { puts: Puts::new(), in_segment: false };
 const SPAWN: &str = "mcmd=spawn\nnprocs=2\nexecname=a\nendcmd\n";
 
@@ -26,7 +26,7 @@ struct World {
 }
 
 impl World {
-    /// Before `init`.
+    /// A rank before `init`.
     fn new() -> Self {
         Self::with(|_| {})
     }
@@ -45,14 +45,14 @@ impl World {
         Self { conversation: Conversation::new(Arc::new(attributes), Rank(3), 1), board: Board::new() }
     }
 
-    /// After `init`.
+    /// A rank after `init`.
     fn joined() -> Self {
         let mut world = Self::new();
         assert_eq!(world.say(INIT).0, [Request::Joined]);
         world
     }
 
-    /// What comes of these bytes: requests, none of them answered, and replies.
+    /// Receives bytes. Returns the requests, without answering them, and the replies.
     fn say(&mut self, bytes: impl AsRef<[u8]>) -> (Vec<Request>, String) {
         let mut out = Vec::new();
         self.conversation.receive(bytes.as_ref());
@@ -64,14 +64,14 @@ impl World {
         (requests, String::from_utf8_lossy(&out).into_owned())
     }
 
-    /// A line that is replied to at once, and nothing else happens.
+    /// Checks that a line leads to exactly this reply and no request.
     #[track_caller]
     fn check(&mut self, line: &str, reply: &str) {
         let expected = if reply.is_empty() { String::new() } else { format!("{reply}\n") };
         assert_eq!(self.say(format!("{line}\n")), (vec![], expected), "{line}");
     }
 
-    /// A line that becomes a request without any reply yet.
+    /// Checks that lines lead to exactly one request and no reply, and returns the request.
     #[track_caller]
     fn ask(&mut self, lines: &str) -> Request {
         let (mut requests, out) = self.say(lines);
@@ -79,7 +79,7 @@ impl World {
         requests.remove(0)
     }
 
-    /// An answer, and the reply that it becomes.
+    /// Answers a request and checks the reply.
     #[track_caller]
     fn answer(&mut self, answer: Answer, reply: &str) {
         let mut out = Vec::new();
@@ -93,7 +93,7 @@ impl World {
         let (mut requests, out) = self.say(bytes);
         assert_eq!(out, "");
         assert!(!self.conversation.is_active() && !self.conversation.is_waiting());
-        assert_eq!(self.say(INIT), (vec![], String::new()), "nothing is handled ever after");
+        assert_eq!(self.say(INIT), (vec![], String::new()), "nothing is handled any more");
         match (requests.pop(), requests.is_empty()) {
             (Some(Request::Broken { why }), true) => why,
             other => panic!("not broken: {other:?}"),
@@ -134,7 +134,7 @@ fn a_session_of_mpich_2_ranks_1_node() {
 }
 
 #[test]
-fn any_1_x_is_granted_as_1_1_and_what_is_not_spoken_is_refused() {
+fn every_version_1_is_granted_as_1_1_and_unsupported_ones_are_refused() {
     for subversion in [0, 1, 2, 9] {
         let mut world = World::new();
         let (requests, out) = world.say(format!("cmd=init pmi_version=1 pmi_subversion={subversion}\n"));
@@ -151,11 +151,11 @@ fn any_1_x_is_granted_as_1_1_and_what_is_not_spoken_is_refused() {
     }
     assert!(!world.conversation.is_active());
     world.check("cmd=init", "cmd=response_to_init rc=-1 msg=pmi_version_missing");
-    assert_eq!(world.say(INIT).0, [Request::Joined], "it may still try 1");
+    assert_eq!(world.say(INIT).0, [Request::Joined], "it may still request version 1");
 }
 
 #[test]
-fn a_rank_may_initialise_again() {
+fn a_rank_may_initialise_more_than_once() {
     let mut world = World::joined();
     let granted = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1";
     world.check(INIT.trim_end(), granted); // Intel MPI does, without finalising.
@@ -167,7 +167,7 @@ fn a_rank_may_initialise_again() {
 }
 
 #[test]
-fn requests_out_of_turn_are_refused() {
+fn requests_before_init_are_refused() {
     let mut world = World::new();
     for (line, reply) in [
         ("cmd=put kvsname=k key=a value=b", "put_result"),
@@ -181,15 +181,15 @@ fn requests_out_of_turn_are_refused() {
     ] {
         world.check(line, &format!("cmd={reply} rc=-1 msg=not_initialized"));
     }
-    // JobAttributes are no secret.
+    // Queries of the job's attributes are accepted.
     world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
-    // Legacy clients take a barrier_out for a release whatever its rc is.
+    // Legacy clients take any barrier_out as a release, whatever its rc is.
     let why = world.why_broken("cmd=barrier_in\n");
     assert_eq!(why, "entered a barrier without having initialised");
 }
 
 #[test]
-fn own_puts_are_seen_at_once_and_replace() {
+fn a_rank_sees_its_own_puts_first() {
     let mut world = World::joined();
     world.board.publish(epoch(&[("a", "old"), ("b", "board")]));
     world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=old");
@@ -201,13 +201,13 @@ fn own_puts_are_seen_at_once_and_replace() {
     world.check("cmd=get kvsname=k key=c", "cmd=get_result rc=0 value=");
     let Request::Fence { puts, in_segment: false } = world.ask("cmd=barrier_in\n") else { panic!() };
     assert_eq!(puts.validate(), Ok(3));
-    // Handed over: now it is the board's.
+    // The fence has taken the put, so the board's value is found.
     world.answer(Answer::Released, "cmd=barrier_out rc=0");
     world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=old");
 }
 
 #[test]
-fn an_absent_key_is_not_found_at_once_and_found_later() {
+fn an_absent_key_is_refused_immediately_and_found_after_its_fence() {
     // Open MPI gets its peers' keys before the first barrier, and again after it.
     let mut world = World::joined();
     let absent = "cmd=get_result rc=-1 msg=key_1-0-key0_not_found value=unknown";
@@ -217,7 +217,7 @@ fn an_absent_key_is_not_found_at_once_and_found_later() {
 }
 
 #[test]
-fn provided_keys_come_from_the_facts() {
+fn preputs_and_attributes_are_found() {
     let mut world = World::joined();
     world.check("cmd=get kvsname=k key=PARENT_ROOT_PORT_NAME", "cmd=get_result rc=0 value=tag#0$ x");
     world.check("cmd=get kvsname=k key=universeSize", "cmd=get_result rc=0 value=8");
@@ -267,7 +267,7 @@ fn pending_puts_are_bounded() {
     }
     let full = "cmd=put_result rc=-1 msg=too_many_bytes_put_between_barriers";
     world.check(line.trim_end(), full);
-    // To the byte.
+    // The bound is exact to the byte.
     let left = PENDING_BYTES_MAX % cost - Puts::cost(b"key", b"");
     world.check(&format!("cmd=put kvsname=k key=key value={}", "w".repeat(left + 1)), full);
     let exact = format!("cmd=put kvsname=k key=key value={}", "w".repeat(left));
@@ -279,7 +279,7 @@ fn pending_puts_are_bounded() {
 }
 
 #[test]
-fn many_own_keys_are_found_again() {
+fn many_own_puts_are_found() {
     let mut world = World::joined();
     for number in 0..2000 {
         world.say(format!("cmd=put kvsname=k key=k{number} value={number}\n"));
@@ -291,14 +291,14 @@ fn many_own_keys_are_found_again() {
 }
 
 #[test]
-fn a_client_that_pipelines_is_served_in_order() {
+fn pipelined_requests_are_served_in_order() {
     let mut world = World::joined();
     let (requests, out) = world.say(
         "cmd=put kvsname=k key=a value=1\ncmd=barrier_in\ncmd=get kvsname=k key=a\n\
          cmd=barrier_in\ncmd=get_appnum\n",
     );
     assert_eq!((requests.len(), out.as_str()), (1, "cmd=put_result rc=0 msg=success\n"));
-    assert_eq!(world.say(""), (vec![], String::new()), "waits");
+    assert_eq!(world.say(""), (vec![], String::new()), "it waits");
     world.board.publish(epoch(&[("a", "1")]));
     world.answer(Answer::Released, "cmd=barrier_out rc=0");
     let (requests, out) = world.say("");
@@ -309,7 +309,7 @@ fn a_client_that_pipelines_is_served_in_order() {
 }
 
 #[test]
-fn answers_that_nobody_waits_for_are_dropped() {
+fn unexpected_answers_are_dropped() {
     let mut world = World::joined();
     let mut out = Vec::new();
     world.conversation.answer(Answer::Released, &mut out);
@@ -320,7 +320,7 @@ fn answers_that_nobody_waits_for_are_dropped() {
 }
 
 #[test]
-fn aborts_are_not_replied_to() {
+fn an_abort_has_no_reply() {
     let abort = |line: &str| {
         let mut world = World::new();
         let request = world.ask(line);
@@ -377,7 +377,7 @@ fn lines_without_a_command_break_the_conversation() {
 }
 
 #[test]
-fn a_line_of_the_limit_passes_and_a_longer_one_breaks() {
+fn a_line_of_the_limit_is_handled_and_a_longer_one_breaks_the_conversation() {
     let mut line = b"cmd=get_appnum ".to_vec();
     line.resize(LINE_BYTES_MAX, b'x');
     let mut world = World::joined();
@@ -388,7 +388,7 @@ fn a_line_of_the_limit_passes_and_a_longer_one_breaks() {
 }
 
 #[test]
-fn a_flood_during_a_barrier_is_bounded() {
+fn bytes_received_during_a_barrier_are_bounded() {
     let mut world = World::joined();
     world.ask("cmd=barrier_in\n");
     let flood = "cmd=get_appnum\n".repeat(100_000);

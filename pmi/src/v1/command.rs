@@ -4,6 +4,8 @@
 //! and the order of calls. Bytes need not be UTF-8. Unknown fields, bare words and blanks before the line are ignored,
 //! but `cmd=` must come first, as every client since MPICH2 1.0 sends it.
 
+use std::str::FromStr;
+
 use thiserror::Error;
 
 use crate::wire::fields;
@@ -112,7 +114,7 @@ pub enum ParseError {
     Field {
         /// The name of the reply.
         reply: &'static str,
-        /// The missing field, in words without blanks.
+        /// The missing field, as a text without blanks.
         reason: &'static str,
     },
 }
@@ -134,10 +136,9 @@ impl<'a> Command<'a> {
                 key: need(fields::phrase(line, b"key"), "get_result", "key_missing")?,
             },
             b"put" => {
-                let value = fields::split(line, b"value")
-                    .ok_or(ParseError::Field { reply: "put_result", reason: "value_missing" });
                 // The value may look like fields, so search for those only before it.
-                let (head, value) = value?;
+                let missing = ParseError::Field { reply: "put_result", reason: "value_missing" };
+                let (head, value) = fields::split(line, b"value").ok_or(missing)?;
                 Self::Put {
                     kvsname: need(fields::word(head, b"kvsname"), "put_result", "kvsname_missing")?,
                     key: need(fields::phrase(head, b"key"), "put_result", "key_missing")?,
@@ -145,32 +146,16 @@ impl<'a> Command<'a> {
                 }
             }
             b"barrier_in" => Self::BarrierIn { group: fields::word(line, b"group") },
-            b"init" => {
-                let version = fields::word(line, b"pmi_version").and_then(fields::number);
-                let subversion = fields::word(line, b"pmi_subversion").and_then(fields::number);
-                let reply = "response_to_init";
-                let reason = "pmi_version_missing";
-                Self::Init {
-                    version: version.ok_or(ParseError::Field { reply, reason })?,
-                    subversion: subversion.unwrap_or(0),
-                }
-            }
-            b"initack" => {
-                let rank = fields::word(line, b"pmiid").and_then(fields::number);
-                let reply = "initack";
-                let reason = "pmiid_missing";
-                Self::Initack { rank: rank.ok_or(ParseError::Field { reply, reason })? }
-            }
+            b"init" => Self::Init {
+                version: need_number(line, b"pmi_version", "response_to_init", "pmi_version_missing")?,
+                subversion: fields::word(line, b"pmi_subversion").and_then(fields::number).unwrap_or(0),
+            },
+            b"initack" => Self::Initack { rank: need_number(line, b"pmiid", "initack", "pmiid_missing")? },
             b"get_maxes" => Self::Maxes,
             b"get_appnum" => Self::Appnum,
             b"get_my_kvsname" => Self::Kvsname,
             b"get_universe_size" => Self::UniverseSize,
-            b"getbyidx" => {
-                let index = fields::word(line, b"idx").and_then(fields::number);
-                let reply = "getbyidx_results";
-                let reason = "idx_missing";
-                Self::GetByIndex { index: index.ok_or(ParseError::Field { reply, reason })? }
-            }
+            b"getbyidx" => Self::GetByIndex { index: need_number(line, b"idx", "getbyidx_results", "idx_missing")? },
             b"create_kvs" => Self::CreateKvs,
             b"destroy_kvs" => Self::DestroyKvs,
             b"publish_name" => {
@@ -193,11 +178,8 @@ impl<'a> Command<'a> {
             b"finalize" => Self::Finalize,
             b"scela_segment" => Self::Segment,
             b"scela_fence" => {
-                let puts_bytes = fields::word(line, b"puts").and_then(fields::number);
-                let reply = "scela_fence_result";
-                Self::FenceInSegment {
-                    puts_bytes: puts_bytes.ok_or(ParseError::Field { reply, reason: "puts_missing" })?,
-                }
+                let puts_bytes = need_number(line, b"puts", "scela_fence_result", "puts_missing")?;
+                Self::FenceInSegment { puts_bytes }
             }
             _ => Self::Unknown { name },
         })
@@ -291,6 +273,16 @@ impl<'a> Command<'a> {
         }
         out.push(b'\n');
     }
+}
+
+/// Returns the number in a required field.
+fn need_number<T: FromStr>(
+    line: &[u8],
+    field: &[u8],
+    reply: &'static str,
+    reason: &'static str,
+) -> Result<T, ParseError> {
+    fields::word(line, field).and_then(fields::number).ok_or(ParseError::Field { reply, reason })
 }
 
 #[cfg(test)]

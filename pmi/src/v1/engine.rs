@@ -76,7 +76,7 @@ impl Dialect for Lines {
             From::Refused(Operation::Segment, _) => To::Segment(false),
             From::Refused(operation, Refusal::Name(error)) => To::NameRefused(reply_name(operation), error),
             From::Refused(operation, refusal) => {
-                return To::Refused(reply_name(operation), &words(refusal)).write(out);
+                return To::Refused(reply_name(operation), &refusal_text(refusal)).write(out);
             }
             // PMI-1 has no command that leads to these.
             From::NodePut | From::NodeGot(_) | From::Connected | From::Ring { .. } => return,
@@ -195,8 +195,8 @@ fn reply_name(operation: Operation) -> &'static str {
     }
 }
 
-/// Returns a refusal in PMI-1's words, which differ for what PMI-2 calls a fence and a name.
-fn words(refusal: Refusal<'_>) -> Cow<'static, str> {
+/// Returns a refusal's text in PMI-1, which has a barrier and a service where PMI-2 has a fence and a name.
+fn refusal_text(refusal: Refusal<'_>) -> Cow<'static, str> {
     match refusal {
         Refusal::PendingFull => "too_many_bytes_put_between_barriers".into(),
         Refusal::NameEmpty => "service_empty".into(),

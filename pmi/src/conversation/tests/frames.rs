@@ -1,4 +1,4 @@
-//! PMI-2: sessions of real clients, and what is answered without the agent.
+//! PMI-2: recorded conversations of real clients, and requests that need no agent.
 
 use super::*;
 use crate::limits::ATTRIBUTE_BYTES_MAX;
@@ -6,13 +6,13 @@ use crate::limits::ATTRIBUTE_BYTES_MAX;
 pub(super) const INIT_2: &str = "cmd=init pmi_version=2 pmi_subversion=0\n";
 pub(super) const GRANTED_2: &str = "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
 
-/// A frame as MPICH <= 4.0, Slurm and we write it.
+/// Returns a frame as MPICH <= 4.0, Slurm and we write it.
 pub(super) fn framed(payload: &str) -> String {
     format!("{:<6}{payload}", payload.len())
 }
 
 impl World {
-    /// After `fullinit`.
+    /// A rank after `fullinit`.
     pub(super) fn joined_2() -> Self {
         let mut world = Self::new();
         assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()));
@@ -20,19 +20,19 @@ impl World {
         world
     }
 
-    /// A frame that is replied to at once, and nothing else happens.
+    /// Checks that a frame leads to exactly this reply and no request.
     #[track_caller]
     pub(super) fn check_2(&mut self, payload: &str, reply: &str) {
         assert_eq!(self.say(framed(payload)), (vec![], framed(reply)), "{payload}");
     }
 
-    /// A frame that becomes a request without any reply yet.
+    /// Checks that a frame leads to exactly one request and no reply, and returns the request.
     #[track_caller]
     pub(super) fn ask_2(&mut self, payload: &str) -> Request {
         self.ask(&framed(payload))
     }
 
-    /// An answer, and the reply that it becomes.
+    /// Answers a request and checks the reply.
     #[track_caller]
     pub(super) fn answer_2(&mut self, answer: Answer, reply: &str) {
         let mut out = Vec::new();
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-/// Rank 0 of 2, as in what was observed.
+/// Rank 0 of 2, as in the recorded conversations.
 fn observed() -> World {
     let mut world = World::with(|attributes| {
         attributes.kvsname = "77.0".into();
@@ -85,8 +85,8 @@ fn a_session_of_slurms_client_byte_for_byte() {
 
 #[test]
 fn a_session_of_mpich_from_4_1_on() {
-    // Lengths with blanks in front, the thread last, `pmirank` alone; and its barrier, a fence and a
-    // get of what nobody puts.
+    // Lengths are padded on the left, the thread comes last, and only `pmirank` is sent. A barrier is a fence and a get of a
+    // key that no rank puts.
     let mut world = observed();
     let head = |payload: &str| format!("{:>6}{payload}", payload.len());
     world.say(INIT_2);
@@ -107,7 +107,7 @@ fn a_session_of_mpich_from_4_1_on() {
 
 #[test]
 fn a_session_of_mpich_3_3_to_4_0() {
-    // Each length is 6 too long, and what the stack held follows.
+    // Each length is 6 too long, and bytes of the stack follow.
     let mut world = observed();
     let long = |payload: &str, junk: &str| format!("{:<6}{payload}{junk}", payload.len() + 6);
     assert_eq!(world.say(INIT_2).1, GRANTED_2);
@@ -126,7 +126,7 @@ fn a_session_of_mpich_3_3_to_4_0() {
 }
 
 #[test]
-fn a_spawned_rank_learns_by_whom() {
+fn a_spawned_rank_learns_its_spawner() {
     let mut world = World::new();
     world.say(INIT_2);
     let (requests, out) = world.say(framed("cmd=fullinit;pmirank=3;thrid=0x1;"));
@@ -137,7 +137,7 @@ fn a_spawned_rank_learns_by_whom() {
 }
 
 #[test]
-fn requests_out_of_turn_are_refused() {
+fn requests_before_fullinit_are_refused() {
     let mut world = World::new();
     world.say(INIT_2);
     let check_all = |world: &mut World| {
@@ -160,7 +160,7 @@ fn requests_out_of_turn_are_refused() {
             let name = payload.split(['=', ';']).nth(1).unwrap();
             world.check_2(payload, &format!("cmd={name}-response;rc=1;errmsg=not_initialized;"));
         }
-        // JobAttributes are no secret.
+        // Queries of the job's attributes are accepted.
         world.check_2("cmd=job-getid;", "cmd=job-getid-response;jobid=kvs_1;rc=0;");
         world.check_2("cmd=info-getjobattr;key=universeSize;", "cmd=info-getjobattr-response;found=TRUE;value=8;rc=0;");
     };
@@ -174,7 +174,7 @@ fn requests_out_of_turn_are_refused() {
 }
 
 #[test]
-fn own_puts_are_seen_at_once_and_replace() {
+fn a_rank_sees_its_own_puts_first() {
     let mut world = World::joined_2();
     world.board.publish(epoch(&[("a", "old"), ("b", "board")]));
     let get = |key| format!("cmd=kvs-get;jobid=kvs_1;srcid=3;key={key};");
@@ -194,7 +194,7 @@ fn own_puts_are_seen_at_once_and_replace() {
     world.check_2(&get(""), "cmd=kvs-get-response;rc=1;errmsg=key_empty;");
     let Request::Fence { puts, in_segment: false } = world.ask_2("cmd=kvs-fence;") else { panic!() };
     assert_eq!(puts.validate(), Ok(4));
-    // Handed over: now it is the board's.
+    // The fence has taken the put, so the board's value is found.
     world.answer_2(Answer::Released, "cmd=kvs-fence-response;rc=0;");
     world.check_2(&get("a"), &found("old"));
 }
@@ -233,7 +233,7 @@ fn pending_puts_are_bounded() {
 }
 
 #[test]
-fn attributes_of_the_job_come_from_the_facts_alone() {
+fn a_query_of_a_job_attribute_does_not_look_at_the_board() {
     let mut world = World::joined_2();
     let get = |key| format!("cmd=info-getjobattr;key={key};");
     let found = |value| format!("cmd=info-getjobattr-response;found=TRUE;value={value};rc=0;");
@@ -256,7 +256,7 @@ fn attributes_of_the_job_come_from_the_facts_alone() {
 }
 
 #[test]
-fn aborts_are_not_replied_to() {
+fn an_abort_has_no_reply() {
     let abort = |payload: &str| {
         let mut world = World::new();
         world.say(INIT_2);
@@ -286,7 +286,7 @@ fn unknown_commands_do_not_kill_the_job() {
 }
 
 #[test]
-fn a_thread_is_echoed_as_it_came_unless_it_can_be_none() {
+fn a_valid_thread_is_echoed_unchanged() {
     let mut world = World::joined_2();
     let long = "t".repeat(ECHO_BYTES_MAX);
     world.check_2(
@@ -300,19 +300,19 @@ fn a_thread_is_echoed_as_it_came_unless_it_can_be_none() {
 }
 
 #[test]
-fn a_client_that_pipelines_is_served_in_order() {
+fn pipelined_requests_are_served_in_order() {
     let mut world = World::joined_2();
     let requests = ["cmd=kvs-put;key=a;value=1;", "cmd=kvs-fence;thrid=1;", "cmd=kvs-get;key=a;thrid=2;"];
     let (requests, out) = world.say(requests.map(framed).concat());
     assert_eq!((requests.len(), out), (1, framed("cmd=kvs-put-response;rc=0;")));
-    assert_eq!(world.say(""), (vec![], String::new()), "waits");
+    assert_eq!(world.say(""), (vec![], String::new()), "it waits");
     world.board.publish(epoch(&[("a", "1")]));
     world.answer_2(Answer::Released, "cmd=kvs-fence-response;thrid=1;rc=0;");
     assert_eq!(world.say(""), (vec![], framed("cmd=kvs-get-response;thrid=2;found=TRUE;value=1;rc=0;")));
 }
 
 #[test]
-fn what_is_no_frame_or_no_request_breaks_the_conversation() {
+fn invalid_frames_break_the_conversation() {
     for payload in ["", ";", "key=a;", "cmd=;", "kvs-fence;"] {
         assert_eq!(World::joined_2().why_broken(framed(payload)), "sent a frame without a command", "{payload:?}");
     }
@@ -322,7 +322,7 @@ fn what_is_no_frame_or_no_request_breaks_the_conversation() {
 }
 
 #[test]
-fn frames_of_any_length_are_read_whole() {
+fn frames_of_any_length_are_handled() {
     let mut world = World::joined_2();
     let longest = frame::PAYLOAD_BYTES_MAX - "cmd=tv;x=;".len();
     let frame = framed(&format!("cmd=tv;x={};", "v".repeat(longest)));

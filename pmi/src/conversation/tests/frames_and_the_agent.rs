@@ -1,4 +1,4 @@
-//! PMI-2: what only the agent can answer.
+//! PMI-2: requests that only the agent can answer.
 
 use super::frames::framed;
 use super::*;
@@ -8,7 +8,7 @@ use crate::{NameError, SpawnCommand, SpawnRequest};
 const SPAWN_2: &str = "cmd=spawn;ncmds=1;preputcount=0;subcmd=a;maxprocs=2;argc=0;infokeycount=0;";
 
 #[test]
-fn attributes_of_the_node_are_asked_of_the_agent() {
+fn the_agent_is_asked_for_node_attributes() {
     let mut world = World::joined_2();
     let put = Request::NodePut { key: b"sharedFilename-0".into(), value: b"/dev/shm/a;b".into() };
     assert_eq!(world.ask_2("cmd=info-putnodeattr;key=sharedFilename-0;value=/dev/shm/a;;b;thrid=5;"), put);
@@ -26,7 +26,7 @@ fn attributes_of_the_node_are_asked_of_the_agent() {
 }
 
 #[test]
-fn attributes_of_the_node_are_bounded() {
+fn node_attributes_are_bounded() {
     let mut world = World::joined_2();
     let put =
         |key: usize, value: usize| format!("cmd=info-putnodeattr;key={};value={};", "k".repeat(key), "v".repeat(value));
@@ -38,7 +38,7 @@ fn attributes_of_the_node_are_bounded() {
     world.check_2("cmd=info-putnodeattr;key=PMI_x;value=a;", &refused(command, "key_reserved"));
     world.ask_2(&put(KEY_BYTES_MAX, ATTRIBUTE_BYTES_MAX));
     world.answer_2(Answer::NodePut(true), "cmd=info-putnodeattr-response;rc=0;");
-    // What nobody can put is not there, and not waited for.
+    // A key that no rank can put is absent, and waiting for it is refused.
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     for key in ["PMI_x", "", &long] {
         let none = "cmd=info-getnodeattr-response;found=FALSE;rc=0;";
@@ -52,31 +52,31 @@ fn attributes_of_the_node_are_bounded() {
 }
 
 #[test]
-fn another_jobs_entries_are_asked_of_the_agent() {
+fn the_agent_is_asked_for_entries_of_another_job() {
     let mut world = World::joined_2();
     world.check_2("cmd=kvs-put;key=a;value=own;", "cmd=kvs-put-response;rc=0;");
     let get = |job: &str, key: &str| format!("cmd=kvs-get;jobid={job};srcid=0;key={key};");
-    let elsewhere = |job: &str| Request::GetFromJob { job: job.into(), key: b"a".into() };
-    assert_eq!(world.ask_2(&get("kvs_0", "a")), elsewhere("kvs_0"));
+    let get_from_job = |job: &str| Request::GetFromJob { job: job.into(), key: b"a".into() };
+    assert_eq!(world.ask_2(&get("kvs_0", "a")), get_from_job("kvs_0"));
     let found = "cmd=kvs-get-response;found=TRUE;value=theirs;rc=0;";
     world.answer_2(Answer::GotFromJob(Some(b"theirs".into())), found);
-    assert_eq!(world.ask_2(&get("kvs_10", "a")), elsewhere("kvs_10"));
+    assert_eq!(world.ask_2(&get("kvs_10", "a")), get_from_job("kvs_10"));
     let none = "cmd=kvs-get-response;found=FALSE;rc=0;";
     world.answer_2(Answer::GotFromJob(None), none);
     world.check_2(&get("kvs_1", "a"), "cmd=kvs-get-response;found=TRUE;value=own;rc=0;");
     let longest = "j".repeat(JOB_BYTES_MAX);
-    assert_eq!(world.ask_2(&get(&longest, "a")), elsewhere(&longest));
+    assert_eq!(world.ask_2(&get(&longest, "a")), get_from_job(&longest));
     world.answer_2(Answer::GotFromJob(None), none);
     let too_long = "cmd=kvs-get-response;rc=1;errmsg=jobid_too_long;";
     world.check_2(&get(&format!("{longest}j"), "a"), too_long);
-    // What nobody can have put needs no asking.
+    // The agent is not asked for a key that no rank can have put.
     world.check_2(&get("kvs_0", "PMI_process_mapping"), none);
     world.check_2(&get("kvs_0", &"k".repeat(KEY_BYTES_MAX + 1)), none);
     world.check_2(&get("kvs_0", ""), "cmd=kvs-get-response;rc=1;errmsg=key_empty;");
 }
 
 #[test]
-fn connecting_asks_whether_there_is_such_a_job() {
+fn connecting_asks_whether_the_job_exists() {
     let mut world = World::joined_2();
     let connect = |job: &str| Request::Connect { job: job.into() };
     assert_eq!(world.ask_2("cmd=job-connect;jobid=kvs_0;"), connect("kvs_0"));
@@ -111,7 +111,7 @@ fn a_ring_passes_values_to_both_sides() {
 }
 
 #[test]
-fn names_are_asked_of_the_agent() {
+fn the_agent_is_asked_about_names() {
     let mut world = World::joined_2();
     let (service, port) = (b"svc two".to_vec(), b"tag#0$ a;b".to_vec());
     let request = world.ask_2("cmd=name-publish;name=svc two;port=tag#0$ a;;b;infokeycount=0;");
@@ -154,19 +154,19 @@ fn names_and_ports_are_bounded() {
 }
 
 #[test]
-fn a_spawn_is_answered_when_it_runs() {
+fn a_spawn_is_answered_after_its_launch() {
     let mut world = World::joined_2();
     let order = SpawnRequest {
         commands: vec![SpawnCommand { program: b"a".into(), args: vec![], nprocs: 2, info: vec![] }],
         preputs: vec![],
     };
-    let launched = |codes| Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }));
+    let spawned = |codes| Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }));
     assert_eq!(world.ask_2(SPAWN_2), Request::Spawn(order));
-    world.answer_2(launched(vec![0, 0]), "cmd=spawn-response;jobid=kvs_2;rc=0;");
+    world.answer_2(spawned(vec![0, 0]), "cmd=spawn-response;jobid=kvs_2;rc=0;");
     world.ask_2(SPAWN_2);
-    world.answer_2(launched(vec![0, 13]), "cmd=spawn-response;jobid=kvs_2;nerrs=1;errcodes=0,13;rc=0;");
+    world.answer_2(spawned(vec![0, 13]), "cmd=spawn-response;jobid=kvs_2;nerrs=1;errcodes=0,13;rc=0;");
     world.ask_2(SPAWN_2);
-    world.answer_2(launched(vec![13]), "cmd=spawn-response;rc=1;errmsg=some_processes_were_not_started;");
+    world.answer_2(spawned(vec![13]), "cmd=spawn-response;rc=1;errmsg=some_processes_were_not_started;");
     world.ask_2(&SPAWN_2.replace("ncmds", "thrid=9;ncmds"));
     let refused = "cmd=spawn-response;thrid=9;rc=1;errmsg=no such file, or worse;";
     world.answer_2(Answer::Spawned(Err("no such file; or worse".into())), refused);
@@ -178,7 +178,7 @@ fn a_spawn_is_answered_when_it_runs() {
 }
 
 #[test]
-fn answers_that_nobody_waits_for_are_dropped() {
+fn unexpected_answers_are_dropped() {
     let mut world = World::joined_2();
     world.board = Board::partial(None);
     let answers = || {
@@ -218,7 +218,7 @@ fn answers_that_nobody_waits_for_are_dropped() {
         answers().for_each(|answer| world.conversation.answer(answer, &mut out));
         assert!(!world.conversation.is_waiting());
         let out = String::from_utf8(out).unwrap();
-        assert_eq!(out.matches("cmd=").count(), 1, "one of them fits: {out}");
+        assert_eq!(out.matches("cmd=").count(), 1, "exactly one answer fits: {out}");
         assert!(out.contains(&format!("cmd={command}-response;")), "{out}");
     }
 }

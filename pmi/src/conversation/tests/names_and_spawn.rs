@@ -5,7 +5,7 @@ use crate::limits::{PORT_BYTES_MAX, SERVICE_BYTES_MAX};
 use crate::{NameError, SpawnCommand, SpawnRequest};
 
 #[test]
-fn names_are_asked_of_the_agent() {
+fn the_agent_is_asked_about_names() {
     let mut world = World::joined();
     let (service, port) = (b"svc two".to_vec(), b"tag#0$desc#abc$".to_vec());
     let request = world.ask("cmd=publish_name service=svc two port=tag#0$desc#abc$\n");
@@ -47,7 +47,7 @@ fn names_and_ports_are_bounded() {
 }
 
 #[test]
-fn what_other_interfaces_allow_does_not_tear_a_line() {
+fn ports_that_would_break_a_line_are_refused() {
     let mut world = World::joined();
     world.board.publish(epoch(&[("a", "42\n")]));
     world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=-1 msg=value_has_newline");
@@ -60,7 +60,7 @@ fn what_other_interfaces_allow_does_not_tear_a_line() {
 }
 
 #[test]
-fn a_spawn_is_asked_for_when_its_last_block_is_complete() {
+fn the_agent_is_asked_to_spawn_after_the_last_block() {
     let mut world = World::joined();
     let order = SpawnRequest {
         commands: vec![SpawnCommand { program: b"a".into(), args: vec![], nprocs: 2, info: vec![] }],
@@ -68,27 +68,27 @@ fn a_spawn_is_asked_for_when_its_last_block_is_complete() {
     };
     assert_eq!(world.say("mcmd=spawn\nnprocs=2\nexecn"), (vec![], String::new()));
     assert_eq!(world.ask("ame=a\nendcmd\n"), Request::Spawn(order));
-    world.answer(launched(vec![0, 0]), "cmd=spawn_result rc=0");
+    world.answer(spawned(vec![0, 0]), "cmd=spawn_result rc=0");
     world.ask(SPAWN);
-    world.answer(launched(vec![0, 13]), "cmd=spawn_result rc=0 errcodes=0,13");
+    world.answer(spawned(vec![0, 13]), "cmd=spawn_result rc=0 errcodes=0,13");
     world.ask(SPAWN);
-    // A list of another length than was asked for kills the client.
+    // Codes of another number than the requested ranks would kill the client.
     let refused = "cmd=spawn_result rc=-1 msg=some_processes_were_not_started";
-    world.answer(launched(vec![13]), refused);
+    world.answer(spawned(vec![13]), refused);
     world.ask(SPAWN);
     let refused = "cmd=spawn_result rc=-1 msg=no_such_file";
     world.answer(Answer::Spawned(Err("no such file".into())), refused);
 }
 
 #[test]
-fn spawns_that_go_wrong_leave_the_conversation_in_step() {
+fn refused_and_aborted_spawns_leave_the_conversation_in_step() {
     let mut world = World::joined();
     world.check(
         "mcmd=spawn\nnprocs=0\nexecname=a\nendcmd",
         "cmd=spawn_result rc=-1 msg=number_of_processes_not_in_1..1048576",
     );
     world.check("mcmd=dance\nx=y\nendcmd", "cmd=dance_result rc=-1 msg=unsupported");
-    // Given up in the middle, or between two blocks.
+    // Aborted inside a block or between two blocks.
     world.check("mcmd=spawn\nnprocs=1\ncmd=get_appnum", "cmd=appnum rc=0 appnum=1");
     world.check(
         "mcmd=spawn\ntotspawns=2\nspawnssofar=1\nnprocs=1\nexecname=a\nendcmd\n\ncmd=get_appnum",
@@ -98,11 +98,11 @@ fn spawns_that_go_wrong_leave_the_conversation_in_step() {
     assert_eq!(requests, [Request::Abort { code: 3, message: String::new() }]);
     assert_eq!(out, "");
     world.ask(SPAWN);
-    world.answer(launched(vec![0, 0]), "cmd=spawn_result rc=0");
+    world.answer(spawned(vec![0, 0]), "cmd=spawn_result rc=0");
     let torn = "mcmd=spawn\ntotspawns=2\nspawnssofar=1\nnprocs=1\nexecname=a\nendcmd\nnprocs=1\n";
     assert_eq!(world.why_broken(torn), "sent a line without a command");
 }
 
-fn launched(codes: Vec<i32>) -> Answer {
+fn spawned(codes: Vec<i32>) -> Answer {
     Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }))
 }

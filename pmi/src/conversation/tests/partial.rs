@@ -1,4 +1,4 @@
-//! A board of which only a part is here, and puts that are handed on at once, in either version.
+//! Partial boards, and puts that are handed on at once, in both versions.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::NodeCache;
 use crate::board::Entry;
 
-/// What a version says and is said.
+/// The requests and replies of a version.
 #[derive(Copy, Clone)]
 struct Spoken {
     put: fn(&str, &str) -> String,
@@ -39,10 +39,10 @@ const TWO: Spoken = Spoken {
     released: "28    cmd=kvs-fence-response;rc=0;",
 };
 
-/// PMI-2 with the namespace's own name instead of none.
+/// PMI-2 with the namespace's own name.
 const TWO_NAMED: Spoken = Spoken { get: |key| framed(&format!("cmd=kvs-get;jobid=kvs_1;srcid=-1;key={key};")), ..TWO };
 
-/// A rank that has joined, of each version, on this board.
+/// Returns an initialised rank of each version on this board.
 fn each(board: &Board, change: fn(&mut JobAttributes)) -> [(World, Spoken); 3] {
     [ONE, TWO, TWO_NAMED].map(|spoken| {
         let mut world = World::with(change);
@@ -82,7 +82,7 @@ fn got(value: Option<&str>) -> Answer {
 }
 
 impl World {
-    /// An answer, and the reply that it becomes, as a whole.
+    /// Answers a request and checks the whole reply.
     #[track_caller]
     fn answer_whole(&mut self, answer: Answer, reply: &str) {
         let mut out = Vec::new();
@@ -91,7 +91,7 @@ impl World {
         assert!(!self.conversation.is_waiting());
     }
 
-    /// What is replied to at once, and nothing else happens.
+    /// Checks that bytes lead to exactly this reply and no request.
     #[track_caller]
     fn check_whole(&mut self, said: &str, reply: &str) {
         assert_eq!(self.say(said), (vec![], reply.to_owned()), "{said}");
@@ -99,11 +99,11 @@ impl World {
 }
 
 #[test]
-fn what_is_not_here_is_asked_for() {
+fn the_agent_is_asked_for_unknown_keys() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         assert_eq!(world.ask(&(spoken.get)("a")), get("a"));
         world.answer_whole(got(Some("1")), &(spoken.got)("1"));
-        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "nothing is remembered");
+        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "the conversation must not cache");
         world.answer_whole(got(Some("")), &(spoken.got)(""));
         world.ask(&(spoken.get)("a"));
         world.answer_whole(got(None), &(spoken.absent)("a"));
@@ -111,7 +111,7 @@ fn what_is_not_here_is_asked_for() {
 }
 
 #[test]
-fn what_nobody_put_is_what_it_would_be_on_a_whole_board() {
+fn an_absent_key_has_the_same_reply_as_on_a_whole_board() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         for (key, value) in [("PARENT_ROOT_PORT_NAME", "tag#0$ x"), ("universeSize", "8")] {
             assert_eq!(world.ask(&(spoken.get)(key)), get(key));
@@ -128,7 +128,7 @@ fn what_nobody_put_is_what_it_would_be_on_a_whole_board() {
 }
 
 #[test]
-fn what_is_here_is_found_without_asking() {
+fn cached_keys_are_found_without_the_agent() {
     let cache = Arc::new(NodeCache::new());
     for (mut world, spoken) in on(&Board::partial(Some(Arc::clone(&cache)))) {
         cache.insert(Entry::new(b"a", b"1"));
@@ -139,7 +139,7 @@ fn what_is_here_is_found_without_asking() {
         world.check_whole(&(spoken.get)("b"), &(spoken.absent)("b"));
         world.check_whole(&(spoken.get)("PARENT_ROOT_PORT_NAME"), &(spoken.got)("tag#0$ x"));
         assert_eq!(world.board.answered(), 4);
-        // Its own go first, known or not.
+        // The rank's own puts come first, whether the cache knows the key or not.
         for key in ["a", "b", "c"] {
             world.check_whole(&(spoken.put)(key, "own"), spoken.taken);
             world.check_whole(&(spoken.get)(key), &(spoken.got)("own"));
@@ -154,7 +154,7 @@ fn what_is_here_is_found_without_asking() {
 }
 
 #[test]
-fn what_nobody_can_have_put_is_not_asked_for() {
+fn the_agent_is_not_asked_for_keys_that_no_rank_can_put() {
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     for (mut world, spoken) in on(&Board::partial(None)) {
         world.check_whole(&(spoken.get)("PMI_process_mapping"), &(spoken.got)("(vector,(0,2,2))"));
@@ -163,7 +163,7 @@ fn what_nobody_can_have_put_is_not_asked_for() {
         let longest = &long[1..];
         assert_eq!(world.ask(&(spoken.get)(longest)), get(longest));
     }
-    // Nor looked up.
+    // They are not looked up in the cache either.
     let cache = Arc::new(NodeCache::new());
     cache.insert(Entry::new(b"PMI_x", b"1"));
     for (mut world, spoken) in on(&Board::partial(Some(Arc::clone(&cache)))) {
@@ -172,7 +172,7 @@ fn what_nobody_can_have_put_is_not_asked_for() {
 }
 
 #[test]
-fn a_value_that_would_tear_a_line_is_refused_in_version_1_only() {
+fn a_value_that_would_break_a_line_is_refused_only_in_version_1() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         world.ask(&(spoken.get)("a"));
         let reply = match spoken.fence.starts_with("cmd=") {
@@ -184,7 +184,7 @@ fn a_value_that_would_tear_a_line_is_refused_in_version_1_only() {
 }
 
 #[test]
-fn a_thread_gets_its_own_reply() {
+fn a_reply_has_the_thread_of_its_request() {
     let mut world = World::joined_2();
     world.board = Board::partial(None);
     for (value, reply) in [(Some("x;"), "found=TRUE;value=x;;;"), (None, "found=FALSE;")] {
@@ -194,7 +194,7 @@ fn a_thread_gets_its_own_reply() {
 }
 
 #[test]
-fn what_follows_a_get_waits_for_its_answer() {
+fn requests_after_a_get_wait_for_its_answer() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         let said = [&(spoken.get)("a"), &(spoken.put)("b", "2"), &(spoken.get)("b"), &(spoken.get)("c")];
         assert_eq!(world.ask(&said.map(String::as_str).concat()), get("a"));
@@ -207,7 +207,7 @@ fn what_follows_a_get_waits_for_its_answer() {
 }
 
 #[test]
-fn an_answer_to_something_else_is_dropped() {
+fn an_answer_to_another_request_is_dropped() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         let mut out = Vec::new();
         world.conversation.answer(got(Some("early")), &mut out);
@@ -226,7 +226,7 @@ fn an_answer_to_something_else_is_dropped() {
 }
 
 #[test]
-fn entries_of_a_part_are_not_listed() {
+fn a_partial_board_refuses_to_list_entries() {
     let cache = Arc::new(NodeCache::new());
     cache.insert(Entry::new(b"a", b"1"));
     let mut world = World::joined();
@@ -239,28 +239,28 @@ fn entries_of_a_part_are_not_listed() {
 }
 
 #[test]
-fn puts_are_handed_on_when_they_are_made_and_only_once() {
+fn each_put_is_handed_on_once_when_it_is_made() {
     for (mut world, spoken) in at_once() {
         assert_eq!(world.say((spoken.put)("a", "1")), (vec![put("a", "1")], spoken.taken.to_owned()));
         assert_eq!(world.say((spoken.put)("a", "2")), (vec![put("a", "2")], spoken.taken.to_owned()));
         world.check_whole(&(spoken.get)("a"), &(spoken.got)("2"));
         assert_eq!(world.ask(&(spoken.get)("b")), get("b"));
         world.answer_whole(got(None), &(spoken.absent)("b"));
-        assert_eq!(world.ask(spoken.fence), FENCE, "it brings nothing");
+        assert_eq!(world.ask(spoken.fence), FENCE, "the puts were handed on already");
         world.answer_whole(Answer::Released, spoken.released);
-        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "now it is the board's");
+        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "the fence has taken the put");
         world.answer_whole(got(Some("of another")), &(spoken.got)("of another"));
     }
 }
 
 #[test]
-fn puts_are_handed_on_at_once_only_where_that_is_asked_for() {
+fn puts_wait_for_the_fence_unless_they_are_handed_on_at_once() {
     for (mut world, spoken) in on(&Board::partial(None)) {
         world.check_whole(&(spoken.put)("a", "1"), spoken.taken);
         assert_eq!(world.ask(spoken.fence), Request::Fence { puts: puts(&[("a", "1")]), in_segment: false });
     }
     for (mut world, spoken) in each(&Board::new(), |attributes| attributes.puts_at_once = true) {
-        // It does not matter how much of the board is here.
+        // This does not depend on whether the board is whole.
         assert_eq!(world.say((spoken.put)("a", "1")).0, [put("a", "1")]);
         world.check_whole(&(spoken.get)("a"), &(spoken.got)("1"));
         world.check_whole(&(spoken.get)("b"), &(spoken.absent)("b"));
@@ -268,7 +268,7 @@ fn puts_are_handed_on_at_once_only_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_put_that_is_refused_is_not_handed_on() {
+fn a_refused_put_is_not_handed_on() {
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     for (mut world, spoken) in at_once() {
         for key in ["", "PMI_x", &long] {
@@ -290,7 +290,7 @@ fn a_put_that_is_refused_is_not_handed_on() {
 }
 
 #[test]
-fn puts_in_a_row_are_handed_on_one_by_one() {
+fn pipelined_puts_are_handed_on_one_by_one() {
     for (mut world, spoken) in at_once() {
         let said = [&(spoken.put)("a", "1"), &(spoken.put)("b", "2"), spoken.fence].map(str::to_owned).concat();
         let (requests, out) = world.say(said);
@@ -300,7 +300,7 @@ fn puts_in_a_row_are_handed_on_one_by_one() {
 }
 
 #[test]
-fn a_fence_in_a_segment_brings_only_what_was_not_handed_on() {
+fn a_fence_in_the_segment_has_only_the_puts_that_were_not_handed_on() {
     for (mut world, spoken) in at_once() {
         assert_eq!(world.say((spoken.put)("a", "1")).0, [put("a", "1")]);
         let own = puts(&[("b", "2")]);
@@ -310,6 +310,6 @@ fn a_fence_in_a_segment_brings_only_what_was_not_handed_on() {
         };
         let fence = Request::Fence { puts: own.clone(), in_segment: true };
         assert_eq!(world.say([said.as_bytes(), own.bytes()].concat()), (vec![fence], String::new()));
-        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "the fence has been");
+        assert_eq!(world.ask(&(spoken.get)("a")), get("a"), "the fence has taken the put");
     }
 }

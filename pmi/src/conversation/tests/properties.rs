@@ -1,4 +1,4 @@
-//! Whatever a rank sends, in whatever pieces.
+//! Properties of a conversation for any input, split in any way.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Entry, NodeCache, SpawnedJob};
 
-/// Lines as clients send them, and as they should not.
+/// Valid and invalid lines.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         "(cmd=(put|get|barrier_in|finalize|init|abort|getbyidx|lookup_name|publish_name|x))?\
@@ -22,7 +22,7 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
     vec(line, 0..24).prop_map(|lines| lines.join("\n").into_bytes())
 }
 
-/// Frames of PMI-2, and lines that choose a version.
+/// Frames of PMI-2 and lines that choose a version.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     let payload = prop_oneof![
         8 => "cmd=(kvs-put|kvs-get|info-putnodeattr|info-getnodeattr|info-getjobattr|name-publish|name-lookup|\
@@ -46,7 +46,7 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..24).prop_map(|pieces| format!("cmd=init pmi_version=2\n{}", pieces.concat()).into_bytes())
 }
 
-/// What a host keeps of the board, and when it wants the puts.
+/// The part of the board that a host stores, and when it takes puts.
 #[derive(Copy, Clone, Debug)]
 struct Policy {
     part: Part,
@@ -57,9 +57,9 @@ struct Policy {
 enum Part {
     Whole,
     Nothing,
-    /// A cache that learns what was asked for.
+    /// A cache of the keys that were looked up.
     Asked,
-    /// A cache that learns all that was put.
+    /// A cache of all entries that were put.
     Put,
 }
 
@@ -74,13 +74,13 @@ fn policy() -> impl Strategy<Value = Policy> {
     prop::sample::select(policies().collect::<Vec<_>>())
 }
 
-/// A host that can answer all.
+/// A host that can answer every request.
 struct Host {
     policy: Policy,
-    /// All that was published, whatever the rank's conversation may see of it.
+    /// Everything that was published, even if the conversation has only a part of it.
     board: Board,
     cache: Arc<NodeCache>,
-    /// What was put and is to be published with the next fence.
+    /// Puts that will be published with the next fence.
     early: Puts,
 }
 
@@ -89,7 +89,7 @@ impl Host {
         Self { policy, board: Board::new(), cache: Arc::default(), early: Puts::new() }
     }
 
-    /// What the conversation may see.
+    /// Returns the board that the conversation uses.
     fn seen(&self) -> Board {
         match self.policy.part {
             Part::Whole => self.board.clone(),
@@ -138,7 +138,7 @@ impl Host {
     }
 }
 
-/// What any host answers, except to a get.
+/// Returns a host's answer to a request other than a get.
 fn answer_to(request: &Request) -> Option<Answer> {
     Some(match request {
         Request::Fence { in_segment: false, .. } => Answer::Released,
@@ -160,13 +160,13 @@ fn answer_to(request: &Request) -> Option<Answer> {
     })
 }
 
-/// All requests and replies, each answer given as soon as it is owed.
+/// Returns all requests and replies; each request is answered immediately.
 fn serve(pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>) {
     let (requests, out, _) = serve_with(WHOLE, pieces);
     (requests, out)
 }
 
-/// The same, and all that was published, where part of the board may be elsewhere.
+/// Returns the same and everything that was published, with a board that may be partial.
 fn serve_with(policy: Policy, pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>, Board) {
     let mut world = World::with(|attributes| attributes.puts_at_once = policy.puts_at_once);
     let mut host = Host::new(policy);
@@ -188,7 +188,7 @@ fn serve_with(policy: Policy, pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>, Board
     (requests, out, host.board)
 }
 
-/// What came of it, apart from what may depend on where the board is.
+/// Returns the outcome without what may depend on whether the board is whole.
 fn outcome(policy: Policy, bytes: &[u8]) -> (Vec<Request>, Vec<Vec<u8>>, Board) {
     let (mut requests, out, board) = serve_with(policy, &[bytes]);
     requests.retain(|request| !matches!(request, Request::Put { .. } | Request::Get { .. }));
@@ -198,12 +198,12 @@ fn outcome(policy: Policy, bytes: &[u8]) -> (Vec<Request>, Vec<Vec<u8>>, Board) 
         }
     }
     let lines = out.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec);
-    // Entries are listed where they all are.
+    // Only a whole board lists entries.
     let lines = lines.filter(|line| !line.starts_with(b"cmd=getbyidx_results"));
     (requests, lines.collect(), board)
 }
 
-/// The same bytes in pieces.
+/// Cuts bytes into pieces.
 fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
@@ -213,18 +213,18 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn splits_do_not_matter(lines in lines(), cuts in vec(any::<prop::sample::Index>(), 0..12)) {
+    fn the_outcome_does_not_depend_on_how_lines_are_split(lines in lines(), cuts in vec(any::<prop::sample::Index>(), 0..12)) {
         let lines = [INIT.as_bytes(), &lines].concat();
         prop_assert_eq!(serve(&cut(&lines, &cuts)), serve(&[&lines]));
     }
 
     #[test]
-    fn splits_of_frames_do_not_matter(frames in frames(), cuts in vec(any::<prop::sample::Index>(), 0..12)) {
+    fn the_outcome_does_not_depend_on_how_frames_are_split(frames in frames(), cuts in vec(any::<prop::sample::Index>(), 0..12)) {
         prop_assert_eq!(serve(&cut(&frames, &cuts)), serve(&[&frames]));
     }
 
     #[test]
-    fn splits_do_not_matter_on_any_board(
+    fn the_outcome_does_not_depend_on_splits_on_any_board(
         policy in policy(),
         lines in lines(),
         cuts in vec(any::<prop::sample::Index>(), 0..12),
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn it_does_not_matter_where_the_board_is(lines in lines(), frames in frames()) {
+    fn the_outcome_does_not_depend_on_where_the_board_is(lines in lines(), frames in frames()) {
         for said in [&[INIT.as_bytes(), &lines].concat(), &frames] {
             let expected = outcome(WHOLE, said);
             for policy in policies() {

@@ -1,12 +1,12 @@
-//! The two requests of our own libpmi, in either version.
+//! The two requests of our own libpmi, in both versions.
 
 use super::frames::{INIT_2, framed};
 use super::*;
 
-/// How a fence is written that so many bytes follow.
+/// Writes a fence that announces so many bytes of puts.
 type Announcement = fn(usize) -> String;
 
-/// Both versions: a rank that has joined, and how it says that so many bytes of puts follow.
+/// Returns an initialised rank of each version and how it announces puts.
 fn both() -> [(World, Announcement); 2] {
     [(World::joined(), fence_1), (World::joined_2(), fence_2)]
 }
@@ -30,7 +30,7 @@ fn fence(puts: Puts) -> Request {
 }
 
 #[test]
-fn the_segment_is_asked_for_at_any_time() {
+fn the_segment_can_be_requested_at_any_time() {
     let mut world = World::new();
     assert_eq!(world.ask("cmd=scela_segment\n"), Request::Segment);
     world.answer(Answer::Segment(true), "cmd=scela_segment_result rc=0");
@@ -57,7 +57,7 @@ fn init_and_segment_are_one_round_trip() {
 }
 
 #[test]
-fn puts_come_in_any_parts_and_may_look_like_requests() {
+fn puts_may_arrive_in_parts_and_look_like_requests() {
     for (mut world, said) in both() {
         let own = puts(3, &[("a", "cmd=finalize\n"), ("b", "14    cmd=job-getid;"), ("c", "")]);
         let bytes = [said(own.bytes_len()).as_bytes(), own.bytes()].concat();
@@ -67,7 +67,7 @@ fn puts_come_in_any_parts_and_may_look_like_requests() {
             assert_eq!(world.say([*byte]), (vec![], String::new()));
         }
         assert_eq!(world.say([*last]), (vec![fence(own.clone())], String::new()), "byte by byte");
-        // It waits elsewhere, so that what follows is handled.
+        // The rank waits in the segment, so the requests that follow are handled.
         let (requests, out) = world.say([&bytes[..], said(0).as_bytes()].concat());
         assert_eq!((requests, out.as_str()), (vec![fence(own), fence(Puts::new())], ""));
         assert!(world.conversation.is_active());
@@ -75,7 +75,7 @@ fn puts_come_in_any_parts_and_may_look_like_requests() {
 }
 
 #[test]
-fn what_was_put_before_goes_first() {
+fn earlier_puts_come_first() {
     let expected = puts(3, &[("a", "early"), ("a", "late")]);
     let own = puts(3, &[("a", "late")]);
     for (mut world, said) in both() {
@@ -85,12 +85,12 @@ fn what_was_put_before_goes_first() {
         }
         let bytes = [said(own.bytes_len()).as_bytes(), own.bytes()].concat();
         assert_eq!(world.say(bytes).0, [fence(expected.clone())]);
-        assert_eq!(world.say(said(0)).0, [fence(Puts::new())], "only once");
+        assert_eq!(world.say(said(0)).0, [fence(Puts::new())], "they must be sent only once");
     }
 }
 
 #[test]
-fn as_many_puts_as_may_wait_are_taken_and_more_are_not() {
+fn puts_of_the_bound_are_accepted_and_more_are_refused() {
     let mut most = Puts::new();
     let value = [b'v'; VALUE_BYTES_MAX];
     while most.bytes_len() + Puts::cost(b"k", &value) <= PENDING_BYTES_MAX {
@@ -112,7 +112,7 @@ fn as_many_puts_as_may_wait_are_taken_and_more_are_not() {
 }
 
 #[test]
-fn puts_that_are_not_its_own_or_not_allowed_break_the_conversation() {
+fn refused_puts_break_the_conversation() {
     let long = "k".repeat(KEY_BYTES_MAX + 1);
     let mut torn = puts(3, &[("a", "b")]).bytes().to_vec();
     torn.pop();
@@ -129,7 +129,7 @@ fn puts_that_are_not_its_own_or_not_allowed_break_the_conversation() {
 }
 
 #[test]
-fn a_fence_out_of_turn_breaks_the_conversation() {
+fn a_fence_before_init_breaks_the_conversation() {
     let why = "entered a fence without having initialised";
     assert_eq!(World::new().why_broken(fence_1(0)), why);
     let mut world = World::new();
@@ -141,7 +141,7 @@ fn a_fence_out_of_turn_breaks_the_conversation() {
 }
 
 #[test]
-fn a_fence_that_does_not_say_how_much_follows_is_refused() {
+fn a_fence_without_a_length_is_refused() {
     let mut world = World::joined();
     world.check("cmd=scela_fence", "cmd=scela_fence_result rc=-1 msg=puts_missing");
     world.check("cmd=scela_fence puts=-1", "cmd=scela_fence_result rc=-1 msg=puts_missing");

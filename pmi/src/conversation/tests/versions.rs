@@ -1,4 +1,4 @@
-//! Which version a rank speaks: its first bytes say so, and each `init` anew.
+//! The choice of a protocol version by a rank's first bytes and by each `init`.
 
 use super::frames::{GRANTED_2, INIT_2, framed};
 use super::*;
@@ -7,7 +7,7 @@ const GRANTED_1: &str = "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=
 const FULL_INIT: &str = "cmd=fullinit;pmijobid=kvs_1;pmirank=3;threaded=FALSE;";
 
 #[test]
-fn the_first_line_chooses_and_only_fullinit_joins() {
+fn the_first_line_chooses_the_version_and_only_fullinit_joins() {
     for subversion in ["", " pmi_subversion=0", " pmi_subversion=9"] {
         let mut world = World::new();
         assert_eq!(world.say(format!("cmd=init pmi_version=2{subversion}\n")), (vec![], GRANTED_2.into()));
@@ -18,7 +18,7 @@ fn the_first_line_chooses_and_only_fullinit_joins() {
 }
 
 #[test]
-fn line_and_frames_may_come_at_once() {
+fn a_line_and_frames_may_arrive_together() {
     let mut world = World::new();
     let said = [INIT_2, &framed(FULL_INIT), &framed("cmd=job-getid;")].concat();
     let (requests, out) = world.say(said);
@@ -29,9 +29,9 @@ fn line_and_frames_may_come_at_once() {
 #[test]
 fn a_library_that_is_initialised_again_begins_with_a_line() {
     let mut world = World::joined_2();
-    assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()), "without having finalised");
+    assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()), "it has not finalised");
     let (requests, out) = world.say(framed(FULL_INIT));
-    assert!(requests.is_empty() && out.contains("rc=0;"), "joins only once");
+    assert!(requests.is_empty() && out.contains("rc=0;"), "it joins only once");
     world.check_2("cmd=kvs-put;key=a;value=b;", "cmd=kvs-put-response;rc=0;");
     assert_eq!(world.say(framed("cmd=finalize;")).0, [Request::Finalized]);
     assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()));
@@ -44,7 +44,7 @@ fn a_library_that_is_initialised_again_begins_with_a_line() {
 fn a_rank_may_change_from_one_version_to_the_other_and_back() {
     let mut world = World::joined_2();
     world.check_2("cmd=kvs-put;key=a;value=two;", "cmd=kvs-put-response;rc=0;");
-    assert_eq!(world.say(INIT), (vec![], GRANTED_1.into()), "it has joined");
+    assert_eq!(world.say(INIT), (vec![], GRANTED_1.into()), "it has already joined");
     world.check("cmd=get kvsname=k key=a", "cmd=get_result rc=0 value=two");
     world.check("cmd=put kvsname=k key=b value=one", "cmd=put_result rc=0 msg=success");
     assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()));
@@ -52,7 +52,7 @@ fn a_rank_may_change_from_one_version_to_the_other_and_back() {
     let Request::Fence { puts, .. } = world.ask_2("cmd=kvs-fence;") else { panic!() };
     assert_eq!(puts.validate(), Ok(2));
     world.answer_2(Answer::Released, "cmd=kvs-fence-response;rc=0;");
-    // Joined as one, finalised as the other.
+    // It joined in one version and finalises in the other.
     assert_eq!(world.say(INIT), (vec![], GRANTED_1.into()));
     assert_eq!(world.say("cmd=finalize\n").0, [Request::Finalized]);
     assert_eq!(world.say(INIT_2), (vec![], GRANTED_2.into()));
@@ -60,7 +60,7 @@ fn a_rank_may_change_from_one_version_to_the_other_and_back() {
 }
 
 #[test]
-fn a_version_that_is_not_spoken_changes_nothing() {
+fn an_unsupported_version_changes_nothing() {
     let mut world = World::joined_2();
     let refused = "cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=only_pmi_versions_1_and_2_are_spoken";
     world.check("cmd=init pmi_version=3 pmi_subversion=0", refused);
@@ -68,12 +68,12 @@ fn a_version_that_is_not_spoken_changes_nothing() {
 }
 
 #[test]
-fn between_frames_a_line_is_a_line() {
+fn a_line_between_frames_is_handled() {
     let mut world = World::joined_2();
     world.check("", "");
     world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
     world.check_2("cmd=job-getid;", "cmd=job-getid-response;jobid=kvs_1;rc=0;");
-    // Each waits for its own answer.
+    // Each request waits for its own answer.
     assert_eq!(world.ask("cmd=lookup_name service=a\n"), Request::Lookup { service: b"a".into() });
     assert_eq!(world.say(framed("cmd=job-getid;")), (vec![], String::new()));
     world.answer(Answer::Found(Ok(b"p".into())), "cmd=lookup_result rc=0 info=ok msg=success port=p");
@@ -81,7 +81,7 @@ fn between_frames_a_line_is_a_line() {
 }
 
 #[test]
-fn a_flood_of_frames_during_a_fence_is_bounded() {
+fn frames_received_during_a_fence_are_bounded() {
     let mut world = World::joined_2();
     world.ask_2("cmd=kvs-fence;");
     let flood = framed("cmd=job-getid;").repeat(50_000);
