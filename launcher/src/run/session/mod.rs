@@ -1,7 +1,7 @@
 //! One session: starts the agents and the root's driver, hands signals and the time limit to it, and prints its events.
 //!
-//! [`start`] prepares everything that can fail before the first process is started. [`Session::live`] waits for one
-//! [`Event`] at a time until the session is over. [`ending`] writes the reports and decides the exit code.
+//! `start` prepares everything that can fail before the first process is started. `Session::live` waits for one
+//! `Event` at a time until the session is over. `ending` writes the reports and decides the exit code.
 
 mod ending;
 mod start;
