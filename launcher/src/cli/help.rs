@@ -63,7 +63,9 @@ fn build(called: &str, length: Length) -> clap::Command {
         })
         .disable_help_flag(true)
         .disable_version_flag(true)
-        .args(OPTIONS.iter().filter(|spec| length == Length::Full || spec.is_common).map(|spec| arg(spec, length)))
+        .args(
+            OPTIONS.iter().filter(|spec| length == Length::Full || spec.short.is_some()).map(|spec| arg(spec, length)),
+        )
 }
 
 fn arg(spec: &'static Spec, length: Length) -> Arg {
@@ -73,7 +75,7 @@ fn arg(spec: &'static Spec, length: Length) -> Arg {
     let mut arg = Arg::new(Str::from(spec.names[0]))
         .help(match length {
             Length::Full => spec.help.to_owned(),
-            Length::Screen => first_line(spec.help),
+            Length::Screen => spec.short.unwrap_or(spec.help).to_owned(),
         })
         .help_heading(match length {
             Length::Full => spec.group.heading(),
@@ -93,11 +95,6 @@ fn arg(spec: &'static Spec, length: Length) -> Arg {
         arg = arg.num_args(0..=1).value_name(optional.name);
     }
     arg.visible_short_aliases(letters).visible_aliases(words)
-}
-
-/// Returns the first line of a help text, without the comma or semicolon that may end it.
-fn first_line(help: &str) -> String {
-    help.lines().next().unwrap_or_default().trim_end_matches([',', ';', ':']).to_owned()
 }
 
 fn after_help(called: &str) -> String {
@@ -146,6 +143,7 @@ mod tests {
     fn the_short_help_fits_a_screen() {
         let text = text_of("scela-run", Length::Screen);
         assert!(text.lines().count() <= 40, "{} lines:\n{text}", text.lines().count());
+        assert!(text.lines().all(|line| line.len() <= 92), "{text}");
         for word in ["-np", "--hosts", "--demo", "--genv", "--timeout", "--explain", "'scela-run --help' lists all"] {
             assert!(text.contains(word.trim_start_matches("-n")), "{word} is not in:\n{text}");
         }

@@ -132,8 +132,8 @@ pub(super) struct Spec {
     pub(super) values: &'static [&'static str],
     /// An optional value.
     pub(super) optional: Option<Optional>,
-    /// Whether `-h` shows it.
-    pub(super) is_common: bool,
+    /// Its help text in `-h`, one line; `None` if only `--help` shows it.
+    pub(super) short: Option<&'static str>,
     /// The heading under which help shows it.
     pub(super) group: Group,
     /// The help text, in lines that fit a terminal.
@@ -157,9 +157,9 @@ impl Spec {
         self
     }
 
-    /// Makes `-h` show the option.
-    const fn common(mut self) -> Self {
-        self.is_common = true;
+    /// Makes `-h` show the option, with this text.
+    const fn common(mut self, short: &'static str) -> Self {
+        self.short = Some(short);
         self
     }
 
@@ -183,17 +183,17 @@ const fn spec(
     group: Group,
     help: &'static str,
 ) -> Spec {
-    Spec { id, names, values, optional: None, is_common: false, group, help }
+    Spec { id, names, values, optional: None, short: None, group, help }
 }
 
 /// All options, in the order of the help text.
 #[rustfmt::skip]
 pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Local(Local::Np), &["np", "n", "c", "sz"], &[N], Group::Program,
-        "start N ranks of it; without this, as many as the\n\
-         allocation or the machine has room for").common(),
+        "start N ranks (default: as many as the allocation or\n\
+         the machine has room for)").common("start N ranks"),
     spec(Id::Local(Local::Wdir), &["wdir", "wd"], &["DIR"], Group::Program,
-        "start it in DIR").common(),
+        "start it in DIR").common("start the program in DIR"),
     spec(Id::Local(Local::Env), &["env"], &["NAME", "VALUE"], Group::Program,
         "set a variable (NAME=VALUE does as well)"),
     spec(Id::Local(Local::EnvList), &["envlist"], &["A,B"], Group::Program,
@@ -204,24 +204,24 @@ pub(super) const OPTIONS: &[Spec] = &[
         "pass all of your environment (default)"),
 
     spec(Id::Global(Global::Ppn), &["ppn", "N", "npernode"], &[N], Group::Programs,
-        "put at most N ranks on a node").common(),
+        "put at most N ranks on a node").common("put at most N ranks on a node"),
     spec(Id::Mode(Mode::ConfigFile), &["configfile"], &["FILE"], Group::Programs,
         "read the programs from FILE, a line of options,\n\
          program and arguments for each; # begins a comment,\n\
          quotes and backslashes work as in a shell"),
     spec(Id::Mode(Mode::Demo), &["demo"], &[], Group::Programs,
-        "run a built-in PMI hello; no MPI is needed").common(),
+        "run a built-in PMI program; it needs no MPI").common("run a built-in PMI program; it needs no MPI"),
 
     spec(Id::Global(Global::HostFile), &["f", "hostfile", "machinefile"], &["FILE"], Group::Hosts,
         "use the hosts in FILE, - for standard\n\
-         input").common(),
+         input").common("use the hosts in FILE"),
     spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], Group::Hosts,
-        "use these: node[001-032],gpu[1-4]:8,ada@login;\n\
-         lists and files add up").common(),
+        "use these hosts: node[001-032],gpu[1-4]:8,ada@login;\n\
+         lists and files add up").common("use these hosts: node[001-032],gpu[1-4]:8,ada@login"),
     spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], Group::Hosts,
-        "leave these out"),
+        "leave these hosts out"),
     spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
-        "take only these of the list, counted from 1: 1..4,10"),
+        "use only these positions of the list: 1..4,10"),
     spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], Group::Hosts,
         "use the allocation of slurm, pbs, lsf, sge or flux;\n\
          none, or auto (default), the first found"),
@@ -238,7 +238,7 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::LauncherExec), &["launcher-exec", "bootstrap-exec"], &["PROGRAM"], Group::Launch,
         "run this in place of ssh or srun"),
     spec(Id::Global(Global::LaunchAgent), &["launch-agent"], &["COMMAND"], Group::Launch,
-        "what to run on the nodes as the agent"),
+        "the command to run on the nodes as the agent"),
     spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], Group::Launch,
         "tree: agents start agents; flat: scela-run starts all;\n\
          linear: it starts one for each rank, for comparison;\n\
@@ -265,9 +265,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          start-up times on these hosts, and store them"),
 
     spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], Group::Environment,
-        "set a variable (NAME=VALUE does as well)").common(),
+        "set a variable (NAME=VALUE does as well)").common("set a variable"),
     spec(Id::Global(Global::X), &["x"], &["NAME[=VALUE]"], Group::Environment,
-        "set a variable, or pass it on from your environment").common(),
+        "set a variable, or pass it on from your environment").common("set a variable, or pass yours on"),
     spec(Id::Global(Global::GenvList), &["genvlist"], &["A,B"], Group::Environment,
         "pass only these variables of your environment"),
     spec(Id::Global(Global::GenvNone), &["genvnone"], &[], Group::Environment,
@@ -280,20 +280,20 @@ pub(super) const OPTIONS: &[Spec] = &[
          (default)"),
 
     spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], Group::Streams,
-        "who reads standard input: none, all, ranks (0,3-5),\n\
+        "ranks that read standard input: none, all, 0,3-5,\n\
          or the name of a file for all ranks to read instead\n\
-         (./0 for a file called 0); rank 0 by default").common(),
+         (./0 for a file called 0); rank 0 by default").common("ranks that read standard input: none, all, 0,3-5"),
     spec(Id::Global(Global::PrependRank), &["prepend-rank", "l", "tag-output"], &[], Group::Streams,
-        "begin each line with its rank").common(),
+        "begin each line with its rank").common("prefix each line with its rank"),
     spec(Id::Global(Global::OutfilePattern), &["outfile-pattern"], &["FILE"], Group::Streams,
         "write stdout to FILE; %r stands for the rank, %h for\n\
          the host, %n for the namespace, %j for the session;\n\
-         without %r, ranks share the file, line by line").common(),
+         without %r, ranks share the file, line by line").common("write stdout to FILE; %r stands for the rank"),
     spec(Id::Global(Global::ErrfilePattern), &["errfile-pattern"], &["FILE"], Group::Streams,
         "the same for stderr"),
 
     spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], Group::Ending,
-        "end the session after TIME: seconds, or 1.5h, 30m").common(),
+        "end the session after TIME: seconds, or 1.5h, 30m").common("end the session after TIME: seconds, or 1.5h, 30m"),
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], Group::Ending,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
@@ -301,7 +301,7 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], Group::Tree,
         "start N agents on each node (default: automatic)"),
     spec(Id::Global(Global::AgentsAsNodes), &["agents-as-nodes"], &[], Group::Tree,
-        "let each agent be a node of its own, for tests"),
+        "treat each agent as a node of its own, for tests"),
     spec(Id::Global(Global::Fanout), &["fanout"], &[N], Group::Tree,
         "give an agent at most N children, 2 to 1024\n\
          (default: 32)"),
@@ -337,20 +337,20 @@ pub(super) const OPTIONS: &[Spec] = &[
         "call the session TEXT in messages and in ps"),
     spec(Id::Global(Global::Explain), &["explain"], &[], Group::Talking,
         "print hosts, ranks, tree, commands and predicted\n\
-         times; start nothing").common(),
+         times; start nothing").common("print the plan and predicted times, start nothing"),
     spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
-        "report how long each phase took").common(),
+        "report how long each phase took").common("report how long each phase took"),
     spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,
         "report what each level of the tree sent, answered and\n\
          stored; with a file, write it there as JSON").with("FILE.json", ".json"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], Group::Talking,
-        "say more; -vv still more").common(),
+        "print more; -vv still more").common("print more; -vv still more"),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], Group::Talking,
-        "say nothing but errors").common(),
+        "print errors only").common("print errors only"),
     spec(Id::Mode(Mode::Help), &["help", "h"], &[], Group::Talking,
-        "print this text; -h prints the most common options").common(),
+        "print this text; -h prints the most common options").common("print this text; --help prints everything"),
     spec(Id::Mode(Mode::Version), &["version", "V"], &[], Group::Talking,
-        "print the version").common(),
+        "print the version").common("print the version"),
 ];
 
 /// Returns the option of this name, given without dashes.
