@@ -159,7 +159,7 @@ fn restart_with_large_pages() {
     }
 }
 
-/// Writes `text` to standard output. A reader that has left, such as `head`, is no error.
+/// Writes `text` to standard output. A reader that has closed the pipe, such as `head`, is not an error.
 fn print(text: &str) -> ExitCode {
     let written = if sys::stdout_was_closed() {
         Err(io::Error::from(nix::errno::Errno::EBADF))

@@ -124,7 +124,7 @@ impl<S: Read + Write> Connection<S> {
         Ok(written?)
     }
 
-    /// Checks that a server takes so many encoded puts at a fence.
+    /// Checks that a server accepts this many bytes of encoded puts at a fence.
     pub(crate) fn check_puts(puts: &[u8]) -> Result<(), ClientError> {
         if puts.len() > PENDING_BYTES_MAX { Err(ClientError::TooLong("batch of puts")) } else { Ok(()) }
     }

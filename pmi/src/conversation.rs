@@ -13,9 +13,9 @@
 //! and no other such key exists. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
 //! that could outlive its epoch.
 //!
-//! Where the node has [only a part](Board::partial) of the board, the conversation asks the agent for keys that this part
+//! If the node has [only a part](Board::partial) of the board, the conversation asks the agent for keys that this part
 //! does not know ([`Request::Get`]), and the rank waits for the answer. It then gets the same reply as from a whole board;
-//! only listing entries by number is refused. Where puts are handed on [at once](JobAttributes::puts_at_once), each put
+//! only listing entries by number is refused. If puts are passed on [at once](JobAttributes::puts_at_once), each put
 //! becomes a [`Request::Put`] when the rank makes it. The rank still sees its own puts since its last fence.
 //!
 //! # Order of calls

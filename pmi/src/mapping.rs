@@ -1,6 +1,6 @@
 //! [`Mapping`]: the node of each rank, as PMI's blocks.
 //!
-//! A block stands for `ppn` consecutive ranks on each of `count` nodes from `start`. Ranks are assigned to the blocks in
+//! A block describes `ppn` consecutive ranks on each of `count` nodes from `start`. Ranks are assigned to the blocks in
 //! order. Our mappings cover every rank exactly: if ranks are left over, legacy clients wrap around by rules of their own
 //! (to the first block that starts at node 0).
 

@@ -395,7 +395,7 @@ mod tests {
     fn spawns_are_serialized_as_byte_strings() {
         let bytes = rmp_serde::to_vec(&spawn()).unwrap();
         assert_eq!(rmp_serde::from_slice::<SpawnRequest>(&bytes).unwrap(), spawn());
-        // As a number, a byte of 0xff would take two.
+        // Encoded as a number, the byte 0xff would take two bytes.
         assert!(bytes.windows(3).any(|window| window == [0xc4, 1, 0xff]));
     }
 

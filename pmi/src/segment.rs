@@ -88,7 +88,7 @@ impl Published {
     /// The value when nothing is published.
     pub const NOTHING: Self = Self(0);
 
-    /// The same value, and the log is closed.
+    /// Returns the value that also says that the log is closed.
     #[must_use]
     pub fn closed(self) -> Self {
         Self(self.0 | CLOSED)
@@ -148,7 +148,7 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// A view of the published part of a log; `None` if there is no directory at this offset.
     ///
-    /// Whatever the bytes are, no look-up reads beyond them or runs forever.
+    /// For arbitrary bytes, no look-up reads beyond them or runs forever.
     #[inline]
     pub fn new(log: &'a [u8], directory_at: usize) -> Option<Self> {
         let (count, rest) = log.get(directory_at..)?.split_first_chunk::<4>()?;

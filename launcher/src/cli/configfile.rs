@@ -22,7 +22,7 @@ pub(super) struct Spot {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) text: OsString,
-    /// Whether it contained a quote or backslash: a quoted `:` is no separator.
+    /// Whether the word contained a quote or backslash: a quoted `:` does not separate commands.
     pub(super) quoted: bool,
     /// Its position; `None` on a command line.
     pub(super) spot: Option<Spot>,
@@ -138,7 +138,7 @@ impl Lexer<'_> {
         Ok(Some(Word { text: OsString::from_vec(text), quoted, spot: Some(begin) }))
     }
 
-    /// What is between two quotes, the first of which is taken already.
+    /// Reads the text up to the closing quote. The opening quote has been read.
     fn quotation(&mut self, quote: u8, begin: Spot, text: &mut Vec<u8>) -> Result<(), (Spot, Problem)> {
         loop {
             let here = self.spot;

@@ -8,7 +8,7 @@ pub const FANOUT_MIN: u32 = 2;
 pub const FANOUT_MAX: u32 = 1024;
 /// The most fan-outs that `--fanouts` compares.
 pub const FANOUTS_MAX: usize = 64;
-/// The most `--cache-entries`; no board has so many.
+/// The maximum of `--cache-entries`. No board has that many entries.
 pub(super) const CACHE_ENTRIES_MAX: u32 = 1 << 28;
 /// The most `--cores`.
 pub(super) const CORES_MAX: u32 = 1 << 20;

@@ -6,7 +6,7 @@ use super::text::shown;
 
 /// The names of levels, as `tracing` knows them.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// The crates whose names may stand for all that they log.
+/// The crates whose names select everything that they log.
 const CRATES: [&str; 5] = ["nla", "launcher", "scela_run", "pmi", "sim"];
 
 /// Why the value of `SCELA_LOG` is of no use.

@@ -5,7 +5,7 @@
 //! configfile), so the same words mean the same everywhere. The plan decides what they mean on this
 //! machine, for example the number of ranks if none was typed.
 //!
-//! # What clap does here, and what it cannot
+//! # The role of clap
 //!
 //! clap renders the help text from the table of options, describes the command line for man pages and
 //! completions ([`command`]), and finds similar words for "did you mean" ([`crate::suggest`]). It does not

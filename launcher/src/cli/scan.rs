@@ -251,7 +251,7 @@ fn is_option(word: &OsStr) -> bool {
     word.len() > 1 && word.as_bytes().starts_with(b"-")
 }
 
-/// Returns whether a word has this ending and is no option.
+/// Returns whether a word has this ending and is not an option.
 fn looks_like(word: &OsStr, ending: &str) -> bool {
     word.as_bytes().ends_with(ending.as_bytes()) && !is_option(word)
 }

@@ -47,12 +47,12 @@ pub enum ValueProblem {
         /// As typed.
         value: String,
     },
-    /// Zero, where the time must be more.
+    /// The time is zero and must be longer.
     #[error("'{value}' is no time")]
     NoTime {
         /// As typed.
         value: String,
-        /// What holds without the option.
+        /// The behaviour without the option.
         without: &'static str,
     },
     /// More than the option's bound.

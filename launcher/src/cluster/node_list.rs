@@ -178,8 +178,8 @@ impl NodeList {
     }
 }
 
-/// Finds the node list of a session with these options. Typed hosts win over those of a resource manager's job;
-/// inside a job they choose from its nodes. Adds lines about harmless oddities to `remarks`.
+/// Finds the node list of a session with these options. Typed hosts take precedence over the hosts of a resource
+/// manager's job; inside a job they choose from its nodes. Adds lines about harmless oddities to `remarks`.
 pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
     let typed = typed(&options.sources, system)?;
     let (nodes, allocation) = match typed {

@@ -17,7 +17,7 @@ fn job() -> Fake {
     ])
 }
 
-/// The field in words, and the remarks.
+/// Returns the node list as text, and the remarks.
 fn found(options: &HostOptions, fake: &Fake) -> Result<(String, Vec<String>), String> {
     let mut remarks = Vec::new();
     let field = find(options, fake, &mut remarks).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What the launcher reads of its machine and environment before it has a plan.
+//! The facts that the launcher reads from its machine and environment before it makes a plan.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -113,7 +113,7 @@ fn local_layout(
 /// The number of agents of a node.
 #[derive(Copy, Clone, Debug)]
 enum AgentsPerNode {
-    /// As few as can serve the node's ranks, each with at most [`RANKS_PER_AGENT`].
+    /// The least number that can serve the node's ranks, each with at most [`RANKS_PER_AGENT`].
     Fewest,
     /// This number.
     Fixed(u32),

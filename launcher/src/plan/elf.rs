@@ -23,7 +23,7 @@ const LIBRARIES_MAX: usize = 1024;
 const DIRECTORIES_MAX: usize = 256;
 /// The most bytes that are read of the loader's cache. Large systems have half a megabyte.
 const CACHE_BYTES_MAX: u64 = 16 << 20;
-/// The most files of the cache that are tried for one name. The cache has one for each architecture.
+/// The maximum number of the cache's files that are tried for one name. The cache has one for each architecture.
 const CACHED_MAX: usize = 16;
 
 /// The loader's cache.

@@ -18,7 +18,7 @@ use crate::plan::remote_launch::{self, MethodError, Recommended, RemoteLaunch};
 use crate::plan::request::{BootstrapKind, Request};
 use crate::plan::{Plan, PlanError, plan};
 
-/// Where a session's agents run.
+/// The machines on which a session's agents run.
 pub enum AgentHosts {
     /// On this machine.
     Local,
@@ -37,7 +37,7 @@ impl AgentHosts {
 pub struct Prepared {
     /// The plan. Its remarks include those about the nodes.
     pub plan: Plan,
-    /// Where its agents run.
+    /// The machines on which the session's agents run.
     pub agent_hosts: AgentHosts,
     /// The resource manager's job that the nodes belong to, if any.
     pub allocation: Option<Allocation>,

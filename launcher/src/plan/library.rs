@@ -32,7 +32,8 @@ pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> O
     Some(format!("'{}' needs {library}, {reason}", String::from_utf8_lossy(&command.program)))
 }
 
-/// Returns why a program with this library does not speak PMI's wire protocol; `None` if the library is no reason.
+/// Returns why a program with this library does not speak PMI's wire protocol, or `None` if the library does not
+/// explain it.
 fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
     const NO_PMIX: &str = "which finds its launcher by PMIx; this version of scela-run does not speak that";
     if mpi::is_open_mpi(library) {

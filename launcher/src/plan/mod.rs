@@ -156,7 +156,7 @@ impl Plan {
         (ranks_of_node.len() as u32, ranks_of_node.into_values().max().unwrap_or_default())
     }
 
-    /// Returns the request with this plan's number of ranks for each command that had none. If nodes fail, a new plan
+    /// Returns the request with this plan's number of ranks for each command without one. If nodes fail, a new plan
     /// from this request with fewer nodes keeps the size of the job.
     pub fn with_sizes(&self, request: &Request) -> Request {
         let mut request = request.clone();

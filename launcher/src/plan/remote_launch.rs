@@ -52,7 +52,7 @@ pub struct RemoteLaunch {
     pub nodes: Vec<Node>,
     /// Which of the nodes are used, and the targets on them.
     pub choice: NodeChoice,
-    /// What carries the links.
+    /// How links reach the agents.
     pub links: Links,
     /// How an agent is started on a node.
     pub method: Method,
@@ -66,7 +66,7 @@ pub struct RemoteLaunch {
     pub replan: Replan,
 }
 
-/// Makes a plan without these nodes. The error says in words why that is impossible.
+/// Makes a plan without these nodes. The error is the reason why that is impossible.
 pub type Replan = Box<dyn Fn(&BTreeSet<usize>) -> Result<Plan, String>>;
 
 /// Why the method that the user chose cannot start agents on other nodes.
@@ -247,7 +247,7 @@ pub fn launch_fanout(shape: LaunchShape, typed: Option<u32>, recommended: Recomm
     is_tree.then(|| typed.unwrap_or(recommended.tree_fanout))
 }
 
-/// Returns the same for links over remote shells, which last as long as the agents: the fan-out is then that of the
+/// Returns the fan-out for links over remote shells, which last as long as the agents: the fan-out is then that of the
 /// links as well. An agent knows the processes of these remote shells and spares them when it cleans up.
 pub fn shell_link_fanout(
     shape: LaunchShape,

@@ -48,11 +48,11 @@ pub struct Command {
     /// `-envall`, `-envnone`, `-envlist`: the part of the launcher's environment that this program
     /// inherits. Overrides [`Options::genv_policy`].
     pub env_policy: Option<EnvPolicy>,
-    /// Where this command was typed, for messages about it.
+    /// The source of this command, for messages about it.
     pub place: TypedAt,
 }
 
-/// Where something was typed.
+/// The source of a command or option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TypedAt {
     /// On the command line.
@@ -155,14 +155,14 @@ pub enum BootstrapKind {
     Ssh,
     /// By a resource manager's own command.
     Manager(Manager),
-    /// By a command of the user's, in which `{host}` stands for the host. Never empty.
+    /// By a command of the user's, in which `{host}` is replaced by the host. Never empty.
     Exec(OsString),
 }
 
 /// `--launch`: which process starts which agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LaunchShape {
-    /// As the model recommends.
+    /// The shape that the model recommends.
     #[default]
     Auto,
     /// The launcher starts all agents, with a remote shell for each rank; for comparison.

@@ -150,7 +150,7 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
     text
 }
 
-/// Returns what the user may try after a failure in this phase. `NAME` in it stands for the host.
+/// Returns what the user may try after a failure in this phase. The caller replaces `NAME` by the host.
 fn hint(phase: StartPhase) -> &'static str {
     match phase {
         StartPhase::Command => "is the command installed here, and in PATH? --bootstrap chooses another",

@@ -85,7 +85,7 @@ fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {
             }
             Err(Errno::EINTR) => {}
             Err(Errno::EAGAIN) => std::thread::park_timeout(Duration::from_millis(10)),
-            // The launcher has just gone to the background.
+            // The launcher has just become a background process.
             Err(Errno::EIO) if nix::unistd::isatty(source).unwrap_or(false) && is_background(source) => {}
             Err(_) => break,
         }

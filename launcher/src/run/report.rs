@@ -1,4 +1,4 @@
-//! Reports about a session on standard error, in words. The first cause of a failure comes first.
+//! Reports about a session on standard error, as text. The first cause of a failure is reported first.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

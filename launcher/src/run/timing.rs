@@ -96,8 +96,8 @@ impl Phases {
         text
     }
 
-    /// Returns the lines of the table. If some agent had too many fences to record each, all fences after the first
-    /// share a line.
+    /// Returns the lines of the table. If some agent took part in too many fences to record each, all fences after the
+    /// first share a line.
     fn rows(&self, timing: &Timing, names: &HostNames<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
         let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };

@@ -48,8 +48,8 @@ pub enum Cause {
     /// A rank ended with code 0 while others still needed it.
     #[serde(rename = "Left")]
     ExitedEarly {
-        /// Others wait for it in a fence. Otherwise it had spoken PMI and never finalized it, and others were still
-        /// running after [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
+        /// Other ranks wait for it in a fence. Otherwise it had spoken PMI and never finalized it, and others were
+        /// still running after [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
         in_fence: bool,
     },
 }

@@ -1,4 +1,4 @@
-//! The exchange of entries in one namespace, as far as the root and the agents handle it alike.
+//! The exchange of entries in one namespace: the part that is the same for the root and for agents.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub(super) struct Exchange {
     pub(super) cache: Box<dyn Cache>,
     /// Gets that wait for an answer from another member of the tree.
     pub(super) look_ups: LookUps,
-    /// The ranks of each child subtree that has some. The child may speak for these and no others.
+    /// The ranks of each child subtree that has ranks. The child may report for these ranks only.
     pub(super) children: BTreeMap<AgentId, Ranks>,
 }
 
 impl Exchange {
-    /// The exchange of `ranks`, those of `children` among them.
+    /// Creates the exchange of `ranks`, which include the ranks of `children`.
     pub(super) fn new(ranks: Ranks, children: BTreeMap<AgentId, Ranks>, is_root: bool, policy: CachePolicy) -> Self {
         Self {
             fence: Fence::new(ranks),

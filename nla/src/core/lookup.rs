@@ -104,7 +104,7 @@ pub struct GetCounts {
     pub others: u64,
     /// Gets for which a peer was asked.
     pub asked: u64,
-    /// Gets that waited for an answer for which a peer had been asked already.
+    /// Gets that waited for the answer to an earlier request for the same key.
     pub joined: u64,
 }
 

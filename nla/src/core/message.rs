@@ -82,9 +82,9 @@ pub enum Up {
     Exited {
         /// The namespace.
         namespace: NamespaceId,
-        /// The number of fences at which they had arrived.
+        /// The number of fences at which the ranks had arrived.
         fences: u32,
-        /// They had spoken PMI and not finalized it.
+        /// The ranks had spoken PMI and not finalized it.
         unfinished: bool,
         /// The ranks.
         ranks: Ranks,
@@ -247,7 +247,7 @@ pub enum Question {
         /// The name.
         #[serde(with = "serde_bytes")]
         service: Vec<u8>,
-        /// The port that it stands for.
+        /// The port that is published under the name.
         #[serde(with = "serde_bytes")]
         port: Vec<u8>,
     },

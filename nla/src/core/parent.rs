@@ -354,9 +354,9 @@ pub(super) trait Parent {
 /// Ranks of one namespace that ended with code 0 in the same state.
 #[derive(Debug)]
 pub(super) struct Exited {
-    /// The number of fences at which they had arrived.
+    /// The number of fences at which the ranks had arrived.
     pub(super) fences: u32,
-    /// They had spoken PMI and not finalized it.
+    /// The ranks had spoken PMI and not finalized it.
     pub(super) unfinished: bool,
     pub(super) ranks: Ranks,
 }

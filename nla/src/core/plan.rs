@@ -104,8 +104,8 @@ impl SessionPlan {
         self
     }
 
-    /// The plan for ranks of a resource manager's step: with the devices that the step has on their node, as `own`
-    /// returns them by name, instead of those of the launcher's node.
+    /// Returns the plan for ranks of a resource manager's step: with the devices that the step has on their node, as
+    /// `own` returns them by name, instead of those of the launcher's node.
     #[must_use]
     pub fn with_devices(mut self, own: impl Fn(&str) -> Option<Vec<u8>>) -> Self {
         self.environment.retain(|(name, _)| !DEVICES.iter().any(|known| name == known.as_bytes()));

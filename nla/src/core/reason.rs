@@ -133,7 +133,7 @@ pub enum NotStartedReason {
     /// The session, or the namespace, ended before the ranks were started.
     #[error("cancelled")]
     Cancelled,
-    /// The subtree had not joined in this time.
+    /// The subtree did not join within this time.
     #[error("it, or an agent below it, had not joined after {} s", .0.as_secs())]
     NotJoined(Duration),
     /// The program that was to start them, or another process, reported the failure in these words.

@@ -21,7 +21,7 @@ pub struct RingSegment {
     pub to_right: Vec<u8>,
 }
 
-/// Where in the ring a segment is.
+/// The position of a segment in the ring.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RingPosition {
     /// The position of the segment's first rank.

@@ -41,7 +41,7 @@ pub enum RootInput {
     FromChild(AgentId, Up),
     /// The link to a child was lost.
     ChildLost(AgentId, LossReason),
-    /// An agent could not be started, or ended before it had joined.
+    /// An agent could not be started, or ended before it joined.
     AgentFailed(AgentId, NotStartedReason),
     /// SIGINT, SIGTERM or SIGHUP asked the session to end.
     Interrupt(i32),
@@ -90,7 +90,7 @@ pub struct RankProgress {
 pub enum Notice {
     /// All agents have joined; ranks are being started.
     Joined,
-    /// All ranks of a namespace, of which there are so many, were started.
+    /// All ranks of a namespace were started. The number is that of the ranks.
     Started(NamespaceId, u32),
     /// The first rank of a namespace has spoken PMI.
     Contact(NamespaceId),
@@ -113,7 +113,7 @@ pub enum Notice {
     Failure(Failure),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
-    /// So many processes that outlived their ranks were killed.
+    /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }
 
@@ -243,7 +243,8 @@ impl Root {
         &self.timing
     }
 
-    /// The statistics of the tree, as far as agents have reported them. `counted` and `fences` are the launcher's own.
+    /// Returns the statistics of the tree that agents have reported so far. `counted` and `fences` are the launcher's
+    /// own.
     pub fn stats(&self, counted: DriverCounts, fences: DurationHistogram) -> Stats {
         let here = LevelStats::of_member(counted, self.gets(), self.cache_peaks(), fences);
         Stats::of(here, self.children.stats())

@@ -115,7 +115,7 @@ impl LevelStats {
 /// The counts of the members of a subtree.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
-    /// By level, that of the subtree's head first. Lower levels of which no member has reported are missing.
+    /// The counts by level; the level of the subtree's head is first. Lower levels without any report are missing.
     pub levels: Vec<LevelStats>,
 }
 

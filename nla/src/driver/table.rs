@@ -37,8 +37,8 @@ impl RankTable {
         self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();
     }
 
-    /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an orphan that
-    /// this agent had adopted as a subreaper.
+    /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an
+    /// orphan that this agent had adopted as a subreaper.
     pub(super) fn on_reaped(&mut self, pid: u32, ended: Ended) -> bool {
         let Some(key) = self.by_pid.remove(&pid) else { return false };
         if let Some(entry) = self.by_rank.remove(&key) {

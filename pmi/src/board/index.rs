@@ -61,7 +61,7 @@ impl Index {
     }
 }
 
-/// The number of slots for so many entries: at least 3/2 of them, so that a free slot ends each probe.
+/// Returns the number of slots for `entries` entries: at least 3/2 of that, so that a free slot ends each probe.
 fn slots_for(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
 }

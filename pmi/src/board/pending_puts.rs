@@ -7,7 +7,7 @@ use super::puts::{Put, Puts};
 use crate::Rank;
 use crate::limits::PENDING_BYTES_MAX;
 
-/// Up to so many bytes of puts, reading them all is faster than creating an index.
+/// Up to this many bytes of puts, reading all of them is faster than creating an index.
 const SCANNED_BYTES_MAX: usize = 4096;
 
 /// A rank's puts since its last fence, up to [`PENDING_BYTES_MAX`], with an index for a rank that puts and gets many keys

@@ -247,12 +247,12 @@ impl ParsedReply for ReplyLine<'_> {
     }
 }
 
-/// Returns `bytes` if they can stand at the end of a line.
+/// Returns `bytes` if they may be the end of a line.
 fn line<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
     if bytes.contains(&b'\n') { Err(ClientError::Unsendable(what)) } else { Ok(bytes) }
 }
 
-/// Returns `bytes` if they can stand inside a line.
+/// Returns `bytes` if they may be inside a line.
 fn word<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], ClientError> {
     let is_word = !bytes.is_empty() && !bytes.contains(&b' ');
     if is_word { line(what, bytes) } else { Err(ClientError::Unsendable(what)) }

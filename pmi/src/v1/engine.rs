@@ -115,7 +115,7 @@ impl Turn<'_, Lines> {
             Command::Appnum => Reply::Appnum(self.state.appnum),
             Command::Kvsname => Reply::Kvsname(&self.state.attributes.kvsname),
             Command::UniverseSize => Reply::UniverseSize(self.state.attributes.universe_size),
-            // Every name stands for the namespace's one board, and so does that of a new space.
+            // Every name means the namespace's only board; the name of a new space does too.
             Command::CreateKvs => Reply::NewKvs(&self.state.attributes.kvsname),
             Command::DestroyKvs => Reply::KvsDestroyed,
             Command::Initack { .. } => Reply::Unsupported(b"initack"),

@@ -30,7 +30,7 @@ pub enum InitError<S> {
     Failed(#[from] ClientError),
 }
 
-/// What the server reports about a rank in reply to `fullinit`.
+/// The facts about a rank that the server reports in reply to `fullinit`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RankInfo {
     /// The rank.
@@ -136,7 +136,7 @@ impl<S: Read + Write> Client<S> {
 
     /// Returns the value of a key, or `None` if no rank has put it.
     ///
-    /// An empty `job` stands for the rank's own. `source` is the rank that probably put the key, -1 if unknown.
+    /// An empty `job` means the rank's own job. `source` is the rank that probably put the key, -1 if unknown.
     pub fn get(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, ClientError> {
         let get = Command::Get { job: job.into(), source, key: key.into() };
         none_if_refused(self.ask(&get, "key", "kvs-get-response", value))

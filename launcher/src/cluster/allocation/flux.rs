@@ -20,7 +20,7 @@ pub(super) const SIGN: &str = "FLUX_URI";
 
 const JOB: &str = "FLUX_JOB_ID";
 
-/// The resources of an instance or job (RFC 20), as far as they are needed here.
+/// The part of the resources of an instance or job (RFC 20) that is needed here.
 #[derive(Debug, Deserialize)]
 struct Resources {
     version: u32,
@@ -65,7 +65,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     Ok(Some(Allocation { manager: Manager::Flux, id, nodes, ranks: None, found_by }))
 }
 
-/// Parses the nodes of an answer, with a slot for each core. The error is the problem in words.
+/// Parses the nodes of an answer, with a slot for each core. The error describes the problem.
 fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
     if answer.len() > TEXT_BYTES_MAX {
         return Err(format!("it is larger than {} MiB", TEXT_BYTES_MAX >> 20));

@@ -11,7 +11,7 @@ use crate::cluster::system::System;
 
 pub(super) const SIGN: &str = "SLURM_JOB_ID";
 
-/// The node lists; the second name is that of versions before 2.
+/// The variables with the node list. Versions before 2 set the second one.
 const NAMES: [&str; 2] = ["SLURM_JOB_NODELIST", "SLURM_NODELIST"];
 /// Tasks of each node, as the user requested or as Slurm derived them from processors. Slurm has already divided
 /// them by the processors of each task.
@@ -54,7 +54,7 @@ fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result
     }
 }
 
-/// Returns a task for each processor of each node, as far as known; without numbers the nodes alone.
+/// Returns the number of tasks of each node: its processors divided by those per task; `None` if it is unknown.
 fn by_processors(
     found_by: &'static str,
     named: usize,

@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(shown(&line, 0..1), expected);
         let expected = format!("column 1002: the step is 0\n    …{}\n    {:73}^", "b".repeat(72), "");
         assert_eq!(shown(&line, 1001..1001), expected);
-        // Mark a long range as far as it is shown.
+        // Mark only the part of a long range that is shown.
         let expected = format!("column 1: the step is 0\n    {}…\n    {}", "a".repeat(72), "^".repeat(72));
         assert_eq!(shown(&line, 0..900), expected);
         let fits = "a".repeat(72);

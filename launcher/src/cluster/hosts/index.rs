@@ -33,7 +33,7 @@ pub fn select<T: Clone>(hosts: &[T], text: &[u8]) -> Result<Vec<T>, HostsError> 
     })
 }
 
-/// All that is left, as a part.
+/// Takes the rest of the text as one part.
 fn all<'a>(cursor: &mut Cursor<'a>) -> Cursor<'a> {
     cursor.take_part(cursor.rest().len())
 }

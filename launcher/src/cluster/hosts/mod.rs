@@ -24,7 +24,7 @@
 //!   A name written twice is two entries; the caller decides whether their slots add up.
 //! - **Padding.** Numbers of a range have at least as many digits as its first number: `001-032`. A
 //!   last number with zeros in front must have as many digits as the first.
-//! - **Address or ranges.** A `[` where a host begins opens an IPv6 address if what is in the brackets
+//! - **Address or ranges.** A `[` where a host begins opens an IPv6 address if the text in the brackets
 //!   has a `:` and, in front of a `%`, neither `-` nor `..`; else it opens ranges. No address has one of
 //!   the two, and no range has a `:` without one. Addresses are stored without brackets.
 //! - **Characters.** Names of hosts and users are letters and digits of any script, `-`, `.`, `_` and

@@ -151,7 +151,7 @@ pub enum HostsProblem {
         /// The attribute.
         name: &'static str,
     },
-    /// A word after the list that is no attribute.
+    /// A word after the list is not an attribute.
     #[error("'{text}' is not an attribute")]
     NotAnAttribute {
         /// As typed.
@@ -240,7 +240,7 @@ fn character_hint(character: &str) -> &'static str {
     }
 }
 
-/// Returns a suggestion for a word that is no attribute.
+/// Returns a suggestion for a word that is not an attribute.
 fn attribute_hint(text: &str) -> String {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         format!("write slots={text}")

@@ -110,7 +110,7 @@ fn number<'a>(part: &mut Cursor<'a>) -> Result<(&'a str, u64), Fault> {
     }
 }
 
-/// Returns the fault of a text that is no number.
+/// Returns the fault of a text that is not a number.
 fn no_number(part: &Cursor<'_>) -> Fault {
     let mut word = *part;
     let begin = word.at();

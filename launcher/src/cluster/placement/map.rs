@@ -15,7 +15,7 @@ pub const MAP_BYTES_MAX: usize = 128 << 10;
 /// ```
 ///
 /// Nodes are counted from 0, in the order of the hosts. `0,0,1-3,2*4` places ranks 0 and 1 on node 0,
-/// ranks 2, 3 and 4 on nodes 1, 2 and 3, and ranks 5 and 6 on node 4. The long form is that of
+/// ranks 2, 3 and 4 on nodes 1, 2 and 3, and ranks 5 and 6 on node 4. The long form has the syntax of
 /// `PMI_process_mapping`: `(vector,(0,4,2))` is two ranks on each of the nodes 0 to 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankMap {
@@ -38,7 +38,7 @@ pub enum MapError {
     Syntax {
         /// As typed, cut and fit for printing.
         text: String,
-        /// What is expected there.
+        /// The syntax that is expected there.
         wanted: &'static str,
     },
     /// A range that goes down.

@@ -158,7 +158,7 @@ impl From<&Recommendation> for Recommended {
 /// started flat: a second level pays only if the remote shells of the first keep its cores busy for longer than a
 /// remote shell waits.
 ///
-/// Zero nodes, or zero ranks per node, count as one.
+/// Treats zero nodes, or zero ranks per node, as one.
 pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation {
     let size = Size { nodes: nodes.max(1), ppn: ppn.max(1) };
     let most = constants.shells_max.max(1);

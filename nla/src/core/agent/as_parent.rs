@@ -134,7 +134,7 @@ impl Parent for Agent {
     }
 }
 
-/// The answer to the rank that a reply stands for.
+/// Converts a reply to the answer for the rank.
 fn answer_of(reply: Reply) -> Answer {
     match reply {
         Reply::Published(result) => Answer::Published(result),

@@ -55,9 +55,9 @@ impl LocalRank {
 /// The state of a rank when it ended.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) struct EndState {
-    /// The number of fences at which it had arrived.
+    /// The number of fences at which the rank had arrived.
     pub(super) fences: u32,
-    /// It had spoken PMI and not finalized it.
+    /// The rank had spoken PMI and not finalized it.
     pub(super) unfinished: bool,
 }
 
@@ -191,7 +191,7 @@ impl Namespace {
         }
     }
 
-    /// Notes the end of an own rank. `None`: the rank is not this agent's, or had ended before.
+    /// Records the end of an own rank. Returns `None` if the rank is not this agent's, or had ended before.
     pub(super) fn end(&mut self, rank: Rank, why: &'static str) -> Option<EndState> {
         let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
         local.enter(rank, Stage::Ended, why);

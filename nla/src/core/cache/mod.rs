@@ -5,13 +5,13 @@
 //!
 //! | policy | a put goes up | a fence brings down | a get is answered | stored |
 //! |---|---|---|---|---|
-//! | HCS | at once, by itself | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
+//! | HCS | at once, separately | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
 //! | HCMA | with the fence, merged | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
 //! | HCMAB | with the fence, merged | all entries that were put | here | all |
 //! | HCMAB-LRU | with the fence, merged | all entries that were put | here, or by the agent whose rank put the entry | `entries` values, own ranks' puts, an index of the subtree |
 //!
-//! The rest of the core uses the trait [`Cache`] and does not know the policy. Under each of them a rank sees its own
-//! puts at once, and those of others after the fence.
+//! The rest of the core uses the trait [`Cache`] and does not depend on the policy. Under every policy, a rank sees its
+//! own puts at once and the puts of other ranks after the fence.
 
 mod bounded;
 mod broadcast;
@@ -31,7 +31,7 @@ use super::message::Update;
 /// The rule by which agents store entries of bulletin boards.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CachePolicy {
-    /// HCS, hierarchical caching, simple: each put travels by itself.
+    /// HCS, hierarchical caching, simple: each put is sent separately.
     Hcs,
     /// HCMA: as HCS, but puts are merged at the fence.
     Hcma,
@@ -59,7 +59,7 @@ impl CachePolicy {
         }
     }
 
-    /// The bound on stored values, if the policy has one.
+    /// Returns the bound on stored values, if the policy has one.
     pub fn entries(self) -> Option<u32> {
         match self {
             Self::HcmabLru { entries } => Some(entries),
@@ -67,12 +67,12 @@ impl CachePolicy {
         }
     }
 
-    /// The same policy with another bound on stored values; `None` if it has no bound.
+    /// Returns this policy with another bound on stored values, or `None` if the policy has no bound.
     pub fn with_entries(self, entries: u32) -> Option<Self> {
         self.entries().map(|_| Self::HcmabLru { entries })
     }
 
-    /// Whether each put travels by itself as soon as a rank makes it.
+    /// Returns whether each put is sent separately as soon as a rank makes it.
     pub fn puts_at_once(self) -> bool {
         self == Self::Hcs
     }
@@ -107,7 +107,7 @@ impl FromStr for CachePolicy {
     }
 }
 
-/// Where in the tree a cache is.
+/// The location of a cache in the tree.
 #[derive(Clone, Debug)]
 pub(super) struct CacheLocation {
     /// There is no parent to ask.
@@ -155,7 +155,7 @@ pub struct CachePeaks {
     pub entries: u64,
     /// Bytes of the keys and values of these entries.
     pub bytes: u64,
-    /// Most entries of own ranks that had to be stored beside them.
+    /// The maximum number of entries of own ranks that were stored in addition.
     pub own_entries: u64,
     /// Bytes of these.
     pub own_bytes: u64,

@@ -1,4 +1,4 @@
-//! Each policy's cache by itself.
+//! Each policy's cache alone, without a tree.
 
 use super::*;
 
@@ -83,7 +83,7 @@ fn the_bounded_cache_names_the_child_that_has_the_entry() {
     assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(4)));
     assert_eq!(root.look_up(b"c", 0), stored("c", "1"));
     assert_eq!(root.look_up(b"d", 0), Source::Absent);
-    // "b" moves to the other child; the child that had it is asked last.
+    // "b" moves to the other child; the child that stored it before is asked last.
     fence(root.as_mut(), &[(1, "b", "2"), (3, "e", "1")]);
     assert_eq!(root.look_up(b"b", 0), Source::Child(AgentId(1)));
     assert_eq!(root.look_up(b"b", 1), Source::Child(AgentId(4)));

@@ -26,7 +26,7 @@ pub(super) struct Namespace {
     /// Ranks that ended with code 0, by the number of fences at which they had arrived.
     exited: BTreeMap<u32, Ranks>,
     exited_count: u64,
-    /// Those of them that had spoken PMI and not finalized it, and when the first one was reported.
+    /// The exited ranks that had spoken PMI and not finalized it. The time is that of the first report.
     unfinished: Ranks,
     unfinished_since: Option<Time>,
     /// A fence in which ranks wait although no child has reported its part as complete.

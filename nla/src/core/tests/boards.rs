@@ -90,7 +90,7 @@ fn every_policy_gives_the_same_answers_in_every_tree() {
                 world.check(0, &format!("own-{last}"));
                 world.fence();
                 world.check_all();
-                // The same keys by another rank, by the same rank twice, and with the old value; and a new key.
+                // Put the same keys by another rank, by the same rank twice, and with the old value; then a new key.
                 world.put(0, &format!("own-{last}"), "taken over");
                 world.put(last, "own-0", "first");
                 world.put(last, "own-0", "second");

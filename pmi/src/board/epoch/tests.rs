@@ -195,7 +195,7 @@ mod properties {
             for (key, value) in &expected {
                 prop_assert_eq!(merged.get(key), Some(value.as_slice()));
             }
-            // The same puts, interleaved: each rank's own puts stay in order.
+            // Interleave the puts; each rank's own puts stay in order.
             let mut queues: Vec<_> = ranks.iter().map(|(rank, puts)| (*rank, puts.iter())).collect();
             queues.sort_by_key(|(rank, _)| order[*rank as usize]);
             let mut mixed = Puts::new();

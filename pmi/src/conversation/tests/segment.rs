@@ -3,7 +3,7 @@
 use super::frames::{INIT_2, framed};
 use super::*;
 
-/// Writes a fence that announces so many bytes of puts.
+/// Formats a fence that announces this number of bytes of puts.
 type Announcement = fn(usize) -> String;
 
 /// Returns an initialised rank of each version and how it announces puts.

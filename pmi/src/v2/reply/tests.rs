@@ -13,7 +13,7 @@ fn written(reply: Reply<'_>, thread: Option<&[u8]>) -> Vec<u8> {
 fn check(reply: Reply<'_>, payload: &str) {
     let expected = format!("{:<6}{payload}", payload.len());
     assert_eq!(String::from_utf8_lossy(&written(reply, None)), expected);
-    // The same with the thread after the name.
+    // Repeat with the thread after the name.
     let (name, fields) = payload.split_once(';').unwrap();
     let payload = format!("{name};thrid=0x7ffd;{fields}");
     let expected = format!("{:<6}{payload}", payload.len());
