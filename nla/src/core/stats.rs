@@ -60,7 +60,7 @@ pub struct DriverCounts {
     pub down: Traffic,
     /// All bytes written to links after the handshake, with the headers and tags of records.
     pub link_bytes: u64,
-    /// Those of them that are output and input, with the headers of their messages.
+    /// The part of these bytes that is output and input, with the headers of their messages.
     pub stream_bytes: u64,
     /// Gets of own ranks that the board answered without the core.
     pub board_gets: u64,
