@@ -1,24 +1,24 @@
-//! Rules that hold without reviewers. Each failure names file and line, and why the rule is there.
+//! Rules that are checked without a reviewer. Each failure names the file, the line and the reason for the rule.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Files that stop being chapters are split.
+/// The longest a file may be; longer files must be split.
 const LINES_MAX: usize = 700;
 
-/// A source file, by its path from the root of the repository.
+/// A source file, with its path relative to the root of the repository.
 struct Source {
     path: String,
     text: String,
 }
 
-/// A line of code: comments and the contents of strings are blank.
+/// A line of code with its comments and the contents of its strings blanked.
 struct Line<'a> {
     number: usize,
     code: String,
-    /// All of it.
+    /// The whole line, unchanged.
     text: &'a str,
 }
 
@@ -26,7 +26,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository is there")
 }
 
-/// All files below the root that belong to the repository.
+/// Returns all files of the repository.
 fn files() -> Vec<PathBuf> {
     fn below(place: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(place).expect("the repository can be read").flatten() {
@@ -49,7 +49,7 @@ fn relative(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// All Rust files.
+/// Returns all Rust files of the repository.
 fn sources() -> Vec<Source> {
     let rust = files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     rust.map(|path| Source { path: relative(&path), text: read(&path) }).collect()
@@ -70,14 +70,14 @@ impl Source {
         lines.map(|(at, (text, code))| Line { number: at + 1, code: code.to_owned(), text }).collect()
     }
 
-    /// Is it compiled for tests only?
+    /// Returns whether the file is compiled for tests only.
     fn is_test(&self) -> bool {
         let path = &self.path;
         let named = path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.contains("/tests/");
         named || path.starts_with("tests/")
     }
 
-    /// The lines in front of the tests at the end of the file.
+    /// Returns the lines in front of the tests at the end of the file.
     fn product_lines(&self) -> Vec<Line<'_>> {
         if self.is_test() {
             return Vec::new();
@@ -86,7 +86,7 @@ impl Source {
     }
 }
 
-/// The text with comments and what is between quotes replaced by blanks; lines stay where they are.
+/// Replaces comments and the contents of quotes by blanks. The number of lines stays the same.
 fn blanked(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -137,7 +137,7 @@ fn raw_string_length(rest: &[u8]) -> Option<usize> {
     })
 }
 
-/// A character in quotes, as opposed to a lifetime.
+/// Returns the length of a character literal, or `None` for a lifetime.
 fn char_length(rest: &[u8]) -> Option<usize> {
     let body = rest.strip_prefix(b"'")?;
     if body.first() == Some(&b'\\') {
@@ -152,7 +152,7 @@ fn char_length(rest: &[u8]) -> Option<usize> {
     (body.get(first) == Some(&b'\'')).then_some(first + 2)
 }
 
-/// What breaks a rule.
+/// The violations of a rule.
 #[derive(Default)]
 struct Offences(String);
 
@@ -167,7 +167,7 @@ impl Offences {
     }
 }
 
-/// Does `code` contain the path or name `word`, and not only as a part of another name?
+/// Returns whether `code` contains the path or name `word`, other than as a part of another name.
 fn mentions(code: &str, word: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     code.match_indices(word).any(|(at, _)| {
@@ -177,7 +177,7 @@ fn mentions(code: &str, word: &str) -> bool {
     })
 }
 
-/// No line of these files mentions one of the words.
+/// Checks that no line of these files mentions one of the words.
 #[track_caller]
 fn nobody_mentions(lines: impl Fn(&Source) -> Vec<Line<'_>>, sources: &[Source], words: &[&str], rule: &str) {
     let mut offences = Offences::default();
@@ -236,7 +236,7 @@ fn cores_do_nothing_but_decide() {
     );
 }
 
-/// The crates that the code of `places` names in paths, apart from those allowed.
+/// Checks that the code of `places` names, in paths, only the allowed crates.
 #[track_caller]
 fn only_uses(places: &[&str], allowed: &[&str]) {
     const CRATES: &[&str] = &[
@@ -273,7 +273,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
     let mut offences = Offences::default();
     for source in sources_in(places) {
         for line in source.product_lines() {
-            // A module of the same name is no crate.
+            // A module may have the same name as a crate.
             let code = line.code.replace("crate::", "crate_").replace("self::", "self_").replace("super::", "super_");
             for word in words.iter().filter(|word| mentions(&code, word)) {
                 offences.add(&source.path, line.number, word);
@@ -306,15 +306,15 @@ fn dependencies_point_one_way() {
     never(&["nla/src/"], &["launcher::", "sim::"]);
     only_uses(&["nla/sim/src/"], &["pmi", "nla", "serde", "thiserror", "bytes"]);
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
-    // The crate at the top is called pmi itself.
+    // The root crate of `libpmi-c` itself is called pmi.
     only_uses(&["libpmi-c/src/", "libpmi-c/pmi2/src/"], &["attachment", "libc"]);
 }
 
-/// The chapters of the launcher, in the order of launcher/src/lib.rs: each depends only on those before it.
+/// The modules of the launcher in the order of launcher/src/lib.rs: each depends only on those before it.
 const LAUNCHER_CHAPTERS: &[&str] = &["exit", "suggest", "cluster", "plan", "run", "forecast", "cli"];
 
-/// The chapters of the launcher that a line of its code names, in a path from the root of the crate or in one that
-/// climbs there by `super`.
+/// Returns the modules of the launcher that a line of its code names, in a path from the root of the crate or in one
+/// that climbs there by `super`.
 fn chapters_named(code: &str) -> Vec<&'static str> {
     let is_named =
         |chapter: &&&str| ["crate", "super"].iter().any(|from| mentions(code, &format!("{from}::{chapter}")));
@@ -358,7 +358,7 @@ fn paths_to_chapters_are_found() {
     assert!(chapters_named("use crate::runner; let planned = planes::plan(); ncrate::cli::x").is_empty());
 }
 
-/// Bootstrap's decisions use messages, the core's values, and no code that has effects.
+/// Bootstrap's decisions may use messages and the core's values, but no code that has effects.
 #[test]
 fn decisions_of_bootstrap_know_no_effects() {
     let allowed = ["crate::bootstrap::protocol::", "crate::core::", "crate::link::Reach", "crate::wire::TreePosition"];
@@ -366,7 +366,7 @@ fn decisions_of_bootstrap_know_no_effects() {
     for source in sources_in(&["nla/src/bootstrap/decide/"]) {
         for line in source.product_lines() {
             let paths = line.code.match_indices("crate::").map(|(at, _)| &line.code[at..]);
-            // `pub(in crate::bootstrap)` is no use.
+            // `pub(in crate::bootstrap)` is a visibility, not a use.
             let used = paths.filter(|path| !path.starts_with("crate::bootstrap)"));
             for path in used.filter(|path| !allowed.iter().any(|allowed| path.starts_with(allowed))) {
                 offences.add(&source.path, line.number, path);
@@ -379,7 +379,7 @@ fn decisions_of_bootstrap_know_no_effects() {
     offences.none("nla/src/bootstrap/decide uses nothing of this crate but values");
 }
 
-/// The contents of the strings in a line, or an empty text for a comment.
+/// Returns the contents of the strings in a line, or an empty text for a comment.
 fn strings(line: &Line<'_>) -> String {
     if line.text.trim_start().starts_with("//") {
         return String::new();
@@ -388,7 +388,7 @@ fn strings(line: &Line<'_>) -> String {
     line.text.char_indices().filter(is_blank).map(|(_, letter)| letter).collect()
 }
 
-/// What commands that start agents say, and which options the user may try, is known to bootstrap and to the launcher.
+/// Only bootstrap and the launcher know the messages of commands that start agents, and the options that users may try.
 #[test]
 fn phrases_and_options_stay_out_of_the_core() {
     const PHRASES: [&str; 8] = [
@@ -416,7 +416,7 @@ fn phrases_and_options_stay_out_of_the_core() {
     offences.none("no phrase of OpenSSH, a shell or srun, and no command-line option, stands in the core");
 }
 
-/// The names under `[section]` of a manifest.
+/// Returns the names under `[section]` of a manifest.
 fn keys(manifest: &str, section: &str) -> BTreeSet<String> {
     let text = read(&root().join(manifest));
     let lines =
@@ -429,7 +429,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// One more needs a sentence of why: in CONTRIBUTING's words, a new crate is named and weighed.
+/// A further dependency needs a reason: CONTRIBUTING asks that a new crate is named and weighed.
 #[test]
 fn dependencies_are_the_allowed_ones() {
     let allowed = [
@@ -484,7 +484,7 @@ fn unsafe_code_is_fenced_in() {
             if !allowed(&source.path) {
                 offences.add(&source.path, line.number, "unsafe");
             } else if mentions(&line.code, "unsafe {") || mentions(&line.code, "unsafe impl") {
-                // Comments and attributes between the two are no matter, nor is a statement's head.
+                // Ignore comments and attributes between the two, and the head of a statement.
                 let above = lines[..=at].iter().rev().take(8);
                 if !above.into_iter().any(|line| line.text.contains("SAFETY:")) {
                     offences.add(&source.path, line.number, "no SAFETY: above it");
@@ -501,7 +501,7 @@ fn only_the_launchers_mouth_prints() {
         let launcher =
             ["main", "run/output", "run/report", "run/session/mod"].map(|name| format!("launcher/src/{name}.rs"));
         let talks = ["tests/", "benches/", "libpmi-c/attachment/examples/"];
-        // Cargo is told by printing what a crate needs.
+        // A build script prints its instructions to Cargo.
         let is_told = path.ends_with("build.rs");
         is_told || talks.iter().any(|place| path.starts_with(place)) || launcher.iter().any(|file| file == path)
     };
@@ -535,7 +535,7 @@ fn what_grows_says_what_bounds_it() {
 #[test]
 fn nothing_is_left_undone() {
     let mut offences = Offences::default();
-    // In parts, so that this file does not offend.
+    // In parts, so that this file does not match.
     let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
     for source in sources() {
         for line in source.lines() {
@@ -549,7 +549,7 @@ fn nothing_is_left_undone() {
     offences.none("nothing is marked as undone, and no test is ignored");
 }
 
-/// The one loop that looks at a condition again and again has to pause in between.
+/// The one loop that polls a condition has to pause in between.
 #[test]
 fn tests_wait_for_conditions() {
     let waits = |source: &Source| source.path == "tests/support/waiting.rs";
@@ -563,7 +563,7 @@ fn tests_wait_for_conditions() {
     );
 }
 
-/// Cargo compiles what a target's root file names, and warns of no file that nobody names.
+/// Cargo compiles the modules that a target's root file names, and does not warn of a file that no module names.
 #[test]
 fn every_file_is_compiled() {
     let all: BTreeSet<String> = sources().into_iter().map(|source| source.path).collect();
@@ -581,7 +581,7 @@ fn every_file_is_compiled() {
     offences.none("each file is a module of some crate");
 }
 
-/// Root files of all crates: those that manifests name, and those that Cargo finds by itself.
+/// Returns the root files of all crates: those that manifests name, and those that Cargo finds by itself.
 fn targets() -> BTreeSet<String> {
     let mut roots = BTreeSet::new();
     for manifest in files().iter().filter(|path| path.ends_with("Cargo.toml")) {
@@ -602,7 +602,7 @@ fn reached_as_root(path: &str) -> bool {
     targets().contains(path)
 }
 
-/// The files that a file's `mod` declarations may mean.
+/// Returns the paths that a file's `mod` declarations may mean.
 fn modules(path: &str, is_root: bool) -> Vec<String> {
     let source = Source { path: path.to_owned(), text: read(&root().join(path)) };
     let place = path.rsplit_once('/').map_or("", |(place, _)| place);
@@ -624,7 +624,7 @@ fn modules(path: &str, is_root: bool) -> Vec<String> {
     found
 }
 
-/// The pairs of strings in the launcher's table `EXIT_CODES`.
+/// Returns the pairs of strings in the launcher's table `EXIT_CODES`.
 fn exit_codes() -> Vec<(String, String)> {
     let text = read(&root().join("launcher/src/exit.rs"));
     let table = text.split("pub const EXIT_CODES").nth(1).and_then(|rest| rest.split("];").next());
@@ -669,12 +669,12 @@ fn the_protocol_page_names_every_bound() {
 #[test]
 fn no_path_of_somebodys_machine() {
     let mut offences = Offences::default();
-    // In parts, so that this file does not offend.
+    // In parts, so that this file does not match.
     let places = [["/wo", "rk/"], ["/ro", "ot/"]].map(|parts| parts.concat());
     for path in files() {
         let Ok(text) = fs::read_to_string(&path) else { continue };
         for (at, line) in text.lines().enumerate() {
-            // As the beginning of a path, not inside one.
+            // Only at the beginning of a path, not inside one.
             let begins = |place: &String| {
                 line.match_indices(place.as_str()).any(|(at, _)| {
                     !line[..at].ends_with(|before: char| before.is_alphanumeric() || "_-./}~".contains(before))
@@ -700,7 +700,7 @@ fn blanks_for_comments_and_strings() {
     assert!(!mentions("print_all!", "print!"));
 }
 
-/// A task that is spawned past `nla::tasks` would panic unnoticed.
+/// A panic in a task that is spawned without `nla::tasks` would go unnoticed.
 #[test]
 fn tasks_are_spawned_in_one_place() {
     let mut sources = sources_in(&["nla/src/", "launcher/src/run/"]);

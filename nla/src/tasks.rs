@@ -1,12 +1,12 @@
 //! The tasks and threads of one end of the tree, and their panics.
 //!
-//! Every task and thread is spawned through a [`Tasks`] handle, under a name and in a tracing span. A panic unwinds only
-//! the task in which it happens, and whatever waits for that task would wait forever. [`Tasks`] therefore catches each
-//! panic where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that end. An
-//! agent then reports itself as lost and exits with code 253; the launcher ends its agents and exits with code 253.
+//! Every task and thread is spawned through a [`Tasks`] handle, under a name and in a tracing span. A panic unwinds
+//! only its own task, and any task that waits for that task would wait forever. [`Tasks`] therefore catches each panic
+//! where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that end. An agent then
+//! reports itself as lost and exits with code 253. The launcher ends its agents and exits with code 253.
 //!
-//! Tests inject a panic with the environment variable `SCELA_PANIC=END/TASK`, for example `agent/rank`: each task of that
-//! name in a process of that kind then panics at its start.
+//! Tests inject a panic with the environment variable `SCELA_PANIC=END/TASK`, for example `agent/rank`. Each task of
+//! that name in a process of that kind then panics when it starts.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -24,9 +24,9 @@ use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 
-/// The environment variable that names the task that is to panic.
+/// The environment variable that names the task that panics.
 const INJECTION: &str = "SCELA_PANIC";
-/// Stack of a thread: enough for a current-thread runtime and its tasks.
+/// The stack size of a thread: enough for a current-thread runtime and its tasks.
 const THREAD_STACK_BYTES: usize = 256 * 1024;
 
 /// A panic in a task or thread. Its text reads as the predicate of "the agent was lost: ...".
@@ -73,8 +73,8 @@ impl Panics {
         self.tasks.clone()
     }
 
-    /// Runs `work` and returns its result, or the first panic: of a task spawned by now or later, or of `work` itself.
-    /// After a panic, `work` is dropped where it stands.
+    /// Runs `work` and returns its result, or the first panic: of `work` itself, or of a task of this end, whenever it
+    /// was spawned. After a panic, `work` is dropped before it is complete.
     pub async fn watch<T>(&mut self, name: &'static str, work: impl Future<Output = T>) -> Result<T, Panic> {
         let work = pin!(work);
         tokio::select! {
@@ -117,12 +117,12 @@ impl Tasks {
         Ok(thread.thread().clone())
     }
 
-    /// Returns a handle whose tasks are counted apart; their panics are reported to the same end.
+    /// Returns a handle whose tasks are counted separately. Their panics are reported to the same end.
     pub fn group(&self) -> Self {
         Self { tracker: TaskTracker::new(), ..self.clone() }
     }
 
-    /// Waits until all tasks of this handle and its clones have ended. No task may be spawned after that.
+    /// Waits until all tasks of this handle and its clones have ended. The caller must spawn no task after that.
     pub async fn ended(&self) {
         self.tracker.close();
         self.tracker.wait().await;
@@ -157,7 +157,7 @@ async fn caught<T>(
     .await
 }
 
-/// Panics if the environment asks for it.
+/// Panics if the environment names this task.
 fn inject(end: &str, name: &str) {
     static INJECTED: OnceLock<Option<String>> = OnceLock::new();
     if let Some(injected) = INJECTED.get_or_init(|| std::env::var(INJECTION).ok()) {
@@ -170,7 +170,7 @@ thread_local! {
     static LOCATION: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Makes the panic hook note the source location, which the payload of a panic lacks.
+/// Makes the panic hook store the source location, which the payload of a panic lacks.
 fn note_locations() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

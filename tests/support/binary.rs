@@ -1,10 +1,10 @@
-//! Where programs are: the one under test, and those of the system.
+//! Paths of programs: the one under test, and those of the system.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The `scela-run` to test: what `SCELA_RUN` names, else the one in the target directory that this
-/// test was built into.
+/// Returns the path of the `scela-run` under test: the value of `SCELA_RUN`, else the file in the target directory
+/// that this test was built into.
 pub fn scela_run() -> &'static PathBuf {
     static FOUND: OnceLock<PathBuf> = OnceLock::new();
     FOUND.get_or_init(|| match std::env::var_os("SCELA_RUN") {
@@ -27,7 +27,7 @@ fn beside_this_test() -> PathBuf {
     }
 }
 
-/// Where a program of the system is. Daemons lie where not every user looks.
+/// Returns the path of a system program. Also searches the directories of daemons, which are not in every user's PATH.
 pub(crate) fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));

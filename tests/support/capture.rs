@@ -1,11 +1,11 @@
-//! What a stream has said so far, collected by a thread.
+//! Captures what a process has written to a stream so far.
 
 use std::io::Read;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Collects a stream to its end. Clones share what was collected.
+/// Reads a stream to its end in a thread. Clones share the captured bytes.
 #[derive(Clone, Debug)]
 pub struct Capture(Arc<(Mutex<State>, Condvar)>);
 
@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Capture {
-    /// Reads `source` from now on.
+    /// Starts to read `source`.
     pub fn of(mut source: impl Read + Send + 'static) -> Self {
         let capture = Self(Arc::default());
         let shared = capture.clone();
@@ -26,7 +26,7 @@ impl Capture {
                 match source.read(&mut block) {
                     Ok(count @ 1..) => shared.change(|state| state.bytes.extend_from_slice(&block[..count])),
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                    // A terminal whose other side is gone says EIO.
+                    // Reading from a terminal whose other side is closed fails with EIO.
                     Ok(0) | Err(_) => return shared.change(|state| state.ended = true),
                 }
             }
@@ -34,30 +34,30 @@ impl Capture {
         capture
     }
 
-    /// A stream that nobody listens to.
+    /// Returns the capture of a stream that the test does not read.
     pub(crate) fn none() -> Self {
         let capture = Self(Arc::default());
         capture.change(|state| state.ended = true);
         capture
     }
 
-    /// What was said so far.
+    /// Returns the bytes captured so far.
     pub fn bytes(&self) -> Vec<u8> {
         self.state().bytes.clone()
     }
 
-    /// The same, as text.
+    /// Returns the bytes captured so far as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.state().bytes).into_owned()
     }
 
-    /// Waits until `condition` holds for what was said. False when it did not in time, or the
-    /// stream ended before.
+    /// Waits until `condition` holds for the captured text. Returns false if the timeout expired or the stream ended
+    /// before that.
     pub fn wait(&self, patience: Duration, condition: impl Fn(&str) -> bool) -> bool {
         self.wait_for(patience, |state| condition(&String::from_utf8_lossy(&state.bytes)))
     }
 
-    /// Waits for the end of the stream. False when it did not come in time.
+    /// Waits for the end of the stream. Returns false if the timeout expired before that.
     pub fn wait_end(&self, patience: Duration) -> bool {
         self.wait_for(patience, |state| state.ended)
     }

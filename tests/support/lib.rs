@@ -1,12 +1,11 @@
-//! The world that tests of whole programs live in, in words.
+//! The environment of tests of whole programs.
 //!
-//! [`scela`] begins the description of a run of `scela-run`; [`Run::run`] carries it out and hands
-//! back its [`Outcome`], [`Run::spawn`] hands out a [`Running`] one to interfere with. Whatever a
-//! test does, nothing outlives it: each run has a label and a mark in its environment by which all
-//! its processes are found ([`World`]), [`Running::finish`] fails if any is left, and dropping a
-//! run ends them. What a run said is printed whenever an assertion about it fails.
+//! [`scela`] returns the builder of a run of `scela-run`. [`Run::run`] runs it to its end and returns its [`Outcome`];
+//! [`Run::spawn`] returns a [`Running`] session that the test can act on. No process outlives its test: each run has a
+//! label and a mark in its environment by which all its processes are found ([`World`]). [`Running::finish`] fails if
+//! one of them is left, and dropping a run kills them. A failed assertion about a run prints the run's output.
 //!
-//! Waiting is always for a condition, with a deadline: [`eventually`].
+//! A test always waits for a condition, with a deadline: [`eventually`].
 
 mod binary;
 mod capture;

@@ -1,19 +1,18 @@
-//! Lines and bytes that a rank can make and a test can foretell, so that what arrives is compared
-//! byte by byte.
+//! Lines and bytes that a rank generates and a test can compute again, to compare the output byte by byte.
 
 use std::fmt::Write as _;
 
-/// Numbers that look random and follow from a seed (splitmix64).
+/// Pseudo-random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The numbers of `seed`.
+    /// Starts the sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next one.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,13 +20,13 @@ impl Draw {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next one below `bound`.
+    /// Returns the next number, reduced to less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound.max(1)
     }
 }
 
-/// Line `number` of `rank`, newline included: who, which, and up to `bytes_max` more.
+/// Returns line `number` of `rank`, newline included: the rank, the number, and up to `bytes_max` more bytes.
 pub fn line(rank: u32, number: u64, bytes_max: u64) -> String {
     let mut draw = Draw::new(u64::from(rank) << 40 | number);
     let mut line = format!("{rank} {number} ");
@@ -38,7 +37,7 @@ pub fn line(rank: u32, number: u64, bytes_max: u64) -> String {
     line
 }
 
-/// The sum of bytes that come in any number of pieces (FNV-1a).
+/// The checksum (FNV-1a) of bytes that arrive in any number of pieces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sum {
     bytes: u64,
@@ -52,14 +51,14 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// The sum of `bytes`.
+    /// Returns the checksum of `bytes`.
     pub fn of(bytes: &[u8]) -> Self {
         let mut sum = Self::default();
         sum.add(bytes);
         sum
     }
 
-    /// Adds what comes next.
+    /// Adds the next piece.
     pub fn add(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         for byte in bytes {
@@ -74,7 +73,7 @@ impl std::fmt::Display for Sum {
     }
 }
 
-/// Bytes of all values, `count` of them.
+/// Returns `count` pseudo-random bytes.
 pub fn noise(count: usize) -> Vec<u8> {
     let mut draw = Draw::new(count as u64);
     let mut bytes: Vec<u8> =

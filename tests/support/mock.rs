@@ -1,12 +1,12 @@
-//! Resource managers that are not here: commands that do what theirs do, on the hosts of a cluster, as far
-//! as a launcher can tell. What each can do is said at the top of each, in `mocks/`.
+//! Mock resource managers: commands that behave, as far as a launcher can tell, like those of the real managers, on the
+//! hosts of a cluster. The head of each script in `mocks/` describes its command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cluster::{Cluster, Host};
 
-/// Whose commands are mocked.
+/// The resource manager whose commands are mocked.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Manager {
     /// `pbs_tmrsh` and `pbsdsh`.
@@ -19,8 +19,8 @@ pub enum Manager {
     Flux,
 }
 
-/// A job of a resource manager, which has all hosts of a cluster. Its commands work where the test is, and
-/// on the front end.
+/// A job of a resource manager that has all hosts of a cluster. Its commands work in the test itself and on the front
+/// end.
 #[derive(Debug)]
 pub struct Mock {
     directory: PathBuf,
@@ -28,7 +28,7 @@ pub struct Mock {
 }
 
 impl Mock {
-    /// A job with so many slots on each host.
+    /// Creates a job with this number of slots on each host.
     pub fn new(manager: Manager, cluster: &Cluster, slots: usize) -> Self {
         let directory = cluster.shared().join(format!("{manager:?}"));
         fs::create_dir(&directory).expect("a cluster has one job of a manager");
@@ -53,12 +53,12 @@ impl Mock {
         mock
     }
 
-    /// The variables that it gives to who runs in the job, and those with which its commands are found.
+    /// Returns the variables that the manager sets for processes in the job, and those that its commands need.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         self.environment.iter().map(|(name, value)| (*name, value.as_str()))
     }
 
-    /// All calls of its commands so far, word by word.
+    /// Returns the words of each call of its commands so far.
     pub fn calls(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.file("calls")).unwrap_or_default();
         let mut words = text.split_terminator('\0').map(str::to_owned);
@@ -69,7 +69,7 @@ impl Mock {
         calls
     }
 
-    /// What was written that no command hands on, but the manager puts into the job's output.
+    /// Returns the output that no command passes on and that the manager writes to the job's output file.
     pub fn output(&self) -> String {
         fs::read_to_string(self.file("output")).unwrap_or_default()
     }
@@ -118,7 +118,7 @@ impl Mock {
         self.directory.join(name)
     }
 
-    /// Writes a file of it, and says where it is.
+    /// Writes a file of the job and returns its path.
     fn write(&self, name: &str, text: &str) -> String {
         let path = self.file(name);
         fs::write(&path, text).expect("a file of a job can be written");
@@ -130,7 +130,7 @@ fn lines(hosts: &[Host], line: impl Fn(&Host) -> String) -> String {
     hosts.iter().map(line).collect()
 }
 
-/// Each name once for each of its slots.
+/// Returns each name once for each of its slots.
 fn for_each_slot(hosts: &[Host], slots: usize, end: &str) -> String {
     lines(hosts, |host| format!("{}{end}", host.name()).repeat(slots))
 }

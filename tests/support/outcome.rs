@@ -1,4 +1,4 @@
-//! How a run ended, and what may be said about that.
+//! How a run ended, and assertions about it.
 
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
@@ -8,17 +8,17 @@ use std::time::Duration;
 /// The end of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The launcher's exit code, if it ended by itself.
+    /// The launcher's exit code, if it exited.
     pub code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// The signal that killed the launcher, if one did.
     pub signal: Option<i32>,
-    /// Its standard output.
+    /// The run's standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The run's standard error.
     pub stderr: Vec<u8>,
-    /// How long it took.
+    /// The duration of the run.
     pub took: Duration,
-    /// The command line, for the reader of a failure.
+    /// The command line, for failure messages.
     pub command: String,
 }
 
@@ -27,66 +27,66 @@ impl Outcome {
         Self { code: status.code(), signal: status.signal(), stdout, stderr, took, command }
     }
 
-    /// Standard output as text.
+    /// Returns standard output as text.
     pub fn out(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
 
-    /// Standard error as text.
+    /// Returns standard error as text.
     pub fn err(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
     }
 
-    /// Lines of standard output, sorted: ranks write in any order.
+    /// Returns the lines of standard output, sorted: ranks write in any order.
     pub fn sorted_lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.out().lines().map(str::to_owned).collect();
         lines.sort();
         lines
     }
 
-    /// It ended by itself with `code`.
+    /// Asserts that the launcher exited with `code`.
     #[track_caller]
     pub fn has_code(&self, code: i32) -> &Self {
         self.check(self.code == Some(code), &format!("it should have ended with code {code}"))
     }
 
-    /// It ended with 0 and said nothing on standard error.
+    /// Asserts that the launcher exited with 0 and wrote nothing to standard error.
     #[track_caller]
     pub fn is_quiet_success(&self) -> &Self {
         self.has_code(0).check(self.stderr.is_empty(), "it should have said nothing on standard error")
     }
 
-    /// Standard error contains `text`.
+    /// Asserts that standard error contains `text`.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Self {
         self.check(self.err().contains(text), &format!("standard error should contain {text:?}"))
     }
 
-    /// Standard error does not contain `text`.
+    /// Asserts that standard error does not contain `text`.
     #[track_caller]
     pub fn never_says(&self, text: &str) -> &Self {
         self.check(!self.err().contains(text), &format!("standard error should not contain {text:?}"))
     }
 
-    /// Standard error is exactly `text`.
+    /// Asserts that standard error is exactly `text`.
     #[track_caller]
     pub fn says_only(&self, text: &str) -> &Self {
         self.check(self.err() == text, &format!("standard error should be {text:?}"))
     }
 
-    /// Standard output is exactly `text`.
+    /// Asserts that standard output is exactly `text`.
     #[track_caller]
     pub fn wrote(&self, text: &str) -> &Self {
         self.check(self.out() == text, &format!("standard output should be {text:?}"))
     }
 
-    /// Standard output contains `text`.
+    /// Asserts that standard output contains `text`.
     #[track_caller]
     pub fn wrote_among_others(&self, text: &str) -> &Self {
         self.check(self.out().contains(text), &format!("standard output should contain {text:?}"))
     }
 
-    /// Standard output has exactly these lines, in any order.
+    /// Asserts that standard output has exactly these lines, in any order.
     #[track_caller]
     pub fn wrote_lines<T: ToString>(&self, lines: impl IntoIterator<Item = T>) -> &Self {
         let mut lines: Vec<_> = lines.into_iter().map(|line| line.to_string()).collect();
@@ -94,13 +94,13 @@ impl Outcome {
         self.check(self.sorted_lines() == lines, &format!("standard output should have the lines {lines:?}"))
     }
 
-    /// It took less than `limit`.
+    /// Asserts that the run took less than `limit`.
     #[track_caller]
     pub fn took_less_than(&self, limit: Duration) -> &Self {
         self.check(self.took < limit, &format!("it should have taken less than {limit:?}"))
     }
 
-    /// Fails, with all that is known, unless `holds`.
+    /// Panics with everything known about the run unless `holds`.
     #[track_caller]
     pub fn check(&self, holds: bool, expected: &str) -> &Self {
         assert!(holds, "{expected}\n{self}");
@@ -122,7 +122,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// As much of a stream as a reader may want to see.
+/// Returns an excerpt of a stream for failure messages.
 pub(crate) fn excerpt(stream: &[u8]) -> String {
     const SHOWN: usize = 16 * 1024;
     if stream.len() <= 2 * SHOWN {

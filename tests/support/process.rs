@@ -1,4 +1,4 @@
-//! What the kernel tells about a process.
+//! Processes as /proc describes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,29 +7,29 @@ use std::path::PathBuf;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// A process as it was when it was looked at.
+/// A snapshot of a process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its number.
+    /// The pid.
     pub pid: i32,
-    /// Its parent's.
+    /// The parent's pid.
     pub parent: i32,
-    /// Its process group.
+    /// The process group.
     pub group: i32,
-    /// What it does: R, S, D, T, Z and so on.
+    /// The state: R, S, D, T, Z and so on.
     pub state: char,
-    /// What it calls itself, or its program is called: the first 15 bytes.
+    /// The first 15 bytes of the name: of its program, or the one that the process has given itself.
     pub name: String,
-    /// Its command line; empty for a zombie.
+    /// The command line; empty for a zombie.
     pub argv: Vec<String>,
 }
 
 impl Process {
-    /// The process `pid`, if there is one.
+    /// Returns the process `pid`, if it exists.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let argv = strings(&fs::read(format!("/proc/{pid}/cmdline")).ok()?);
-        // The name may hold blanks and parentheses.
+        // The name may contain blanks and parentheses.
         let (before, fields) = stat.rsplit_once(')')?;
         let name = before.split_once('(')?.1.to_owned();
         let mut fields = fields.split_ascii_whitespace();
@@ -38,43 +38,42 @@ impl Process {
         Some(Self { pid, state, parent: number()?, group: number()?, name, argv })
     }
 
-    /// All processes.
+    /// Returns all processes.
     pub fn all() -> Vec<Self> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Self::of).collect()
     }
 
-    /// The processes that its main thread has started and that are still its children, the oldest
-    /// first.
+    /// Returns the children that its main thread has started and that are still its children, oldest first.
     pub fn children(&self) -> Vec<Self> {
         let pids = fs::read_to_string(self.file(&format!("task/{}/children", self.pid))).unwrap_or_default();
         pids.split_ascii_whitespace().filter_map(|pid| Self::of(pid.parse().ok()?)).collect()
     }
 
-    /// The environment that it was started with, as far as it may be seen.
+    /// Returns the initial environment, empty if it may not be read.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let entries = strings(&fs::read(self.file("environ")).unwrap_or_default());
         entries.iter().filter_map(|entry| entry.split_once('=')).map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
-    /// Its rank, if it was started as one or by one.
+    /// Returns the rank's number, if the process is a rank or was started by one.
     pub fn rank(&self) -> Option<u32> {
         self.environment().get("PMI_RANK")?.parse().ok()
     }
 
-    /// What its descriptors lead to.
+    /// Returns the targets of the process's descriptors.
     pub fn open_files(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.file("fd")).into_iter().flatten().flatten();
         entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
     }
 
-    /// Inodes of the sockets that it holds.
+    /// Returns the inodes of the process's sockets.
     pub fn socket_inodes(&self) -> Vec<u64> {
         let inode = |link: &PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
         self.open_files().iter().filter_map(inode).collect()
     }
 
-    /// Bytes of memory that it has for itself: anonymous, resident.
+    /// Returns the bytes of its anonymous resident memory.
     pub fn anonymous_bytes(&self) -> u64 {
         let status = fs::read_to_string(self.file("status")).unwrap_or_default();
         let kibibytes =
@@ -82,17 +81,17 @@ impl Process {
         status.lines().find_map(kibibytes).unwrap_or_default() * 1024
     }
 
-    /// Its state now; `None` when it is gone.
+    /// Returns the present state, or `None` if the process no longer exists.
     pub fn state_now(&self) -> Option<char> {
         Self::of(self.pid).map(|process| process.state)
     }
 
-    /// Sends it a signal. That it is gone already is no failure.
+    /// Sends a signal to the process. Ignores a process that no longer exists.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid), signal);
     }
 
-    /// A file about it in /proc.
+    /// Returns the path of one of the process's files in /proc.
     pub fn file(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{name}", self.pid))
     }

@@ -1,4 +1,4 @@
-//! A run of `scela-run` in words, before it begins.
+//! The builder of a run of `scela-run`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,18 +12,18 @@ use crate::outcome::Outcome;
 use crate::running::Running;
 use crate::world::World;
 
-/// What ranks are to run: a program and its arguments.
+/// The words that ranks run: a program and its arguments.
 pub type Program = Vec<OsString>;
 
-/// A program that is a few lines of shell; `$1` and so on are `arguments`.
+/// Returns a program of a few lines of shell, run by `sh -c`.
 pub fn sh(script: &str) -> Program {
     ["sh", "-c", script, "sh"].map(OsString::from).into()
 }
 
-/// What has PyPI's MPICH go over TCP between nodes. With libfabric's own `tcp` or `sockets`, sixteen ranks on two
-/// cores that took themselves for five nodes did not come out of MPI_Init in every seventh run, under Hydra as here
-/// (`MPIR_CVAR_NUM_CLIQUES=5`); with `ofi_rxm` in none of eighty. Its buffers are made small, of which 512 ranks would
-/// take more than 24 GB.
+/// Makes PyPI's MPICH use TCP between nodes. With libfabric's own `tcp` or `sockets`, sixteen ranks on two cores,
+/// configured to look like five nodes (`MPIR_CVAR_NUM_CLIQUES=5`), hung in MPI_Init in every seventh run, under Hydra
+/// as under scela-run; with `ofi_rxm`, in none of eighty runs. The buffers are made small, because those of 512 ranks
+/// would take more than 24 GB.
 pub const MPICH_OVER_TCP: [(&str, &str); 5] = [
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("FI_PROVIDER", "tcp;ofi_rxm"),
@@ -32,8 +32,8 @@ pub const MPICH_OVER_TCP: [(&str, &str); 5] = [
     ("FI_OFI_RXM_RX_SIZE", "256"),
 ];
 
-/// All cache policies as they are typed: the default first, the bounded one with room for all that a
-/// test puts, for some, and for nearly nothing.
+/// All cache policies as command-line options. The default is first. The bounded policy has room for all values of a
+/// test, for some, and for nearly none.
 pub const CACHES: [&[&str]; 6] = [
     &["hcmab"],
     &["hcs"],
@@ -43,7 +43,7 @@ pub const CACHES: [&[&str]; 6] = [
     &["hcmab-lru", "--cache-entries", "1"],
 ];
 
-/// Begins the description of a run.
+/// Returns the builder of a run of `scela-run`.
 pub fn scela() -> Run {
     Run {
         world: World::new(),
@@ -59,18 +59,18 @@ pub fn scela() -> Run {
     }
 }
 
-/// Where a run's standard input comes from.
+/// The source of a run's standard input.
 #[derive(Debug)]
 pub(crate) enum Input {
     /// /dev/null.
     Null,
     /// These bytes, then the end.
     Bytes(Vec<u8>),
-    /// Whatever the test writes.
+    /// The bytes that the test writes.
     Pipe,
     /// A file.
     File(PathBuf),
-    /// None at all: the descriptor is closed.
+    /// None: the descriptor is closed.
     Closed,
 }
 
@@ -78,7 +78,7 @@ pub(crate) enum Input {
 #[derive(Debug)]
 pub struct Run {
     pub(crate) world: World,
-    /// The words in front of all others with which they run elsewhere; none for here.
+    /// The words in front of the command that make it run on a host of a cluster; empty for this machine.
     elsewhere: Vec<OsString>,
     options: Vec<OsString>,
     program: Program,
@@ -91,125 +91,124 @@ pub struct Run {
 }
 
 impl Run {
-    /// So many ranks.
+    /// Sets the number of ranks.
     pub fn np(self, ranks: u32) -> Self {
         self.args(["-np", &ranks.to_string()])
     }
 
-    /// So many agents.
+    /// Sets the number of agents.
     pub fn agents(self, agents: u32) -> Self {
         self.args(["--agents-per-node", &agents.to_string()])
     }
 
-    /// At most so many children for an agent.
+    /// Sets the maximum number of children of an agent.
     pub fn fanout(self, fanout: u32) -> Self {
         self.args(["--fanout", &fanout.to_string()])
     }
 
-    /// One of [`CACHES`].
+    /// Sets one of [`CACHES`].
     pub fn cache(self, policy: &[&str]) -> Self {
         self.arg("--cache").args(policy)
     }
 
-    /// One more word for scela-run, in front of the program.
+    /// Adds one word to scela-run's arguments, in front of the program.
     pub fn arg(mut self, word: impl AsRef<OsStr>) -> Self {
         self.options.push(word.as_ref().to_owned());
         self
     }
 
-    /// More of them.
+    /// Adds words to scela-run's arguments, in front of the program.
     pub fn args<T: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = T>) -> Self {
         self.options.extend(words.into_iter().map(|word| word.as_ref().to_owned()));
         self
     }
 
-    /// What the ranks run.
+    /// Sets the program that the ranks run.
     pub fn program(mut self, program: Program) -> Self {
         self.program.extend(program);
         self
     }
 
-    /// A further program, for `ranks` ranks, behind a colon.
+    /// Adds a further program for `ranks` ranks, after a colon.
     pub fn and(mut self, ranks: u32, program: Program) -> Self {
         self.program.extend([":", "-np", &ranks.to_string()].map(OsString::from));
         self.program(program)
     }
 
-    /// A variable in scela-run's own environment.
+    /// Sets a variable in scela-run's own environment.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// More of them.
+    /// Sets several variables in scela-run's own environment.
     pub fn envs<N: AsRef<OsStr>, V: AsRef<OsStr>>(mut self, variables: impl IntoIterator<Item = (N, V)>) -> Self {
         let owned = |(name, value): (N, V)| (name.as_ref().to_owned(), value.as_ref().to_owned());
         self.environment.extend(variables.into_iter().map(owned));
         self
     }
 
-    /// Shell commands to be run in the shell that becomes scela-run: `ulimit -n 100`, `umask 077`.
+    /// Sets shell commands that run in the shell that then becomes scela-run: `ulimit -n 100`, `umask 077`.
     pub fn shell(mut self, prelude: &str) -> Self {
         self.prelude = Some(prelude.to_owned());
         self
     }
 
-    /// The working directory.
+    /// Sets the working directory.
     pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
         self.directory = Some(directory.into());
         self
     }
 
-    /// Standard input: these bytes.
+    /// Makes these bytes standard input.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Input::Bytes(bytes.into());
         self
     }
 
-    /// Standard input: what the test writes into [`Running::stdin`].
+    /// Makes a pipe standard input, to which the test writes by [`Running::stdin`].
     pub fn stdin_pipe(mut self) -> Self {
         self.stdin = Input::Pipe;
         self
     }
 
-    /// Standard input: a file.
+    /// Makes a file standard input.
     pub fn stdin_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.stdin = Input::File(path.into());
         self
     }
 
-    /// Standard input: none, the descriptor is closed.
+    /// Closes the descriptor of standard input.
     pub fn stdin_closed(mut self) -> Self {
         self.stdin = Input::Closed;
         self
     }
 
-    /// Nobody reads standard output until the test does, by [`Running::read_output`] or
-    /// [`Running::take_output`].
+    /// Leaves standard output unread until the test calls [`Running::read_output`] or [`Running::take_output`].
     pub fn unread(mut self) -> Self {
         self.is_read = false;
         self
     }
 
-    /// Started on the front end of `cluster`. The run is to leave nothing on any of its hosts.
+    /// Starts the run on the front end of `cluster`. The run must leave nothing behind on any host of it.
     pub fn on(mut self, cluster: &Cluster) -> Self {
         self.elsewhere = cluster.front_end().entrance();
         self.world.extend_to(cluster);
         self
     }
 
-    /// The run must be over by then; 60 s unless said otherwise.
+    /// Sets the time after which the run fails. The default is 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
         self
     }
 
-    /// The world that the run will live in.
+    /// Returns the world of the run.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// Runs it to its end. Fails if it leaves anything behind.
+    /// Runs it to its end. Panics if it leaves anything behind.
     #[track_caller]
     pub fn run(self) -> Outcome {
         self.spawn().finish()
@@ -221,7 +220,7 @@ impl Run {
         Running::start(self)
     }
 
-    /// All words of the command, the program scela-run first, behind those with which it runs elsewhere.
+    /// Returns all words of the command: the words that make it run elsewhere, then scela-run, then its arguments.
     pub fn words(&self) -> Vec<OsString> {
         let mut words = self.elsewhere.clone();
         if !words.is_empty() {
@@ -264,7 +263,7 @@ impl Run {
     pub(crate) fn furnish(&self, command: &mut Command) {
         let (name, label) = self.world.mark();
         command.env(name, label).env("TMPDIR", self.world.temporary());
-        // What surrounds the tests is not to be told apart from what they say.
+        // A SCELA_LOG in the tests' own environment must not change what the run prints.
         command.env_remove("SCELA_LOG");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {

@@ -1,4 +1,4 @@
-//! A run that goes on, and what a test may do to it meanwhile.
+//! A run in progress, and the actions of a test on it.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -16,10 +16,10 @@ use crate::run::{Input, Run};
 use crate::waiting::{before, eventually, patience};
 use crate::world::World;
 
-/// How long streams may stay open after the launcher has ended. They should be closed by then, but
-/// the thread that reads them may have some way to go.
+/// How long streams may stay open after the launcher has exited. The launcher's end closes them, but the thread that
+/// reads them may still have data to read.
 const STREAMS_TIME: Duration = Duration::from_secs(20);
-/// How long after the launcher's end something may be left on other hosts, and of commands that have started agents.
+/// How long processes may exist on other hosts, and commands that started agents, after the launcher has exited.
 const REMOTE_END_TIME: Duration = Duration::from_secs(10);
 
 /// See [`Run::spawn`].
@@ -27,7 +27,7 @@ const REMOTE_END_TIME: Duration = Duration::from_secs(10);
 pub struct Running {
     world: World,
     child: Child,
-    /// Standard input, where [`Run::stdin_pipe`] was asked for.
+    /// Standard input, if [`Run::stdin_pipe`] was called.
     pub stdin: Option<ChildStdin>,
     unread: Option<ChildStdout>,
     stdout: Capture,
@@ -42,7 +42,7 @@ impl Running {
     #[track_caller]
     pub(crate) fn start(run: Run) -> Self {
         let mut command = run.command();
-        // Not the tests' group, so that a signal to a run's group is for it alone.
+        // A group of its own, so that a signal to the run's group does not reach the test.
         command.process_group(0);
         let since = Instant::now();
         let mut child = match command.spawn() {
@@ -54,7 +54,7 @@ impl Running {
         if let Input::Bytes(bytes) = input
             && let Some(mut stdin) = stdin.take()
         {
-            // Whoever does not read it to the end closes it, which is no failure here.
+            // A run that closes its standard input before the end is no failure here.
             thread::spawn(move || drop(stdin.write_all(&bytes)));
         }
         let mut unread = child.stdout.take();
@@ -67,35 +67,35 @@ impl Running {
         Self { world, child, stdin, unread, stdout, stderr, since, deadline, command, is_over }
     }
 
-    /// Where it lives.
+    /// Returns the world of the run.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The launcher.
+    /// Returns the launcher's process.
     #[track_caller]
     pub fn launcher(&self) -> Process {
         Process::of(self.child.id() as i32).unwrap_or_else(|| self.fail("the launcher is gone"))
     }
 
-    /// What it wrote so far.
+    /// Returns the captured standard output.
     pub fn stdout(&self) -> &Capture {
         &self.stdout
     }
 
-    /// What it said so far.
+    /// Returns the captured standard error.
     pub fn stderr(&self) -> &Capture {
         &self.stderr
     }
 
-    /// Begins to read the output of an [`unread`](Run::unread) run.
+    /// Starts to read the output of an [`unread`](Run::unread) run.
     pub fn read_output(&mut self) {
         if let Some(stdout) = self.unread.take() {
             self.stdout = Capture::of(stdout);
         }
     }
 
-    /// The output of an [`unread`](Run::unread) run, for the test to read, or to close.
+    /// Returns the output of an [`unread`](Run::unread) run, which the test then reads or closes.
     pub fn take_output(&mut self) -> Option<ChildStdout> {
         self.unread.take()
     }
@@ -106,7 +106,7 @@ impl Running {
         self.wait_for_times(text, 1)
     }
 
-    /// Waits until standard output contains `text` so many times: once from each rank, say.
+    /// Waits until standard output contains `text` a number of times, for example once from each rank.
     #[track_caller]
     pub fn wait_for_times(&self, text: &str, times: usize) -> &Self {
         if !self.stdout.wait(patience(), |said| said.matches(text).count() >= times) {
@@ -124,29 +124,29 @@ impl Running {
         self
     }
 
-    /// Waits until `condition` yields something.
+    /// Waits until `condition` returns a value.
     #[track_caller]
     pub fn wait_until<T>(&self, what: &str, condition: impl FnMut() -> Option<T>) -> T {
         eventually(condition).unwrap_or_else(|| self.fail(&format!("this never came true: {what}")))
     }
 
-    /// Sends the launcher a signal.
+    /// Sends a signal to the launcher.
     pub fn signal(&self, signal: Signal) -> &Self {
-        // The child has not been waited for, so the number is still its own.
+        // The child has not been waited for, so its pid has not been reused.
         let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
         self
     }
 
-    /// Waits for the end. Fails if it does not come in time, or leaves anything behind.
+    /// Waits for the end. Panics if the deadline expires or if the run leaves anything behind.
     #[track_caller]
     pub fn finish(mut self) -> Outcome {
         let status = self.wait();
         let outcome = self.outcome(status);
         let mut left = self.world.leftovers();
-        // A helper of srun's outlives it by a moment.
+        // A helper process of srun exits shortly after srun.
         let may_end_later = |left: &str| self.world.has_hosts() || left.contains("srun");
         if left.as_deref().is_some_and(may_end_later) {
-            // Guardians on other nodes end right after their agents, of whose end the launcher knows.
+            // Guardians on other nodes exit right after their agents. The launcher has noticed the agents' exits only.
             before(Instant::now() + REMOTE_END_TIME, || self.world.leftovers().is_none().then_some(()));
             left = self.world.leftovers();
         }
@@ -159,7 +159,7 @@ impl Running {
         outcome
     }
 
-    /// Waits for the end of a launcher that cannot clean up, and then until nothing is left.
+    /// Waits for the end of a launcher that cannot clean up, then until no process is left.
     #[track_caller]
     pub fn finish_killed(mut self) -> Outcome {
         let status = self.wait();
@@ -192,7 +192,7 @@ impl Running {
         Outcome::new(status, self.stdout.bytes(), self.stderr.bytes(), took, self.command.clone())
     }
 
-    /// Fails with all that is known.
+    /// Panics with everything known about the run.
     #[track_caller]
     pub fn fail(&self, what: &str) -> ! {
         panic!(

@@ -1,9 +1,8 @@
-//! A Slurm of its own, for what only a real `srun` can start, and only a real `salloc` can give.
+//! A Slurm that the tests start, for tests that need a real `srun` or a real `salloc`.
 //!
-//! Its daemons run in the foreground as children of the test and keep all their files in one temporary
-//! directory. Either they listen on the loopback interface only, and say that this machine is several
-//! nodes; or each host of a [`Cluster`] is a node, with a slurmd on it. Nodes have many cores; nothing is
-//! accounted, bound or confined.
+//! Its daemons run in the foreground as children of the test and keep all their files in one temporary directory. They
+//! either listen on the loopback interface only and present this machine as several nodes, or each host of a
+//! [`Cluster`] is a node with a slurmd. Nodes have many cores. Nothing is accounted, bound or confined.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -27,35 +26,35 @@ use crate::process::Process;
 use crate::waiting::{eventually, patience};
 use crate::world::World;
 
-/// What it consists of, and who asks it.
+/// Slurm's daemons and commands that the tests need.
 const PROGRAMS: [&str; 7] = ["munged", "slurmctld", "slurmd", "srun", "salloc", "scontrol", "sinfo"];
 
-/// A running Slurm. Dropping it ends all that it has started.
+/// A running Slurm. Dropping it ends all processes that it has started.
 #[derive(Debug)]
 pub struct Slurm {
     daemons: Vec<Daemon>,
-    /// Has its files, unless a cluster has them.
+    /// The world with its files, unless a cluster has them.
     _world: Option<World>,
-    /// Where its files are, for all of its nodes.
+    /// The directory of its files, the same on all its nodes.
     place: PathBuf,
-    /// Where its controller is, and its users.
+    /// The node of its controller and of its users.
     controller: Node,
     nodes: Vec<Node>,
 }
 
-/// A node, as Slurm believes.
+/// A node of Slurm.
 #[derive(Debug)]
 struct Node {
     name: String,
-    /// What the host that it is on calls itself.
+    /// The host name of the node's host.
     host: String,
     address: Ipv4Addr,
     port: u16,
-    /// The words in front of a command with which it runs there.
+    /// The words in front of a command that make it run on the node.
     entrance: Vec<OsString>,
 }
 
-/// Nodes of a Slurm that are somebody's, for as long as this is.
+/// An allocation of nodes. Dropping it releases the nodes.
 #[derive(Debug)]
 pub struct Allocation {
     salloc: Child,
@@ -69,12 +68,12 @@ struct Daemon {
 }
 
 impl Slurm {
-    /// The one that other tests of this binary hold at the moment, or else a new one. `Err` says what
+    /// Returns the Slurm that other tests of this binary use at the moment, or starts one. `Err` names the program that
     /// is missing on this machine.
     #[track_caller]
     pub fn shared() -> Result<Arc<Self>, String> {
         static RUNNING: Mutex<Weak<Slurm>> = Mutex::new(Weak::new());
-        // A test that failed meanwhile has left nothing half done.
+        // A test that panicked has left the value consistent.
         let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slurm) = running.upgrade() {
             return Ok(slurm);
@@ -84,11 +83,11 @@ impl Slurm {
         Ok(slurm)
     }
 
-    /// A new one, for which this machine is so many nodes: `node001`, `node002` and so on. `Err` says what
-    /// is missing on this machine.
+    /// Starts a Slurm for which this machine is several nodes: `node001`, `node002` and so on. `Err` names the program
+    /// that is missing on this machine.
     #[track_caller]
     pub fn with_nodes(nodes: usize) -> Result<Self, String> {
-        // Slurm's name of a host ends at the first dot.
+        // Slurm cuts the name of a host at the first dot.
         let host = nla::sys::host_name();
         let host = host.split('.').next().unwrap_or_default();
         let node = |name: String, port| {
@@ -103,8 +102,8 @@ impl Slurm {
         Self::start(Some(world), place, controller, nodes)
     }
 
-    /// A new one, whose nodes are the hosts of a cluster, and whose users are on its front end. `Err` says
-    /// what is missing on this machine.
+    /// Starts a Slurm whose nodes are the hosts of a cluster and whose users are on its front end. `Err` names the
+    /// program that is missing on this machine.
     #[track_caller]
     pub fn on(cluster: &Cluster) -> Result<Self, String> {
         let node = |host: &Host, port| {
@@ -116,21 +115,21 @@ impl Slurm {
         Self::start(None, place, node(cluster.front_end(), 6817), nodes)
     }
 
-    /// A command that starts `ranks` ranks on `nodes` nodes by `srun --mpi=MPI`; the program and its
-    /// arguments are for the caller to add.
+    /// Returns the command that starts `ranks` ranks on `nodes` nodes by `srun --mpi=MPI`. The caller adds the program
+    /// and its arguments.
     pub fn srun(&self, mpi: &str, nodes: usize, ranks: u32) -> Command {
         let mut command = self.command("srun");
         command.arg(format!("--mpi={mpi}")).arg(format!("--nodes={nodes}")).arg(format!("--ntasks={ranks}"));
         command
     }
 
-    /// Allocates nodes for so many ranks.
+    /// Allocates nodes for `ranks` ranks.
     #[track_caller]
     pub fn allocate(&self, nodes: usize, ranks: u32) -> Allocation {
         self.salloc(nodes, &[format!("--ntasks={ranks}")])
     }
 
-    /// Allocates nodes for so many ranks on each.
+    /// Allocates nodes for this number of ranks on each.
     #[track_caller]
     pub fn allocate_evenly(&self, nodes: usize, ranks: u32) -> Allocation {
         self.salloc(nodes, &[format!("--ntasks-per-node={ranks}")])
@@ -140,7 +139,7 @@ impl Slurm {
     fn salloc(&self, nodes: usize, options: &[String]) -> Allocation {
         let mut salloc = self.command("salloc");
         salloc.arg("--quiet").arg(format!("--nodes={nodes}")).args(options);
-        // What they are given, and then for as long as somebody wants them.
+        // Print the environment of the allocation, then keep the allocation until standard input is closed.
         let salloc = salloc.args(["sh", "-c", "env -0 && echo && exec cat"]).process_group(0);
         let mut salloc = salloc.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("salloc can be started");
         let said = salloc.stdout.take().map_or_else(Capture::none, Capture::of);
@@ -154,19 +153,19 @@ impl Slurm {
         allocation
     }
 
-    /// Ends the daemon of a node, with nobody having told the controller.
+    /// Kills the daemon of a node without notice to the controller.
     #[track_caller]
     pub fn lose(&mut self, node: &str) {
         let name = format!("slurmd.{node}");
         let at = self.daemons.iter().position(|daemon| daemon.name == name).expect("a node that is there");
         let mut daemon = self.daemons.remove(at);
-        // On a host, it is a child of who has entered the host.
+        // On a host, the daemon is a child of the process that entered the host's namespaces.
         let entrance = Process::of(daemon.child.id() as i32);
         entrance.iter().flat_map(Process::children).for_each(|slurmd| slurmd.signal(Signal::SIGKILL));
         daemon.child.kill().and_then(|()| daemon.child.wait()).expect("a daemon can be killed");
     }
 
-    /// What its daemons said, for the reader of a failure.
+    /// Returns the logs of the daemons, for failure messages.
     pub fn logs(&self) -> String {
         let log = |name: &String| {
             let text = fs::read(self.log(name)).unwrap_or_default();
@@ -187,7 +186,7 @@ impl Slurm {
         }
         let mut slurm = Self { daemons: Vec::new(), _world: world, place, controller, nodes };
         slurm.write_files();
-        // All hosts reach the same one: its socket is a file.
+        // All hosts reach the same munged: its socket is a file.
         let munged = slurm.command("munged");
         slurm.add("munged", munged, &slurm.munged_words());
         slurm.wait("munged listens", |slurm| UnixStream::connect(slurm.file("munge.socket")).is_ok());
@@ -273,7 +272,7 @@ KillWait=1
         self.file(&format!("{name}.log"))
     }
 
-    /// A command where the users are.
+    /// Returns a command that runs on the node of the users.
     fn command(&self, program: &str) -> Command {
         self.command_on(&self.controller, program)
     }
@@ -283,7 +282,7 @@ KillWait=1
         let mut words = node.entrance.iter().chain([&program]);
         let mut command = Command::new(words.next().expect("the program, if nothing else"));
         command.args(words);
-        // A test that runs under some Slurm is not to talk to that one.
+        // A test that runs inside another Slurm must not contact that one.
         for (name, _) in std::env::vars_os() {
             if name.to_str().is_some_and(|name| name.starts_with("SLURM") || name.starts_with("PMI")) {
                 command.env_remove(name);
@@ -303,7 +302,7 @@ KillWait=1
             ("seed-file", "seed"),
         ];
         let files = files.map(|(option, name)| file(option, &format!("munge.{name}")));
-        // A directory for temporary files is one that others may write to, which it does not like.
+        // munged refuses a directory that other users may write to, as directories for temporary files are.
         ["--foreground", "--force"].map(String::from).into_iter().chain(files).collect()
     }
 
@@ -319,8 +318,8 @@ KillWait=1
         }
     }
 
-    /// All of its processes, its ranks too. Slurm gives some of them an environment of its own making, of
-    /// which no more is left than where its configuration is.
+    /// Returns all processes of this Slurm, ranks included. Slurm gives some of them an environment of its own, which
+    /// still has SLURM_CONF, the path of the configuration.
     fn processes(&self) -> Vec<Process> {
         let configuration = self.file("slurm.conf");
         let is_ours = |process: &Process| {
@@ -331,7 +330,7 @@ KillWait=1
         all
     }
 
-    /// What a program says about it.
+    /// Runs a program that reports Slurm's state, and returns its output.
     fn says(&self, program: &str, words: &[&str]) -> String {
         let said = self.command(program).args(words).output();
         said.map_or_else(|_| String::new(), |said| String::from_utf8_lossy(&said.stdout).into_owned())
@@ -356,8 +355,8 @@ KillWait=1
 
 impl Drop for Slurm {
     fn drop(&mut self) {
-        // The last that it ever does; it need not be in order. One that becomes another program at this very
-        // moment looks like none of ours.
+        // Slurm ends here, so the order of the kills does not matter. A process in the middle of execve looks like none
+        // of Slurm's, so look several times.
         let mut quiet = 0;
         let gone = eventually(|| {
             let left = self.processes();
@@ -375,7 +374,7 @@ impl Drop for Slurm {
 }
 
 impl Allocation {
-    /// The variables that Slurm gives to who runs in it, as `salloc` does, and where its configuration is.
+    /// Returns the variables that `salloc` sets for its command, and the path of Slurm's configuration.
     pub fn environment(&self) -> impl Iterator<Item = (&str, &str)> {
         self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
@@ -391,15 +390,15 @@ impl Drop for Allocation {
     }
 }
 
-/// Ports that nobody listens on, and that the kernel gives nobody who does not ask for them: daemons take
-/// theirs much later. No port is given twice.
+/// Returns ports on which no process listens and that the kernel does not assign by itself: the daemons bind them much
+/// later. No port is returned twice.
 fn free_ports(count: usize) -> Vec<u16> {
     static GIVEN: AtomicUsize = AtomicUsize::new(0);
     const FIRST: usize = 10_000;
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let end = range.split_ascii_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(32_768);
     let span = usize::max(end, FIRST + 1_000) - FIRST;
-    // Others who run these tests on this machine begin elsewhere.
+    // Other runs of the tests on this machine start at other ports.
     let begin = std::process::id() as usize * 97;
     let next = || FIRST + (begin + GIVEN.fetch_add(1, Ordering::Relaxed)) % span;
     let ports = std::iter::repeat_with(next).take(span).map(|port| port as u16);

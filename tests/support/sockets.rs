@@ -8,24 +8,24 @@ use crate::process::Process;
 /// A TCP socket over IPv4.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TcpSocket {
-    /// Its own end.
+    /// The local address.
     pub local: SocketAddrV4,
-    /// The other end.
+    /// The remote address.
     pub remote: SocketAddrV4,
-    /// It waits for connections.
+    /// Whether it listens for connections.
     pub listens: bool,
-    /// It is connected, from both sides.
+    /// Whether it is connected.
     pub established: bool,
     inode: u64,
 }
 
-/// The sockets that `process` holds.
+/// Returns the TCP sockets of `process`.
 pub fn tcp_sockets(process: &Process) -> Vec<TcpSocket> {
     let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
     let inodes = process.socket_inodes();
     let mut sockets: Vec<_> =
         table.lines().skip(1).filter_map(socket).filter(|socket| inodes.contains(&socket.inode)).collect();
-    // Of a table that changes while it is read, the kernel may give a line twice.
+    // The kernel may list a line twice if the table changes while it is read.
     sockets.sort_unstable_by_key(|socket| socket.inode);
     sockets.dedup_by_key(|socket| socket.inode);
     sockets
@@ -43,7 +43,7 @@ fn socket(line: &str) -> Option<TcpSocket> {
     })
 }
 
-/// An address as the table writes it: in the machine's byte order, in hexadecimal.
+/// Parses an address of the table: in the machine's byte order, in hexadecimal.
 fn address(text: &str) -> Option<SocketAddrV4> {
     let (ip, port) = text.split_once(':')?;
     let ip = u32::from_str_radix(ip, 16).ok()?;

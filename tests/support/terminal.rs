@@ -1,4 +1,4 @@
-//! A terminal with a shell in it, and somebody who types.
+//! A terminal with an interactive shell, and a simulated user.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,8 +12,8 @@ use crate::run::Run;
 use crate::waiting::patience;
 use crate::world::World;
 
-/// What the shell says when it waits for a command. Two words here, one on the screen, so that the
-/// echo of setting it is not taken for it.
+/// The shell's prompt. It is set as two words that the shell joins, so that the echo of setting it does not look like
+/// the prompt.
 const PROMPT: (&str, &str) = ("re", "ady> ");
 
 /// An interactive shell on a terminal of its own.
@@ -27,8 +27,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Opens a terminal, in the surroundings of `run`, and types the command of it, without
-    /// pressing Enter.
+    /// Opens a terminal with the environment of `run` and types the command of the run without pressing Enter.
     pub fn open(run: Run) -> Self {
         let pty = openpty(None, None).expect("a pseudo-terminal");
         let side = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
@@ -48,30 +47,30 @@ impl Terminal {
         terminal
     }
 
-    /// Where it lives.
+    /// Returns the world of the run.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// What is on the screen.
+    /// Returns the captured output of the terminal.
     pub fn screen(&self) -> &Capture {
         &self.screen
     }
 
-    /// Presses keys.
+    /// Types text.
     pub fn type_in(&mut self, text: &str) -> &mut Self {
         self.keyboard.write_all(text.as_bytes()).expect("a terminal takes what is typed");
         self
     }
 
-    /// Presses keys, then Enter. What was on the screen before is not waited for any more.
+    /// Types text and Enter. Later waits ignore what was on the screen before.
     #[track_caller]
     pub fn enter(&mut self, text: &str) -> &mut Self {
         self.echoed(text).type_in("\n")
     }
 
-    /// Presses keys and waits until they are on the screen, so that they are not taken for an
-    /// answer to what follows.
+    /// Types text and waits until the terminal has echoed it, so that the echo is not taken for an answer to later
+    /// input.
     #[track_caller]
     fn echoed(&mut self, text: &str) -> &mut Self {
         self.type_in(text).wait_for(text);
@@ -85,7 +84,7 @@ impl Terminal {
         self.wait_for_times(text, 1)
     }
 
-    /// Waits until `text` has appeared so many times since then.
+    /// Waits until `text` has appeared a number of times since the last [`Terminal::enter`].
     #[track_caller]
     pub fn wait_for_times(&mut self, text: &str, times: usize) -> &mut Self {
         let seen = self.seen;
@@ -96,13 +95,13 @@ impl Terminal {
         self
     }
 
-    /// Waits until the shell waits for a command.
+    /// Waits until the shell prints its prompt.
     #[track_caller]
     pub fn wait_for_prompt(&mut self) -> &mut Self {
         self.wait_for(&format!("{}{}", PROMPT.0, PROMPT.1))
     }
 
-    /// The exit code of the last command.
+    /// Returns the exit code of the last command.
     #[track_caller]
     pub fn code(&mut self) -> i32 {
         self.enter("echo co''de=$?.");
@@ -112,7 +111,7 @@ impl Terminal {
         code.and_then(|code| code.parse().ok()).unwrap_or_else(|| self.fail("no code was shown"))
     }
 
-    /// Leaves the shell and checks that nothing is left.
+    /// Exits the shell and asserts that no process is left.
     #[track_caller]
     pub fn close(mut self) -> String {
         let shell = self.shell.id() as i32;

@@ -1,37 +1,37 @@
-//! A run's tree of agents, as the design says that it is built: which agent is an inner one, which
-//! a leaf, and which process is which agent.
+//! The shape of a run's tree of agents, computed from its specification: which agents are inner ones, which are leaves,
+//! and which process is which agent.
 
 use nla::core::{AgentId, Subtree};
 
 use crate::process::Process;
 use crate::world::World;
 
-/// The tree of a run with a known shape.
+/// The tree of a run of known shape.
 #[derive(Copy, Clone, Debug)]
 pub struct Tree(Subtree);
 
 impl Tree {
-    /// A tree of so many agents.
+    /// Returns the tree of this number of agents.
     pub fn new(agents: u32, fanout: u32) -> Self {
         Self(Subtree::whole(agents, fanout))
     }
 
-    /// An agent with a parent agent and with children.
+    /// Returns an agent with a parent agent and with children.
     pub fn inner(&self) -> u32 {
         self.find(|children, _| children > 0)
     }
 
-    /// An agent without children, whose parent is an agent.
+    /// Returns an agent without children whose parent is an agent.
     pub fn leaf(&self) -> u32 {
         self.find(|children, parent| children == 0 && parent != AgentId::ROOT)
     }
 
-    /// The agent above `agent`; 0 is the launcher.
+    /// Returns the parent of `agent`; 0 is the launcher.
     pub fn parent(&self, agent: u32) -> u32 {
         self.0.parent_of(AgentId(agent)).unwrap_or(AgentId::ROOT).0
     }
 
-    /// How many links an agent has: to its children, and to its parent. The launcher is agent 0.
+    /// Returns how many links an agent has, to its children and to its parent. The launcher is agent 0.
     pub fn links(&self, agent: u32) -> usize {
         self.children(agent) + usize::from(agent != 0)
     }
@@ -46,8 +46,8 @@ impl Tree {
         found.expect("the tree is large enough to have one")
     }
 
-    /// The process of agent `agent`, in a run with as many ranks as agents: the parent of the rank
-    /// that has its place in the order.
+    /// Returns the process of `agent` in a run with as many ranks as agents: the parent of the rank with the same place
+    /// in the order.
     pub fn process(&self, world: &World, agent: u32) -> Process {
         let ranks = world.ranks();
         assert_eq!(ranks.len() as u32 + 1, self.0.size(), "one rank for each agent: {ranks:?}");

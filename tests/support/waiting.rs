@@ -3,21 +3,20 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a condition is looked at.
+/// The interval between two checks of a condition.
 const GLANCE: Duration = Duration::from_millis(3);
 
-/// How long something that should happen at once may take on a machine that is busy with
-/// something else.
+/// Returns the timeout for an event that should happen at once, on a machine that is busy with other work.
 pub fn patience() -> Duration {
     Duration::from_secs(30)
 }
 
-/// Waits until `condition` yields something, for at most [`patience`]. `None` when it never did.
+/// Waits until `condition` returns a value, for at most [`patience`]. Returns `None` if it never did.
 pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
     before(Instant::now() + patience(), condition)
 }
 
-/// The same, until `deadline`.
+/// Waits like [`eventually`], until `deadline`.
 pub(crate) fn before<T>(deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(value) = condition() {

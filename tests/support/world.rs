@@ -1,4 +1,4 @@
-//! All that belongs to one run, and how it is found again.
+//! The files and processes of one run, and how they are found.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,15 +13,15 @@ use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::waiting::eventually;
 
-/// The variable that marks the processes of a run.
+/// The environment variable that marks the processes of a run.
 const MARK: &str = "SCELA_TEST_WORLD";
 
-/// The surroundings of one run: its label, its directory, its processes.
+/// The environment of one run: its label, its directory, its processes.
 #[derive(Debug)]
 pub struct World {
     label: String,
     directory: TempDir,
-    /// Further directories in which nothing is to be left, with what was there before.
+    /// Further directories in which the run must leave nothing, with their contents before the run.
     watched: Vec<(PathBuf, BTreeSet<PathBuf>)>,
 }
 
@@ -29,17 +29,16 @@ impl World {
     pub(crate) fn new() -> Self {
         static RUNS: AtomicU32 = AtomicU32::new(0);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        // Of one width: no label may be the beginning of another, which would own its processes.
+        // Labels have the same length: none may be a prefix of another, or it would also match the other's processes.
         let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
         Self { label, directory: directory.expect("a place for temporary files"), watched: Vec::new() }
     }
 
-    /// Hosts of a cluster are part of it: what the run is given as TMPDIR is there as well, and nothing is
-    /// to be left on them.
+    /// Adds the hosts of a cluster: the run's TMPDIR exists there as well, and the run must leave nothing on them.
     pub(crate) fn extend_to(&mut self, cluster: &Cluster) {
         let temporary = self.temporary();
-        // The front end has the /tmp of this machine, where others have their files too.
+        // The front end has the /tmp of this machine, where other programs have their files too.
         self.watch(cluster.front_end().path("/dev/shm"));
         for host in cluster.hosts() {
             fs::create_dir_all(host.path(&temporary)).expect("a directory for temporary files on a host");
@@ -49,7 +48,7 @@ impl World {
         }
     }
 
-    /// Whether it has other hosts than this one.
+    /// Returns whether the world has hosts other than this machine.
     pub(crate) fn has_hosts(&self) -> bool {
         !self.watched.is_empty()
     }
@@ -59,17 +58,17 @@ impl World {
         self.watched.push((directory, before));
     }
 
-    /// The session's label, unique on this machine.
+    /// Returns the session's label, unique on this machine.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// Where files of this run may lie; removed with the world.
+    /// Returns the path for a file of this run. The file is removed with the world.
     pub fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// What the run is given as TMPDIR; to be empty at its end.
+    /// Returns the directory that is the run's TMPDIR. It must be empty when the run ends.
     pub(crate) fn temporary(&self) -> PathBuf {
         let path = self.file("tmp");
         fs::create_dir_all(&path).expect("a directory for temporary files");
@@ -80,7 +79,7 @@ impl World {
         (MARK, &self.label)
     }
 
-    /// All living processes of the run.
+    /// Returns all living processes of the run.
     pub fn processes(&self) -> Vec<Process> {
         let me = std::process::id() as i32;
         let mut all = Process::all();
@@ -93,12 +92,12 @@ impl World {
             || process.environment().get(MARK).is_some_and(|mark| *mark == self.label)
     }
 
-    /// Its agents, by pid.
+    /// Returns the agents, by pid.
     pub fn agents(&self) -> Vec<Process> {
         self.named("scela-agent")
     }
 
-    /// Its guardians.
+    /// Returns the guardians.
     pub fn guardians(&self) -> Vec<Process> {
         self.named("scela-guard")
     }
@@ -109,7 +108,7 @@ impl World {
         found
     }
 
-    /// Its ranks: the children of agents. By rank.
+    /// Returns the ranks, which are the children of agents, by rank.
     pub fn ranks(&self) -> Vec<(u32, Process)> {
         let processes = self.processes();
         let is_agent = |pid| processes.iter().any(|process| process.pid == pid && process.name == "scela-agent");
@@ -119,16 +118,16 @@ impl World {
         ranks
     }
 
-    /// What should be gone when a run is over and is not, in words.
+    /// Describes processes and files that are left after the run; `None` if there are none.
     pub(crate) fn leftovers(&self) -> Option<String> {
         let mut text = self.listing();
-        // Benchmarks that run on the same machine have theirs there.
+        // Benchmarks that run on the same machine keep their files there.
         let is_ours = |path: &PathBuf| {
             let path = path.to_string_lossy();
             path.contains("scela") && !path.contains("scela-bench")
         };
         let watched = self.watched.iter();
-        // A program that was sent stays for the next session, in root's own directory.
+        // A sent program stays in root's own directory for the next session.
         let was_sent = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes() == b".scela-0");
         let on_hosts = watched.flat_map(|(place, before)| files(place).filter(|path| !before.contains(path)));
         let on_hosts = on_hosts.filter(|path| !was_sent(path));
@@ -138,7 +137,7 @@ impl World {
         (!text.is_empty()).then_some(text)
     }
 
-    /// The living processes, a line for each.
+    /// Lists the living processes, one per line.
     pub(crate) fn listing(&self) -> String {
         let mut text = String::new();
         for Process { pid, parent, state, argv, .. } in self.processes() {
@@ -147,7 +146,7 @@ impl World {
         text
     }
 
-    /// Ends all that is left.
+    /// Kills all processes that are left.
     pub(crate) fn end_all(&self) {
         let gone = eventually(|| {
             let left = self.processes();
@@ -160,7 +159,7 @@ impl World {
     }
 }
 
-/// What is in a directory.
+/// Returns the entries of a directory.
 fn files(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -39,7 +39,7 @@ use crate::wire::{Lane, StepFrame, TreePosition, decode, decode_down};
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
-/// Everything that an agent knows when it has joined the tree.
+/// The state of an agent that has just joined the tree.
 pub(super) struct AgentSetup {
     pub(super) position: TreePosition,
     pub(super) here: Subtree,
@@ -96,7 +96,7 @@ enum Event {
     Links(Vec<(AgentId, LinkEvent)>),
     /// Requests and exits of ranks, in order.
     Ranks(Vec<RankEvent>),
-    /// SIGCHLD.
+    /// The process has received SIGCHLD.
     Reaped,
     /// A child has authenticated itself.
     Joined(Accepted),
@@ -104,17 +104,17 @@ enum Event {
     ChildFailed(AgentId, String),
     /// A child's output has ended.
     OutputEnded,
-    /// A step of the end is done.
+    /// A step of the sweep is complete.
     Sweep(Sweep),
-    /// The next look for descendants that are left is due.
+    /// The next search for descendants that are left is due.
     SweepDue,
     /// The guardian has exited.
     GuardianLost,
-    /// The guardian is to be told that this agent runs.
+    /// A heartbeat to the guardian is due.
     Heartbeat,
-    /// The core's alarm went off.
+    /// The core's alarm has expired.
     Alarm,
-    /// Ranks are left to be started, and nothing else is due.
+    /// Ranks remain to be started, and no other event is due.
     StartDue,
 }
 
@@ -177,8 +177,8 @@ impl AgentDriver {
         self.joining.clone()
     }
 
-    /// Runs until the session is over and returns the exit code: 253 after a panic in any task of this agent, which the
-    /// parent is told.
+    /// Runs until the session is over and returns the exit code. After a panic in any task of this agent, the parent is
+    /// informed and the exit code is 253.
     pub(super) async fn run(mut self, panics: &mut Panics) -> u8 {
         let span = tracing::error_span!("agent", id = %self.here.head());
         async {
@@ -221,7 +221,7 @@ impl AgentDriver {
             let has_started = matches!(event, Event::StartDue);
             self.on_event(event);
             if has_started {
-                // The ranks that run already are served before the next batch is started.
+                // Serve the running ranks before the next batch is started.
                 yield_now().await;
             }
             self.continue_sweep();
@@ -271,14 +271,14 @@ impl AgentDriver {
                 self.is_guarded = false;
                 self.handle(Input::GuardianLost);
             }
-            // A guardian that has exited is noticed by `guardian_end`.
+            // If the guardian has exited, `guardian_end` reports it.
             Event::Heartbeat => drop(self.guardian.alive()),
             Event::Alarm => self.handle(Input::Timeout),
             Event::StartDue => {
                 self.start_ranks();
                 self.reap();
             }
-            // The next step follows each event.
+            // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}
         }
     }
@@ -306,7 +306,7 @@ impl AgentDriver {
             self.act(action);
         }
         self.children.forget_release();
-        // An action may hand in another input; the actions of that input are done by now.
+        // An action may produce another input. That input's actions have been carried out by now.
         if self.actions.is_empty() {
             self.actions = actions;
         }
@@ -392,7 +392,7 @@ impl AgentDriver {
         }
     }
 
-    /// Waits for all children of this process that have ended, without blocking.
+    /// Reaps all children of this process that have exited, without blocking.
     pub(super) fn reap(&mut self) {
         while let Some((pid, ended)) = sys::reap() {
             if self.child_shells.as_ref().is_some_and(|shells| shells.note_ended(pid, ended)) {
@@ -417,7 +417,7 @@ impl AgentDriver {
         }
     }
 
-    /// Returns the statistics of this agent's driver.
+    /// Returns the statistics of the agent's driver.
     fn counted(&self) -> DriverCounts {
         let boards = || self.namespaces.values().map(|local| local.board.borrow());
         DriverCounts {

@@ -10,7 +10,7 @@ use pmi::{Board, Epoch, JobAttributes};
 
 use crate::sys::Segment;
 
-/// The board of a namespace, and the shared segment that it may be stored in.
+/// The board of a namespace, and the shared segment if there is one.
 pub(super) struct SharedBoard {
     board: Board,
     attributes: Arc<JobAttributes>,
@@ -19,19 +19,19 @@ pub(super) struct SharedBoard {
 }
 
 enum Shared {
-    /// No rank has asked for it.
+    /// No rank has asked for a segment.
     No,
-    /// The board is in the segment, with the entries of the job's attributes below its own.
+    /// The board is in the segment; the job's attributes are entries below its own.
     In { segment: Segment, attributes: Epoch },
-    /// The segment is full. Ranks that have it are still released through it.
+    /// The segment is full. Ranks that have mapped it are still released through it.
     Closed { segment: Segment },
     /// This board cannot be shared.
     Never,
 }
 
 impl SharedBoard {
-    /// Creates a board that also answers gets of `attributes`. Only a whole board can be shared: a rank takes a key that
-    /// is not in the segment for one that was not put.
+    /// Creates a board that also answers gets of `attributes`. Only a whole board can be shared: a rank concludes that
+    /// a key that is missing from the segment was not put.
     pub(super) fn new(attributes: Arc<JobAttributes>, board: Board) -> Self {
         let shared = if board.is_whole() { Shared::No } else { Shared::Never };
         Self { board, attributes, shared, readers: 0 }
@@ -103,7 +103,7 @@ impl SharedBoard {
     }
 }
 
-/// Publishes the directory of the epochs in the segment. Fails if an epoch is not in it.
+/// Publishes the directory of the epochs in the segment. Fails if an epoch is not stored there.
 fn announce(segment: &mut Segment, board: &Board, attributes: &Epoch) -> io::Result<()> {
     let epochs = board.runs().iter().rev().chain([attributes]).filter(|epoch| !epoch.is_empty());
     let places: Option<Vec<(u64, u64)>> =
@@ -137,7 +137,7 @@ mod tests {
         Epoch::from_entries([(key.as_bytes(), value.as_bytes())])
     }
 
-    /// Looks up each key as a rank with the descriptor does.
+    /// Looks up each key as a rank that has the descriptor does.
     fn found(descriptor: OwnedFd, keys: &[&str]) -> Vec<Option<String>> {
         let mut bytes = Vec::new();
         std::fs::File::from(descriptor).read_to_end(&mut bytes).expect("the segment can be read");

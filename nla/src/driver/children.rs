@@ -18,7 +18,7 @@ use crate::wire::{DownEncoder, Lane};
 pub(super) struct LinkContext {
     pub(super) tasks: Tasks,
     pub(super) dead_time: Duration,
-    /// While true, silence of the peers means nothing.
+    /// While true, the silence of a peer is no sign of its loss.
     pub(super) suspended: Rc<Cell<bool>>,
     pub(super) meter: Meter,
     pub(super) events: Queue<(AgentId, LinkEvent)>,
@@ -30,13 +30,13 @@ impl LinkContext {
         Self { tasks, dead_time, suspended, meter, events: Queue::new() }
     }
 
-    /// Starts the tasks of a link. Messages with a window go to `streams`, all else to the queue.
+    /// Starts the tasks of a link. Messages with a window go to `streams`, all others to the queue.
     pub(super) fn start(&self, accepted: Accepted, streams: StreamSink) -> Link {
         let (events, suspended) = (self.events.sender(), Rc::clone(&self.suspended));
         Link::start(accepted, events, streams, self.dead_time, suspended, self.meter.clone(), &self.tasks)
     }
 
-    /// Waits for a link to end, and drops the messages before that. Returns its peer.
+    /// Waits until a link ends and returns its peer. Drops the messages before that.
     pub(super) async fn next_lost(&mut self) -> AgentId {
         loop {
             if let (peer, LinkEvent::Lost(_)) = self.events.next().await {
@@ -48,7 +48,7 @@ impl LinkContext {
 
 struct Child {
     link: Link,
-    /// Output lanes that have not ended.
+    /// The number of output lanes that have not ended.
     lanes_open: Rc<Cell<u8>>,
 }
 
@@ -56,7 +56,7 @@ struct Child {
 #[derive(Default)]
 pub(super) struct Children {
     links: BTreeMap<AgentId, Child>,
-    /// How many have ever joined; each joins once.
+    /// The number of children that have ever joined; each joins once.
     joined: usize,
     encoder: DownEncoder,
     sent: Traffic,
@@ -103,12 +103,12 @@ impl Children {
         child.link.send(lane, bytes, receipt);
     }
 
-    /// Drops the encoded release: all children have been sent it.
+    /// Drops the encoded release after it has been sent to all children.
     pub(super) fn forget_release(&mut self) {
         self.encoder.forget();
     }
 
-    /// Closes the link to a child that broke the rules, after the messages that are queued for it.
+    /// Closes the link to a child that broke the protocol, after the messages that are queued for the child.
     pub(super) fn cut_off(&mut self, child: AgentId) {
         if let Some(child) = self.links.remove(&child) {
             child.link.close();
@@ -138,12 +138,12 @@ impl Children {
         self.joined
     }
 
-    /// Returns the traffic down, in messages and bytes.
+    /// Returns the traffic sent down, in messages and bytes.
     pub(super) fn sent(&self) -> Traffic {
         self.sent
     }
 
-    /// Whether no child that is left will send output.
+    /// Returns whether none of the remaining children will send output.
     pub(super) fn have_ended_output(&self) -> bool {
         self.links.values().all(|child| child.lanes_open.get() == 0)
     }
@@ -162,7 +162,7 @@ impl Children {
         self.links.is_empty()
     }
 
-    /// The children whose links have not ended.
+    /// Returns the children whose links have not ended.
     pub(super) fn left(&self) -> Vec<AgentId> {
         self.links.keys().copied().collect()
     }

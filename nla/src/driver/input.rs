@@ -1,7 +1,7 @@
-//! Standard input on its way down: to the children whose ranks read it, and to this agent's own ranks.
+//! Passes standard input down: to the children whose ranks read it, and to this agent's own ranks.
 //!
-//! Each block is sent once to every taker. Its receipt, which lets the parent send more, is dropped when the slowest
-//! taker has taken the block. A rank that has closed its input or has exited takes every block at once.
+//! Each block is sent once to every taker. Its receipt is dropped when the slowest taker has taken the block; this lets
+//! the parent send more. A rank that has closed its input or has exited takes every block at once.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ impl InputHub {
         Self::Early(Vec::new())
     }
 
-    /// Sends the input to `ranks` of this agent and to `children`, from the first block on.
+    /// Sends the input to `ranks` of this agent and to `children`, starting with the first block.
     pub(super) fn open(&mut self, ranks: &Ranks, children: Vec<Link>) {
         let mut own = Vec::new();
         let mut waiting = BTreeMap::new();
@@ -72,7 +72,7 @@ impl InputHub {
         }
     }
 
-    /// Connects a rank that was started; `pipe` is the write end of its standard input.
+    /// Connects a rank that has started; `pipe` is the write end of its standard input.
     pub(super) fn connect(&mut self, rank: Rank, pipe: OwnedFd, tasks: &Tasks) {
         if let Self::Open { waiting, .. } = self
             && let Some(blocks) = waiting.remove(&rank)
@@ -99,7 +99,7 @@ async fn feed(pipe: Sender, mut blocks: mpsc::UnboundedReceiver<Block>) {
                         return;
                     }
                 }
-                // The rank has closed its input, which is no failure.
+                // The rank has closed its input, which is not a failure.
                 Err(_) => return,
             }
         }

@@ -1,8 +1,9 @@
-//! Runs both ends of the tree: tokio tasks turn events of the world into inputs of a core, and its actions into effects.
+//! Runs both ends of the tree: tokio tasks turn outside events into inputs of a core, and its actions into effects.
 //!
-//! [`run_agent`] is a whole agent process. [`RootDriver`] is the root: the launcher asks it for one [`RootEvent`] at a
-//! time. Both actors select into one closed event enum and handle it in one function (`agent.rs`, `root.rs`). They share
-//! the links to children (`children.rs`), the bounded queues (`queue.rs`) and the order of the end (`shutdown.rs`).
+//! [`run_agent`] runs a whole agent process. [`RootDriver`] runs the root: the launcher asks it for one [`RootEvent`]
+//! at a time. Each of the two actors selects into one closed event enum and handles it in one function (`agent.rs`,
+//! `root.rs`). They share the links to children (`children.rs`), the bounded queues (`queue.rs`) and the order of the
+//! end (`shutdown.rs`).
 
 mod agent;
 mod board;

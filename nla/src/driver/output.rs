@@ -1,10 +1,10 @@
 //! Reads the ranks' output from their pipes, cuts it into whole lines and sends it up.
 //!
 //! One thread per agent reads all pipes. Its priority is lower than that of the thread that serves PMI, so a flood of
-//! output costs the job's fences only spare processor time. A pipe is read only while the output lane to the parent has
-//! room; otherwise the bytes stay in the pipe, and a full pipe blocks the rank that writes. While ranks wait in PMI, for
-//! a fence above all, the thread reads a small budget at a time with pauses in between: each read wakes a writer that
-//! would compete with the ranks on their way to the fence.
+//! output costs the job's fences only spare processor time. The thread reads a pipe only while the output lane to the
+//! parent has room. Otherwise the bytes stay in the pipe, and a full pipe blocks the rank that writes. While ranks wait
+//! in PMI, mostly in a fence, the thread reads a small budget at a time and pauses in between: each read wakes a
+//! writer, which would compete for the processor with ranks that have not reached the fence yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,9 +41,9 @@ const READ_BYTES: usize = 32 * 1024;
 const BUDGET_BYTES: usize = 32 * 1024;
 /// The pause before the next budget: output gets at least 8 MB/s per agent.
 const BUDGET_PAUSE: Duration = Duration::from_millis(4);
-/// How long a wait in PMI restricts output to its budget: a longer wait is not caused by output.
+/// How long one wait in PMI restricts output to the budget: output does not cause longer waits.
 const URGENT_TIME: Duration = Duration::from_millis(50);
-/// How long output stays restricted after the last wait has ended: the next fence may be close.
+/// How long output stays restricted after the last wait has ended: the next fence may follow soon.
 const URGENT_AFTER_TIME: Duration = Duration::from_millis(5);
 
 /// Splits an upward output message into namespace, rank and data. Returns `None` if it is shorter than its header.
@@ -61,19 +61,20 @@ enum Command {
     Follow { namespace: NamespaceId, rank: Rank, lane: Lane, pipe: OwnedFd },
     /// The rank has exited: send its last line even without a newline.
     Ended { namespace: NamespaceId, rank: Rank },
-    /// No process is left: read all pipes to their end, then send the number of pipes that are held open.
+    /// No process is left: read all pipes to their end, then send the number of pipes that are still open.
     Finish { done: oneshot::Sender<usize> },
 }
 
 /// The thread that reads the ranks' output.
 pub(super) struct OutputPump {
     commands: mpsc::UnboundedSender<Vec<Command>>,
-    /// Commands that the thread has not been sent: waking it for each of a thousand ranks costs more than the commands.
+    /// Commands that have not been sent to the thread. Waking it for each of a thousand ranks costs more than the
+    /// commands.
     unsent: RefCell<Vec<Command>>,
     pmi_waits: Arc<PmiWaits>,
 }
 
-/// How long output is restricted for the sake of PMI.
+/// The period in which waits in PMI restrict output.
 struct PmiWaits {
     clock: Instant,
     waits: AtomicBool,
@@ -100,7 +101,7 @@ impl PmiWaits {
 }
 
 impl OutputPump {
-    /// Starts the thread. With `hold_lines` a line without its newline is held back, else it is sent after
+    /// Starts the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
     /// [`PARTIAL_LINE_DELAY`].
     pub(super) fn start(parent: Link, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
@@ -134,7 +135,7 @@ impl OutputPump {
         self.unsent.borrow_mut().push(Command::Ended { namespace, rank });
     }
 
-    /// Sends the queued commands to the thread. To be called when no more commands follow for now.
+    /// Sends the queued commands to the thread. Call this when no more commands follow for now.
     pub(super) fn flush(&self) {
         let unsent = self.unsent.take();
         if !unsent.is_empty() {
@@ -143,8 +144,8 @@ impl OutputPump {
         }
     }
 
-    /// Reads all pipes to their end: no process of the session is left. The channel yields the number of pipes that
-    /// processes out of reach still hold open, once all output has been queued for the parent.
+    /// Makes the thread read all pipes to their end; no process of the session is left. Once all output has been queued
+    /// for the parent, the channel yields the number of pipes that processes out of reach still have open.
     pub(super) fn finish(&self) -> oneshot::Receiver<usize> {
         let (done, result) = oneshot::channel();
         self.unsent.borrow_mut().push(Command::Finish { done });
@@ -157,17 +158,17 @@ impl OutputPump {
 struct Shared {
     parent: Link,
     hold_lines: bool,
-    /// Bytes of lines that are held back.
+    /// Bytes of lines that wait for their newline.
     held: Cell<usize>,
     /// Bytes that may still be queued for the parent, by lane.
     room: HashMap<Lane, Arc<Semaphore>>,
     scratch: RefCell<Vec<u8>>,
-    /// Pipes that were given up because processes out of reach hold them open.
+    /// The number of pipes that were given up because processes out of reach have them open.
     leaked: Cell<usize>,
-    /// Cancelled when no process is left to write.
+    /// Cancelled when no process is left that could write.
     finishing: CancellationToken,
     pmi_waits: Arc<PmiWaits>,
-    /// Bytes left of the read budget.
+    /// The remaining bytes of the read budget.
     budget: Cell<usize>,
     next_budget: Cell<Instant>,
 }
@@ -183,7 +184,7 @@ impl Shared {
             }
             let next = self.next_budget.get();
             tokio::time::sleep_until(next).await;
-            // Many streams wake at this time: the first one renews the budget.
+            // Many streams wake at this time. The first one renews the budget.
             if self.next_budget.get() == next {
                 self.budget.set(BUDGET_BYTES);
                 self.next_budget.set(Instant::now() + BUDGET_PAUSE);
@@ -264,7 +265,7 @@ impl Stream {
                 self.send_held().await;
             }
             if self.shared.finishing.is_cancelled() {
-                // No process is left to write, so a pipe without data stays without.
+                // No process is left that could write, so an empty pipe stays empty.
                 match timeout(DRAIN_TIME, pipe.readable()).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => break,
@@ -300,7 +301,7 @@ impl Stream {
         self.send_held().await;
     }
 
-    /// Waits for room for the next read on the way to the parent.
+    /// Waits until the output lane to the parent has room for the next read.
     async fn room(&self) -> Option<Receipt> {
         let permit = Arc::clone(self.shared.room.get(&self.lane)?).acquire_many_owned(READ_BYTES as u32).await.ok()?;
         Some(Receipt::holding(permit))
@@ -361,7 +362,7 @@ impl Stream {
 
     fn clear_held(&mut self) {
         self.shared.held.set(self.shared.held.get() - self.held.len());
-        // Frees the memory: thousands of ranks may store a line now and then.
+        // Free the memory: thousands of ranks may store a partial line now and then.
         self.held = BytesMut::new();
     }
 }

@@ -1,9 +1,9 @@
 //! PMI-1's port mode: ranks connect to a port instead of inheriting a socket, for programs behind wrappers that close
 //! inherited descriptors.
 //!
-//! The protocol has no authentication: a client names its rank, and nothing proves it. The agent therefore opens a port
-//! only if the user asks for it, only on the loopback interface, and accepts a connection only if the socket at its other
-//! end belongs to the user who runs the agent.
+//! The protocol has no authentication: a client names its rank without proof. The agent therefore opens a port only if
+//! the user asks for it, only on the loopback interface, and accepts a connection only if the socket at its other end
+//! belongs to the user who runs the agent.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ use crate::link::listener as reach;
 use crate::sys;
 use crate::tasks::Tasks;
 
-/// The longest first line: `cmd=initack pmiid=...`.
+/// The maximum length of the first line: `cmd=initack pmiid=...`.
 const FIRST_LINE_BYTES_MAX: usize = 128;
 
 type Expected = Rc<RefCell<BTreeMap<Rank, mpsc::Sender<Connection>>>>;
@@ -55,12 +55,12 @@ impl PortServer {
         Ok(Self { address, expected, task })
     }
 
-    /// Returns the address for PMI_PORT.
+    /// Returns the address that ranks find in PMI_PORT.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Sends the connections of `rank` to `task`.
+    /// Makes the port send the connections of `rank` to `task`.
     pub(super) fn expect(&self, rank: Rank, task: mpsc::Sender<Connection>) {
         self.expected.borrow_mut().insert(rank, task);
     }
@@ -103,7 +103,7 @@ async fn admit(
         if line.len() >= FIRST_LINE_BYTES_MAX {
             return Err(io::Error::other("its first line is too long"));
         }
-        // Byte by byte: the bytes after the line belong to the rank's task.
+        // Read byte by byte: the bytes after the line belong to the rank's task.
         line.push(stream.read_u8().await?);
     }
     line.pop();

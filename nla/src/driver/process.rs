@@ -1,4 +1,4 @@
-//! An agent's process from its first instruction to its exit code: order, limits, runtime, tree, driver.
+//! Runs an agent's process from its first instruction to its exit code: order, limits, runtime, tree, driver.
 
 use std::io;
 use std::process::ExitCode;
@@ -14,23 +14,23 @@ use crate::link::{Authenticator, accept_children};
 use crate::sys::{self, GuardianLink};
 use crate::tasks::Panics;
 
-/// The size of the descriptor table from the beginning: enough for the ranks that an agent has by default.
+/// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose order is on standard input. Returns its exit code. To be called right after
-/// [`guarded`](sys::guarded) has returned: it takes over the process.
+/// Runs an agent whose order is on standard input. Returns its exit code. Takes over the process, so call it right
+/// after [`guarded`](sys::guarded) has returned.
 pub fn run_agent(guardian: GuardianLink) -> ExitCode {
     bootstrap::with_order(|order| {
         let descriptors = prepare_process().map_err(limits)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
         let code = LocalSet::new().block_on(&runtime, run(order, guardian, descriptors, Panics::new("agent")));
-        // Nothing that still runs is worth waiting for.
+        // No task that still runs is worth waiting for.
         runtime.shutdown_background();
         code
     })
 }
 
-/// Prepares what belongs to the process as a whole. Returns how many descriptors it may open.
+/// Sets up the process as a whole. Returns how many descriptors it may open.
 fn prepare_process() -> io::Result<u64> {
     sys::reserve_low()?;
     let descriptors = sys::raise_limit()?;
@@ -40,7 +40,7 @@ fn prepare_process() -> io::Result<u64> {
     Ok(descriptors)
 }
 
-/// Joins the tree and stays in it until the session is over. Returns the exit code.
+/// Joins the tree and takes part in it until the session is over. Returns the exit code.
 async fn run(
     order: &BootOrder,
     guardian: GuardianLink,

@@ -1,16 +1,16 @@
-//! Bounded queues from tasks to an actor, read a turn at a time, and the actor's alarm clock.
+//! Bounded queues from tasks to an actor, which reads them in turns, and the actor's alarm.
 
 use std::future::pending;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// Bound of a queue; a sender waits while its queue is full.
+/// The bound of a queue. A sender waits while its queue is full.
 pub(super) const QUEUE_EVENTS_MAX: usize = 1024;
-/// Events that an actor takes from one queue before it looks at its other sources.
+/// The maximum number of events that an actor takes from one queue before it polls its other sources.
 const TURN_EVENTS_MAX: usize = 256;
 
-/// A queue of events, with the buffer of the turn that is being handled.
+/// A queue of events, with the buffer of the current turn.
 pub(super) struct Queue<T> {
     sender: mpsc::Sender<T>,
     incoming: mpsc::Receiver<T>,
@@ -23,7 +23,7 @@ impl<T> Queue<T> {
         Self { sender, incoming, turn: Vec::new() }
     }
 
-    /// Returns the end that tasks send to.
+    /// Returns a sender for tasks.
     pub(super) fn sender(&self) -> mpsc::Sender<T> {
         self.sender.clone()
     }
@@ -44,24 +44,24 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Takes back the buffer of a turn, so that the next turn allocates nothing.
+    /// Takes back the buffer of a turn, so that the next turn needs no allocation.
     pub(super) fn recycle(&mut self, mut turn: Vec<T>) {
         turn.clear();
         self.turn = turn;
     }
 }
 
-/// The time at which the core wants to be called next.
+/// The time at which the core wants a timeout input.
 #[derive(Default)]
 pub(super) struct Alarm(Option<Instant>);
 
 impl Alarm {
-    /// Replaces the time.
+    /// Sets the time, replacing the previous one.
     pub(super) fn set(&mut self, at: Instant) {
         self.0 = Some(at);
     }
 
-    /// Waits for the time, if one is set, and clears it. Cancel-safe.
+    /// Waits until the time, if one is set, and clears it. Cancel-safe.
     pub(super) async fn due(&mut self) {
         match self.0 {
             Some(at) => sleep_until(at).await,

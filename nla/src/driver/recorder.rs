@@ -1,4 +1,4 @@
-//! Records the inputs and actions of an agent's core, if the environment asks for it.
+//! Records the inputs and actions of an agent's core if SCELA_RECORD is set.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,15 +8,16 @@ use std::path::Path;
 use crate::core::Action;
 use crate::wire::{StepFrame, TreePosition};
 
-/// The variable that names the directory for recordings: one file for each agent in it.
+/// The environment variable that names the directory for recordings, one file for each agent.
 const VARIABLE: &str = "SCELA_RECORD";
 
-/// The recording of one agent, for [`crate::wire::replay`]. Each step is written at once, so that the recording of a
+/// The recording of one agent, for [`crate::wire::replay`]. Each step is written immediately, so the recording of a
 /// killed agent is complete.
 pub(super) struct Recorder(File);
 
 impl Recorder {
-    /// Begins a recording, if one is asked for. Only its owner can read it: it contains the environment of ranks.
+    /// Begins a recording if SCELA_RECORD is set. The file is readable by its owner only: it contains ranks'
+    /// environments.
     pub(super) fn begin(place: TreePosition) -> io::Result<Option<Self>> {
         let Some(directory) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let path = Path::new(&directory).join(format!("agent-{}.recording", place.agent));

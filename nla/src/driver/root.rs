@@ -1,9 +1,9 @@
 //! The root's actor: owns the launcher's core from the first agent to the end of the session.
 //!
-//! The launcher asks for one [`RootEvent`] at a time with [`RootDriver::next`], hands in what it learns itself (signals,
-//! the time limit, the fate of the output) with [`RootDriver::handle`], and calls [`RootDriver::leave`] after
-//! [`RootEvent::Over`] or a panic. Nothing in here writes to a terminal: the ranks' output goes to the launcher's
-//! [`OutputSink`], everything else is an event.
+//! The launcher asks for one [`RootEvent`] at a time with [`RootDriver::next`], passes its own observations (signals,
+//! the time limit, whether output was written) to [`RootDriver::handle`], and calls [`RootDriver::leave`] after
+//! [`RootEvent::Over`] or a panic. This module never writes to a terminal: the ranks' output goes to the launcher's
+//! [`OutputSink`], and everything else is an event.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -38,7 +38,7 @@ pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
 
 /// The port to which the root's children connect, before the tree is known.
 pub struct RootPort {
-    /// The launcher's addresses, the likeliest first; empty if links are piped.
+    /// The launcher's addresses, the most likely first; empty if links are piped.
     pub addresses: Vec<SocketAddr>,
     listener: Option<TcpListener>,
     joining: mpsc::Sender<Accepted>,
@@ -46,7 +46,7 @@ pub struct RootPort {
 }
 
 impl RootPort {
-    /// Listens for connections from there.
+    /// Listens for connections from the machines of `reach`.
     pub async fn open(reach: Reach) -> io::Result<Self> {
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let listening = listen(reach).await?;
@@ -81,12 +81,13 @@ pub struct RootSetup {
     pub output: OutputSink,
 }
 
-/// News for the launcher.
+/// An event for the launcher.
 #[derive(Debug)]
 pub enum RootEvent {
     /// A step of the session, and its time.
     Notice(Time, Notice),
-    /// No agent will send output: the sink has all of it. [`RootInput::OutputDone`] is due when it is written.
+    /// No agent will send more output, and the sink has received all of it. Once it is written, the launcher passes
+    /// [`RootInput::OutputDone`].
     OutputEnded,
     /// The agents have been sent `Suspend`: the launcher may stop itself.
     Suspended,
@@ -115,15 +116,15 @@ pub struct RootDriver {
     /// Bounded by the notices of one turn: the launcher takes them before the next.
     events: VecDeque<RootEvent>,
     suspending: Option<Suspending>,
-    /// How long each fence's release took, from the last arrival.
+    /// The time from the last arrival to the release, for each fence.
     release_times: DurationHistogram,
-    /// When the input arrived that is being handled.
+    /// The arrival time of the input that is being handled.
     handling: Time,
 }
 
 /// `Suspend` messages that have not been written.
 struct Suspending {
-    /// Each closes when its message is written.
+    /// Receivers that close when their messages have been written.
     written: Vec<oneshot::Receiver<()>>,
     until: Instant,
 }
@@ -138,14 +139,14 @@ enum Event {
     Report(TargetReport),
     /// A child's output has ended, or a child is lost.
     OutputEnded,
-    /// All `Suspend` messages are written, or late.
+    /// All `Suspend` messages have been written, or their deadline has expired.
     SuspendWritten,
-    /// The core's alarm went off.
+    /// The core's alarm has expired.
     Alarm,
 }
 
 impl RootDriver {
-    /// Starts to accept the children of the root and to run its core.
+    /// Begins to accept the children of the root and to run the root's core.
     pub fn start(setup: RootSetup, tasks: &Tasks) -> Self {
         let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, log, output } = setup;
         let RootPort { listener, joining, joined, .. } = port;
@@ -224,7 +225,7 @@ impl RootDriver {
         }
     }
 
-    /// Takes what the launcher has learned.
+    /// Handles an input from the launcher.
     pub fn handle(&mut self, input: RootInput) {
         match input {
             RootInput::Suspend(true) => {
@@ -326,7 +327,7 @@ impl RootDriver {
         takers.cloned().collect()
     }
 
-    /// Returns how many agents have reported, and how many there are to be.
+    /// Returns how many agents have reported, and how many are expected.
     pub fn agents_progress(&self) -> (u32, u32) {
         self.bootstrap.progress()
     }
@@ -376,11 +377,11 @@ impl Suspending {
         Receipt::holding(queued)
     }
 
-    /// Waits until all messages are written, or late. Cancel-safe.
+    /// Waits until all messages have been written or their deadline has expired. Cancel-safe.
     async fn written(suspending: &mut Option<Self>) {
         let Some(Self { written, until }) = suspending else { return pending().await };
         while let Some(next) = written.last_mut() {
-            // No value is sent: the channel closes with its sender.
+            // No value is sent: the channel closes when its sender is dropped.
             let _ = timeout_at(*until, next).await;
             written.pop();
         }

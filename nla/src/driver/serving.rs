@@ -1,4 +1,4 @@
-//! Serves PMI to one rank, between its connection on one side and the board and the actor on the other.
+//! Serves PMI to one rank: connects the rank's socket with the board and the actor.
 //!
 //! The task answers gets itself, from the board that the core fills. Only a request that concerns other ranks becomes a
 //! [`RankEvent`].
@@ -21,7 +21,7 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// An event of a rank's task for the actor.
 pub(super) enum RankEvent {
-    /// The rank has sent a request. Its answer, if there is to be one, goes to `answer`.
+    /// The rank has sent a request. `answer` is set if the request has an answer.
     Asked { key: Key, request: Request, answer: Option<oneshot::Sender<Answer>> },
     /// The rank's process has exited, and all its requests have been read.
     Ended { key: Key, exit: Exit },
@@ -45,7 +45,7 @@ impl Scratch {
     }
 }
 
-/// The task of one rank.
+/// The task that serves one rank.
 pub(super) struct Serving {
     pub(super) key: Key,
     pub(super) conversation: Conversation,
@@ -58,9 +58,9 @@ pub(super) struct Serving {
     pub(super) events: mpsc::Sender<RankEvent>,
 }
 
-/// The reason to stop serving a connection.
+/// The reason why the task stops serving a connection.
 enum Stop {
-    /// The rank has closed it, or it broke. The rank may still run.
+    /// The rank has closed the connection, or the connection broke. The rank may still run.
     Closed,
     /// The rank's process has exited; `None` if the agent is leaving.
     Ended(Option<Exit>),
@@ -134,8 +134,8 @@ impl Serving {
         }
     }
 
-    /// Handles buffered lines up to a request for the actor. Sends the replies as far as the connection takes them at
-    /// once, and leaves the rest in the scratch buffer.
+    /// Handles buffered lines up to a request for the actor. Sends as much of the replies as the connection takes
+    /// without blocking, and leaves the rest in the scratch buffer.
     fn advance(&mut self, connection: &Connection) -> Option<Request> {
         let mut scratch = self.scratch.borrow_mut();
         let request = self.conversation.advance(self.board.borrow().board(), &mut scratch.outgoing);
@@ -155,7 +155,7 @@ impl Serving {
         Ok(count)
     }
 
-    /// Handles the requests that the rank has sent before it exited, an abort above all.
+    /// Handles the requests that the rank sent before it exited, most importantly an abort.
     async fn read_last_requests(&mut self, connection: &Connection) {
         while matches!(self.read(connection), Ok(1..)) {
             while let Some(request) = self.advance(connection) {
@@ -170,8 +170,8 @@ impl Serving {
         }
     }
 
-    /// Replies to the request for the shared segment, with its descriptor if there is one. All earlier replies have been
-    /// sent.
+    /// Replies to the request for the shared segment, with the segment's descriptor if the board is shared. All earlier
+    /// replies have been sent.
     async fn send_segment(&mut self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Result<(), Stop> {
         let descriptor = if self.by_port { None } else { self.board.borrow_mut().open() };
         let mut reply = Vec::new();
@@ -188,7 +188,7 @@ impl Serving {
         self.flush(connection, ended).await
     }
 
-    /// Sends the bytes that the connection did not take at once.
+    /// Sends the bytes that the connection did not take before.
     async fn flush(&self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Result<(), Stop> {
         // Other tasks use the scratch buffer while this one waits.
         let mut unsent = {
@@ -205,7 +205,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Sends a request to the actor, and waits for the answer if there is to be one.
+    /// Sends a request to the actor, and waits for the answer if the request has one.
     async fn request(&self, request: Request, ended: &mut oneshot::Receiver<Exit>) -> Result<Option<Answer>, Stop> {
         if !self.conversation.is_waiting() {
             self.ask(request, None).await;
@@ -226,7 +226,7 @@ impl Serving {
     }
 }
 
-/// Calls `send` whenever the connection is writable, until it has sent some bytes. Returns how many.
+/// Calls `send` whenever the connection is writable, until some bytes have been sent. Returns their number.
 async fn when_writable(
     connection: &Connection,
     ended: &mut oneshot::Receiver<Exit>,
@@ -248,10 +248,10 @@ async fn when_writable(
     }
 }
 
-/// Sends as much as the connection takes at once, and leaves the rest in `bytes`.
+/// Sends as much as the connection takes without blocking, and leaves the rest in `bytes`.
 fn send(connection: &Connection, bytes: &mut Vec<u8>) {
     if !bytes.is_empty() {
-        // The next read fails as well, and the connection is closed there.
+        // After an error the next read fails too, and closes the connection.
         let sent = unistd::write(connection.get_ref(), bytes).unwrap_or(0);
         bytes.drain(..sent);
     }

@@ -12,9 +12,9 @@
 //! | shells | waits for the remote shells of piped links | waits for remote shells and guardians | [`FAREWELL_TIME`], [`LEAVE_TIME`] |
 //! | parent | closes its link to the parent | | [`FAREWELL_TIME`] |
 //!
-//! A phase that misses its deadline is logged with what is late, and the next phase begins. An agent's parent sees the
-//! link end after all agents below have ended, so the launcher's end is the last one. After a panic an agent goes
-//! through the last three phases only; its guardian kills the ranks.
+//! When a phase misses its deadline, the log names what is late, and the next phase begins. An agent's parent sees the
+//! link end after all agents below have ended, so the launcher ends last. After a panic, an agent goes through the last
+//! three phases only; its guardian kills the ranks.
 
 use std::fmt::Debug;
 use std::future::pending;
@@ -49,7 +49,7 @@ fn log_late(phase: &'static str, deadline: Duration, late: impl Debug) {
     tracing::info!(phase, ?deadline, ?late, "a phase of the end is late");
 }
 
-/// An agent's progress from its last rank to its farewell.
+/// An agent's progress from the exit of its last rank to the end of its links.
 pub(super) enum Sweep {
     /// The session goes on.
     No,
@@ -57,11 +57,11 @@ pub(super) enum Sweep {
     Killing { since: Instant, leftovers: u64 },
     /// No process is left; the output pump reads the pipes to their end.
     Draining(oneshot::Receiver<usize>),
-    /// This agent's own output has been read.
+    /// All of this agent's own output has been read.
     Drained,
-    /// The ends of the output lanes are queued for the parent; the channel closes when they are written.
+    /// The ends of the output lanes are queued for the parent. The channel closes when they have been written.
     Announcing(oneshot::Receiver<()>),
-    /// The ends of the output lanes are written.
+    /// The ends of the output lanes have been written.
     Announced,
 }
 
@@ -93,7 +93,7 @@ impl Sweep {
                 Self::Drained
             }
             Self::Announcing(written) => {
-                // No value is sent: the channel closes with its senders.
+                // No value is sent: the channel closes when its senders are dropped.
                 let _ = written.await;
                 Self::Announced
             }
@@ -103,7 +103,7 @@ impl Sweep {
 }
 
 impl AgentDriver {
-    /// Goes on with the sweep as far as it can without waiting.
+    /// Continues the sweep as far as possible without waiting.
     pub(super) fn continue_sweep(&mut self) {
         if let Sweep::Killing { since, .. } = self.sweep {
             self.kill_leftovers(since);
@@ -119,7 +119,7 @@ impl AgentDriver {
     }
 
     fn kill_leftovers(&mut self, since: Instant) {
-        // The remote shells that carry links are children of this process too.
+        // Remote shells that carry links are children of this process too.
         let spared = |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_default();
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let refused = sys::has_children_but(&spared(self))
@@ -158,12 +158,12 @@ impl AgentDriver {
 
 impl RootDriver {
     /// Ends the links, and waits for the processes that the launcher has started. Returns how many guardians have not
-    /// exited. To be called when the session is over, or after a panic.
+    /// exited. Call this when the session is over, or after a panic.
     pub async fn leave(&mut self) -> usize {
         if let Some(accepting) = self.accepting.take() {
             accepting.abort();
         }
-        // A child that is just joining leaves when its connection is dropped.
+        // A child that is about to join leaves when its connection is dropped.
         self.joined.close();
         while self.joined.try_recv().is_ok() {}
         self.children.close();

@@ -1,7 +1,7 @@
-//! Starts ranks, from an agent's share of the plan to running processes.
+//! Starts ranks: turns an agent's share of the plan into running processes.
 //!
-//! Ranks are started in batches, and the agent serves the running ranks in between: a start takes the better part of a
-//! millisecond, and the first ranks speak PMI long before the last one exists.
+//! Ranks are started in batches, and the agent serves the running ranks in between: one start takes most of a
+//! millisecond, and the first ranks speak PMI long before the last one is started.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,19 +26,19 @@ use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawn
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
-/// How long a batch of starts lasts before other events get a turn.
+/// How long a batch of starts lasts before the actor handles other events.
 const BATCH_TIME: Duration = Duration::from_millis(2);
 
 /// A namespace that has ranks on this agent.
 pub(super) struct Local {
     pub(super) board: Rc<RefCell<SharedBoard>>,
-    /// How many of its ranks wait for a release in the shared segment.
+    /// The number of its ranks that wait for a release in the shared segment.
     pub(super) in_segment: usize,
     /// Keeps its PMI port open.
     _port: Option<Rc<PortServer>>,
 }
 
-/// Ranks of a namespace that are still to be started.
+/// Ranks of a namespace that have not been started yet.
 struct Job {
     namespace: NamespaceId,
     commands: Vec<Result<Image, ImageError>>,
@@ -52,9 +52,9 @@ struct Job {
 /// The result of a batch of starts.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// Ranks that were started.
+    /// Ranks that have started.
     pub(super) started: Vec<(NamespaceId, Ranks)>,
-    /// Ranks that could not be started, with the reason.
+    /// Ranks that failed to start, with the reason.
     pub(super) failed: Vec<(NamespaceId, Ranks, String)>,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Startup {
 }
 
 impl Startup {
-    /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be had here.
+    /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be set here.
     pub(super) fn new(
         session: SessionPlan,
         pump: OutputPump,
@@ -108,7 +108,7 @@ impl Startup {
         &self.pump
     }
 
-    /// Whether ranks are still to be started.
+    /// Returns whether ranks remain to be started.
     pub(super) fn is_busy(&self) -> bool {
         !self.jobs.is_empty()
     }
@@ -146,7 +146,7 @@ impl Startup {
         Local { board, in_segment: 0, _port: port }
     }
 
-    /// Removes the ranks that were not started yet, and returns them.
+    /// Removes the ranks that have not been started, and returns them.
     pub(super) fn cancel(&mut self) -> Vec<(NamespaceId, Ranks)> {
         self.jobs.drain(..).map(|job| (job.namespace, job.left.into_iter().collect())).collect()
     }

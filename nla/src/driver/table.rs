@@ -16,8 +16,8 @@ struct Entry {
     ended: oneshot::Sender<Exit>,
 }
 
-/// The running ranks, by process and by rank. A rank can be signalled only while it is in the table, and it is removed
-/// when its process is reaped, so no pid is used after its process.
+/// The running ranks, by process and by rank. Only a rank in the table can be signalled. A rank is removed when its
+/// process is reaped, so no signal is sent to a reused pid.
 #[derive(Default)]
 pub(super) struct RankTable {
     by_pid: HashMap<u32, Key>,
@@ -26,19 +26,19 @@ pub(super) struct RankTable {
 }
 
 impl RankTable {
-    /// Adds a rank that was just started. Its exit is sent to `ended`.
+    /// Adds a rank that has just started. Its exit is sent to `ended`.
     pub(super) fn insert(&mut self, key: Key, pid: u32, group: Group, ended: oneshot::Sender<Exit>) {
         self.by_pid.insert(pid, key);
         self.by_rank.insert(key, Entry { group, ended });
     }
 
-    /// Records how many processes the out-of-memory killer has ended before any rank ran.
+    /// Stores the out-of-memory killer's count of killed processes before any rank runs.
     pub(super) fn note_oom_kills(&mut self) {
         self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();
     }
 
-    /// Takes a reaped child. Returns true if it was a rank, false if it was an orphan that became a child of this agent, a
-    /// subreaper.
+    /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an orphan that
+    /// this agent had adopted as a subreaper.
     pub(super) fn on_reaped(&mut self, pid: u32, ended: Ended) -> bool {
         let Some(key) = self.by_pid.remove(&pid) else { return false };
         if let Some(entry) = self.by_rank.remove(&key) {
@@ -65,7 +65,7 @@ impl RankTable {
         }
     }
 
-    /// Sends a signal to the process groups of `ranks`, as far as they run.
+    /// Sends a signal to the process groups of those `ranks` that still run.
     pub(super) fn signal(&self, namespace: NamespaceId, ranks: &Ranks, signal: i32) {
         for (start, end) in ranks.intervals() {
             for (_, entry) in self.by_rank.range((namespace, Rank(*start))..(namespace, Rank(*end))) {

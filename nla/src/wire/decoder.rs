@@ -49,36 +49,36 @@ mod marker {
     pub(super) const FIX_NEGATIVE: u8 = 0xe0;
 }
 
-/// Bytes that are not the message that was asked for.
+/// An error in bytes that are not the expected message.
 #[derive(Debug, Error)]
 pub enum DecodeError {
-    /// The bytes end within the message.
+    /// The bytes end inside the message.
     #[error("it ends early")]
     Short,
-    /// The encoding of another type.
+    /// The first byte is the encoding of another type.
     #[error("it has the byte {marker:#04x} at the place of {expected}")]
     Unexpected {
         /// The first byte of the encoding.
         marker: u8,
-        /// The type that was asked for.
+        /// The expected type.
         expected: &'static str,
     },
     /// A string is not UTF-8.
     #[error("it has a string that is not UTF-8")]
     NotText,
-    /// An array or a map has more elements than the type.
+    /// An array or a map has more elements than its type.
     #[error("it has {0} elements too many")]
     Excess(usize),
-    /// An enum's variant has data and should have none, or the other way round.
+    /// An enum's variant has data and should have none, or has none and should have some.
     #[error("it has a variant {0} data")]
     Variant(&'static str),
     /// Arrays and maps nest deeper than 32.
     #[error("it nests too deep")]
     TooDeep,
-    /// A type that no message has.
+    /// The type occurs in no message.
     #[error("it is of a type that no message has")]
     Unsupported,
-    /// The type does not accept the value.
+    /// The type rejects the value.
     #[error("{0}")]
     Invalid(String),
 }
@@ -90,10 +90,10 @@ impl de::Error for DecodeError {
     }
 }
 
-/// Reads values from the front of some bytes.
+/// Reads values from the front of a byte slice.
 pub(super) struct Decoder<'de> {
     rest: &'de [u8],
-    /// How many more arrays and maps may nest.
+    /// The number of further levels of arrays and maps that may nest.
     depth: usize,
 }
 
@@ -102,7 +102,7 @@ impl<'de> Decoder<'de> {
         Self { rest: bytes, depth: DEPTH_MAX }
     }
 
-    /// The bytes that were not read yet.
+    /// Returns the bytes that have not been read yet.
     pub(super) fn rest(&self) -> &'de [u8] {
         self.rest
     }
@@ -139,7 +139,7 @@ impl<'de> Decoder<'de> {
         self.array().map(|length| u32::from_be_bytes(length) as usize)
     }
 
-    /// Any integer: encoders choose the shortest form, whatever the type.
+    /// Reads any integer: encoders choose the shortest form, whatever the type.
     fn integer(&mut self) -> Result<i128, DecodeError> {
         Ok(match self.marker()? {
             value @ 0..=FIX_POSITIVE_MAX => value.into(),
@@ -239,7 +239,7 @@ impl<'de> Decoder<'de> {
         Ok(length)
     }
 
-    /// Leaves an array or a map of which `left` elements were not read.
+    /// Leaves an array or a map of which `left` elements have not been read. Fails unless `left` is 0.
     fn leave(&mut self, left: usize) -> Result<(), DecodeError> {
         self.depth += 1;
         match left {
@@ -256,7 +256,7 @@ impl<'de> Decoder<'de> {
     }
 }
 
-/// What is left of an array or a map.
+/// The remaining elements of an array or a map.
 struct Elements<'a, 'de> {
     decoder: &'a mut Decoder<'de>,
     left: &'a mut usize,
@@ -343,7 +343,7 @@ impl<'de> de::VariantAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-/// The methods for types whose decoding is one call.
+/// Defines the methods for types whose decoding is one call.
 macro_rules! decode_by {
     ($($method:ident: $read:ident -> $visit:ident;)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {

@@ -1,4 +1,4 @@
-//! The files of a cluster: what all hosts have in common, and what each has of its own.
+//! The files of a cluster: those that all hosts share, and those that each host has of its own.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,22 +10,22 @@ use std::process::Command;
 use nix::unistd::{Uid, User};
 use tempfile::TempDir;
 
-/// Where each host's sshd writes its number.
+/// The file to which each host's sshd writes its pid.
 pub(super) const SSHD_PID: &str = "/run/sshd.pid";
-/// The key of all hosts, and the key of the user.
+/// The key of all hosts and the key of the user.
 const KEYS: [&str; 2] = ["host_key", "user_key"];
 
-/// A directory of this machine, with all files of a cluster; removed with it.
+/// A directory of this machine with all files of a cluster. Removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Files {
     directory: TempDir,
-    /// Where a shell finds `~`, which ssh takes from the list of users.
+    /// The directory that a shell finds as `~`. ssh takes it from the passwd file.
     home: PathBuf,
     kept: BTreeSet<PathBuf>,
 }
 
 impl Files {
-    /// Those of a cluster of these hosts. `sshd` and `kept` are as in [`super::Builder`].
+    /// Creates the files for these hosts. `sshd` and `kept` are as in [`super::Builder`].
     pub(super) fn new<'a>(
         hosts: impl Iterator<Item = (&'a str, Ipv4Addr)> + Clone,
         sshd: &[String],
@@ -46,10 +46,10 @@ impl Files {
         }
         let names: Vec<_> = hosts.clone().map(|(name, _)| name).collect();
         write(&files.in_common("hosts"), &addresses(hosts));
-        // No name is asked for anywhere else: who does not know one says so at once.
+        // Resolve names from files only, so that a lookup of an unknown name fails at once.
         write(&files.in_common("nsswitch.conf"), "passwd: files\ngroup: files\nshadow: files\nhosts: files\n");
         write(&files.in_common("sshd_config"), &files.sshd_config(sshd));
-        // The first is the front end.
+        // The first name is the front end.
         write(&files.host_file(), &names[1..].iter().map(|name| format!("{name}\n")).collect::<String>());
         for name in names {
             files.make_host(name);
@@ -57,17 +57,17 @@ impl Files {
         files
     }
 
-    /// What all hosts see at the same place.
+    /// Returns the directory with the files that all hosts see at the same path.
     pub(super) fn common(&self) -> PathBuf {
         self.directory.path().join("common")
     }
 
-    /// What they may also write to.
+    /// Returns the directory that all hosts can also write to.
     pub(super) fn shared(&self) -> PathBuf {
         self.in_common("shared")
     }
 
-    /// The names of all hosts but the front end, line by line.
+    /// Returns the file with the names of all hosts but the front end, one per line.
     pub(super) fn host_file(&self) -> PathBuf {
         self.in_common("host_file")
     }
@@ -76,18 +76,18 @@ impl Files {
         self.common().join(name)
     }
 
-    /// Where the files of a host are.
+    /// Returns the directory with the files of a host.
     pub(super) fn of_host(&self, name: &str) -> PathBuf {
         self.directory.path().join("hosts").join(name)
     }
 
-    /// What the host covers with directories of its own, a line "DIRECTORY PLACE" for each.
+    /// Returns the mounts of the host's own directories, one line "DIRECTORY PLACE" each.
     pub(super) fn covers(&self, host: &str, has_tmp: bool) -> String {
         let mut covers = vec![("home", self.home.clone()), ("shm", "/dev/shm".into()), ("run", "/run".into())];
         if has_tmp {
             covers.push(("tmp", "/tmp".into()));
         }
-        // Last the one that hides these very files.
+        // The mount that hides the directory of these files goes last.
         covers.sort_by_key(|(_, place)| self.directory.path().starts_with(place));
         let line = |(name, place): &(&str, PathBuf)| {
             format!("{} {}\n", self.of_host(host).join(name).display(), place.display())
@@ -95,17 +95,17 @@ impl Files {
         covers.iter().map(line).collect()
     }
 
-    /// The directories that are to be seen in spite of that, a line for each.
+    /// Returns the directories that stay visible below these mounts, one per line.
     pub(super) fn kept(&self) -> String {
         self.kept.iter().map(|path| format!("{}\n", path.display())).collect()
     }
 
-    /// Takes a name from the list that all hosts read.
+    /// Removes a name from the hosts file that all hosts read.
     pub(super) fn forget(common: &Path, name: &str) {
         let path = common.join("hosts");
         let text = fs::read_to_string(&path).expect("the list of names is there");
         let is_other = |line: &&str| line.split_whitespace().nth(1) != Some(name);
-        // Into the same file: it is this one that the hosts have at its place.
+        // Write into the same file instead of replacing it: the hosts have bind mounts of this very file.
         write(&path, &text.lines().filter(is_other).map(|line| format!("{line}\n")).collect::<String>());
     }
 
@@ -148,7 +148,7 @@ Subsystem sftp internal-sftp
     }
 }
 
-/// What runs on hosts wherever it lies: the repository, what it was built into, what tests call.
+/// Returns the paths that hosts need wherever they are: the repository, the target directory, the programs of tests.
 fn needed() -> impl Iterator<Item = PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned);
     // <target directory>/<profile>/deps/<test>
@@ -159,14 +159,14 @@ fn needed() -> impl Iterator<Item = PathBuf> {
     [repository, target, program].into_iter().flatten().chain(venvs)
 }
 
-/// Those that lie in no other of them, as far as they exist.
+/// Returns the existing paths that are inside no other of these paths.
 fn outermost(paths: impl Iterator<Item = PathBuf>) -> BTreeSet<PathBuf> {
     let all: BTreeSet<PathBuf> = paths.filter_map(|path| path.canonicalize().ok()).collect();
     let lies_in_other = |path: &PathBuf| path.ancestors().skip(1).any(|above| all.contains(above));
     all.iter().filter(|path| !lies_in_other(path)).cloned().collect()
 }
 
-/// As /etc/hosts has them.
+/// Formats addresses as lines of /etc/hosts.
 fn addresses<'a>(hosts: impl Iterator<Item = (&'a str, Ipv4Addr)>) -> String {
     let lines = hosts.map(|(name, address)| format!("{address} {name}\n"));
     std::iter::once("127.0.0.1 localhost\n".to_owned()).chain(lines).collect()

@@ -1,9 +1,9 @@
-# Defines hide DIRECTORY NAME...: these are not in the directory any more, in which nothing can be changed.
+# Defines hide DIRECTORY NAME...: removes the names from the view of the directory, which becomes read-only.
 hide() {
     place=$1
     shift
-    # A layer of entries that say that there is no such file, above the one that has them. All of a
-    # directory are in one: the kernel does not pile up many.
+    # An overlay with whiteouts (character devices 0:0) for the names, above the directory itself. One overlay
+    # has all names of a directory: the kernel limits how many overlays may be stacked.
     layer=/run/hidden/$(printf %s "$place" | tr / +)
     [ ! -d "$layer" ] || umount --lazy "$place"
     mkdir -p "$layer"

@@ -1,4 +1,4 @@
-//! One host of a cluster, and how it can be broken.
+//! One host of a cluster, and the ways to break it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -18,16 +18,16 @@ use crate::capture::Capture;
 use crate::process::Process;
 use crate::waiting::{eventually, patience};
 
-/// What a host's first process does.
+/// The script that becomes the host's first process.
 const SCRIPT: &str = include_str!("host.sh");
 
-/// Nothing can be executed that was not there before.
+/// A script after which no file that is written later can be executed.
 const NO_EXEC: &str = include_str!("no_exec.sh");
 
-/// Nor is an interpreter there that could do without a file.
+/// A script that hides the interpreters, which could run a program without an executable file.
 const NO_INTERPRETER: &str = concat!(include_str!("hide.sh"), include_str!("no_interpreter.sh"));
 
-/// How it is kept from view what lies on all hosts.
+/// The script that hides files that all hosts share.
 const HIDE: &str = include_str!("hide.sh");
 
 /// One host of a [`Cluster`](super::Cluster).
@@ -36,36 +36,36 @@ pub struct Host {
     name: String,
     address: Ipv4Addr,
     has_own_processes: bool,
-    /// It has made the namespaces.
+    /// The process that created the namespaces.
     child: Child,
-    /// The host lives until this is closed.
+    /// The host ends when this is closed.
     stdin: Option<ChildStdin>,
     said: Capture,
-    /// The pid of its first process, here. That of [`child`](Self::child) until there is one.
+    /// The pid of the host's first process on this machine; until it exists, the pid of [`child`](Self::child).
     first: i32,
-    /// Its files, on this machine.
+    /// The directory with the host's files on this machine.
     directory: PathBuf,
-    /// What all hosts have in common.
+    /// The directory with the files that all hosts share.
     common: PathBuf,
 }
 
-/// What may be wrong with a host, for who wants to reach it by ssh.
+/// A fault of a host that concerns logins by ssh.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// No host knows an address for its name.
+    /// No host can resolve its name.
     NameUnknown,
     /// No sshd listens.
     Refused,
     /// The sshd does not accept the user's key.
     NoLogin,
-    /// Whoever logs in can write no file that can be executed, and finds neither Perl nor Python.
+    /// A user who logs in can write no executable file and finds neither Perl nor Python.
     NoExec,
-    /// Connections come about, and nothing is ever said.
+    /// Connections are accepted, but nothing is ever sent.
     Silent,
 }
 
 impl Host {
-    /// Makes its namespaces, in which it then puts together what is its own. To be followed by
+    /// Creates the host's namespaces, in which its script then sets up the mounts. The caller then calls
     /// [`wait_mounted`](Self::wait_mounted), [`plug_in`](Self::plug_in) and [`wait_up`](Self::wait_up).
     #[track_caller]
     pub(super) fn begin(files: &Files, name: &str, address: Ipv4Addr, is_front_end: bool) -> Self {
@@ -90,7 +90,7 @@ impl Host {
         Self { name, address, has_own_processes: !is_front_end, child, stdin, said, first, directory, common }
     }
 
-    /// Waits until it has all of its own but an interface.
+    /// Waits until the host has everything of its own except an interface.
     #[track_caller]
     pub(super) fn wait_mounted(&mut self) {
         self.wait_said("mounted\n");
@@ -100,15 +100,15 @@ impl Host {
         }
     }
 
-    /// Tells it that it has an interface now.
+    /// Tells the host's script that the host has an interface now.
     pub(super) fn plug_in(&mut self) {
         if let Some(stdin) = &mut self.stdin {
-            // A host that is gone is noticed by who waits for it.
+            // If the host has exited, the wait that follows reports it.
             let _ = stdin.write_all(b"\n");
         }
     }
 
-    /// Waits until it can be reached.
+    /// Waits until the host is reachable.
     #[track_caller]
     pub(super) fn wait_up(&self) {
         self.wait_said("up\n");
@@ -117,7 +117,7 @@ impl Host {
         }
     }
 
-    /// Waits until its sshd is ready: it writes its number when it listens everywhere.
+    /// Waits until the host's sshd is ready: it writes its pid file once it listens on all addresses.
     #[track_caller]
     fn wait_sshd(&self) {
         let has_number = || fs::read_to_string(self.path(SSHD_PID)).is_ok_and(|number| number.ends_with('\n'));
@@ -126,38 +126,38 @@ impl Host {
         }
     }
 
-    /// Lets go of it: it begins to end.
+    /// Closes the standard input of the host's first process, which makes the host end.
     pub(super) fn let_go(&mut self) {
         self.stdin = None;
     }
 
-    /// Its name.
+    /// Returns the host's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address.
+    /// Returns the host's address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// The pid, here, of its first process, which is in all of its namespaces.
+    /// Returns the pid, on this machine, of the host's first process, which is in all of the host's namespaces.
     pub fn pid(&self) -> i32 {
         self.first
     }
 
-    /// The user's home directory on it, as it is found here.
+    /// Returns the path on this machine of the user's home directory on the host.
     pub fn home(&self) -> PathBuf {
         self.directory.join("home")
     }
 
-    /// A file of it, as it is found here for as long as the host is there.
+    /// Returns the path on this machine of a file of the host. The path is valid while the host runs.
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
         Path::new(&format!("/proc/{}/root", self.first)).join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
-    /// Its processes, apart from the first.
+    /// Returns the processes of the host except the first.
     pub fn processes(&self) -> Vec<Process> {
         let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         let Some(own) = namespace(self.first) else { return Vec::new() };
@@ -167,7 +167,7 @@ impl Host {
         all
     }
 
-    /// The words in front of a command with which it runs on this host.
+    /// Returns the words in front of a command that make it run on this host.
     pub(crate) fn entrance(&self) -> Vec<OsString> {
         let target = self.first.to_string();
         let mut words = vec!["nsenter", "--target", &target, "--net", "--uts", "--ipc", "--mount"];
@@ -177,8 +177,8 @@ impl Host {
         words.into_iter().map(OsString::from).collect()
     }
 
-    /// A command that runs on it, without any ssh. On the front end it is the very process that is
-    /// started; on others, one that waits for it.
+    /// Returns a command that runs on the host without ssh. On the front end, the started process is the command
+    /// itself; on other hosts, it is a process that waits for the command.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let entrance = self.entrance();
         let mut command = Command::new(&entrance[0]);
@@ -186,7 +186,7 @@ impl Host {
         command
     }
 
-    /// Runs that to its end.
+    /// Runs a command on the host to its end.
     #[track_caller]
     pub fn run<T: AsRef<OsStr>>(&self, words: impl IntoIterator<Item = T>) -> Output {
         let mut words = words.into_iter();
@@ -195,7 +195,7 @@ impl Host {
         output.unwrap_or_else(|error| panic!("failed to start nsenter: {error}"))
     }
 
-    /// Breaks it.
+    /// Breaks the host.
     #[track_caller]
     pub fn break_as(&self, broken: Broken) {
         match broken {
@@ -208,13 +208,12 @@ impl Host {
                 self.shell(NO_INTERPRETER, [""]);
                 self.forbid_new_programs();
             }
-            // The kernel goes on to accept what the sshd does not look at.
+            // The kernel still accepts connections that a stopped sshd does not serve.
             Broken::Silent => self.signal_sshd("STOP"),
         }
     }
 
-    /// Starts its sshd anew, with these lines of sshd_config in front of the others. Who is logged in
-    /// stays so.
+    /// Restarts the host's sshd with these lines of sshd_config in front of the others. Existing logins continue.
     #[track_caller]
     pub fn restart_sshd(&self, lines: &[&str]) {
         self.stop_sshd();
@@ -225,13 +224,13 @@ impl Host {
         self.wait_sshd();
     }
 
-    /// Each login by ssh waits for so long before its command begins.
+    /// Makes each login by ssh wait for `delay` before its command begins.
     pub fn delay_logins(&self, delay: Duration) {
         let rc = format!("sleep {}\n", delay.as_secs_f64());
         fs::write(self.home().join(".ssh/rc"), rc).expect("a file of a home directory can be written");
     }
 
-    /// A file or directory is not there on it. What lies beside it cannot be changed any more.
+    /// Hides a file or directory of the host. The other entries of its directory cannot be changed any more.
     #[track_caller]
     pub fn hide(&self, path: impl AsRef<Path>) {
         let path = path.as_ref();
@@ -239,19 +238,19 @@ impl Host {
         self.shell(&format!("{HIDE}hide \"$@\""), [place.as_os_str(), name]);
     }
 
-    /// No file that somebody writes can be executed. Nothing can be [hidden](Self::hide) any more.
+    /// Makes files that a user writes not executable. No more files can be [hidden](Self::hide) after that.
     #[track_caller]
     pub fn forbid_new_programs(&self) {
         self.shell(NO_EXEC, [""]);
     }
 
-    /// Nothing can be written into the home directory.
+    /// Makes the home directory read-only.
     #[track_caller]
     pub fn make_home_read_only(&self) {
         self.shell("mount -o remount,bind,ro ~", [""]);
     }
 
-    /// Packets to any other TCP port are lost, if they come from other hosts. Several are a set of nft's:
+    /// Drops packets from other hosts to all TCP ports but `ports`. Several ports are written as a set of nft:
     /// `{ 22, 80-90 }`.
     #[track_caller]
     pub fn drop_all_tcp_but(&self, ports: impl Display) {
@@ -263,18 +262,18 @@ impl Host {
         ));
     }
 
-    /// Adds rules to its packet filter, in the language of nft.
+    /// Adds rules to the host's packet filter, in the language of nft.
     #[track_caller]
     pub fn filter(&self, rules: &str) {
         self.shell("printf '%s\\n' \"$1\" | nft -f -", [rules]);
     }
 
-    /// Stops all of its processes but the first, as a host does that is out of memory or has lost its
-    /// disk; its kernel still answers.
+    /// Stops all processes of the host but the first. A host that is out of memory or has lost its disk behaves like
+    /// this: its kernel still answers.
     #[track_caller]
     pub fn freeze(&self) {
         let frozen = eventually(|| {
-            // More may come from those that are not stopped yet.
+            // Processes that are not stopped yet may start more.
             let mut running = self.processes();
             running.retain(|process| !matches!(process.state, 'T' | 'Z' | 'X'));
             running.iter().for_each(|process| process.signal(Signal::SIGSTOP));
@@ -285,13 +284,13 @@ impl Host {
         }
     }
 
-    /// Lets them go on.
+    /// Continues the stopped processes.
     pub fn thaw(&self) {
-        // Children first: no parent is to see that its child was stopped.
+        // Children first, so that no parent notices that its child was stopped.
         self.processes().iter().rev().for_each(|process| process.signal(Signal::SIGCONT));
     }
 
-    /// What its sshd said.
+    /// Returns the log of the host's sshd.
     pub fn sshd_log(&self) -> String {
         fs::read_to_string(self.path("/run/sshd.log")).unwrap_or_default()
     }
@@ -304,19 +303,19 @@ impl Host {
     #[track_caller]
     fn stop_sshd(&self) {
         self.signal_sshd("TERM");
-        // It removes its number last.
+        // The sshd removes its pid file last.
         if eventually(|| (!self.listens() && !self.path(SSHD_PID).exists()).then_some(())).is_none() {
             self.fail("has an sshd that does not end");
         }
     }
 
-    /// Does anything listen on port 22?
+    /// Returns whether a process listens on port 22.
     fn listens(&self) -> bool {
         let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.first)).unwrap_or_default();
         table.lines().any(|line| line.contains("00000000:0016 00000000:0000 0A"))
     }
 
-    /// Runs a script on it, which must succeed.
+    /// Runs a script on the host. Panics if the script fails.
     #[track_caller]
     fn shell<T: AsRef<OsStr>>(&self, script: &str, arguments: impl IntoIterator<Item = T>) {
         let output = self.command("sh").args(["-euc", script, "sh"]).args(arguments).output();

@@ -1,12 +1,12 @@
-# Becomes the first process of a host: in its namespaces, which are new, it makes what a host has of its
-# own, says "mounted", waits for a word (meanwhile it is given an interface), says "up", and stays for as
-# long as its standard input is open. With it ends all that runs on the host.
+# The first process of a host, in new namespaces. It sets up the files that a host has of its own, prints
+# "mounted", reads a line (meanwhile the test gives it an interface), prints "up", and runs until its standard
+# input is closed. All processes on the host end with it.
 #
-# HOST_NAME, HOST_ADDRESS: its own.
-# HOST_COVERS: lines "DIRECTORY PLACE": DIRECTORY is what PLACE is to be; in this order.
-# HOST_KEPT: lines of directories that are to be seen where they are, below a PLACE too.
-# HOST_COMMON: the directory with what all hosts of the cluster have in common.
-# HOST_SSHD: the sshd to be started; empty for none.
+# HOST_NAME, HOST_ADDRESS: the host's own.
+# HOST_COVERS: lines "DIRECTORY PLACE": DIRECTORY is mounted on PLACE, in this order.
+# HOST_KEPT: directories, one per line, that stay visible at their paths, also below a PLACE.
+# HOST_COMMON: the directory with the files that all hosts of the cluster share.
+# HOST_SSHD: the sshd to start; empty for none.
 set -eu
 IFS='
 '
@@ -15,7 +15,7 @@ for file in hosts nsswitch.conf; do
     mount --bind "$HOST_COMMON/$file" "/etc/$file"
 done
 
-# All is put together before anything is covered: what is covered cannot be reached any more.
+# Mount everything below the directories before any PLACE is covered: a covered directory is unreachable.
 for cover in $HOST_COVERS; do
     directory=${cover%% *} place=${cover#* }
     case $directory in
@@ -49,5 +49,5 @@ if [ -n "$HOST_SSHD" ]; then
 fi
 echo up
 
-# Nobody else waits for what loses its parent.
+# This process has to reap orphans: no other process waits for them.
 exec env --ignore-signal=CHLD cat >/dev/null

@@ -1,16 +1,15 @@
-//! Several hosts on one machine, for what happens between hosts.
+//! Several hosts on one machine, for tests of what happens between hosts.
 //!
-//! A host is a set of namespaces of the kernel: it has a name, an address, an interface, processes, a
-//! home directory, /tmp, /run and /dev/shm of its own, and an sshd. It shares all other files with this
-//! machine, as hosts of a real cluster share their installation. The hosts are connected by a switch, to
-//! nothing but each other. Whoever is on one of them gets to each of the others by plain `ssh`, without a
-//! question.
+//! A host is a set of kernel namespaces: it has its own name, address, interface, processes, home directory, /tmp, /run
+//! and /dev/shm, and an sshd. It shares all other files with this machine, as the hosts of a real cluster share their
+//! installation. A switch connects the hosts with each other and with nothing else. From each host, plain `ssh` reaches
+//! every other host without a prompt.
 //!
-//! The front end is one more host, from which users start things. It has the processes and the /tmp of
-//! this machine, so that a test can do with what runs there what it does with any process, and no sshd.
+//! The front end is one more host, on which users start sessions. It uses the processes and the /tmp of this machine,
+//! so that a test can handle its processes like any others, and it has no sshd.
 //!
-//! All namespaces are without names: they last as long as the processes in them, and the first process of
-//! each host ends when the test lets go of it, be it because the test was killed.
+//! All namespaces are unnamed: they last as long as the processes in them. The first process of each host exits when
+//! the test closes its pipe, which also happens when the test is killed.
 
 mod files;
 mod host;
@@ -31,7 +30,7 @@ use crate::waiting::patience;
 use files::Files;
 pub use host::{Broken, Host};
 
-/// What a cluster is made with, and the Debian package that has it.
+/// The programs that a cluster needs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -44,10 +43,10 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("sh", "dash"),
 ];
 
-/// Some hosts and a front end. Dropping it ends all that runs on the hosts.
+/// Hosts and a front end. Dropping it ends all processes on the hosts.
 #[derive(Debug)]
 pub struct Cluster {
-    // In the order in which they are to go: nothing may be in use that is removed.
+    // In the order of dropping: nothing may be removed while it is in use.
     hosts: Vec<Host>,
     front_end: Host,
     switch: Switch,
@@ -63,22 +62,22 @@ pub struct Builder {
     kept: Vec<PathBuf>,
 }
 
-/// What the interfaces of all hosts are plugged into: a bridge in a namespace of its own.
+/// The switch to which the interfaces of all hosts are connected: a bridge in a namespace of its own.
 #[derive(Debug)]
 struct Switch {
     child: Child,
-    /// It lives until this is closed.
+    /// The switch lasts until this is closed.
     stdin: Option<ChildStdin>,
 }
 
 impl Cluster {
-    /// A cluster of `node001`, `node002` and so on, seen from `login`.
+    /// Creates a cluster of `node001`, `node002` and so on, with the front end `login`.
     #[track_caller]
     pub fn new(hosts: usize) -> Self {
         Self::builder(hosts).start()
     }
 
-    /// The same, unless this machine can have none, which is said.
+    /// Creates the same cluster. If this machine cannot have one, prints a notice and returns `None`.
     #[track_caller]
     pub fn here(hosts: usize) -> Option<Self> {
         match Self::missing() {
@@ -90,7 +89,7 @@ impl Cluster {
         }
     }
 
-    /// Begins the description of a cluster of so many hosts.
+    /// Returns the builder of a cluster of `hosts` hosts.
     pub fn builder(hosts: usize) -> Builder {
         Builder {
             names: (1..=hosts).map(|number| format!("node{number:03}")).collect(),
@@ -100,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// Why there can be no cluster on this machine, if so.
+    /// Returns the reason why this machine can have no cluster, if there is one.
     pub fn missing() -> Option<String> {
         if !nix::unistd::Uid::effective().is_root() {
             return Some("a cluster of namespaces is for root only, which this is not".into());
@@ -110,43 +109,43 @@ impl Cluster {
             .then(|| format!("a cluster needs (program, Debian package) {missing:?}; ./tests/run installs them"))
     }
 
-    /// Its hosts, without the front end.
+    /// Returns the hosts without the front end.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// A host, the first of which is 0.
+    /// Returns a host by its index, from 0.
     pub fn host(&self, index: usize) -> &Host {
         &self.hosts[index]
     }
 
-    /// Where users are.
+    /// Returns the front end, on which users work.
     pub fn front_end(&self) -> &Host {
         &self.front_end
     }
 
-    /// The front end and all hosts.
+    /// Returns the front end and all hosts.
     pub fn everywhere(&self) -> impl Iterator<Item = &Host> {
         std::iter::once(&self.front_end).chain(&self.hosts)
     }
 
-    /// Names of all hosts, with commas between them.
+    /// Returns the names of all hosts, separated by commas.
     pub fn names(&self) -> String {
         self.hosts.iter().map(Host::name).collect::<Vec<_>>().join(",")
     }
 
-    /// A file with the name of each host on a line, to be read everywhere.
+    /// Returns a file with the name of each host on a line, readable on all hosts.
     pub fn host_file(&self) -> PathBuf {
         self.files.host_file()
     }
 
-    /// A directory that all hosts and this machine see at the same place.
+    /// Returns a directory that all hosts and this machine see at the same path.
     pub fn shared(&self) -> PathBuf {
         self.files.shared()
     }
 
-    /// From any one address no more than so many ssh connections at once, to whichever hosts: further
-    /// ones are refused.
+    /// Limits the concurrent ssh connections from any one address, to all hosts together. Further connections are
+    /// refused.
     #[track_caller]
     pub fn limit_ssh(&self, connections: u32) {
         let rules = format!(
@@ -158,13 +157,13 @@ impl Cluster {
         self.everywhere().for_each(|host| host.filter(&rules));
     }
 
-    /// Takes the host's plug out of the switch: whatever is sent to it or by it is lost.
+    /// Disconnects the host from the switch: packets to it and from it are lost.
     #[track_caller]
     pub fn cut(&self, host: &Host) {
         self.switch.ip(&format!("link set {} down\n", port(host)));
     }
 
-    /// Puts it back.
+    /// Reconnects the host to the switch.
     #[track_caller]
     pub fn mend(&self, host: &Host) {
         self.switch.ip(&format!("link set {} up\n", port(host)));
@@ -172,39 +171,39 @@ impl Cluster {
 }
 
 impl Builder {
-    /// Hosts with these names instead.
+    /// Sets the names of the hosts.
     pub fn names<T: Into<String>>(mut self, names: impl IntoIterator<Item = T>) -> Self {
         self.names = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// A front end with this name.
+    /// Sets the name of the front end.
     pub fn front_end(mut self, name: &str) -> Self {
         self.front_end = name.to_owned();
         self
     }
 
-    /// A line of sshd_config, in front of others; of several that say different things the first counts.
+    /// Adds a line of sshd_config in front of others. If several lines set the same option, the first one counts.
     pub fn sshd(mut self, line: &str) -> Self {
         self.sshd.push(line.to_owned());
         self
     }
 
-    /// A directory that all hosts are to see, even if it is one that they would have of their own. The
-    /// repository, what it was built into, and the tests' virtual environments are seen anyway.
+    /// Makes a directory visible on all hosts, even one that they would have of their own. The repository, the target
+    /// directory and the tests' virtual environments are always visible.
     pub fn keep(mut self, directory: impl Into<PathBuf>) -> Self {
         self.kept.push(directory.into());
         self
     }
 
-    /// Makes it. Fails where [`Cluster::missing`] says why, or where the kernel refuses.
+    /// Creates the cluster. Panics if [`Cluster::missing`] returns a reason, or if the kernel refuses.
     #[track_caller]
     pub fn start(self) -> Cluster {
         if let Some(why) = Cluster::missing() {
             panic!("{why}");
         }
         let names = std::iter::once(self.front_end.as_str()).chain(self.names.iter().map(String::as_str));
-        // The front end is far behind those that may be there.
+        // The number of the front end is far above those of the hosts.
         let numbers = std::iter::once(u16::from_be_bytes([255, 1])).chain(1..);
         let all = names.zip(numbers.map(address));
         let files = Files::new(all.clone(), &self.sshd, &self.kept);
@@ -221,9 +220,9 @@ impl Builder {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Its processes are this machine's, and do not end with the first.
+        // The front end's processes belong to this machine's pid namespace, so they do not end with its first process.
         self.front_end.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
-        // All of them at once; each is then waited for.
+        // Close all hosts first, then wait for each.
         self.hosts.iter_mut().chain([&mut self.front_end]).for_each(Host::let_go);
     }
 }
@@ -242,7 +241,7 @@ impl Switch {
         switch
     }
 
-    /// Gives each host an interface, with the other end in a port of the switch.
+    /// Gives each host an interface whose other end is a port of the switch.
     #[track_caller]
     fn connect(&self, hosts: &[Host]) {
         let mut commands = String::new();
@@ -254,7 +253,7 @@ impl Switch {
         self.ip(&commands);
     }
 
-    /// Has `ip` do what these lines say.
+    /// Runs `ip` with these lines as its commands.
     #[track_caller]
     fn ip(&self, commands: &str) {
         let mut ip = Command::new("nsenter");
@@ -274,13 +273,13 @@ impl Drop for Switch {
     }
 }
 
-/// The address with this number.
+/// Returns the address with this number.
 fn address(number: u16) -> Ipv4Addr {
     let [high, low] = number.to_be_bytes();
     Ipv4Addr::new(10, 77, high, low)
 }
 
-/// The port of a host. Its name may be too long for the kernel.
+/// Returns the name of a host's port. The host's own name may be too long for an interface.
 fn port(host: &Host) -> String {
     let [.., high, low] = host.address().octets();
     format!("port{}", u16::from_be_bytes([high, low]))

@@ -1,4 +1,4 @@
-# Where something can be written nothing can be executed, and the other way round.
+# Makes tmpfs mounts noexec and other mounts read-only, so that a file that can be written cannot be executed.
 while read -r _ place type _; do
     mountpoint -q "$place" || continue # It lies below what the host has covered.
     case $type in

@@ -1,8 +1,8 @@
-# What the mock commands have in common. Each does what the real one does as far as a launcher can tell,
-# on the hosts of a cluster of tests; an option that it does not know is an error.
+# Functions that the mock commands share. Each command behaves, as far as a launcher can tell, like the real
+# one, on the hosts of a cluster of tests. An unknown option is an error.
 #
-# MOCK_DIRECTORY has these files: "hosts", lines "NAME OPTIONS OF nsenter", one for each host; "calls", the
-# words of all calls, each behind their number and with a NUL at its end; "output", that of the job.
+# MOCK_DIRECTORY has these files: "hosts", a line "NAME OPTIONS OF nsenter" for each host; "calls", for each
+# call the number of its words and the words, each followed by a NUL; "output", the output of the job.
 set -u
 name=${0##*/}
 
@@ -11,7 +11,7 @@ fail() {
     exit "${2:-255}"
 }
 
-# Notes the words of this call.
+# Appends the words of this call to "calls".
 note() {
     exec 9>>"$MOCK_DIRECTORY/calls"
     flock 9
@@ -19,7 +19,8 @@ note() {
     exec 9>&-
 }
 
-# on HOST WORDS...: becomes the words on the host, with this environment, in this directory if it is there.
+# on HOST WORDS...: executes the words on the host, with this environment, in this directory if it exists
+# there.
 on() {
     options=$(sed -n "s/^$1 //p" "$MOCK_DIRECTORY/hosts")
     [ -n "$options" ] || fail "there is no host $1"
@@ -27,15 +28,15 @@ on() {
     exec nsenter $options -- sh -c 'cd "$0" 2>/dev/null || cd /; exec "$@"' "$PWD" "$@"
 }
 
-# The same; the process that is started, though not what it starts itself, ends with this one.
+# Like on, but the started process is killed when this process exits. Its own children are not.
 on_while_here() {
     host=$1
     shift
     on "$host" setpriv --pdeathsig KILL "$@"
 }
 
-# in_job PATTERN WORDS...: becomes the words with the environment of the job, not of who calls: of that
-# there are only the variables whose names match.
+# in_job PATTERN WORDS...: executes the words with the environment of the job. Of the caller's environment,
+# only the variables whose names match PATTERN are passed on.
 in_job() {
     pattern=$1
     shift
@@ -46,7 +47,7 @@ in_job() {
     exec env -i HOME="$HOME" PATH=/usr/local/bin:/usr/bin:/bin "$@"
 }
 
-# Waits for these processes; the highest of their exit codes.
+# Waits for these processes; returns the highest of their exit codes.
 wait_all() {
     code=0
     for child; do

@@ -1,4 +1,4 @@
-//! Ranks that use the bulletin board as MPI libraries do, and check each value that they get.
+//! Ranks that use the bulletin board as MPI libraries do and check each value that they get.
 
 use crate::Finding;
 use crate::connection::client;
@@ -15,12 +15,12 @@ fn check(found: Option<Vec<u8>>, expected: &str, what: &str) -> Result<(), Findi
     }
 }
 
-/// The pattern 1:2: each puts one entry and gets those of its two neighbours.
+/// Runs the pattern 1:2: each rank puts one entry and gets those of its two neighbours.
 pub(crate) fn neighbours(rounds: u64) -> Result<(), Finding> {
     exchange(rounds, |rank, size| vec![(rank + 1) % size, (rank + size - 1) % size])
 }
 
-/// The pattern 1:p: each puts one entry and gets everybody's.
+/// Runs the pattern 1:p: each rank puts one entry and gets those of all ranks.
 pub(crate) fn everybody(rounds: u64) -> Result<(), Finding> {
     exchange(rounds, |_, size| (0..size).collect())
 }
@@ -28,7 +28,7 @@ pub(crate) fn everybody(rounds: u64) -> Result<(), Finding> {
 fn exchange(rounds: u64, partners: impl Fn(u32, u32) -> Vec<u32>) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
     for round in 0..rounds {
-        // One key anew in each round, one key overwritten in each.
+        // Each round puts one new key and overwrites another.
         let card = |rank| format!("card-{rank}-{round}");
         let again = |rank| format!("again[{rank}]");
         pmi.put(card(rank).as_bytes(), value(rank, round).as_bytes())?;
@@ -43,8 +43,8 @@ fn exchange(rounds: u64, partners: impl Fn(u32, u32) -> Vec<u32>) -> Result<(), 
     Ok(pmi.finalize()?)
 }
 
-/// The exchange that the simulator knows, with keys and lengths of values as there: put, fence, get the
-/// cards of both neighbours or of all, fence.
+/// Runs the exchange that the simulator models, with the same keys and lengths of values: put, fence, get the cards of
+/// both neighbours or of all ranks, fence.
 pub(crate) fn cards(of_all: bool) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
     let key = |rank: u32| format!("card-{rank}");
@@ -63,7 +63,7 @@ pub(crate) fn cards(of_all: bool) -> Result<(), Finding> {
     Ok(pmi.finalize()?)
 }
 
-/// Nothing but fences, an entry of one rank in each tenth.
+/// Runs fences. Before every tenth fence one rank puts an entry, which all ranks get after it.
 pub(crate) fn fences(count: u64) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
     for number in 0..count {
@@ -80,7 +80,7 @@ pub(crate) fn fences(count: u64) -> Result<(), Finding> {
     Ok(pmi.finalize()?)
 }
 
-/// Values of each length and with each byte that a line can hold.
+/// Puts and gets values of each length and with each byte that a line can hold.
 pub(crate) fn values() -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
     let mut values: Vec<(String, String)> = [

@@ -1,4 +1,4 @@
-//! The way to the PMI server: the inherited socket, or a port.
+//! The connection to the PMI server: the inherited socket, or a port.
 
 use std::env;
 use std::io::{Read, Write};
@@ -13,22 +13,22 @@ use crate::Finding;
 pub(crate) trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
-/// This rank, as the environment says.
+/// Returns this rank, from the environment.
 pub(crate) fn rank() -> u32 {
     variable("PMI_RANK").or_else(|| variable("PMI_ID")).unwrap_or_default()
 }
 
-/// How many ranks there are, as the environment says.
+/// Returns the number of ranks, from the environment.
 pub(crate) fn size() -> u32 {
     variable("PMI_SIZE").unwrap_or(1)
 }
 
-/// The rank to present to a port; `None` where the socket is inherited.
+/// Returns the rank to send to a port, or `None` if the socket is inherited.
 pub(crate) fn port_rank() -> Option<u32> {
     if env::var_os("PMI_FD").is_some() { None } else { variable("PMI_ID") }
 }
 
-/// Connects, or takes what was inherited.
+/// Connects to the port, or takes the inherited socket.
 pub(crate) fn stream() -> Result<Box<dyn Stream>, Finding> {
     if port_rank().is_some() {
         Ok(Box::new(TcpStream::connect(env::var("PMI_PORT")?)?))
@@ -40,7 +40,7 @@ pub(crate) fn stream() -> Result<Box<dyn Stream>, Finding> {
 /// A client over either kind of stream, its rank, and the number of ranks.
 pub(crate) type Joined = (Client<Box<dyn Stream>>, u32, u32);
 
-/// Initialises PMI.
+/// Connects and initialises PMI.
 pub(crate) fn client() -> Result<Joined, Finding> {
     let stream = stream()?;
     match port_rank() {

@@ -1,7 +1,7 @@
-//! The rank program of the process tests: does what its arguments say, well or badly.
+//! The rank program of the process tests: its arguments say what it does, correct or faulty.
 //!
-//! `rank script STEP...` speaks PMI line by line ([`script`]); the other modes check what they see
-//! themselves and end with 1 and a word on standard error when it is wrong.
+//! `rank script STEP...` sends PMI line by line ([`script`]). The other modes check their results themselves and exit
+//! with 1 and a message on standard error if a result is wrong.
 
 mod board;
 mod connection;
@@ -11,7 +11,7 @@ mod streams;
 use std::env;
 use std::process::ExitCode;
 
-/// A rank that saw something wrong says it with this.
+/// A wrong result that a rank has found.
 type Finding = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {

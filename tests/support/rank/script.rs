@@ -1,24 +1,24 @@
-//! A rank that says to the PMI server what its arguments say, step by step, and prints what is
-//! answered, its rank in front.
+//! A rank that sends to the PMI server what its arguments say, step by step, and prints the answers with its rank in
+//! front.
 //!
 //! | step | does |
 //! |---|---|
-//! | `cmd=...`, or anything else not named below | sends it as a line, prints the line that is answered |
+//! | `cmd=...`, or anything else not named below | sends it as a line, prints the line of the answer |
 //! | `>TEXT` | sends it as a line |
-//! | `>>TEXT` | sends it as it is |
+//! | `>>TEXT` | sends it without a newline |
 //! | `~TEXT` | sends it as a line, byte by byte, prints the answer |
-//! | `*COUNT TEXT` | sends it as a line so many times, and reads nothing meanwhile |
-//! | `#COUNT` | sends so many letters `x` |
+//! | `*COUNT TEXT` | sends it as a line COUNT times without reading any answer |
+//! | `#COUNT` | sends COUNT letters `x` |
 //! | `%HEX` | sends these bytes |
-//! | `<COUNT` | prints so many lines of answer |
-//! | `<end` | prints lines of answer until the server closes, then `end` |
-//! | `init`, `fence`, `finalize` | do so, and fail unless the answer is good |
-//! | `put KEY VALUE` | puts, and fails unless the answer is good |
+//! | `<COUNT` | prints COUNT lines of answer |
+//! | `<end` | prints lines of answer until the server closes the connection, then `end` |
+//! | `init`, `fence`, `finalize` | does so, and fails if the answer reports an error |
+//! | `put KEY VALUE` | puts, and fails if the answer reports an error |
 //! | `get KEY` | prints `KEY=VALUE`, or `KEY is absent` |
-//! | `@RANK`, `@*` | the steps that follow are for this rank only, for all |
+//! | `@RANK`, `@*` | the following steps are for this rank only, or for all ranks |
 //! | `say TEXT` | prints it |
-//! | `touch FILE`, `await FILE` | makes a file, waits for one |
-//! | `exit CODE`, `pause` | ends, or waits for ever |
+//! | `touch FILE`, `await FILE` | creates a file, waits until a file exists |
+//! | `exit CODE`, `pause` | exits, or waits for ever |
 //!
 //! `{rank}` and `{size}` in a step are replaced.
 
@@ -35,7 +35,7 @@ struct Conversation {
     read: Vec<u8>,
 }
 
-/// Carries out `steps`.
+/// Runs `steps`.
 pub(crate) fn run(steps: &[&str]) -> Result<(), Finding> {
     let mut conversation = Conversation { stream: connection::stream()?, read: Vec::new() };
     let (rank, size) = (connection::rank(), connection::size());
@@ -164,7 +164,7 @@ impl Conversation {
     }
 }
 
-/// One line on standard output, in one write.
+/// Prints one line on standard output, in one write.
 fn say(text: &str) -> Result<(), Finding> {
     let line = format!("{}: {text}\n", connection::rank());
     let mut stdout = std::io::stdout();

@@ -18,12 +18,12 @@ pub(crate) fn lines(count: u64, bytes_max: u64) -> Result<(), Finding> {
     Ok(out.flush()?)
 }
 
-/// Writes lines in pieces that end anywhere but at their ends.
+/// Writes lines in pieces of random length, regardless of where lines end.
 pub(crate) fn pieces(count: u64, bytes_max: u64) -> Result<(), Finding> {
     let mut draw = Draw::new(u64::from(rank()));
     let text: String = (0..count).map(|number| line(rank(), number, bytes_max)).collect();
     let mut rest = text.as_bytes();
-    // A file has no buffer, where stdout would hold back the beginning of a line.
+    // Write to a file without a buffer: `stdout` would hold back the beginning of a line.
     let mut out = File::options().write(true).open("/dev/stdout")?;
     while !rest.is_empty() {
         let size = 1 + draw.below(bytes_max * 3 / 2) as usize;
@@ -35,7 +35,7 @@ pub(crate) fn pieces(count: u64, bytes_max: u64) -> Result<(), Finding> {
     Ok(())
 }
 
-/// Writes lines and, beside that, goes through fences; rank 0 then makes `file`.
+/// Writes lines while it goes through fences. Rank 0 then creates `file`.
 pub(crate) fn fences_beside_lines(fences: u64, file: &str, count: u64) -> Result<(), Finding> {
     let (mut pmi, rank, _) = client()?;
     let writer = thread::spawn(move || lines(count, 80).map_err(|error| error.to_string()));
@@ -50,7 +50,7 @@ pub(crate) fn fences_beside_lines(fences: u64, file: &str, count: u64) -> Result
     Ok(pmi.finalize()?)
 }
 
-/// Reads standard input to its end and prints its sum.
+/// Reads standard input to its end and prints its checksum.
 pub(crate) fn sum(slowly: bool) -> Result<(), Finding> {
     let mut block = vec![0; if slowly { 997 } else { 64 * 1024 }];
     let (mut input, mut sum) = (io::stdin().lock(), Sum::default());

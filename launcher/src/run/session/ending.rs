@@ -12,7 +12,7 @@ use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::HostNames;
 
-/// The reports that were asked for.
+/// The reports that the user asked for.
 pub(super) struct Reports {
     pub(super) demo: bool,
     pub(super) timing: bool,
@@ -21,8 +21,8 @@ pub(super) struct Reports {
 }
 
 impl Session {
-    /// Waits for the agents and their guardians to exit. No process of the session is left when this returns, or the
-    /// user was told.
+    /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or an
+    /// error message has reported the guardians that are.
     pub(super) async fn leave(&mut self) {
         let late = self.root.leave().await;
         if late > 0 {
@@ -55,7 +55,7 @@ impl Session {
         Ended { code, phases: self.phases, timing: self.root.timing().clone() }
     }
 
-    /// Warns if several ranks ran and none spoke PMI. Returns whether that is so.
+    /// Warns if several ranks ran and none spoke PMI. Returns whether that is the case.
     fn warn_of_silence(&self) -> bool {
         let size = self.first.size;
         let is_silent = size > 1 && self.root.is_silent();
@@ -69,8 +69,8 @@ impl Session {
         is_silent
     }
 
-    /// Writes the statistics where `--stats` wants them; a success with lost statistics is none. Returns the table for
-    /// the terminal.
+    /// Writes the statistics of `--stats`. If that fails, a session that succeeded has failed. Returns the table for the
+    /// terminal.
     fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
         let sink = self.reports.stats.take()?;
         match sink.take(&self.statistics()) {
@@ -85,13 +85,13 @@ impl Session {
         }
     }
 
-    /// Writes the demo's summary, or the table of the phases if it was asked for.
+    /// Prints the demo's summary, or the table of the phases if the user asked for it.
     fn write_phases(&self, code: u8) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = HostNames { target: &target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
         if self.reports.demo && code == exit::SUCCESS {
-            // A closed standard output is no failure: no user reads the summary.
+            // A closed standard output is not a failure: no user reads the summary.
             let _ = writeln!(io::stdout(), "{}", demo_text(self.first.size, self.tree, &phases()));
         } else if self.reports.timing {
             self.reporter.note(&format!("phases:\n{}", phases()));

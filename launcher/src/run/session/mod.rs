@@ -38,10 +38,10 @@ use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::timing::Phases;
 
-/// The size of the descriptor table from the beginning.
+/// The initial size of the descriptor table.
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
 
-/// Random numbers of a session.
+/// The random secrets of a session.
 pub struct Secrets {
     /// The key that secures all links.
     pub key: SessionKey,
@@ -74,14 +74,14 @@ fn host_name(agent_hosts: &AgentHosts, target: u32) -> String {
 pub struct Ended {
     /// The launcher's exit code.
     pub code: u8,
-    /// The times of the phases by the launcher's clock.
+    /// The times of the phases on the launcher's clock.
     pub phases: Phases,
-    /// The times of the phases by the agents' clocks.
+    /// The times of the phases on the agents' clocks.
     pub timing: Timing,
 }
 
 impl Ended {
-    /// The result of a session that a panic has ended.
+    /// Returns the result of a session that a panic has ended.
     fn panicked(phases: Phases) -> Self {
         Self { code: exit::BUG, phases, timing: Timing::default() }
     }
@@ -150,7 +150,7 @@ struct Session {
     first: NamespacePlan,
     plan: SessionPlan,
     signals: Signals,
-    /// A signal has asked for the end, and the user was told.
+    /// A signal has asked for the end, and a message has told the user so.
     is_end_reported: bool,
     out: Writer,
     err: Writer,
@@ -170,13 +170,13 @@ struct Session {
 enum Event {
     /// A signal to the launcher.
     Asked(Asked),
-    /// News of a thread that writes output.
+    /// An event of a thread that writes output.
     Output(OutputEvent),
     /// `--timeout` has expired.
     TimeLimit(Duration),
-    /// The progress line is to be refreshed.
+    /// The progress line is due to be refreshed.
     RefreshDue,
-    /// News of the tree.
+    /// An event of the root.
     Root(RootEvent),
 }
 

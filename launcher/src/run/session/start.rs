@@ -1,4 +1,4 @@
-//! From a plan to a session whose agents have been started.
+//! Turns a plan into a session: starts its agents.
 
 use std::io::{self, IsTerminal};
 use std::rc::Rc;
@@ -39,7 +39,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(5);
 pub(super) enum Start {
     /// The agents have been started. On other nodes, all have reported.
     Running(Box<Session>),
-    /// The launch has failed, and the user was told.
+    /// The launch has failed, and a message has told the user why.
     Ended(Box<Ended>),
 }
 
@@ -55,7 +55,7 @@ struct Starting<'a> {
     tasks: &'a Tasks,
 }
 
-/// Sets up everything that can fail, then starts the agents, and the root's driver.
+/// Sets up everything that can fail, then starts the agents and the root's driver.
 pub(super) async fn start(
     mut plan: Plan,
     mut agent_hosts: AgentHosts,
@@ -138,7 +138,7 @@ pub(super) async fn start(
     })))
 }
 
-/// Returns where the launcher must be reachable from, and how links reach the agents.
+/// Returns from where the launcher must be reachable, and how links reach the agents.
 fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
     match agent_hosts {
         AgentHosts::Local => (Reach::Here, Links::Connections),
@@ -147,8 +147,8 @@ fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
     }
 }
 
-/// Whether agents read long epochs in the launcher's log: there are several agents, all on this machine, each stores
-/// the whole board, and none plays a node of its own.
+/// Returns whether agents read long epochs in the launcher's log. They do if there are several agents, all on this
+/// machine, each stores the whole board, and none plays a node of its own.
 fn shares_log(plan: &Plan, agent_hosts: &AgentHosts) -> bool {
     matches!(agent_hosts, AgentHosts::Local)
         && plan.agents() > 1

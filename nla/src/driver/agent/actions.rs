@@ -108,7 +108,8 @@ impl AgentDriver {
         self.input.borrow_mut().open(own, children.cloned().collect());
     }
 
-    /// Releases ranks from a fence: one wake-up for all that wait in the shared segment, one answer for each other.
+    /// Releases ranks from a fence: one wake-up for all ranks that wait in the shared segment, one answer for each
+    /// other.
     fn release(&mut self, namespace: NamespaceId, ranks: &Ranks) {
         if let Some(local) = self.namespaces.get_mut(&namespace) {
             local.board.borrow_mut().release();
