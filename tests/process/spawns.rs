@@ -15,7 +15,7 @@ fn order(count: u32, program: &str, args: &[&str], more: &[&str]) -> Vec<String>
     lines
 }
 
-/// Joins the lines into one step. `{` and `}` separate the children's own steps from those of the parent.
+/// Joins the lines into the step that sends them.
 fn step(lines: &[String]) -> String {
     lines.join("\n")
 }
