@@ -61,7 +61,7 @@ fn tells_of_five(outcome: &Outcome, hosts: usize) {
         .says("node006: no answer in time (--start-timeout)");
 }
 
-/// The rank program with its arguments.
+/// Returns the command that runs the rank program with these arguments.
 fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
     std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
 }

@@ -47,12 +47,12 @@ mod tree;
 
 use tests::Program;
 
-/// The rank program with its arguments.
+/// Returns the command that runs the rank program with these arguments.
 fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
     std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
 }
 
-/// The rank program with a script.
+/// Returns the command that runs the rank program with a script.
 fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
     rank(std::iter::once("script").chain(steps))
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tests::{Run, World, scela, sh};
 
-/// Builds a program that needs `library`, a library that does nothing.
+/// Builds a program that is linked with an empty library named `library`.
 fn program_that_needs(library: &str, world: &World) -> PathBuf {
     let place = world.file("");
     fs::write(place.join("library.c"), "int MPI_Init(void) { return 0; }\n").unwrap();

@@ -1,4 +1,4 @@
-//! What a session does: drawn from random numbers, written as a command line, and judged.
+//! The sessions: how they are drawn from random numbers, written as command lines, and judged.
 
 use std::fmt::{self, Display};
 use std::os::unix::process::ExitStatusExt;
@@ -36,7 +36,7 @@ pub(crate) struct Session {
     kind: Kind,
 }
 
-/// What happens in a session.
+/// The event that a session tests.
 #[derive(Clone, Debug)]
 enum Kind {
     /// Ranks put, fence and get, then end.
@@ -45,7 +45,7 @@ enum Kind {
     True,
     /// One rank exits with a code.
     Code { rank: u32, code: u8, others: Others },
-    /// One rank ends itself by a signal.
+    /// One rank kills itself with a signal.
     Killed { rank: u32, signal: i32, others: Others },
     /// One rank calls MPI_Abort while the others wait for it in a fence.
     Abort { rank: u32, code: i32 },
@@ -56,7 +56,7 @@ enum Kind {
     Interrupt { after: Duration, again: Option<Duration>, program: Interrupted },
 }
 
-/// What the other ranks do when one fails.
+/// The behaviour of the other ranks when one fails.
 #[derive(Copy, Clone, Debug)]
 enum Others {
     Sleep,
