@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tests::{Run, World, scela, sh};
 
-/// Builds a program that is linked with an empty library named `library`.
+/// Builds a program that is linked with a library of this name, whose MPI_Init does nothing.
 fn program_that_needs(library: &str, world: &World) -> PathBuf {
     let place = world.file("");
     fs::write(place.join("library.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
