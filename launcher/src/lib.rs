@@ -10,7 +10,7 @@
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
 //!
-//! A chapter depends only on chapters that stand before it in this order; `tests/tidy.rs` holds it:
+//! A chapter depends only on chapters that stand before it in this order; `tests/tidy` holds it:
 //!
 //! ```text
 //! exit, suggest, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
