@@ -10,7 +10,7 @@
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
 //!
-//! A module depends only on modules before it in this order; `tests/tidy.rs` checks this:
+//! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
 //! exit, suggest, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs

@@ -10,7 +10,7 @@
 //!
 //! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
 //! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no
-//! other module. `tests/tidy.rs` enforces these directions.
+//! other module. `tests/tidy` enforces these directions.
 
 pub mod bootstrap;
 pub mod core;

@@ -1,4 +1,4 @@
-//! The hosts that tests live on: that they are hosts, break as asked, and leave nothing.
+//! The hosts that the tests use: they behave as hosts, fail as requested and leave nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,12 +11,12 @@ use tests::{Broken, Cluster, Host, Process, eventually, scela, scela_run, sh};
 
 use crate::out;
 
-/// What the front end gets from a host by ssh. A machine that is busy takes its time.
+/// Runs a command on a host by ssh from the front end. The timeout is long because a busy machine connects slowly.
 fn ssh(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
     ssh_within(cluster, host, words, "ConnectTimeout=30")
 }
 
-/// The same from a host of which nothing is to be heard: one second of that is enough.
+/// Runs a command on a host that does not answer. A timeout of one second is enough.
 fn ssh_in_vain(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
     ssh_within(cluster, host, words, "ConnectTimeout=1")
 }
@@ -25,7 +25,7 @@ fn ssh_within(cluster: &Cluster, host: &Host, words: &[&str], patience: &str) ->
     cluster.front_end().run([&["ssh", "-o", patience, host.name()], words].concat())
 }
 
-/// It fails as a failing ssh does, and says so.
+/// Asserts that ssh failed with its own exit code, 255, and wrote the text to standard error.
 #[track_caller]
 fn fails(output: &Output, text: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -46,7 +46,8 @@ fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
         out(first.run([Path::new("touch"), &file]));
         assert!(first.path(&file).exists() && !second.path(&file).exists() && !file.exists(), "{}", file.display());
     }
-    // Itself and what precedes it, the sshd, the first process: no other host's, nor this machine's.
+    // `ps` lists itself, the command that precedes it, sshd and the first process. It lists no process of another
+    // host or of this machine.
     assert!(out(first.run(["ps", "-e", "--no-headers"])).lines().count() <= 3);
 }
 
@@ -102,7 +103,7 @@ fn many_hosts_are_made_and_removed_within_seconds() {
     let Some(cluster) = Cluster::here(32) else { return };
     assert_eq!(out(ssh(&cluster, cluster.host(31), &["hostname"])).trim(), "node032");
     drop(cluster);
-    // A second, where nobody else needs the cores.
+    // This takes one second if the cores are idle.
     assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
 }
 
@@ -168,7 +169,7 @@ fn a_program_can_be_absent_from_a_host() {
     let said = ssh(&cluster, cluster.host(1), &words);
     assert_eq!(said.status.code(), Some(127), "{said:?}");
     out(ssh(&cluster, cluster.host(0), &words));
-    // What lies beside it is there still.
+    // Hiding the program does not hide the other files of its directory.
     out(ssh(&cluster, cluster.host(1), &["ls", env!("CARGO_BIN_EXE_rank")]));
     assert!(scela_run().exists());
 }
@@ -265,7 +266,7 @@ fn what_a_run_leaves_on_a_host_is_found() {
     }
 }
 
-/// Of what a cluster consists: namespaces, by their numbers.
+/// Returns the namespaces of a process, as the targets of the links in `/proc/PID/ns`.
 fn namespaces(pid: i32) -> BTreeSet<PathBuf> {
     ["net", "uts", "ipc", "mnt", "pid"]
         .into_iter()
@@ -285,7 +286,7 @@ fn nothing_is_left() {
     let of_cluster: BTreeSet<_> = cluster.everywhere().flat_map(|host| namespaces(host.pid())).collect();
     let of_cluster: BTreeSet<_> = of_cluster.difference(&own).cloned().collect();
     assert_eq!(of_cluster.len(), 3 * 5 + 4);
-    // One that wants to stay, and is frozen; and one on the front end.
+    // Start a process that would stay on two hosts, one of which is then frozen, and on the front end.
     let stays = "setsid sleep 1000 >/dev/null 2>&1 & echo stays";
     for host in [cluster.host(0), cluster.host(1), cluster.front_end()] {
         out(host.run(["sh", "-c", stays]));
@@ -304,8 +305,8 @@ fn nothing_is_left() {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(directory.to_str().unwrap()), "{mounts}");
     assert_eq!(interfaces(), interfaces_before);
-    // Another test's cluster may be given the numbers of namespaces that are gone. Those of the front end were only
-    // told to end.
+    // Another test's cluster may be given the numbers of namespaces that no longer exist. The processes of the
+    // front end were only told to end, so wait for them.
     let is_left = |process: &Process| inside.contains(&process.pid) && is_inside(process);
     let left = || Process::all().into_iter().filter(is_left).collect::<Vec<_>>();
     assert!(eventually(|| left().is_empty().then_some(())).is_some(), "{:?}", left());

@@ -1,5 +1,5 @@
-//! What is told of a launch: before it (`--explain`), behind it (`--timing`), and how the model's constants are
-//! measured (`--calibrate`).
+//! The reports before a launch (`--explain`) and after it (`--timing`), and the measurement of the
+//! model's constants (`--calibrate`).
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tests::{Cluster, Outcome, Run, scela, sh};
 
 use crate::rank;
 
-/// A run on the hosts of `cluster`, started from its front end, by a user who has measured nothing yet.
+/// Begins a run on the hosts of `cluster`, started from its front end. The user has no calibration yet.
 fn on(cluster: &Cluster) -> Run {
     scela().on(cluster).env("XDG_CACHE_HOME", cluster.shared()).args(["-hosts", &cluster.names()])
 }
@@ -55,7 +55,7 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
         .wrote_among_others("  level 2: node002 starts node003 (1 remote shell)\n");
 }
 
-/// A line of the table of phases, in milliseconds.
+/// A line of the table of phases. Times are in milliseconds.
 #[derive(Debug)]
 struct Phase {
     name: String,
@@ -64,7 +64,7 @@ struct Phase {
     last: Vec<String>,
 }
 
-/// The table that a run has told.
+/// Parses the table of phases that a run wrote to standard error.
 fn phases(outcome: &Outcome) -> Vec<Phase> {
     let said = outcome.err();
     let table = said.split("phases:\n").nth(1).expect("a table of phases");
@@ -110,10 +110,10 @@ fn phases_follow_each_other_and_name_the_last_hosts() {
             hosts.sort();
             assert_eq!(hosts, ["node001", "node002", "node003"], "{phase:?}");
         }
-        // Contacts are while ranks are being started.
+        // First contacts happen while ranks are being started, so they are not compared.
         let order: Vec<_> = phases.iter().filter(|phase| !["spawn", "first contact"].contains(&&*phase.name)).collect();
         for pair in order.windows(2) {
-            // Clocks of hosts agree to within the latency of a link, here one between busy processes.
+            // The clocks of hosts agree to within the latency of a link, which here connects two busy processes.
             assert!(pair[0].done <= pair[1].done + 2000.0, "{pair:?}\n{outcome}");
         }
     }

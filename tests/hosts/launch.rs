@@ -1,4 +1,4 @@
-//! Agents on several hosts: they come, form a tree, run ranks and leave nothing.
+//! Agents on several hosts: they connect, form a tree, run ranks and leave nothing behind.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
 
 use crate::{break_five, out, rank, tells_of_five};
 
-/// A run on the hosts of `cluster`, started from its front end.
+/// Begins a run on the hosts of `cluster`, started from its front end.
 fn on(cluster: &Cluster) -> Run {
     scela().on(cluster).args(["-hosts", &cluster.names()])
 }
@@ -58,8 +58,8 @@ fn output_input_signals_and_codes_come_and_go() {
     outcome.has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
 }
 
-/// A session is over when its agent has called back: were they open until all have come, more hosts than may have
-/// one at a time would never come.
+/// A remote shell closes when its agent has called back. If all stayed open until the last agent called back, a
+/// launch on more hosts than the limit on connections would never complete.
 #[test]
 fn sessions_do_not_wait_for_each_other() {
     let (hosts, limit) = (12, 3);
@@ -73,7 +73,7 @@ fn sessions_do_not_wait_for_each_other() {
     }
 }
 
-/// The program is not on the hosts, and home is nothing to write to.
+/// The program is not installed on the hosts, and the home directories are read-only.
 #[test]
 fn the_program_is_sent() {
     let Some(cluster) = Cluster::here(4) else { return };
@@ -86,7 +86,8 @@ fn the_program_is_sent() {
     }
 }
 
-/// Where the program is there, but is another version of it, it is sent, too; a command that leads to such a one is told.
+/// The program is also sent to hosts that have another version of it. A `--launch-agent` command that runs another
+/// version is reported.
 #[test]
 fn another_version_is_not_used() {
     let Some(cluster) = Cluster::here(3) else { return };
@@ -98,7 +99,7 @@ fn another_version_is_not_used() {
     };
     let own = scela_run().to_str().unwrap();
     let older = script("older", "test $1 = --agent-id && echo scela-0.0.0-1 || echo what is $1? >&2".into());
-    // Says more than any greeting may be.
+    // This command writes more than a greeting may contain.
     let other = script("other", "test $1 = --agent-id || seq 100000".into());
     out(cluster.host(1).run(["mount", "--bind", &older, own]));
     out(cluster.host(2).run(["mount", "--bind", &other, own]));
@@ -110,13 +111,13 @@ fn another_version_is_not_used() {
     outcome.has_code(251).says("node001: this is scela-").says(", and scela-9.9.9-9 is needed");
 }
 
-/// Nor can any file be executed that is written there: an interpreter takes the program into memory.
+/// The hosts also refuse to execute new files, so an interpreter loads the program into memory.
 #[test]
 fn the_program_is_sent_into_memory() {
     let Some(cluster) = Cluster::here(4) else { return };
     for (at, host) in cluster.hosts().iter().enumerate() {
         host.hide(scela_run());
-        // Those that open sessions to others have the one, and the other.
+        // Of the hosts that start others in the tree, one has only python3 and one has only perl.
         host.hide(["/usr/bin/perl", "/usr/bin/python3"][at / 2]);
         host.forbid_new_programs();
     }
@@ -140,7 +141,7 @@ fn the_program_is_sent_into_memory() {
 fn hosts_that_fail_are_named_with_their_reasons() {
     let Some(cluster) = Cluster::here(8) else { return };
     break_five(&cluster);
-    // In a tree, who starts others has half of the time.
+    // In a tree, an agent that starts others has half of the timeout.
     let run = |options: &[&str]| -> Outcome {
         let patience = if options.contains(&"tree") { "24" } else { "12" };
         on(&cluster).np(8).args(["--start-timeout", patience]).args(options).program(rank(["neighbours", "1"])).run()
@@ -176,7 +177,8 @@ fn losses_are_told_by_host() {
     outcome.has_code(252).says("on node002 was lost");
 }
 
-/// While one host lets all others wait, another is cut off: its agent does not wait for ever.
+/// One host keeps the launch waiting, and another is cut off. The agent of the host that was cut off does not wait
+/// forever.
 #[test]
 fn who_waits_for_the_others_notices_that_it_is_alone() {
     let Some(cluster) = Cluster::here(2) else { return };

@@ -2,17 +2,17 @@
 //!
 //! | file | about |
 //! |---|---|
-//! | `cluster` | that the hosts of tests are hosts, and leave nothing |
-//! | `explain` | what is told of a launch before and behind it, and what a calibration keeps |
-//! | `launch` | agents that come by ssh, flat and in trees; programs that are sent; hosts that fail |
+//! | `cluster` | the tests' hosts behave as hosts and leave nothing behind |
+//! | `explain` | reports before and after a launch, and what a calibration stores |
+//! | `launch` | agents started by ssh, flat and in trees; sending the program; hosts that fail |
 //! | `managers` | agents in jobs of PBS, LSF, Grid Engine and Flux, by the mock commands or by ssh |
-//! | `mocks` | that mock commands of PBS, LSF, SGE and Flux start what they are told where they are told |
-//! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without those that fail |
-//! | `no_ports` | links over the sessions that started the agents, where nothing but ssh gets through |
-//! | `readme` | that what README.md says of clusters is so, command by command |
-//! | `slurm` | that the Slurm of tests gives nodes, and starts ranks on them |
-//! | `slurm_launch` | agents that come by one step of Slurm, on nodes of this machine and on hosts |
-//! | `startup` | how long starts take beside what the model says |
+//! | `mocks` | the mock commands of PBS, LSF, SGE and Flux start the given command on the given host |
+//! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without hosts that fail |
+//! | `no_ports` | links over the remote shells that started the agents, where only ssh gets through |
+//! | `readme` | the cluster commands of README.md do what README.md says |
+//! | `slurm` | the tests' Slurm provides nodes and starts ranks on them |
+//! | `slurm_launch` | agents started by one Slurm step, on nodes of this machine and on hosts |
+//! | `startup` | measured start times beside the model's predictions |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -32,14 +32,14 @@ use std::process::Output;
 
 use tests::{Broken, Cluster, Outcome, Program, scela_run};
 
-/// What a command wrote that succeeded.
+/// Asserts that a command succeeded, and returns its standard output.
 #[track_caller]
 fn out(output: Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Breaks the five hosts behind the first, each in a way of its own.
+/// Breaks the five hosts after the first, each in a different way.
 fn break_five(cluster: &Cluster) {
     let ways = [Broken::NameUnknown, Broken::Refused, Broken::NoLogin, Broken::NoExec, Broken::Silent];
     for (host, way) in cluster.hosts()[1..].iter().zip(ways) {
@@ -48,7 +48,7 @@ fn break_five(cluster: &Cluster) {
     }
 }
 
-/// Such five are named, of so many, with their reasons.
+/// Asserts that the five hosts broken by [`break_five`] are reported with their reasons.
 #[track_caller]
 fn tells_of_five(outcome: &Outcome, hosts: usize) {
     outcome
@@ -61,7 +61,7 @@ fn tells_of_five(outcome: &Outcome, hosts: usize) {
         .says("node006: no answer in time (--start-timeout)");
 }
 
-/// The rank program with its arguments.
+/// Returns the command that runs the rank program with these arguments.
 fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
     std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
 }

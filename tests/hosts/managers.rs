@@ -1,11 +1,11 @@
-//! Launches inside of a job of PBS, LSF, Grid Engine or Flux, where nothing has to be said: agents come by the
-//! manager's own command where that is fit for it, else by ssh.
+//! Launches inside a job of PBS, LSF, Grid Engine or Flux without options. Agents are started by the manager's own
+//! command if it is suitable, otherwise by ssh.
 
 use tests::{Cluster, Manager, Mock, Run, scela, scela_run};
 
 use crate::rank;
 
-/// A run inside of the job, on its front end.
+/// Begins a run inside the job, on its front end.
 fn within(cluster: &tests::Cluster, mock: &Mock) -> Run {
     scela().on(cluster).envs(mock.environment())
 }

@@ -1,4 +1,4 @@
-//! The mock commands of resource managers: what they start, where, and who reads and writes what.
+//! The mock commands of resource managers: what they start, where, and how they connect standard input and output.
 
 use std::io::Write as _;
 use std::process::{Output, Stdio};
@@ -7,18 +7,18 @@ use tests::{Cluster, Manager, Mock, eventually};
 
 use crate::out;
 
-/// Runs words in the job, on the front end, with something to read.
+/// Runs a command in the job, on the front end, with one line of standard input.
 fn run(cluster: &Cluster, mock: &Mock, words: &[&str]) -> Output {
     let mut command = cluster.front_end().command(words[0]);
     command.args(&words[1..]).envs(mock.environment()).env("OWN", "own");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // Who does not read it has closed it.
+    // The write fails if the command closed its standard input without reading it.
     let _ = child.stdin.take().unwrap().write_all(b"read\n");
     child.wait_with_output().unwrap()
 }
 
-/// What a script says that says where it is, what it reads, and what it has of who called it.
+/// A script that prints its host, its standard input and a variable of its caller's environment.
 const WHO: &str = "echo $(hostname) $(cat) ${OWN:-}";
 
 #[test]
@@ -90,7 +90,7 @@ fn flux_starts_words_on_ranks() {
     lines.sort_unstable();
     assert_eq!(lines, ["node001 read own", "node003 read own", "node004 read own"]);
     assert_eq!(run(&cluster, &mock, &["flux", "exec", "-n", "sh", "-c", "exit 5"]).status.code(), Some(5));
-    // Output is text.
+    // flux exec treats output as text: the rest of a line after a NUL byte is lost.
     assert_eq!(exec("1", r"printf 'before\0behind\n'; hostname"), "before\nnode002\n");
     let stranger = run(&cluster, &mock, &["flux", "exec", "--host=node002", "true"]);
     assert!(String::from_utf8_lossy(&stranger.stderr).contains("unrecognized option"), "{stranger:?}");

@@ -8,20 +8,20 @@ use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run, skip};
 
 use crate::{break_five, tells_of_five};
 
-/// Ranks of MPICH wait by spinning, all on this machine's cores.
+/// Ranks of MPICH wait by spinning, and all of them share this machine's cores.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// The program `world.c` of the mpi tier, where all hosts see it.
+/// Compiles the program `world.c` of the mpi tier in a directory that all hosts share.
 pub(crate) fn world(cluster: &Cluster) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs/world.c");
     let program = cluster.shared().join("world");
     compile(&source, &program).then_some(program)
 }
 
-/// Compiles a program against PyPI's MPICH, if that is here.
+/// Compiles a program against PyPI's MPICH, if that is installed.
 ///
-/// It is used over TCP as libfabric does it: Debian's, whose UCX takes namespaces of one machine for what they
-/// are not, never comes out of MPI_Finalize there, under Hydra neither.
+/// It runs over libfabric's TCP provider. Debian's MPICH uses UCX, which is misled by the namespaces of one machine
+/// and never returns from MPI_Finalize there, under Hydra either.
 pub(crate) fn compile(source: &Path, program: &Path) -> bool {
     let target = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv");
     let venv = std::env::var_os("TESTS_VENV").map_or_else(target, PathBuf::from);
@@ -38,7 +38,7 @@ pub(crate) fn compile(source: &Path, program: &Path) -> bool {
     }
 }
 
-/// A run of what [`compile`] has made.
+/// Begins a run of a program that [`compile`] built.
 pub(crate) fn mpich() -> Run {
     scela().envs(MPICH_OVER_TCP).deadline(DEADLINE)
 }
@@ -47,7 +47,7 @@ pub(crate) fn on(cluster: &Cluster, program: &Path) -> Run {
     mpich().on(cluster).args(["-hosts", &cluster.names()]).program(vec![program.as_os_str().to_owned()])
 }
 
-/// Each rank has met all others in an Allreduce and a ring, and found the sums right.
+/// Asserts that each rank took part in an Allreduce and a ring with all others and found the sums right.
 #[track_caller]
 pub(crate) fn all_right(outcome: &Outcome, np: usize) {
     outcome.has_code(0);
@@ -73,7 +73,8 @@ fn flat_and_in_trees_with_nothing_installed() {
     }
 }
 
-/// Hosts, and ranks for each: `TESTS_WORLD=32x16` tries more than a test has time for.
+/// Returns the number of hosts and of ranks per host. `TESTS_WORLD=32x16` sets more than a test usually has time
+/// for.
 fn size() -> (usize, usize) {
     let typed = std::env::var("TESTS_WORLD").unwrap_or_else(|_| "8x2".to_owned());
     let (hosts, ppn) = typed.split_once('x').unwrap();

@@ -1,4 +1,4 @@
-//! Links over the sessions that started the agents, in a network that lets nothing but ssh through.
+//! Links over the remote shells that started the agents, in a network that passes nothing but ssh.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use tests::{Broken, Cluster, Process, Run, eventually, scela, scela_run, sh};
 
 use crate::{mpich, out, rank};
 
-/// Eight hosts and a front end between which all TCP but port 22 is lost.
+/// Starts eight hosts and a front end, between which all TCP packets except those to port 22 are dropped.
 fn closed_cluster() -> Option<Cluster> {
     let cluster = Cluster::here(8)?;
     cluster.everywhere().for_each(|host| host.drop_all_tcp_but(22));
     Some(cluster)
 }
 
-/// A busy machine takes its time for as many logins as a tree has, one behind the other.
+/// Begins a run with a long timeout: a busy machine needs time for the successive logins of a tree.
 fn on(cluster: &Cluster) -> Run {
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "--no-ports", "--start-timeout", "60"]);
     run.deadline(Duration::from_secs(120))
 }
 
-/// Flat, and trees of different depths.
+/// A flat launch, and trees of different depths.
 const SHAPES: [&[&str]; 4] = [
     &["--launch", "flat"],
     &["--launch", "tree", "--fanout", "3"],
@@ -31,7 +31,7 @@ const SHAPES: [&[&str]; 4] = [
 #[test]
 fn nothing_else_gets_through() {
     let Some(cluster) = closed_cluster() else { return };
-    // An sshd that hears on another port as well is found there by its own host alone.
+    // Only the host itself can reach its sshd on a second port.
     let host = cluster.host(0);
     host.restart_sshd(&["Port 22", "Port 2200"]);
     let reach = |from: &tests::Host, patience: u32| {
@@ -43,7 +43,7 @@ fn nothing_else_gets_through() {
         assert!(!reach(other, 1));
         out(other.run(["ssh", host.name(), "true"]));
     }
-    // Without the option nobody gets back.
+    // Without `--no-ports`, no agent can call back.
     let hosts = [cluster.host(0).name(), cluster.host(1).name()].join(",");
     let run = scela().on(&cluster).args(["-hosts", &hosts]).np(2).program(sh("true"));
     run.run().has_code(251).says("cannot be reached");
@@ -78,7 +78,8 @@ fn nobody_listens() {
 fn output_input_signals_and_codes_come_and_go() {
     let Some(cluster) = closed_cluster() else { return };
     for options in SHAPES {
-        // The one with an input: what others say is not awaited when one fails.
+        // The rank that exits with a code is the one that reads the input: when a rank fails, the launcher does not
+        // wait for the output of the others.
         let script = sh("cat; echo err $PMI_RANK >&2; test $PMI_RANK != 5 || exit 7");
         let run = on(&cluster).np(8).args(options).args(["-l", "--stdin", "5"]).stdin("a line\n").program(script);
         let outcome = run.run();
@@ -92,7 +93,7 @@ fn output_input_signals_and_codes_come_and_go() {
     }
 }
 
-/// More than pipes and ssh's windows hold, in both directions at once.
+/// The data exceeds the buffers of pipes and ssh's windows, in both directions at once.
 #[test]
 fn much_output_and_input_come_whole() {
     let Some(cluster) = closed_cluster() else { return };
@@ -119,7 +120,7 @@ fn guardian_of(host: &tests::Host) -> Process {
     eventually(guardian).unwrap_or_else(|| panic!("there is no guardian on {}", host.name()))
 }
 
-/// Nothing of the session is on any host; sshd's processes are on their way.
+/// Asserts that no process of the session is left on any host. Processes of sshd may still be ending.
 #[track_caller]
 fn nothing_is_left(cluster: &Cluster) {
     let is_ours = |process: &Process| {
@@ -134,7 +135,7 @@ fn nothing_is_left(cluster: &Cluster) {
 #[test]
 fn losses_are_told_by_host_and_nothing_is_left() {
     let Some(cluster) = closed_cluster() else { return };
-    // In the tree, node001 has opened sessions to others, and node008 has not.
+    // In the tree, node001 has opened remote shells to others, and node008 has not.
     for (options, host) in [(SHAPES[0], 2), (SHAPES[2], 0), (SHAPES[2], 7)] {
         for whom in [agent_of, guardian_of] {
             let run = on(&cluster).np(8).args(options).program(sh("echo up; sleep 60")).spawn();
@@ -159,13 +160,13 @@ fn a_session_that_ends_is_a_loss_too() {
     nothing_is_left(&cluster);
 }
 
-/// Neither end of a session hears of it.
+/// Neither end of a remote shell is notified of the cut.
 #[test]
 fn a_host_that_is_cut_off_is_lost() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
-    // It has a parent, node001, and a child, node004.
+    // node003 has a parent, node001, and a child, node004.
     cluster.cut(cluster.host(2));
     let outcome = run.finish();
     outcome.has_code(252).says("on node003 was lost: nothing was heard from it for 20 s");
@@ -183,11 +184,11 @@ fn a_launcher_that_is_killed_leaves_nothing() {
     }
 }
 
-/// What ranks leave is ended and counted, and the sessions to agents below are nothing of it.
+/// Processes that ranks leave behind are ended and counted. The remote shells to agents below are not among them.
 #[test]
 fn what_ranks_leave_is_told_from_sessions() {
     let Some(cluster) = closed_cluster() else { return };
-    // No other rank starts anything: what has only just been started counts as left, too.
+    // The other ranks start no process: one that has only just been started would also count as left behind.
     let script = sh("if test $PMI_RANK = 0; then setsid sleep 60 >/dev/null 2>&1 & fi; exit 0");
     let outcome = on(&cluster).np(8).args(["--launch", "tree", "--fanout", "2"]).program(script).run();
     outcome.has_code(0).says("1 process that the ranks had left running was ended");
@@ -216,7 +217,7 @@ fn hosts_that_fail_are_named_and_the_rest_goes_on() {
             }
         }
     }
-    // One that says nothing takes half of the time, and the rest begins again in the other half.
+    // A host that does not answer uses up half of the timeout. The rest of the launch begins again in the other half.
     cluster.host(6).break_as(Broken::Silent);
     let run = on(&cluster).np(8).args(SHAPES[2]).args(["--min-nodes", "4", "--start-timeout", "40"]);
     let outcome = run.program(rank(["neighbours", "1"])).run();
@@ -232,7 +233,7 @@ fn spares_take_the_places_of_bad_hosts() {
     cluster.host(6).break_as(Broken::NoLogin);
     let script = || sh("echo $PMI_RANK $(hostname)");
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
-        // A spare that takes a place may be bad as well.
+        // A spare that replaces a bad host may itself be bad.
         let outcome = on(&cluster).np(5).args(["-ppn", "1", "--spares", "3"]).args(options).program(script()).run();
         outcome.has_code(0).says("node002: Connection refused");
         outcome.wrote_lines(["0 node001", "1 node003", "2 node004", "3 node005", "4 node006"]);
@@ -244,11 +245,12 @@ fn spares_take_the_places_of_bad_hosts() {
     nothing_is_left(&cluster);
 }
 
-/// All agents are there, and one does not take its place.
+/// All agents were started, and one does not join the tree.
 #[test]
 fn who_does_not_join_is_named() {
     let Some(cluster) = closed_cluster() else { return };
-    // The command stands for one that lets go of its output too early: when the agent there is about to say hello.
+    // The command stands in for a remote shell that closes its output too early, when the agent is about to send
+    // its hello.
     let (script, filter) = (cluster.shared().join("cut"), cluster.shared().join("filter"));
     let words =
         format!("h=$1; shift; test $h = node003 || exec ssh $h \"$@\"\nssh $h \"$@\" | python3 {}\n", filter.display());
@@ -294,7 +296,7 @@ fn what_cannot_be_is_refused() {
     outcome.has_code(2).says("--fanout 2 means nothing");
 }
 
-/// MPI's own traffic needs ports between hosts; ours needs none.
+/// MPI's own traffic needs ports between hosts. ScELA's needs none.
 #[test]
 fn mpich_with_its_own_ports_only() {
     let Some(cluster) = Cluster::here(8) else { return };
@@ -307,7 +309,7 @@ fn mpich_with_its_own_ports_only() {
     }
 }
 
-/// Where MPI needs no port, none is needed: ranks of one node meet in its memory.
+/// Ranks of one node communicate in shared memory, so MPI needs no port either.
 #[test]
 fn mpich_on_one_host_needs_no_port_at_all() {
     let Some(cluster) = closed_cluster() else { return };

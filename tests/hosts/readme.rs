@@ -1,4 +1,4 @@
-//! A user's walk through the part of README.md that is about clusters: its commands, as they stand there.
+//! Runs the commands of README.md's section about clusters, exactly as they are printed there.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::break_five;
 use crate::mpich::{compile, mpich};
 use crate::slurm::here;
 
-/// What is between two lines.
+/// Returns the text between two lines.
 fn between<'a>(text: &'a str, first: &str, last: &str) -> &'a str {
     let (_, rest) = text.split_once(first).unwrap();
     rest.split_once(last).unwrap().0
@@ -18,7 +18,7 @@ fn readme() -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md")).unwrap()
 }
 
-/// The commands about clusters, and what they are shown to write.
+/// Returns the commands of the section about clusters, each with the output shown for it.
 fn walk() -> Vec<(String, String)> {
     let text = readme();
     let section = between(&text, "\n### On a cluster\n", "\n### ");
@@ -27,16 +27,16 @@ fn walk() -> Vec<(String, String)> {
     commands.map(|command| command.split_once('\n').unwrap()).map(|(c, o)| (c.to_owned(), o.to_owned())).collect()
 }
 
-/// Runs a command of README.md's.
+/// Runs a command of README.md.
 fn typed(run: Run, command: &str) -> Outcome {
-    // The only quotes there are around whole words.
+    // The only quotes in these commands surround whole words.
     let mut words: Vec<String> = command.split(' ').map(|word| word.trim_matches('\'').to_owned()).collect();
     let program = words.pop().unwrap();
     assert_eq!(words.remove(0), "scela-run");
     run.args(words).program(vec![program.into()]).run()
 }
 
-/// So many ranks have met, on these nodes.
+/// Asserts that `np` ranks met on these nodes.
 #[track_caller]
 fn met(outcome: &Outcome, np: usize, nodes: &[&str]) {
     outcome.has_code(0);

@@ -1,4 +1,4 @@
-//! The Slurm that tests run under: nodes that it believes to have, and nodes that are hosts.
+//! The Slurm that the tests run under, with nodes of this machine and with nodes that are hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use tests::{Cluster, Slurm, scela, sh, skip};
 
 use crate::out;
 
-/// A Slurm, unless this machine has none.
+/// Returns the Slurm, or skips the test if this machine has none.
 #[track_caller]
 pub(crate) fn here(slurm: Result<Slurm, String>) -> Option<Slurm> {
     slurm.map_err(|why| skip(&why)).ok()
@@ -44,7 +44,7 @@ fn who_runs_in_an_allocation_is_told_so() {
     let environment: BTreeMap<_, _> = allocation.environment().collect();
     assert_eq!(environment["SLURM_JOB_NODELIST"], "node[001-003]");
     assert_eq!(environment["SLURM_NTASKS"], "6");
-    // What it starts there by srun is on its nodes.
+    // A command that a rank starts with srun runs on the nodes of the allocation.
     let command = "srun --overlap --ntasks-per-node=1 --ntasks=3 hostname";
     let run = scela().on(&cluster).envs(allocation.environment()).np(1).program(sh(command));
     run.run().is_quiet_success().wrote_lines(&NAMES[..3]);
@@ -57,6 +57,6 @@ fn many_nodes_are_there_within_seconds() {
     let said = slurm.srun("none", 32, 32).args(["sh", "-c", "echo $SLURMD_NODENAME"]).output().unwrap();
     assert_eq!(out(said).lines().collect::<BTreeSet<_>>().len(), 32);
     drop(slurm);
-    // A second or two, where nobody else needs the cores.
+    // This takes one or two seconds if the cores are idle.
     assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
 }

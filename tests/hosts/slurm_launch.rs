@@ -1,4 +1,4 @@
-//! Sessions inside an allocation of Slurm, whose agents one step has started.
+//! Sessions inside an allocation of Slurm, whose agents are started by one step.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,12 +10,13 @@ use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm,
 use crate::slurm::here;
 use crate::{mpich, rank};
 
-/// A run that knows of the allocation what its environment says.
+/// Begins a run whose environment describes the allocation.
 fn within(allocation: &Allocation) -> Run {
     scela().envs(allocation.environment())
 }
 
-/// Rank and node of each rank, where nodes are not hosts: as the parent of the rank, its agent, was told.
+/// Prints each rank and its node, where nodes are not hosts. The node is read from the environment of the rank's
+/// parent, its agent.
 const RANK_AND_NODE: &str = "echo $PMI_RANK $(tr '\\0' '\\n' </proc/$PPID/environ | sed -n s/^SLURMD_NODENAME=//p)";
 
 fn placed(outcome: &Outcome) -> String {
@@ -23,12 +24,12 @@ fn placed(outcome: &Outcome) -> String {
     outcome.sorted_lines().join(",")
 }
 
-/// The process of a run that has this name, below its launcher.
+/// Waits for a child process of the launcher with this name.
 fn process_of(run: &Running, name: &str) -> Process {
     run.wait_until(name, || run.launcher().children().into_iter().find(|process| process.name == name))
 }
 
-/// The agent on a node.
+/// Waits for the agent on a node.
 fn agent_on(run: &Running, node: &str) -> Process {
     let label = run.world().label();
     let is_it = |process: &Process| {
@@ -68,7 +69,7 @@ fn the_step_is_explained() {
         .wrote_among_others(" --nodes=2 --ntasks=2 --ntasks-per-node=1 '--nodelist=node[001-002]' /bin/sh -c ...\n");
 }
 
-/// A step for each agent, whose input and output are its link.
+/// Each agent has a step of its own, whose standard input and output are the agent's link.
 #[test]
 fn links_go_over_steps() {
     let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
@@ -91,10 +92,10 @@ fn ranks_know_the_job_and_no_step() {
         "env | grep -E '^(SLURM_(STEP|PROCID|LOCALID|NODEID|TASK_PID|GTIDS|LAUNCH|SRUN|CPU_BIND)|SLURMD_|PMIX_)'
         echo $SLURM_JOB_NODELIST ${SLURM_JOB_ID:+a job}";
     within(&allocation).program(sh(script)).run().is_quiet_success().wrote_lines(["node[001-002] a job"; 2]);
-    // What the job's own command says of devices is true on its node only; the step's holds.
+    // The device list in the job's own environment is valid on its node only. The list of the step applies.
     let run = within(&allocation).env("CUDA_VISIBLE_DEVICES", "3").env("SLURM_NTASKS_PER_GPU", "7");
     run.program(sh("echo $CUDA_VISIBLE_DEVICES")).run().is_quiet_success().wrote_lines(["3"; 2]);
-    // In a step of its own, the launcher is told of that step.
+    // A launcher that runs in a step of its own has that step's variables in its environment.
     let run = within(&allocation).np(2).env("SLURM_HOSTFILE", "/nonexistent").env("SLURM_DISTRIBUTION", "plane=7");
     run.env("SLURM_STEP_ID", "0").program(rank(["neighbours", "1"])).run().has_code(0);
 }
@@ -125,7 +126,7 @@ fn a_signal_ends_all() {
     run.wait_for_times("up", 2).signal(Signal::SIGINT);
     let outcome = run.finish();
     outcome.has_code(130).says("INT: the job is being ended").took_less_than(Duration::from_secs(20));
-    // Before there is any agent.
+    // The signal arrives before any agent has started.
     let run = within(&allocation).args(["--launch-agent", "sleep 60 #"]).program(sh("echo up")).spawn();
     process_of(&run, "srun");
     run.signal(Signal::SIGINT);
@@ -133,7 +134,7 @@ fn a_signal_ends_all() {
     outcome.has_code(130).says("INT: the launch is given up").took_less_than(Duration::from_secs(20));
 }
 
-/// Slurm ends the tasks of a step whose command it ends.
+/// When a step's srun ends, Slurm ends the tasks of the step.
 #[test]
 fn a_step_that_is_ended_ends_the_session() {
     let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
@@ -181,7 +182,7 @@ fn programs_that_are_not_there_and_patience_that_is_over_are_told() {
     outcome.has_code(251).says("Invalid job id specified");
 }
 
-/// An MPI program of the tests' own, built for Debian's MPICH.
+/// Compiles a program of `mpi/programs` against Debian's MPICH.
 fn debian_mpich(program: &str) -> Option<Program> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs").join(format!("{program}.c"));
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("hosts-{program}"));
@@ -201,7 +202,7 @@ fn all_are_right(outcome: &Outcome) {
     outcome.check(right == 8, "all 8 ranks should have seen the right sums");
 }
 
-/// Not on hosts: UCX of Debian does not come to an end there under any launcher.
+/// This test does not use hosts: Debian's UCX never finishes there, under any launcher.
 #[test]
 fn mpi_runs_on_nodes_of_this_machine() {
     let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
@@ -210,7 +211,7 @@ fn mpi_runs_on_nodes_of_this_machine() {
     all_are_right(&within(&allocation).program(program).run());
 }
 
-/// Nodes that are hosts, four of them, in an allocation with two slots on each.
+/// Starts four hosts as nodes of a Slurm, and an allocation with two slots on each.
 fn hosts() -> Option<(Cluster, Slurm, Allocation)> {
     let cluster = Cluster::here(4)?;
     let slurm = here(Slurm::on(&cluster))?;
@@ -229,7 +230,7 @@ fn hosts_of_an_allocation_are_its_nodes() {
     within().program(rank(["everybody", "2"])).run().is_quiet_success();
 }
 
-/// By one step, by a step for each agent that is its link too, and by ssh in a tree.
+/// Agents are started by one step, by a step for each agent whose streams are its link, and by ssh in a tree.
 #[test]
 fn mpich_runs_on_hosts_of_an_allocation() {
     let Some((cluster, _slurm, allocation)) = hosts() else { return };
@@ -253,7 +254,7 @@ fn hosts_are_lost_and_left_out() {
     outcome.has_code(0).says("node002: its slurmd").wrote_lines(["0 node001", "1 node003"]);
 }
 
-/// Those nodes get it in a step of their own, and have it the next time.
+/// The program is sent to these nodes in a step of its own and is cached there for the next session.
 #[test]
 fn the_program_is_sent_to_nodes_where_it_is_not() {
     let Some((cluster, _slurm, allocation)) = hosts() else { return };

@@ -1,6 +1,6 @@
-//! How long starts take, beside what the model says. Of few hosts, and once, that there is such a thing; with
-//! `SCELA_STARTUP=1 cargo test --release -p tests --test hosts startup -- --nocapture` all of the table of
-//! docs/results/startup.md, which takes minutes.
+//! Measured start times beside the model's predictions. The test starts few hosts once and only checks that both
+//! figures exist. `SCELA_STARTUP=1 cargo test --release -p tests --test hosts startup -- --nocapture` measures the
+//! whole table of docs/results/startup.md, which takes minutes.
 
 use std::io::{Write as _, stderr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn on(cluster: &Cluster) -> Run {
     scela().on(cluster).env("XDG_CACHE_HOME", cluster.shared()).deadline(Duration::from_secs(300))
 }
 
-/// What the model says of the plan that these options make, in seconds.
+/// Returns the time, in seconds, that the model predicts for the plan of these options.
 fn predicted(run: Run) -> f64 {
     let text = run.arg("--explain").program(vec!["true".into()]).run().out();
     let plan = text.lines().find(|line| line.ends_with("(this plan)")).expect("a plan");
@@ -22,7 +22,7 @@ fn predicted(run: Run) -> f64 {
     times[1]
 }
 
-/// From the first session to the last rank, in seconds.
+/// Returns the time from the first remote shell to the start of the last rank, in seconds.
 fn measured(run: Run) -> f64 {
     let outcome = run.arg("--timing").program(vec!["true".into()]).run();
     outcome.has_code(0);
@@ -39,9 +39,9 @@ fn measured(run: Run) -> f64 {
 #[test]
 fn predicted_beside_measured() {
     let is_whole = std::env::var_os("SCELA_STARTUP").is_some();
-    // Of so many starts the median is told.
+    // The table reports the median of this number of starts.
     let (sizes, times) = if is_whole { (vec![8, 16, 32], 3) } else { (vec![4], 1) };
-    // Nobody to tell if nobody reads.
+    // A write error is ignored: the table is only for a reader of standard error.
     let say = |text: String| drop(writeln!(stderr(), "{text}"));
     let Some(largest) = Cluster::here(sizes[sizes.len() - 1]) else { return };
     let calibrated = on(&largest).args(["--calibrate", &largest.names()]).run();

@@ -1,5 +1,5 @@
-//! MPI_Abort, exits and signals in the middle of MPI: one rank ends, the others wait for it in a
-//! barrier of MPI's, of which the launcher knows nothing.
+//! MPI_Abort, exits and signals in the middle of MPI. One rank ends while the others wait for it in an MPI barrier,
+//! which the launcher does not see.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use tests::Outcome;
 
 use crate::library::{ALL, Library};
 
-/// Well before a run that hangs is ended. Most of it is for the start: see [`Library::scela`].
+/// The maximum time of a run, well below the deadline of one that hangs. Most of it is for the start: see
+/// [`Library::scela`].
 const AT_ONCE: Duration = Duration::from_secs(90);
 
-/// Of eight ranks, rank `who` ends in a way that `ends.c` knows.
+/// Runs eight ranks, of which rank `who` ends as `how` says. `ends.c` lists the possible values.
 fn ended(mpi: &Library, how: &str, who: u32, code: i32) -> Outcome {
     let program = mpi.c("ends", &[how, &who.to_string(), &code.to_string()]);
     mpi.scela().np(8).agents(3).fanout(2).program(program).run()
 }
 
-/// The report names the rank, and the others were ended for it.
+/// Asserts that the report names the rank and that the other ranks were ended.
 #[track_caller]
 fn reports(outcome: &Outcome, code: i32, what: &str) {
     let host = nla::sys::host_name();
@@ -49,7 +50,7 @@ fn exit_without_finalize() {
     }
 }
 
-/// Where Hydra ends the job and says 0 or 9, and others hang.
+/// In this case Hydra ends the job with code 0 or 9, and other launchers hang.
 #[test]
 fn exit_with_0_without_finalize() {
     for library in ALL {
@@ -62,7 +63,7 @@ fn exit_with_0_without_finalize() {
 fn killed_by_a_signal() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
-        // One that UCX has no handler for.
+        // UCX has no handler for this signal.
         reports(&ended(&mpi, "signal", 5, 9), 137, "error: rank 5 on HOST was killed by signal 9 (KILL)");
     }
 }

@@ -1,5 +1,5 @@
-//! The three ways in which Intel MPI may speak to us: by its own client, through our libpmi.so, and
-//! through our libpmi2.so, which it tells from the other by its name.
+//! The three ways in which Intel MPI may use PMI: its own client, ScELA's libpmi.so, and ScELA's libpmi2.so, which
+//! it recognizes by its name.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tests::Run;
 use crate::library::{Library, intel, ours};
 use crate::worlds::World;
 
-/// Ranks of a world over two agents, which say by which PMI they are one.
+/// Runs the ranks of a world on two agents. Asserts that they are one world and that they name this PMI.
 #[track_caller]
 fn check(mpi: &Library, configure: impl Fn(Run) -> Run, api: &str) {
     let run = mpi.scela().np(6).agents(2).args(["-genv", "I_MPI_DEBUG", "5"]);
@@ -46,14 +46,14 @@ fn through_libpmi2() {
     check(&mpi, |run| library(run.args(["-genv", "I_MPI_PMI", "pmi2"]), &ours("libpmi2.so")), "pmi2");
 }
 
-/// One that a site sets for its own launcher is not ours to load.
+/// A site may set the library for its own launcher. ScELA does not pass on an inherited value.
 #[test]
 fn an_inherited_library_is_not_loaded() {
     let Some(mpi) = intel() else { return };
     check(&mpi, |run| run.env("I_MPI_PMI_LIBRARY", "/none/libpmi.so"), "pmi");
 }
 
-/// One that is typed is; where it cannot be, Intel MPI says so and speaks for itself.
+/// A library that is given as an option is loaded. If that fails, Intel MPI reports it and uses its own client.
 #[test]
 fn a_library_that_is_typed_is_loaded() {
     let Some(mpi) = intel() else { return };

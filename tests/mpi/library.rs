@@ -10,13 +10,13 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tests::{Outcome, Program, Run, scela, scela_run, skip};
 
-/// Ranks of MPICH wait by spinning: with more of them than cores, on a machine that does something
-/// else as well, a collective operation takes its time.
+/// Ranks of MPICH wait by spinning. With more ranks than cores, a collective operation is slow on a machine that
+/// has other work.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Names the virtual environment with PyPI's mpich and mpi4py; `tests/run` makes it and says so.
+/// Names the virtual environment with PyPI's mpich and mpi4py, which `tests/run` creates. It also sets this variable.
 const WHEELS: &str = "TESTS_VENV";
-/// The same for Intel MPI, which has files of the same names.
+/// The same for Intel MPI, which installs files with the same names.
 const INTEL_WHEELS: &str = "TESTS_VENV_INTEL";
 
 /// An MPI library with its compiler.
@@ -24,45 +24,45 @@ pub(crate) struct Library {
     name: &'static str,
     compiler: PathBuf,
     environment: &'static [(&'static str, &'static str)],
-    /// What the compiler is told of where it lies.
+    /// The installation directory that is passed to the compiler.
     root: Option<PathBuf>,
-    /// For what a library leaves behind when its ranks are killed.
+    /// A directory for files that a library leaves behind when its ranks are killed.
     litter: Option<TempDir>,
-    /// Spinning ranks of two tests would get in each other's way.
+    /// Ranks that spin in two tests at a time would slow each other down.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Debian's, or `None` if it is not here, which is said.
+/// Returns Debian's MPICH. Skips the test with a message if it is not installed.
 pub(crate) fn debian() -> Option<Library> {
     library("mpich of Debian", PathBuf::from("mpicc.mpich"), &[])
 }
 
-/// PyPI's.
+/// Returns PyPI's MPICH.
 pub(crate) fn wheel() -> Option<Library> {
-    // Its UCX cannot connect processes that do not share a world.
+    // Its UCX cannot connect processes that are not in the same world.
     library("mpich of PyPI", wheels().join("bin/mpicc"), &tests::MPICH_OVER_TCP)
 }
 
-/// Debian's Open MPI 4, which speaks PMI-1 through the libpmi that it is given.
+/// Returns Debian's Open MPI 4, which uses PMI-1 through the libpmi that it is given.
 pub(crate) fn open_mpi() -> Option<Library> {
     let mut found = library("Open MPI of Debian", PathBuf::from("mpicc.openmpi"), &[])?;
-    // Ranks that are killed leave 4 MiB each, where nobody would ever look for them.
+    // Each rank that is killed leaves a file of 4 MiB in a place that is never cleaned up.
     let place = Path::new("/dev/shm");
     let litter = if place.is_dir() { TempDir::new_in(place) } else { TempDir::new() };
     found.litter = Some(litter.expect("a place for shared memory"));
     Some(found)
 }
 
-/// Intel's, by its own client of PMI.
+/// Returns Intel MPI with its own PMI client.
 pub(crate) fn intel() -> Option<Library> {
     let root = place(INTEL_WHEELS, "test-venv-intel");
-    // Between its nodes, of all networks the one that each machine has.
+    // Between the simulated nodes it uses TCP, the one network that every machine has.
     let mut found = library("Intel MPI of PyPI", root.join("bin/mpicc"), &[("FI_PROVIDER", "tcp")])?;
     found.root = Some(root);
     Some(found)
 }
 
-/// All of them.
+/// All libraries.
 pub(crate) const ALL: [fn() -> Option<Library>; 4] = [debian, wheel, open_mpi, intel];
 
 fn wheels() -> PathBuf {
@@ -76,7 +76,8 @@ fn place(variable: &str, default: &str) -> PathBuf {
     }
 }
 
-/// Our shared library of this name, where programs that are linked with no other find it.
+/// Returns the path of ScELA's shared library of this name, beside the program. Programs linked with no other
+/// libpmi find it there.
 pub(crate) fn ours(name: &str) -> PathBuf {
     let beside = scela_run().with_file_name(name);
     assert!(beside.is_file(), "there is no {}: ./tests/run builds it", beside.display());
@@ -91,7 +92,7 @@ fn library(
     static ALONE: Mutex<()> = Mutex::new(());
     match Command::new(&compiler).arg("-show").output() {
         Ok(shown) if shown.status.success() => {
-            // A test that failed meanwhile has left nothing half done.
+            // A test that failed while it held the lock left no state behind.
             let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
             Some(Library { name, compiler, environment, root: None, litter: None, _alone: alone })
         }
@@ -105,14 +106,14 @@ fn library(
 }
 
 impl Library {
-    /// Begins a run with this library's environment.
+    /// Begins a run with the environment of this library.
     pub(crate) fn scela(&self) -> Run {
         let run = scela().deadline(DEADLINE).envs(self.environment.iter().copied());
         let places = ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"];
         self.litter.iter().fold(run, |run, place| places.iter().fold(run, |run, name| run.env(name, place.path())))
     }
 
-    /// A C program of `programs/` with its arguments; built when first needed.
+    /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.
     #[track_caller]
     pub(crate) fn c(&self, program: &str, arguments: &[&str]) -> Program {
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.name.replace(' ', "-"));
@@ -121,7 +122,7 @@ impl Library {
         let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
         if time(&built) < time(&source) {
             let mut compiler = Command::new(&self.compiler);
-            // Intel's asks for it; others do not know it.
+            // Intel's compiler requires this variable. The others ignore it.
             compiler.envs(self.root.iter().map(|root| ("I_MPI_ROOT", root)));
             let compiled = compiler.args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();
             let compiled = compiled.expect("the compiler was there a moment ago");
@@ -131,12 +132,12 @@ impl Library {
     }
 }
 
-/// Python with mpi4py, and its arguments.
+/// Returns a command that runs Python with mpi4py and these arguments.
 pub(crate) fn python(arguments: &[&str]) -> Program {
     words(wheels().join("bin/python").as_os_str(), arguments)
 }
 
-/// A Python program of `programs/` with its arguments.
+/// Returns a command that runs a Python program of `programs/` with these arguments.
 pub(crate) fn script(name: &str, arguments: &[&str]) -> Program {
     let path = program(name);
     let mut words = python(&[]);
@@ -153,8 +154,7 @@ fn words(program: &OsStr, arguments: &[&str]) -> Program {
     std::iter::once(program.to_owned()).chain(arguments.iter().map(Into::into)).collect()
 }
 
-/// What a run wrote is exactly this, in any order of lines, and it succeeded without a word on
-/// standard error.
+/// Asserts that a run succeeded, wrote exactly these lines in any order, and wrote nothing to standard error.
 #[track_caller]
 pub(crate) fn succeeded<T: ToString>(outcome: &Outcome, lines: impl IntoIterator<Item = T>) {
     outcome.is_quiet_success().wrote_lines(lines);

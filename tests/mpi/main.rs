@@ -1,22 +1,22 @@
-//! The MPI tier: programs that nobody here wrote, or that know MPI only, under `scela-run`.
+//! The MPI tier: third-party programs, and programs that use MPI only, run by `scela-run`.
 //!
-//! Two MPI libraries speak for the two generations of PMI-1 clients: Debian's mpich 4.0 (fixed
-//! buffers of 1,024 bytes, UCX) and PyPI's mpich 5 (lines of any length, OFI), the only one that
-//! can spawn on a machine without a fabric. Debian's Open MPI 4 and PyPI's Intel MPI are unmodified
-//! users of our libpmi.so and libpmi2.so. `tests/run` installs all four. A fifth, MPICH built from
-//! its source against our libraries, takes longer: `tests/mpi/mpich-from-source`.
+//! Two MPI libraries represent the two generations of PMI-1 clients: Debian's mpich 4.0 (fixed buffers of 1,024
+//! bytes, UCX) and PyPI's mpich 5 (lines of any length, OFI). PyPI's is the only one that can spawn on a machine
+//! without a fabric. Debian's Open MPI 4 and PyPI's Intel MPI are unmodified users of ScELA's libpmi.so and
+//! libpmi2.so. `tests/run` installs all four. A fifth, MPICH built from its source against ScELA's libraries, takes
+//! longer: `tests/mpi/mpich-from-source`.
 //!
 //! | file | about |
 //! |---|---|
-//! | `worlds` | who the ranks are, that they can talk, and that all they say arrives |
+//! | `worlds` | the ranks' numbers, their communication, and their complete output |
 //! | `ends` | MPI_Abort, exits and signals in the middle of MPI |
-//! | `spawns` | MPI_Comm_spawn, MPI_Publish_name and what belongs to them |
-//! | `open_mpi` | who is told of our libpmi.so, and who is not |
-//! | `intel` | the three ways in which Intel MPI may speak to us |
-//! | `library` | where the libraries are, and how programs are built with them |
+//! | `spawns` | MPI_Comm_spawn, MPI_Publish_name and related calls |
+//! | `open_mpi` | which programs get the path of ScELA's libpmi.so |
+//! | `intel` | the three ways in which Intel MPI may use PMI |
+//! | `library` | the paths of the libraries, and how programs are compiled with them |
 //!
-//! What lies in /dev/shm is not looked at: MPICH itself leaves `mpich_shm_*` behind when it is
-//! killed, under Hydra as well, and other tests may be running.
+//! The tests do not check /dev/shm for leftovers: MPICH itself leaves `mpich_shm_*` there when it is killed, under
+//! Hydra as well, and other tests may be running.
 
 mod ends;
 mod intel;

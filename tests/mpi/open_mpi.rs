@@ -1,11 +1,11 @@
-//! Who is told of our libpmi.so, and who is not. That Open MPI's ranks then are a world, and end as
-//! they should, is tested with those of the other libraries.
+//! Which programs get the path of ScELA's libpmi.so. The tests of all libraries check that Open MPI's ranks then
+//! form a world and end as they should.
 
 use tests::{Outcome, sh};
 
 use crate::library::{debian, open_mpi, python, succeeded};
 
-/// Shows the variables that Open MPI looks for.
+/// Prints the variables that Open MPI reads.
 const SHOW: &str = "env | grep ^FLUX_ | sort; :";
 
 fn shown(outcome: &Outcome) -> String {
@@ -27,13 +27,13 @@ fn only_a_program_of_open_mpi_is_told() {
     assert_eq!(lines.len(), 2, "{told}");
 }
 
-/// A program is told by its own file, not by its neighbour's.
+/// The variables are set for each program according to its own file, not to that of another program.
 #[test]
 fn each_program_is_told_for_itself() {
     let Some(mpi) = open_mpi() else { return };
     let shown = sh(&format!("echo told:; {SHOW}"));
     let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, shown).run();
-    // The first found its launcher, and waited for a neighbour that is no rank of Open MPI.
+    // The first program used PMI and waited for a rank that is not one of Open MPI.
     outcome.wrote("told:\n").says("error: rank 1 on ").says("while others wait for it in a fence");
 }
 
@@ -41,11 +41,11 @@ fn each_program_is_told_for_itself() {
 fn another_mpi_is_told_nothing() {
     let Some(mpi) = debian() else { return };
     let outcome = mpi.scela().np(2).arg("-v").program(mpi.c("world", &["x"])).env("SCELA_PMI_LIBRARY", "/none").run();
-    // It would have been an error to look for the library.
+    // Looking for the library would have failed.
     outcome.has_code(0).wrote_among_others("rank 0 of 2, ");
 }
 
-/// Of two sessions at once, each has its own shared memory, which goes by the job's number.
+/// Two sessions at the same time each have their own shared memory, whose name contains the job's number.
 #[test]
 fn two_sessions_at_once() {
     let Some(mpi) = open_mpi() else { return };
@@ -56,7 +56,7 @@ fn two_sessions_at_once() {
     }
 }
 
-/// It is python that runs, of whose file nothing can be learnt.
+/// The file that is executed is python, which does not show that the program uses Open MPI.
 #[test]
 fn by_option_for_mpi4py() {
     let Some(mpi) = open_mpi() else { return };

@@ -1,5 +1,5 @@
-//! MPI_Comm_spawn, MPI_Publish_name and what belongs to them, by mpi4py over PyPI's mpich: parents
-//! and children, or servers and clients, meet in one group and add something up.
+//! MPI_Comm_spawn, MPI_Publish_name and related calls, by mpi4py over PyPI's mpich. Parents and children, or
+//! servers and clients, meet in one group and compute a sum.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use tests::{CACHES, Outcome};
 
 use crate::library::{script, succeeded, wheel};
 
-/// A line from each of these ranks.
+/// Returns the line that each of these ranks writes.
 fn from_each(ranks: std::ops::Range<u32>, who: impl Fn(u32) -> String, what: impl Display) -> Vec<String> {
     ranks.map(|rank| format!("{}: {what}", who(rank))).collect()
 }
@@ -20,7 +20,7 @@ fn children(ranks: std::ops::Range<u32>, size: u32, what: impl Display) -> Vec<S
     from_each(ranks, |rank| format!("child {rank} of {size}"), what)
 }
 
-/// A run of a script over three agents; `None` without the library, which is said.
+/// Runs a script on three agents. Returns `None`, with a message, if the library is not installed.
 fn run(ranks: u32, name: &str, what: &str) -> Option<Outcome> {
     run_under(CACHES[0], ranks, name, what)
 }
@@ -69,7 +69,7 @@ fn several_have_met(outcome: &Outcome) {
     succeeded(outcome, [parents(4, "5 children, 9 together, sum 36"), first, second].concat());
 }
 
-/// The caller gets an error, nothing is left of the attempt, and the job goes on: it spawns again.
+/// The caller gets an error, no process of the attempt is left, and the job continues: it spawns again.
 #[test]
 fn a_missing_program() {
     let Some(outcome) = run(3, "spawn.py", "missing") else { return };
@@ -83,7 +83,7 @@ fn a_missing_program() {
 #[test]
 fn a_child_that_aborts_ends_the_session() {
     let Some(outcome) = run(3, "spawn.py", "aborting") else { return };
-    // MPICH with a world of one ends by itself instead of asking for it.
+    // In a world of one rank, MPICH exits by itself instead of requesting an abort.
     outcome.has_code(9).says(&format!("error: rank 0 of namespace 1 on {} exited with code 9", nla::sys::host_name()));
 }
 

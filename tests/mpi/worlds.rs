@@ -1,15 +1,15 @@
-//! Who the ranks are, that they can talk, and that all they say arrives.
+//! The ranks' numbers, their communication, and their complete output.
 
 use tests::CACHES;
 
 use crate::library::{ALL, debian, python, succeeded, wheel};
 
-/// A world that one line of `world.c` speaks of.
+/// The world that one line of `world.c` describes.
 pub(crate) struct World {
     size: u32,
-    /// How many ranks each node has.
+    /// The number of ranks on each node.
     nodes: Vec<u32>,
-    /// How many ranks each program has, and its argument.
+    /// The number of ranks of each program, and its argument.
     programs: Vec<(u32, &'static str)>,
 }
 
@@ -18,12 +18,13 @@ impl World {
         Self { size, nodes: vec![size], programs: vec![(size, "")] }
     }
 
-    /// What MPI_UNIVERSE_SIZE says: the ranks that there is room for, these at least.
+    /// Returns the expected MPI_UNIVERSE_SIZE: the number of ranks for which there is room, which is at
+    /// least the size of the world.
     fn universe(&self) -> u32 {
         self.size.max(u32::try_from(nla::sys::cores()).unwrap_or(1))
     }
 
-    /// The line of each rank.
+    /// Returns the line of each rank.
     pub(crate) fn lines(&self) -> Vec<String> {
         let nodes = self.nodes.iter().flat_map(|&locals| (0..locals).map(move |local| (local, locals)));
         let apps = self.programs.iter().enumerate();
@@ -79,8 +80,8 @@ fn two_ranks_over_one_to_four_agents() {
     }
 }
 
-/// Between nodes, MPI talks over the network instead of shared memory. To believe in several nodes on
-/// one machine does it no harm; Open MPI is told to leave shared memory alone.
+/// Between nodes, MPI uses the network instead of shared memory. Several nodes on one machine work as well. Open
+/// MPI gets an option that turns shared memory off.
 #[test]
 fn agents_as_nodes() {
     for library in ALL {
@@ -112,7 +113,7 @@ fn port_mode() {
     }
 }
 
-/// mpi4py's own hello: each rank says its line in its turn.
+/// Runs mpi4py's own hello program, in which each rank writes its line in turn.
 #[test]
 fn helloworld_of_mpi4py() {
     let Some(mpi) = wheel() else { return };
@@ -121,7 +122,7 @@ fn helloworld_of_mpi4py() {
     succeeded(&outcome, (0..16).map(|rank| format!("Hello, World! I am process {rank:2} of 16 on {host}.")));
 }
 
-/// MPI_Init makes standard output unbuffered, so that every piece of a line is a write of its own.
+/// MPI_Init makes standard output unbuffered, so that every piece of a line is a separate write.
 #[test]
 fn lines_written_in_pieces_stay_whole() {
     let Some(mpi) = debian() else { return };

@@ -1,10 +1,10 @@
-//! The bulletin board: what is put is got, in trees of every shape.
+//! The bulletin board: every entry that is put can be got, in trees of every shape.
 
 use tests::{CACHES, Outcome, Run, scela};
 
 use crate::{rank, script};
 
-/// A run of `np` ranks for each shape of the tree, and for each cache policy in two of them.
+/// Checks a run of `np` ranks for each shape of the tree, and each other cache policy in two of the shapes.
 fn in_all_shapes(np: u32, check: impl Fn(Run)) {
     for (agents, fanout) in [(1, 2), (3, 2), (12, 2), (12, 3), (12, 32)] {
         check(scela().np(np).agents(agents).fanout(fanout));
@@ -16,7 +16,7 @@ fn in_all_shapes(np: u32, check: impl Fn(Run)) {
     }
 }
 
-/// The one line that all ranks are to have written, behind their rank.
+/// Asserts that every rank wrote these lines, each after its rank.
 #[track_caller]
 fn all_wrote(outcome: &Outcome, np: u32, lines: &[&str]) {
     let line = |rank| lines.iter().map(move |line| format!("{rank}: {line}"));
@@ -40,7 +40,7 @@ fn one_to_all() {
 #[test]
 fn one_to_all_of_many() {
     for policy in CACHES {
-        // A board many times larger than what the smaller caches hold.
+        // The board is many times larger than the smaller caches.
         let run = scela().np(128).agents(12).fanout(3).cache(policy);
         run.program(rank(["everybody", "1"])).run().is_quiet_success();
     }
@@ -158,14 +158,14 @@ fn keys_of_the_server_cannot_be_put() {
 
 #[test]
 fn a_large_board_reaches_everybody() {
-    // 40 entries of 900 bytes from each of 32 ranks: more than a megabyte in one fence.
+    // Each of 32 ranks puts 40 entries of 900 bytes, which makes more than a megabyte in one fence.
     let puts: Vec<String> = (0..40).map(|n| format!("put key-{{rank}}-{n} {}", "v".repeat(900))).collect();
     let mut steps = vec!["init"];
     steps.extend(puts.iter().map(String::as_str));
     steps.extend(["fence", "get key-31-39", "get key-0-0", "finalize"]);
     let value = "v".repeat(900);
     let lines = [format!("key-31-39={value}"), format!("key-0-0={value}")];
-    // Through the launcher's log, and over links.
+    // The agents get the epoch through the launcher's log, then over links.
     for way in [&[][..], &["--agents-as-nodes"]] {
         let outcome = scela().np(32).agents(7).fanout(2).args(way).program(script(steps.clone())).run();
         all_wrote(&outcome, 32, &lines.each_ref().map(String::as_str));

@@ -1,4 +1,4 @@
-//! How sessions end: the exit code, in words why, and nothing left.
+//! How sessions end: the exit code, the reported reason, and nothing left behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -9,8 +9,7 @@ use tests::{Outcome, scela, sh};
 
 use crate::{host, rank, script};
 
-/// A run of four ranks over three agents, of which `rank 1` does `what` and the others wait to be
-/// ended.
+/// Runs four ranks on three agents. Rank 1 does `what` and the others wait to be ended.
 fn one_of_four(what: &str) -> Outcome {
     let script = format!("if [ $PMI_RANK = 1 ]; then {what}; fi; exec sleep 1000");
     scela().np(4).agents(3).fanout(2).program(sh(&script)).run()
@@ -44,7 +43,7 @@ fn the_code_of_a_rank() {
     ));
 }
 
-/// The time that a report names, which is the one thing in it that no test can know.
+/// Returns the time in a report, the one part of it that a test cannot predict.
 fn first_failure_at(outcome: &Outcome) -> String {
     let text = outcome.err();
     let time = text.split("first failure at ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -92,7 +91,7 @@ fn a_signal_goes_before_the_code_that_it_led_to() {
         program.push(file.into());
         run.program(program).run()
     };
-    // What is reported long after a failure is not waited for, and that may be so on a busy machine.
+    // The launcher does not wait long for a second report, which may be late on a busy machine.
     let both = (0..10).map(|_| attempt()).find(|outcome| outcome.err().contains("reported beside it"));
     both.expect("of ten times, the second failure is once told soon after the first")
         .has_code(139)
@@ -147,7 +146,7 @@ fn leaving_after_finalize_while_others_wait() {
 
 #[test]
 fn leaving_with_0_while_others_still_run() {
-    // They are out of the server's sight: in a barrier over shared memory, maybe.
+    // The server does not see what the other ranks do: they may be in a barrier over shared memory.
     let outcome = scela().np(4).agents(3).fanout(2).program(script(["init", "fence", "@1", "exit 0", "@*", "pause"]));
     outcome
         .run()
@@ -159,7 +158,8 @@ fn leaving_with_0_while_others_still_run() {
 
 #[test]
 fn leaving_when_all_is_said_is_no_failure() {
-    // Rank 0 has said that it is done, rank 1 never began: neither is missed, for as long as the others like.
+    // Rank 0 has finalized and rank 1 never initialized PMI, so neither counts as missing however long the others
+    // run.
     let steps = ["@0", "init", "finalize", "exit 0", "@1", "exit 0", "@2", "init", "pause", "@3", "pause"];
     let outcome = scela().np(4).agents(2).args(["--timeout", "3"]).program(script(steps)).run();
     outcome.has_code(124).never_says("MPI_Finalize");

@@ -1,4 +1,4 @@
-//! The commands of PMI-1 beside put, get and fence: names, sizes, indexes, port mode.
+//! The commands of PMI-1 other than put, get and fence: names, sizes, indexes, port mode.
 
 use nix::sys::signal::Signal;
 use tests::scela;
@@ -43,7 +43,7 @@ fn the_mapping_is_the_placement() {
     let run = scela().np(10).agents(3).arg("--agents-as-nodes");
     let program = script(["init", "get PMI_process_mapping", "finalize"]);
     let outcome = run.program(program).run();
-    // Blocks of 3, 3 and 4 ranks.
+    // The three agents run blocks of 3, 3 and 4 ranks.
     let line = |rank| format!("{rank}: PMI_process_mapping=(vector,(0,2,3),(2,1,4))");
     outcome.is_quiet_success().wrote_lines((0..10).map(line));
 }

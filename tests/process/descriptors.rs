@@ -1,5 +1,5 @@
-//! What the launcher inherits is its own: who waits for the end of a pipe waits for the launcher
-//! and for nobody else.
+//! Only the launcher keeps the descriptors that it inherits: a pipe that it inherited closes when the launcher
+//! ends.
 
 use std::fs::File;
 
@@ -8,14 +8,15 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tests::{Capture, Running, World, patience, scela, sh};
 
-/// A run that waits to be ended, whose launcher has inherited a pipe; and the pipe's other end.
+/// Starts a run that waits to be ended and whose launcher has inherited a pipe. Returns it with the other end of
+/// the pipe.
 fn run_with_a_pipe() -> (Running, Capture) {
     let run = scela().np(3).agents(3).fanout(2);
     let path = pipe(run.world());
     mkfifo(&path, Mode::S_IRWXU).unwrap();
     let run = run.env("PIPE_PATH", &path).shell("exec 9> \"$PIPE_PATH\"");
     let running = run.program(sh("sleep 1000 & echo here; wait")).spawn();
-    // Waits until the shell that becomes the launcher has it open.
+    // The open blocks until the shell that becomes the launcher has opened the pipe.
     let pipe = Capture::of(File::open(path).unwrap());
     running.wait_for_times("here", 3);
     (running, pipe)
@@ -43,7 +44,7 @@ fn a_pipe_of_the_users_is_the_launchers_alone() {
 fn a_pipe_of_the_users_ends_with_a_killed_launcher() {
     let (running, end) = run_with_a_pipe();
     let guardians = running.world().guardians();
-    // Stopped, so that nothing but the launcher's own end can be what is seen.
+    // Guardians are stopped so that only the launcher's own end can close the pipe.
     guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGSTOP));
     running.signal(Signal::SIGKILL);
     assert!(end.wait_end(patience()), "somebody else holds the pipe");

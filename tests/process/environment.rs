@@ -1,4 +1,4 @@
-//! What a rank is started with: what the user's shell has, and nothing of the agent's.
+//! The environment in which a rank starts: that of the user's shell, with nothing added by the agent.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use tests::{Outcome, Process, Run, scela, sh};
 
 use crate::script;
 
-/// The variables that two ranks print.
+/// Runs `env` and returns the variables that the ranks print.
 fn variables(run: Run) -> (Outcome, BTreeMap<String, String>) {
     let outcome = run.program(vec!["/usr/bin/env".into()]).run();
     outcome.has_code(0);
@@ -22,8 +22,8 @@ fn variables(run: Run) -> (Outcome, BTreeMap<String, String>) {
 
 #[test]
 fn four_descriptors() {
-    // No pipe, of which the shell would hold an end for a moment; and not ls as the last command, which
-    // the shell would become: it opens the directory.
+    // The script avoids a pipe, because the shell would hold one end of it for a moment. `ls` is not the last
+    // command, because the shell would then exec it, and `ls` opens the directory.
     let script = "echo fd=$PMI_FD; ls -l /proc/$$/fd; :";
     let outcome = scela().np(1).shell("exec 7</dev/null 8</dev/null 9</dev/null").program(sh(script)).run();
     let out = outcome.is_quiet_success().out();
@@ -78,7 +78,7 @@ fn signals_as_in_the_shell() {
     let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status";
     let here = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
     let expected: Vec<_> = String::from_utf8(here.stdout).unwrap().lines().map(str::to_owned).collect();
-    // What this very test ignores (SIGPIPE, by Rust's runtime) is reset by std when it starts a program.
+    // Rust's runtime makes this test ignore SIGPIPE. std resets that when it starts a program.
     let outcome = scela().np(1).program(vec!["sh".into(), "-c".into(), script.into()]).run();
     outcome.is_quiet_success();
     assert_eq!(outcome.out().lines().collect::<Vec<_>>(), expected, "{outcome}");
@@ -162,9 +162,9 @@ fn what_an_outer_launcher_left_is_gone() {
     let own: Vec<_> = variables
         .keys()
         .filter(|name| name.contains("SCELA_") && *name != "SCELA_TEST_WORLD" && *name != "SCELA_RUN")
-        // By this libpmi knows that it may ask for the segment.
+        // libpmi reads this variable to learn that it may ask for the segment.
         .filter(|name| *name != "SCELA_SEGMENT")
-        // What the soak is told is told to all tests.
+        // All tests inherit the variables that configure the soak.
         .filter(|name| !name.starts_with("SCELA_SOAK_"))
         .collect();
     assert!(own.is_empty(), "ScELA's own variables are not for ranks: {own:?}");

@@ -1,4 +1,4 @@
-//! Standard input: all of it, once, to whom it is for.
+//! Standard input reaches the selected ranks, all of it and once.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! How scela-run is called: names, files of programs, defaults, verbosity.
+//! How scela-run is called: its names, files of programs, defaults, verbosity.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ fn under_another_name_it_behaves_as_itself() {
         let link = run.world().file(name);
         symlink(scela_run(), &link).unwrap();
         let label = run.world().label().to_owned();
-        // A launcher inside a launcher as well.
+        // The ranks run a second launcher, which has the same name.
         let outcome = run.env("SCELA", &link).env("LABEL", label).run();
         outcome.is_quiet_success().wrote(&"inner\n".repeat(6));
     }
@@ -50,8 +50,8 @@ fn verbose_tells_each_step() {
 #[test]
 fn the_log_shows_what_its_filter_selects() {
     let run = |filter| scela().np(1).agents(1).env("SCELA_LOG", filter).program(sh("true")).run();
-    run("debug").has_code(0).says("DEBUG nla::driver");
-    run("error,nla::driver=debug").has_code(0).says("DEBUG nla::driver");
+    run("debug").has_code(0).says("nla::driver::root: in ");
+    run("error,nla::driver=debug").has_code(0).says("nla::driver::root: in ");
     run("debug,nla=off,launcher=off").is_quiet_success();
 }
 
@@ -71,7 +71,7 @@ fn a_launch_that_takes_long_shows_how_far_it_is() {
     let mut terminal = Terminal::open(run.program(program));
     terminal.enter("").wait_for("scela-run: 2 ranks started, 1 of 2 in the fence");
     fs::write(&file, "").unwrap();
-    // The line is gone, and nothing of it is in front of what ranks say.
+    // The progress line was erased, and none of it precedes the output of ranks.
     terminal.wait_for("\r\x1b[K").wait_for("done").wait_for_prompt();
     assert_eq!(terminal.code(), 0);
     terminal.close();
@@ -83,7 +83,7 @@ fn phases_are_told_when_asked_for() {
     let outcome = scela().np(4).agents(2).arg("--timing").program(program()).run();
     outcome.has_code(0).says("scela-run: phases:\n").says("\nspawn ").says("\nfence 1 ").says("\nend ");
     outcome.never_says(" last\n");
-    // A launcher that is asked for nothing says nothing.
+    // Without the option, the launcher reports no phases.
     scela().np(4).program(program()).run().is_quiet_success();
 }
 

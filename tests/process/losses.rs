@@ -1,4 +1,4 @@
-//! Agents, guardians and launchers that die or are stopped: told by name, and nothing left.
+//! Agents, guardians and launchers that die or are stopped: they are reported by name, and nothing is left behind.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{host, script};
 
 const AGENTS: u32 = 7;
 
-/// A run of one rank for each of seven agents, all of them waiting to be ended.
+/// Starts one rank on each of seven agents. All ranks wait to be ended.
 fn run_of_seven() -> (Running, Tree) {
     let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", AGENTS as usize);

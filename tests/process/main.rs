@@ -1,27 +1,27 @@
-//! The process tier: `scela-run` with real agents and small programs that behave, or do not.
+//! The process tier: `scela-run` with real agents and with small programs that behave well or badly.
 //!
-//! Each test asserts the exit code, what the user reads, and that nothing is left.
+//! Each test asserts the exit code, the messages to the user, and that nothing is left behind.
 //!
 //! | file | about |
 //! |---|---|
-//! | `codes` | how sessions end, and with which code |
+//! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
-//! | `silence` | programs that do not speak PMI, and those that should |
+//! | `silence` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
 //! | `panics` | tasks that panic, in agents and in the launcher |
-//! | `malformed` | what no client should send |
-//! | `output`, `input` | streams: whole, in order, bounded |
+//! | `malformed` | input that no PMI client should send |
+//! | `output`, `input` | standard streams: complete, in order, in bounded memory |
 //! | `signals` | signals and the terminal |
-//! | `environment` | what a rank is started with |
-//! | `descriptors` | what the launcher inherits, and who does not |
-//! | `invocation` | names, files of programs, defaults, verbosity |
-//! | `tree` | that the tree is one |
-//! | `stats` | what was counted, against the kernel's counts |
-//! | `recordings` | that a core replays what an agent recorded |
-//! | `simulated` | that the simulation counts what a real run counts |
-//! | `security` | that links are closed to strangers and unreadable |
+//! | `environment` | the environment in which a rank starts |
+//! | `descriptors` | the launcher does not pass on descriptors that it inherits |
+//! | `invocation` | the program's names, files of programs, defaults, verbosity |
+//! | `tree` | the processes and links form the planned tree |
+//! | `stats` | the statistics, compared with the kernel's counts |
+//! | `recordings` | a core replays an agent's recording |
+//! | `simulated` | the simulation counts the same as a real run |
+//! | `security` | links refuse strangers and are encrypted |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -47,17 +47,17 @@ mod tree;
 
 use tests::Program;
 
-/// The rank program with its arguments.
+/// Returns the command that runs the rank program with these arguments.
 fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
     std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()
 }
 
-/// The rank program with a script.
+/// Returns the command that runs the rank program with a script.
 fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
     rank(std::iter::once("script").chain(steps))
 }
 
-/// This host, as reports call it.
+/// Returns this host's name as reports show it.
 fn host() -> String {
     nla::sys::host_name()
 }

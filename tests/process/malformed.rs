@@ -1,12 +1,12 @@
-//! What no client should send, and some do. The rank gets the protocol's error, or is failed with
-//! a clear report; its agent goes on.
+//! Input that no PMI client should send, but some do. The rank gets the protocol's error, or is failed with a clear
+//! report. Its agent continues.
 
 use nix::sys::signal::Signal;
 use tests::{Outcome, scela};
 
 use crate::{host, script};
 
-/// Runs four ranks over two agents, of which rank 1 takes `steps`, and all then meet in a fence.
+/// Runs four ranks on two agents. Rank 1 takes `steps`, then all ranks meet in a fence.
 fn and_goes_on(steps: &[&str], replies: &[&str]) {
     let steps = ["init", "@1"].iter().chain(steps).chain(&["@*", "put k v", "fence", "get k", "finalize"]).copied();
     let outcome = scela().np(4).agents(2).program(script(steps)).run();
@@ -14,7 +14,7 @@ fn and_goes_on(steps: &[&str], replies: &[&str]) {
     outcome.is_quiet_success().wrote_lines(lines);
 }
 
-/// The same, where rank 1 is failed for what it did.
+/// Runs four ranks on two agents. Rank 1 takes `steps` and is failed for the reason `why`.
 fn is_failed(steps: &[&str], why: &str) -> Outcome {
     let steps = ["@1"].iter().chain(steps).chain(&["<end", "pause", "@*", "init", "fence"]).copied();
     let outcome = scela().np(4).agents(2).program(script(steps)).run();
@@ -154,7 +154,7 @@ fn groups_in_a_barrier_are_refused() {
 #[test]
 fn a_closed_connection_alone_is_no_failure() {
     let close = "eval \"exec $PMI_FD<&-\"; echo closed";
-    // dash takes single digits only; bash takes what PMI_FD is.
+    // dash accepts single digits only as a descriptor. bash accepts every value of PMI_FD.
     let program = ["bash", "-c", close].map(Into::into).into();
     scela().np(2).agents(2).program(program).run().is_quiet_success().wrote("closed\nclosed\n");
 }

@@ -1,4 +1,4 @@
-//! What ranks write: whole lines, in order, byte by byte, however slow the reader is.
+//! The output of ranks: whole lines, in order, byte for byte, however slow the reader is.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -10,10 +10,10 @@ use tests::{Outcome, Process, Terminal, World, scela, sh};
 
 use crate::rank;
 
-/// All memory that a session's own processes have for themselves.
+/// The maximum of the anonymous memory of a session's own processes, in total.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// That each of `ranks` wrote `count` lines of up to `bytes_max`, whole and in order.
+/// Asserts that each of `ranks` wrote `count` lines of up to `bytes_max` bytes, whole and in order.
 fn check_lines(outcome: &Outcome, ranks: u32, count: u64, bytes_max: u64) {
     let mut next = vec![0; ranks as usize];
     let mut text = outcome.stdout.as_slice();
@@ -54,7 +54,7 @@ fn lines_written_in_pieces_arrive_whole() {
 
 #[test]
 fn a_last_line_in_pieces_arrives_whole() {
-    // What a rank has written just before its end is in the pipe when its end is noticed.
+    // The last output of a rank is still in the pipe when the agent notices the rank's exit.
     for _ in 0..6 {
         let outcome = scela().np(64).agents(4).fanout(2).program(rank(["pieces", "8", "600"])).run();
         check_lines(outcome.is_quiet_success(), 64, 8, 600);
@@ -79,7 +79,7 @@ fn a_million_lines_through_a_slow_reader() {
     let file = run.world().file("fenced");
     let words = ["fences-beside-lines", "100", &file.display().to_string(), &lines.to_string()].map(str::to_owned);
     let mut running = run.program(rank(words.iter().map(String::as_str))).spawn();
-    // Nobody reads, all pipes fill up: fences go on as if nothing were.
+    // Without a reader all pipes fill up. Fences continue nevertheless.
     running.wait_until("a hundred fences while nobody reads", || file.exists().then_some(()));
     let stuck = memory_bytes(running.world());
     let mut reader = BufReader::with_capacity(4096, running.take_output().unwrap());
@@ -87,7 +87,7 @@ fn a_million_lines_through_a_slow_reader() {
     let mut most = stuck;
     loop {
         let before = out.len();
-        // In small bites.
+        // Read in small pieces.
         if reader.by_ref().take(64 * 1024).read_to_end(&mut out).unwrap() == 0 {
             break;
         }
@@ -128,11 +128,11 @@ fn files_by_pattern() {
     let run = scela().np(3).agents(2);
     let directory = run.world().file("files");
     let (out, err) = (directory.join("%j/out.%r"), directory.join("%h.err.%r"));
-    // Directories without a placeholder must exist; the label's is created.
+    // Directories without a placeholder must exist. The directory named after the label is created.
     fs::create_dir(&directory).unwrap();
     let label = run.world().label().to_owned();
     let run = run.arg("-outfile-pattern").arg(&out).arg("-errfile-pattern").arg(&err);
-    // Looked at before the world is gone with its directory.
+    // The files are read before the test's world removes its directory.
     let script = r#"echo out $PMI_RANK; echo err $PMI_RANK >&2; printf unfinished"#;
     let running = run.program(sh(script)).spawn();
     let read = |path: String| fs::read_to_string(directory.join(path)).unwrap_or_default();
@@ -146,15 +146,15 @@ fn files_by_pattern() {
     running.finish().is_quiet_success().wrote("");
 }
 
-/// A pattern whose directories would have to be created where none can be.
+/// A pattern with directories that cannot be created.
 const UNWRITABLE: &str = "/proc/%j/no/such/place/%r";
-/// The end of the message about a file of it.
+/// The end of the message about a file of that pattern.
 const WHY: &str = "' cannot be written: No such file or directory";
 
 #[test]
 fn a_file_that_cannot_be_written_is_told() {
     for ranks in [1, 2] {
-        // Whichever is first ends the job.
+        // The first rank whose file cannot be written ends the job.
         let run = scela().np(ranks).args(["-outfile-pattern", UNWRITABLE]);
         run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("/no/such/place/").says(WHY);
     }
@@ -162,7 +162,7 @@ fn a_file_that_cannot_be_written_is_told() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_told_though_all_is_over() {
-    // The ranks are gone before the file is found wanting, mostly.
+    // The ranks have usually exited before the file turns out to be unwritable.
     for _ in 0..10 {
         let run = scela().np(2).args(["-outfile-pattern", UNWRITABLE]);
         run.program(sh("echo lost")).run().has_code(1).says("/no/such/place/").says(WHY);

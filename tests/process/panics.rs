@@ -1,4 +1,5 @@
-//! Tasks that panic: the session ends, the user reads which task of which agent panicked, and nothing is left.
+//! Tasks that panic: the session ends, the message names the task and the agent that panicked, and nothing is left
+//! behind.
 //!
 //! `SCELA_PANIC=END/TASK` makes the tasks of that name panic at their start.
 
@@ -10,7 +11,7 @@ use crate::host;
 
 const AGENTS: u32 = 3;
 
-/// A session whose ranks would wait until they are ended, with a panic in a task.
+/// Runs a session with a panic in a task. Its ranks would wait until they are ended.
 fn session_with_panic_in(task: &str) -> Outcome {
     let run = scela().np(AGENTS).agents(AGENTS).fanout(2).env("SCELA_PANIC", task);
     let outcome = run.stdin("input\n").program(sh("cat; sleep 1000 & wait")).run();
@@ -55,7 +56,7 @@ fn a_panic_in_the_input_of_a_rank_ends_its_agent() {
     agent_is_lost_after_panic_in("rank input");
 }
 
-/// A child of that agent may be the first to report: it cannot reach its parent.
+/// The first report may be that of a child of this agent, which cannot reach its parent.
 #[test]
 fn a_panic_in_the_listener_ends_its_agent() {
     let outcome = session_with_panic_in("agent/listener");
@@ -69,7 +70,7 @@ fn a_panic_in_the_listener_ends_its_agent() {
     outcome.check(is_reported, "it should have reported the panic, or the agent that cannot reach its parent");
 }
 
-/// The agent has no link left that could name the panic.
+/// The agent has no link left over which it could report the panic.
 #[test]
 fn a_panic_in_a_link_ends_its_agent() {
     let outcome = session_with_panic_in("agent/link");

@@ -1,11 +1,11 @@
-//! What agents record is replayed into new cores, which do the same.
+//! Recordings of agents are replayed into new cores, which produce the same output.
 
 use nix::sys::signal::Signal;
 use tests::{CACHES, Outcome, Run, scela};
 
 use crate::{rank, script};
 
-/// A run that is recorded, and how many agents' recordings are replayed; each must have some steps.
+/// Records a run and asserts that the recordings of `agents` agents can be replayed. Each must have some steps.
 #[track_caller]
 fn replayed(run: Run, agents: u32, finish: impl FnOnce(Run) -> Outcome) {
     let place = tempfile::tempdir().expect("a place for temporary files");
@@ -37,7 +37,7 @@ fn an_abort() {
 
 #[test]
 fn a_lost_agent() {
-    // The recording of who is killed ends in the middle, those of the others with the loss.
+    // The recording of the killed agent ends in the middle. The recordings of the others end with the loss.
     replayed(scela().np(6).fanout(2), 3, |run| {
         let running = run.program(script(["init", "fence", "say here", "pause"])).spawn();
         running.wait_for_times("here", 6);

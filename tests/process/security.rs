@@ -1,4 +1,4 @@
-//! Links are closed to strangers, and unreadable.
+//! Links refuse strangers, and their traffic is unreadable.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -13,14 +13,15 @@ use tests::{Capture, Process, Running, Tree, eventually, patience, scela, tcp_so
 
 use crate::script;
 
-/// Where `processes` wait for connections.
+/// Returns the addresses at which `processes` listen.
 fn listeners(processes: &[Process]) -> Vec<SocketAddrV4> {
     let listening = |process| tcp_sockets(process).into_iter().filter(|socket| socket.listens);
     processes.iter().flat_map(listening).map(|socket| socket.local).collect()
 }
 
-/// A run of which one agent waits for another, whose guardian was stopped at its birth; where it
-/// waits, and who is to be continued. `None` where that came too late.
+/// Starts a run in which one agent waits for another, whose guardian was stopped when it started. Returns the run,
+/// the address at which the agent listens, and the processes to continue. Returns `None` if the guardian was
+/// stopped too late.
 fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     let run = scela().np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
     let running = run.program(script(["init", "say here", "fence", "finalize"])).spawn();
@@ -28,8 +29,8 @@ fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     let tree = Tree::new(3, 2);
     let (late, waiting) = (tree.leaf() as usize - 1, tree.parent(tree.leaf()) as usize - 1);
     let deadline = Instant::now() + patience();
-    // Without a pause: what is to be caught takes a few milliseconds. Not before it is a guardian:
-    // until then its parent waits for it, as after a vfork.
+    // Poll without a pause, because the agents join within a few milliseconds. Do not stop the process before it
+    // has become a guardian: until then its parent waits for it, as after a vfork.
     let guardian = loop {
         if let Some(guardian) = launcher.children().get(late).filter(|child| child.name == "scela-guard").cloned() {
             break guardian;
@@ -57,12 +58,11 @@ fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     }
 }
 
-/// Says `bytes` and no more, and hears until the other end closes. `None` where nobody listens any
-/// more.
+/// Sends only `bytes`, then reads until the peer closes. Returns `None` if no process listens any more.
 fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(patience())).unwrap();
-    // Either may come too late, when the other end has heard enough and is gone.
+    // Either call fails if the peer has already read enough and closed the connection.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     let mut answer = Vec::new();
@@ -72,32 +72,32 @@ fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// What an initiator of `session` with a key of its own hears from `address`.
+/// Returns the error that an initiator of `session` with a wrong key receives from `address`.
 fn refusal(address: SocketAddrV4, session: SessionId) -> Option<HelloError> {
     let (stranger, hello) = Initiator::new(session, &SessionKey([7; 32])).unwrap();
     stranger.verdict(answer(address, &hello)?.first_chunk()?).err()
 }
 
-/// Goes through all that a stranger may try. `None` where nobody listens any more.
+/// Tries every attempt of a stranger. Returns `None` if no process listens any more.
 fn try_everything(address: SocketAddrV4) -> Option<()> {
     assert_eq!(refusal(address, SessionId(1))?, HelloError::Session);
     let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).unwrap();
     let mut other = hello.clone();
     other[8..10].copy_from_slice(&99u16.to_be_bytes());
     let words = answer(address, &other)?;
-    // The session's public name is at the end of the preamble; it proves nothing.
+    // The session's public name is at the end of the preamble. It authenticates nothing.
     let session = words.get(PREAMBLE_BYTES - 8..PREAMBLE_BYTES)?.try_into().unwrap();
     assert_eq!(words.len(), PREAMBLE_BYTES + 1, "another version gets a preamble and a verdict");
     assert_eq!(refusal(address, SessionId(u64::from_be_bytes(session)))?, HelloError::Key);
     answer(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost, and talks on\r\n\r\n")?;
-    // Not a word is answered to who has not said enough.
+    // An incomplete hello gets no answer.
     answer(address, &hello[..PREAMBLE_BYTES + 3])?.is_empty().then_some(())?;
     TcpStream::connect(address).ok().map(drop)
 }
 
 #[test]
 fn strangers_are_refused_in_words_and_the_job_goes_on() {
-    // The last child may have joined between two looks; then nobody listens any more.
+    // The last child may have joined between two checks. Then no process listens any more.
     let caught = (0..20).filter_map(|_| caught_while_joining()).find_map(|(running, address, stopped)| {
         let listens = try_everything(address).is_some();
         if !listens {
@@ -108,7 +108,7 @@ fn strangers_are_refused_in_words_and_the_job_goes_on() {
         Some((running, address, stopped))
     });
     let (running, address, stopped) = caught.expect("a run can be caught while its agents join");
-    // Those who say nothing are in nobody's way.
+    // Connections that stay silent do not delay the job.
     let silent: Vec<_> = (0..20).flat_map(|_| TcpStream::connect(address)).collect();
     stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
     let outcome = running.finish();
@@ -125,7 +125,7 @@ fn strangers_are_refused_in_words_and_the_job_goes_on() {
     }
 }
 
-/// Packets on the loopback, recorded while a run lasts.
+/// A recording of the packets on the loopback interface during a run.
 struct Recording {
     tcpdump: std::process::Child,
     said: Capture,
@@ -146,7 +146,8 @@ impl Recording {
     }
 
     fn stop(mut self) -> Vec<u8> {
-        // What was sent so far is in the kernel's buffer; a last packet of our own tells when it is out.
+        // Packets sent so far may still be in the kernel's buffer. A last packet of the test's own shows when
+        // tcpdump has written them all.
         let mark = b"the end of the recording";
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -184,9 +185,9 @@ fn nothing_passes_in_clear() {
     let bytes = recording.stop();
     let outcome = outcome.finish();
     outcome.is_quiet_success();
-    // It did record what it should have: the preamble is in clear.
+    // The preamble is not encrypted, so it shows that the run was recorded.
     assert!(contains(&bytes, b"ScELA\r\n"), "nothing of the run was recorded");
-    // Other tests' bytes are recorded, too: none is so short that they might have it by chance.
+    // The recording also contains the bytes of other tests. Every word is long enough not to occur there by chance.
     for word in
         ["secret-", "OUTER_VARIABLE", "PMI_RANK", "cmd=init", "cmd=put", "cmd=get", "cmd=publish_name", "script"]
     {
@@ -199,7 +200,8 @@ fn the_key_is_nowhere_to_be_read() {
     let running = scela().np(3).agents(3).fanout(2).program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 3);
     for process in running.world().agents().iter().chain(&running.world().guardians()) {
-        // The name, what it is to be, of which version, the session, the dead-time; none like a key.
+        // The arguments are the program's name, its role, its version, the session and the dead-time. None can be a
+        // key.
         assert!(process.argv.len() == 5 && process.argv.iter().all(|word| word.len() < 64), "{process:?}");
         let own: Vec<_> = process
             .environment()

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tests::{Running, Terminal, scela, sh};
 
 const RANKS: usize = 4;
-/// A shell tells of each child that a signal has ended.
+/// A shell reports each child that a signal has ended. This hides the reports.
 const QUIET: &str = "exec 2>/dev/null\n";
 
 fn waiting(script: &str) -> Running {
@@ -118,7 +118,8 @@ fn ctrl_z_and_fg() {
     let ranks = terminal.world().ranks();
     assert_eq!(ranks.len(), 3);
     let states = || ranks.iter().filter_map(|(_, rank)| rank.state_now()).collect::<String>();
-    // A shell that is stopped while its child is between vfork and exec waits in D for a child that is stopped too.
+    // A shell that is stopped while its child is between vfork and exec waits in state D for the child, which is
+    // stopped too.
     let stopped = |states: String| states.len() == 3 && states.chars().all(|state| "TD".contains(state));
     tests::eventually(|| stopped(states()).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
     terminal.enter("fg");

@@ -1,5 +1,5 @@
-//! Programs that do not speak PMI: nothing is said of them, unless they are MPI programs that
-//! look for another kind of launcher and so run as copies of rank 0 of 1.
+//! Programs that do not use PMI. No message mentions them, unless they are MPI programs that look for another kind
+//! of launcher and therefore run as copies of rank 0 of 1.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tests::{Run, World, scela, sh};
 
-/// Builds a program that needs `library`, a library that does nothing.
+/// Builds a program that is linked with a library of this name, whose MPI_Init does nothing.
 fn program_that_needs(library: &str, world: &World) -> PathBuf {
     let place = world.file("");
     fs::write(place.join("library.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
@@ -23,7 +23,7 @@ fn gcc(world: &World, words: &[&str]) {
     assert!(output.status.success(), "gcc {words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// So many ranks of a program that needs `library`.
+/// Begins a run of `ranks` ranks of a program that needs `library`.
 fn ranks_that_need(library: &str, ranks: u32) -> Run {
     let run = scela().np(ranks).agents(ranks.min(2));
     let program = program_that_needs(library, run.world());
@@ -72,6 +72,6 @@ fn a_program_that_is_alone_is_rank_0_of_1() {
 fn programs_that_have_nothing_to_do_with_it_are_left_alone() {
     scela().np(2).program(vec!["true".into()]).run().is_quiet_success();
     scela().np(2).program(sh("true")).run().is_quiet_success();
-    // MPICH's, which may find nothing to say.
+    // This is the name of MPICH's library. A program that needs it may have no reason to use PMI.
     ranks_that_need("libmpi.so.12", 2).run().is_quiet_success();
 }

@@ -1,4 +1,4 @@
-//! What the simulation counts is what a real run counts: the same code sends the same messages.
+//! The simulation counts the same messages as a real run, because the same code sends them.
 
 use serde_json::Value;
 use sim::{Level, Pattern, Spec, Traffic};
@@ -6,7 +6,7 @@ use tests::{CACHES, scela};
 
 use crate::rank;
 
-/// Messages and their bytes in the board's lane that places of one level have sent, up and down.
+/// Returns the messages and bytes that the agents of one level sent in the board lane, up and down.
 fn real(statistics: &Value, level: usize) -> [(u64, u64); 2] {
     let of = |way: &str| {
         let traffic = &statistics["levels"][level][way]["board"];
@@ -21,8 +21,8 @@ fn simulated(traffic: impl Fn(&Level) -> Traffic, levels: &[Level], number: Opti
     (traffic.messages, traffic.encoded)
 }
 
-/// Of these policies no place lets go of anything here: what depends on the order in which ranks happen
-/// to ask cannot be the same in two runs.
+/// No agent evicts an entry under these policies here. Counts that depend on the order in which ranks ask would
+/// differ from run to run.
 #[test]
 fn messages_and_bytes_of_64_agents_are_those_of_the_simulation() {
     for policy in &CACHES[..4] {

@@ -1,10 +1,10 @@
-//! MPI_Comm_spawn, as a raw client asks for it.
+//! MPI_Comm_spawn, as a raw PMI client requests it.
 
 use tests::{Outcome, scela};
 
 use crate::script;
 
-/// The lines of one `mcmd=spawn` of `count` ranks that run a script.
+/// Returns the lines of one `mcmd=spawn` of `count` ranks that run a script.
 fn order(count: u32, program: &str, args: &[&str], more: &[&str]) -> Vec<String> {
     let mut lines = vec!["mcmd=spawn".to_owned(), format!("nprocs={count}"), format!("execname={program}")];
     lines.extend(["totspawns=1", "spawnssofar=1"].map(str::to_owned));
@@ -15,7 +15,7 @@ fn order(count: u32, program: &str, args: &[&str], more: &[&str]) -> Vec<String>
     lines
 }
 
-/// The step that sends them. `{` and `}` of the children's own steps are kept from the parent's.
+/// Joins the lines into the step that sends them.
 fn step(lines: &[String]) -> String {
     lines.join("\n")
 }

@@ -1,5 +1,5 @@
-//! `--stats`: what each level of the tree sent, answered and held, against what must be so, and
-//! against what the kernel has counted.
+//! `--stats`: what each level of the tree sent, answered and stored, compared with the expected numbers and with
+//! the kernel's counts.
 
 use std::fs;
 
@@ -14,19 +14,19 @@ use crate::{rank, script};
 const AGENTS: u32 = 12;
 const RANKS: u64 = 24;
 
-/// A run that writes its statistics to a place that outlives it.
+/// Makes a run write its statistics to a directory that outlives it.
 fn counted(run: Run) -> (Run, TempDir) {
     let place = tempfile::tempdir().unwrap();
     (run.arg("--stats").arg(place.path().join("stats.json")), place)
 }
 
-/// A run of 24 ranks on a tree of twelve agents, three of them below the launcher.
+/// Begins a run of 24 ranks on a tree of twelve agents, three of which are children of the launcher.
 fn run_of_twelve(policy: &str) -> (Run, TempDir) {
     let run = scela().np(RANKS as u32).agents(AGENTS).arg("--agents-as-nodes").fanout(3);
     counted(run.args(policy.split(' ')))
 }
 
-/// What was counted.
+/// The statistics that a run wrote.
 struct Stats(Value);
 
 impl Stats {
@@ -37,7 +37,7 @@ impl Stats {
         stats
     }
 
-    /// The number at the end of a path of names, for one level.
+    /// Returns the number at the end of a path of names, for one level.
     fn at(&self, level: usize, path: &str) -> u64 {
         let pointer = format!("/levels/{level}/{path}");
         self.0.pointer(&pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("{pointer} in {:#}", self.0))
@@ -47,19 +47,19 @@ impl Stats {
         self.0["levels"].as_array().map_or(0, Vec::len)
     }
 
-    /// For all levels together.
+    /// Returns the sum of the numbers of all levels.
     fn sum(&self, path: &str) -> u64 {
         (0..self.levels()).map(|level| self.at(level, path)).sum()
     }
 
-    /// Messages up and down in the board lane, for each level.
+    /// Returns the messages up and down in the board lane, for each level.
     fn board_messages(&self) -> Vec<(u64, u64)> {
         let of = |level| (self.at(level, "up/board/messages"), self.at(level, "down/board/messages"));
         (0..self.levels()).map(of).collect()
     }
 }
 
-/// Each rank puts `puts` entries and meets the others in a fence.
+/// Runs ranks that each put `puts` entries and meet in a fence.
 fn put_and_fence(policy: &str, puts: u64) -> Stats {
     let (run, place) = run_of_twelve(policy);
     let puts: Vec<String> = (0..puts).map(|put| format!("put key-{{rank}}-{put} value")).collect();
@@ -74,8 +74,8 @@ fn put_and_fence(policy: &str, puts: u64) -> Stats {
 fn messages_of_a_fence_are_as_the_policy_says() {
     for policy in ["--cache hcs", "--cache hcma", "--cache hcmab", "--cache hcmab-lru --cache-entries 16"] {
         let stats = put_and_fence(policy, 2);
-        // Three agents below the launcher, nine below these. A rank's entry goes by itself, or with the
-        // fence.
+        // The launcher has three children, which have nine children. An entry of a rank travels in a message of its
+        // own or with the fence, depending on the policy.
         let single = if policy.ends_with("hcs") { 2 * RANKS } else { 0 };
         let expected = [(0, 3), (3 + single, 9), (9 + single * 9 / 12, 0)];
         assert_eq!(stats.board_messages(), expected, "{policy}");
@@ -84,7 +84,7 @@ fn messages_of_a_fence_are_as_the_policy_says() {
         assert_eq!(stats.0["agents_reported"], 12);
         let name = policy.split(' ').nth(1).unwrap();
         assert_eq!((stats.0["policy"].as_str(), stats.0["ranks"].as_u64()), (Some(name), Some(RANKS)));
-        // What comes down of a broadcast is all that was put, for each that gets it.
+        // A broadcast sends every entry to each of its receivers.
         let entries = 2 * RANKS * "key-00-0value".len() as u64;
         let down = stats.at(1, "down/board/bytes");
         assert_eq!(down > 9 * entries, policy.contains("hcmab"), "{policy}: {down}");
@@ -102,7 +102,7 @@ fn gets_travel_where_the_policy_lets_them() {
         let asked = stats.sum("gets/asked");
         match policy {
             "--cache hcmab" => assert_eq!((board, own, asked), (3 * RANKS, 0, 0)),
-            // Each get is the core's, and there is room for all.
+            // The core answers each get, and the cache has room for all entries.
             "--cache hcmab-lru --cache-entries 100" => assert_eq!((board, own, asked), (0, 3 * RANKS, 0)),
             _ => {
                 assert!(asked >= 11, "{policy}: most agents have to ask for key-0: {asked}");
@@ -110,7 +110,7 @@ fn gets_travel_where_the_policy_lets_them() {
                 assert!(board > 0 && board + own < 3 * RANKS, "{policy}: {board} and {own} here");
             }
         }
-        // A question goes up as one message, and its answer down.
+        // A question is one message up, and its answer is one message down.
         let (up, down) = (stats.sum("up/board/messages"), stats.sum("down/board/messages"));
         assert_eq!(down, 12 + asked, "{policy}");
         let single = if policy.ends_with("hcs") { RANKS + RANKS * 9 / 12 } else { 0 };
@@ -123,7 +123,7 @@ fn a_bounded_cache_lets_go_and_keeps_its_bound() {
     let stats = put_and_fence("--cache hcmab-lru --cache-entries 16", 3);
     for level in 0..3 {
         let at = |path: &str| stats.at(level, &format!("held/{path}"));
-        // Of the last 16 of 72 entries those of own ranks are kept elsewhere.
+        // The cache stores the last 16 of 72 entries. The entries of an agent's own ranks are stored elsewhere.
         assert!((1..=16).contains(&at("max/entries")), "{:#}", stats.0);
         assert!(at("sum/entries") <= 16 * stats.at(level, "places"), "{:#}", stats.0);
         assert!(at("sum/evictions") >= 50 * stats.at(level, "places"), "the others: {:#}", stats.0);
@@ -163,7 +163,7 @@ fn the_table_is_said_at_the_end() {
 
 #[test]
 fn ranks_with_shared_memory_are_counted_once_each() {
-    // Only HCMAB has any; rank 0 does not ask, the others do so twice.
+    // Only HCMAB has a shared segment. Rank 0 does not ask for it, and the other ranks ask twice.
     for (policy, expected) in [("--cache hcmab", RANKS - 1), ("--cache hcma", 0)] {
         let (run, place) = run_of_twelve(policy);
         let ask = "cmd=scela_segment";
@@ -183,7 +183,8 @@ fn output_counts_however_late_it_is_read() {
     let (run, place) = counted(scela().np(3).agents(3).fanout(2).unread());
     let program = sh("head -c 100000 /dev/zero | tr '\\0' x; echo >&2");
     let mut running = run.program(program).spawn();
-    // More than standard output takes unread: the ranks are gone, and what they wrote is on its way.
+    // The output exceeds what an unread standard output accepts: the ranks have exited while their output is on its
+    // way.
     running.wait_until("all ranks have ended", || (running.stderr().text().len() >= 3).then_some(()));
     running.wait_until("all ranks are gone", || running.world().ranks().is_empty().then_some(()));
     running.read_output();
@@ -191,7 +192,7 @@ fn output_counts_however_late_it_is_read() {
     outcome.has_code(0);
     assert_eq!(outcome.stdout.len(), 300_000);
     let stats = Stats::of(&place);
-    // Headers of messages come to it.
+    // The count includes the headers of messages.
     assert!((300_000..306_000).contains(&stats.at(1, "stream_bytes")), "{:#}", stats.0);
     assert!((100_000..102_000).contains(&stats.at(2, "stream_bytes")), "one is below another: {:#}", stats.0);
     assert!(stats.sum("link_bytes") > stats.sum("stream_bytes"));
@@ -222,25 +223,25 @@ fn a_file_that_cannot_be_written_is_no_success() {
     let outcome = scela().np(1).arg("--stats=/dev/full").program(sh("echo ran")).run();
     let why = "error: the statistics cannot be written to '/dev/full': No space left on device";
     outcome.has_code(1).says(why).wrote("ran\n");
-    // A failure of the job says more.
+    // A failure of the job determines the exit code.
     scela().np(1).arg("--stats=/dev/full").program(sh("exit 3")).run().has_code(3).says(why);
 }
 
-/// What the kernel has counted in a network of a run's own: on its loopback interface, where there is
-/// nothing but the tree's links.
+/// The counts of the kernel for the loopback interface of a network namespace of the run's own. Only the tree's
+/// links use it.
 struct Kernel {
     bytes: u64,
     packets: u64,
 }
 
-/// Runs where the kernel counts for it alone. Where it had to send something twice, which it does when a
-/// receiver gets no processor for long, it has counted that twice; then again.
+/// Runs in a network namespace of its own, where the kernel counts for this run alone. The kernel retransmits when
+/// a receiver gets no processor for a long time, and then counts a packet twice. In that case the run is repeated.
 fn counted_by_kernel(describe: impl Fn() -> (Run, TempDir)) -> (Outcome, Stats, Kernel) {
     for _ in 0..10 {
         let (run, place) = describe();
         let file = place.path().join("counters");
         let unshare = if Uid::effective().is_root() { "unshare -n" } else { "unshare -rn" };
-        // Nor does it send anything twice only to learn whether it was lost.
+        // Turn off tail loss probes, which the kernel sends only to learn whether a packet was lost.
         let inside = format!(
             "ip link set lo up && echo 0 >/proc/sys/net/ipv4/tcp_early_retrans || exit 99; \"$@\"; code=$?; \
              cat /proc/net/dev /proc/net/snmp >{}; exit $code",
@@ -261,14 +262,14 @@ fn counted_by_kernel(describe: impl Fn() -> (Run, TempDir)) -> (Outcome, Stats, 
     panic!("the kernel sends everything twice here");
 }
 
-/// What the kernel has counted is what the program has counted, headers of packets, and a few words at the
-/// beginning and at the end of each link.
+/// Asserts that the kernel's count is the program's count plus the headers of packets and a few messages at the
+/// beginning and the end of each link.
 #[track_caller]
 fn agrees(stats: &Stats, kernel: &Kernel) {
-    // IP and TCP, at least; and with what TCP may say in its options.
+    // The headers of IP and TCP: at least without, at most with TCP's options.
     const HEADERS_MIN: u64 = 40;
     const HEADERS_MAX: u64 = 66;
-    // Hello and welcome, the statistics themselves, the leave.
+    // The hello and the welcome, the statistics themselves, and the leave.
     const WORDS_MAX: u64 = 2048;
     let Kernel { bytes, packets } = *kernel;
     let counted = stats.sum("link_bytes");
@@ -293,7 +294,8 @@ fn bytes_of_the_board_agree_with_the_kernel() {
         });
         outcome.is_quiet_success();
         agrees(&stats, &kernel);
-        // All that the tree carried was messages: the launch with these words, and the board.
+        // Almost all bytes on the tree's links were messages of the launch, which contains these steps, and of the
+        // board.
         let lanes = ["up/board/bytes", "up/control/bytes", "down/board/bytes", "down/control/bytes"];
         let messages: u64 = lanes.iter().map(|lane| stats.sum(lane)).sum();
         assert!(messages < kernel.bytes && messages * 100 > kernel.bytes * 98, "{messages} of {}", kernel.bytes);
@@ -319,7 +321,7 @@ fn a_long_epoch_reaches_agents_of_this_machine_through_memory() {
         let stats = Stats::of(&place);
         [0, 1].map(|level| stats.at(level, "down/board/bytes"))
     };
-    // Two levels below the launcher: it goes on as it came.
+    // Two levels below the launcher: the log reference is forwarded unchanged.
     assert!(bytes_down(&[]).iter().all(|bytes| *bytes < 1000), "only its place was sent");
     let nodes = bytes_down(&["--agents-as-nodes"]);
     assert!(nodes.iter().all(|bytes| *bytes > 3 * RANKS * 1000), "to other nodes it is sent: {nodes:?}");

@@ -1,4 +1,4 @@
-//! That the tree is a tree.
+//! The processes and the links of a session form a tree.
 
 use std::collections::BTreeSet;
 

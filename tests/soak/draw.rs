@@ -1,4 +1,4 @@
-//! What a session is: drawn, told as a command line, and judged.
+//! The sessions: how they are drawn from random numbers, written as command lines, and judged.
 
 use std::fmt::{self, Display};
 use std::os::unix::process::ExitStatusExt;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use crate::random::Random;
 use crate::rank;
 
-/// Ranks of a session, at most.
+/// The maximum number of ranks of a session.
 const RANKS_MAX: u32 = 256;
-/// How long a session may go on after the last Ctrl-C: ranks that do not ignore it end at once, and
-/// for those that do there is a second one. Less than the 5 s that a launcher waits for stragglers.
+/// The maximum time from the last Ctrl-C to the end of a session. Ranks that do not ignore the signal end at once,
+/// and the others get a second Ctrl-C. This is less than the 5 s that a launcher waits for stragglers.
 const PROMPT: Duration = Duration::from_secs(4);
-/// Agents of a session, at most.
+/// The maximum number of agents of a session.
 const AGENTS_MAX: u32 = 16;
 
-/// One session, or two at once.
+/// One session, or two at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     /// The sessions, started one right after the other.
@@ -31,38 +31,39 @@ pub(crate) struct Session {
     ranks: u32,
     agents: u32,
     fanout: u32,
-    /// All of it runs on this core.
+    /// The core to which all processes of the session are pinned.
     pinned: Option<u32>,
     kind: Kind,
 }
 
-/// What happens in a session.
+/// The event that a session tests.
 #[derive(Clone, Debug)]
 enum Kind {
-    /// Puts, fences and gets, then the end.
+    /// Ranks put, fence and get, then end.
     Hello,
-    /// Ranks that never speak PMI.
+    /// Ranks that never use PMI.
     True,
     /// One rank exits with a code.
     Code { rank: u32, code: u8, others: Others },
-    /// One rank ends itself by a signal.
+    /// One rank kills itself with a signal.
     Killed { rank: u32, signal: i32, others: Others },
     /// One rank calls MPI_Abort while the others wait for it in a fence.
     Abort { rank: u32, code: i32 },
-    /// One rank leaves, with 0, while the others wait for it in a fence.
+    /// One rank exits with 0 while the others wait for it in a fence.
     Left { rank: u32 },
-    /// SIGINT to the launcher so long after its start; perhaps once more, so much later.
+    /// The launcher gets SIGINT at this time after its start, and perhaps a second one at this time after the
+    /// first.
     Interrupt { after: Duration, again: Option<Duration>, program: Interrupted },
 }
 
-/// What the other ranks do when one fails.
+/// The behaviour of the other ranks when one fails.
 #[derive(Copy, Clone, Debug)]
 enum Others {
     Sleep,
     End,
 }
 
-/// What is running when the signal comes.
+/// The program that is running when the signal arrives.
 #[derive(Copy, Clone, Debug)]
 enum Interrupted {
     Hello,
@@ -72,7 +73,7 @@ enum Interrupted {
 }
 
 impl Round {
-    /// Draws what the session of this number is.
+    /// Draws the sessions of the round with this number.
     pub(crate) fn draw(random: &mut Random, number: u64) -> Self {
         let count = if random.once_in(8) { 2 } else { 1 };
         let session = |part| Session::draw(random, format!("soak-{}-{number}.{part}", std::process::id()));
@@ -109,7 +110,7 @@ impl Session {
                 let again = random.once_in(3).then(|| Duration::from_millis(random.of(30..=130) as u64));
                 let program = match random.of(0..=4) {
                     0..=1 => Interrupted::Hello,
-                    // Only a second Ctrl-C, or the grace, ends these.
+                    // Only a second Ctrl-C, or the end of the grace, ends these ranks.
                     2 if again.is_some() => Interrupted::Stubborn,
                     _ => Interrupted::Sleep,
                 };
@@ -119,7 +120,7 @@ impl Session {
         Self { label, ranks, agents, fanout, pinned, kind }
     }
 
-    /// The signals to send: how long after the start, or after the one before.
+    /// Returns the delays of the signals to send: the first after the start, each other one after its predecessor.
     pub(crate) fn interrupts(&self) -> Vec<Duration> {
         match &self.kind {
             Kind::Interrupt { after, again, .. } => std::iter::once(*after).chain(*again).collect(),
@@ -127,10 +128,10 @@ impl Session {
         }
     }
 
-    /// The command that runs it with this launcher.
+    /// Returns the command that runs the session with this launcher.
     pub(crate) fn command(&self, launcher: &Path) -> Command {
-        // A launcher that was told to ignore SIGINT (`nohup`, `&` in a script) has its ranks ignore
-        // it, and this test may itself be started that way.
+        // A launcher that inherits SIGINT as ignored (from `nohup`, or `&` in a script) makes its ranks ignore it,
+        // and this test may itself be started that way.
         let mut command = Command::new("env");
         command.arg("--default-signal=INT");
         if let Some(core) = self.pinned {
@@ -173,7 +174,7 @@ impl Session {
         }
     }
 
-    /// The codes that are right; a launcher ended by signal n itself counts as 128+n.
+    /// Returns the expected exit codes. A launcher that was itself ended by signal n counts as 128+n.
     fn codes(&self) -> Vec<i32> {
         match &self.kind {
             Kind::Hello | Kind::True => vec![0],
@@ -181,13 +182,13 @@ impl Session {
             Kind::Killed { signal, .. } => vec![128 + signal],
             Kind::Abort { code, .. } => vec![(code & 255).max(1)],
             Kind::Left { .. } => vec![1],
-            // It may have been over before the signal came.
+            // The session may have ended before the signal arrived.
             Kind::Interrupt { program: Interrupted::Hello, .. } => vec![130, 0],
             Kind::Interrupt { .. } => vec![130],
         }
     }
 
-    /// Is this how it should have ended, so long after the last signal, and what it should have said?
+    /// Checks the exit status, the time since the last signal, and the output of a session that has ended.
     pub(crate) fn judge(
         &self,
         status: ExitStatus,
@@ -203,7 +204,7 @@ impl Session {
         if let Some(went_on) = went_on.filter(|went_on| *went_on > PROMPT) {
             return Err(format!("it went on for {:.1} s after the signal", went_on.as_secs_f64()));
         }
-        // Its ranks are silent, so that all that is said is for the user, and in the launcher's words.
+        // The ranks write nothing, so every line is a message of the launcher.
         if let Some(line) = stderr.lines().find(|line| !line.starts_with("scela-run: ") && !line.starts_with("  ")) {
             return Err(format!("it said {line:?}"));
         }
@@ -236,7 +237,7 @@ impl Display for Session {
     }
 }
 
-/// A word as one would type it into a shell.
+/// Quotes a word for a shell.
 fn quote(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=+:,@%".contains(&byte);
     if !word.is_empty() && word.bytes().all(plain) {

@@ -1,4 +1,4 @@
-//! Is anything left? Processes, shared memory, sockets, temporary files.
+//! Checks that sessions leave nothing behind: processes, shared memory, sockets, temporary files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,10 +10,10 @@ use nix::errno::Errno;
 use nix::poll::{PollTimeout, poll};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
-/// How long the kernel may take to close the last connections.
+/// The time that the kernel may take to close the last connections.
 const SOCKETS_TIME: Duration = Duration::from_secs(30);
 
-/// What the machine looked like before the first session.
+/// The state of the machine before the first session.
 pub(crate) struct Before {
     shared_memory: BTreeSet<String>,
     temporary: BTreeSet<String>,
@@ -21,12 +21,12 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// Looks.
+    /// Records the state.
     pub(crate) fn look() -> Self {
         Self { shared_memory: shared_memory(), temporary: temporary(), orphaned_sockets: orphaned_sockets() }
     }
 
-    /// Looks again: is there anything new?
+    /// Reads the state again and reports what is new.
     pub(crate) fn compare(&self) -> Result<(), String> {
         let new = |before: &BTreeSet<String>, after: BTreeSet<String>| -> Vec<String> {
             after.difference(before).cloned().collect()
@@ -50,12 +50,13 @@ impl Before {
     }
 }
 
-/// No session here runs MPICH; its names are those of other tests on this machine.
+/// Returns the names in /dev/shm. No session here runs MPICH, so the names of MPICH belong to other tests on this
+/// machine.
 fn shared_memory() -> BTreeSet<String> {
     entries(Path::new("/dev/shm")).into_iter().filter(|name| !name.starts_with("mpich")).collect()
 }
 
-/// What is called after this project, outside the directories that sessions are given for it.
+/// Returns the temporary files whose names begin with the project's, outside the directories of the sessions.
 fn temporary() -> BTreeSet<String> {
     entries(&std::env::temp_dir()).into_iter().filter(|name| name.starts_with("scela")).collect()
 }
@@ -65,8 +66,8 @@ fn entries(place: &Path) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// TCP sockets that belong to no process and are not merely remembered (TIME_WAIT). All others have
-/// an owner, and that none of ours is left is known more exactly.
+/// Returns the number of TCP sockets that belong to no process and are not in TIME_WAIT. Every other socket has an
+/// owner, and a more exact check shows that no process of a session is left.
 fn orphaned_sockets() -> u64 {
     let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let mut words = text.lines().find(|line| line.starts_with("TCP:")).unwrap_or_default().split(' ');
@@ -74,7 +75,8 @@ fn orphaned_sockets() -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
-/// An error lists this process's children, whose ancestors have all ended, and ends them.
+/// Checks that this process has no children. The error lists the children, whose ancestors have all ended, after
+/// killing them.
 pub(crate) fn no_children() -> Result<(), String> {
     if !has_children() {
         return Ok(());
@@ -84,7 +86,7 @@ pub(crate) fn no_children() -> Result<(), String> {
     Err(text)
 }
 
-/// An error names what is in a directory that should be empty, and removes it.
+/// Checks that a directory is empty. The error names the files that were found, which are removed.
 pub(crate) fn no_files(place: &Path) -> Result<(), String> {
     let names = entries(place);
     for name in &names {
@@ -94,7 +96,7 @@ pub(crate) fn no_files(place: &Path) -> Result<(), String> {
     if names.is_empty() { Ok(()) } else { Err(format!("{names:?}")) }
 }
 
-/// Ends a launcher that hangs, and all that it has started.
+/// Kills a launcher that hangs, and all processes that it started.
 pub(crate) fn end_all(launcher: &mut Child) {
     let _ = launcher.kill();
     let _ = launcher.wait();
@@ -118,7 +120,7 @@ fn pause() {
     let _ = poll(&mut [], PollTimeout::from(2_u8));
 }
 
-/// This process's descendants: number, parent, state, where in the kernel, command line.
+/// Lists the descendants of this process: pid, parent, state, place in the kernel, command line.
 pub(crate) fn describe_descendants() -> String {
     let mut known = BTreeSet::from([std::process::id()]);
     let mut processes: Vec<(u32, u32, String)> = entries(Path::new("/proc"))

@@ -1,14 +1,13 @@
-//! Many sessions in a row, drawn from a seed: does `scela-run` always end, in time, with the right
-//! code, and with nothing left?
+//! Runs many sessions in a row, drawn from a seed, and checks that `scela-run` always ends in time, with the right
+//! exit code, and leaves nothing behind.
 //!
-//! `SCELA_SOAK_SESSIONS` says how many (150 unless told), `SCELA_SOAK_SEED` from which seed (a new
-//! one unless told; it is printed), `SCELA_SOAK_ONLY` runs one session of a seed again. The program
-//! under test is `SCELA_RUN`, or the one that cargo has built beside this test.
+//! `SCELA_SOAK_SESSIONS` sets the number of sessions (default: 150). `SCELA_SOAK_SEED` sets the seed (default: a
+//! new one, which is printed). `SCELA_SOAK_ONLY` repeats one session of a seed. The program under test is
+//! `SCELA_RUN`, or the one that cargo built beside this test.
 //!
-//! This process is a child subreaper with no other child than the launchers, so that whatever a
-//! session leaves behind becomes its child: "nothing left" is a question to the kernel, asked the
-//! moment that the launcher has ended, and no other process on the machine can disturb the answer.
-//! For the same reason it has no libtest harness.
+//! This process is a child subreaper, and launchers are its only children. Any process that a session leaves behind
+//! becomes its child, so it asks the kernel for children as soon as the launcher has ended. No other process on the
+//! machine can disturb the answer. For the same reason it has no libtest harness.
 
 mod draw;
 mod leftovers;
@@ -26,11 +25,11 @@ use random::Random;
 
 /// The name under which libtest would list this test.
 const NAME: &str = "sessions_end_in_time_with_the_right_code_and_leave_nothing";
-/// How many sessions are run unless told otherwise: what fits into a minute.
+/// The default number of sessions, which run within a minute.
 const SESSIONS: u64 = 150;
-/// How many failures are told before the test gives up.
+/// The number of reported failures after which the test gives up.
 const FAILURES_MAX: usize = 20;
-/// The slowest sessions are named, up to so many.
+/// The number of slowest sessions that are listed.
 const SLOWEST: usize = 5;
 
 fn main() -> ExitCode {
@@ -53,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads libtest's arguments as far as they say whether this test is to run.
+/// Returns whether libtest's arguments select this test.
 fn is_wanted(arguments: &[String]) -> bool {
     let mut filters = Vec::new();
     let (mut exact, mut list, mut ignored) = (false, false, false);

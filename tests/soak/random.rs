@@ -1,4 +1,4 @@
-//! Random numbers that a seed determines (SplitMix64), the same on every machine.
+//! Random numbers that depend only on a seed (SplitMix64) and are the same on every machine.
 
 use std::ops::RangeInclusive;
 
@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The sequence of one session, independent of those of the others, so that one session can be
-    /// run again alone.
+    /// Returns the sequence of one session. It is independent of those of the other sessions, so that one session
+    /// can be repeated alone.
     pub(crate) fn of_session(seed: u64, number: u64) -> Self {
         let mut of_seed = Self(seed);
         let mut random = Self(of_seed.next() ^ number.wrapping_mul(0xD605_BBB5_8C8A_BC03));
@@ -24,18 +24,18 @@ impl Random {
         bits ^ (bits >> 31)
     }
 
-    /// A number of the range; the modulo's bias does not matter here.
+    /// Returns a number in the range. The bias of the modulo does not matter here.
     pub(crate) fn of(&mut self, range: RangeInclusive<i64>) -> i64 {
         let span = (range.end() - range.start()) as u64 + 1;
         range.start() + (self.next() % span) as i64
     }
 
-    /// True once in `times`.
+    /// Returns true with a probability of one in `times`.
     pub(crate) fn once_in(&mut self, times: i64) -> bool {
         self.of(1..=times) == 1
     }
 
-    /// A number up to `max`, small ones as often as large ones.
+    /// Returns a number up to `max`. Small numbers are as likely as large ones.
     pub(crate) fn of_any_size(&mut self, max: u32) -> u32 {
         let bits = i64::from(max.ilog2());
         let ceiling = (2_i64 << self.of(0..=bits)).min(i64::from(max));

@@ -1,4 +1,4 @@
-//! The ranks that misbehave over PMI: this same program, started by the launcher.
+//! The ranks that misuse PMI. The launcher runs this same program as its ranks.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,16 @@ use pmi::v1::client::{Client, ClientError};
 
 /// The first argument of a rank.
 pub(crate) const ARGUMENT: &str = "--soak-rank";
-/// `abort RANK CODE`: that rank aborts, the others wait for it in a fence.
+/// `abort RANK CODE`: this rank aborts while the others wait for it in a fence.
 pub(crate) const ABORT: &str = "abort";
-/// `leave RANK`: that rank exits with 0 without finalizing, the others wait for it in a fence.
+/// `leave RANK`: this rank exits with 0 without finalizing, while the others wait for it in a fence.
 pub(crate) const LEAVE: &str = "leave";
 
 /// Runs one rank.
 pub(crate) fn run(words: &[String]) -> ExitCode {
     match play(words) {
         Ok(()) => ExitCode::SUCCESS,
-        // The code is one that no drawn session expects.
+        // No drawn session expects this code.
         Err(error) => {
             eprintln!("soak rank: {error}");
             ExitCode::from(99)
@@ -33,7 +33,7 @@ fn play(words: &[String]) -> Result<(), ClientError> {
     match words.first().map(String::as_str) {
         Some(ABORT) if is_the_one => {
             pmi.abort(number(words.get(2)))?;
-            // The launcher kills the rank that has aborted; nothing comes any more.
+            // The launcher kills the rank that aborted, so this barrier never completes.
             pmi.barrier()
         }
         Some(LEAVE) if is_the_one => Ok(()),

@@ -1,4 +1,4 @@
-//! Runs the sessions of a round, by a deadline, and looks whether they left anything.
+//! Runs the sessions of a round with a deadline, and checks that they leave nothing behind.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -16,29 +16,30 @@ use tests::eventually;
 use crate::draw::{Round, Session};
 use crate::leftovers;
 
-/// A session takes less than a second on a quiet machine, and never more than the default grace
-/// plus some; what takes longer hangs.
+/// A session takes less than a second on an idle machine, and never much longer than the default grace. A session
+/// that takes longer than this hangs.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What a launcher says when it has taken a signal.
+/// The message of a launcher that has received a signal.
 const TAKEN: &str = "Ctrl-C again ends it at once";
 
-/// A launcher at work.
+/// A launcher that was started.
 struct Running<'a> {
     session: &'a Session,
     place: PathBuf,
     child: Child,
-    /// Says when the launcher has ended, which is then still to be reaped.
+    /// Receives the time at which the launcher ended. The launcher must still be reaped.
     ended: Receiver<Instant>,
-    /// When that was, once it was heard.
+    /// The time received from `ended`.
     over: Option<Instant>,
     begun: Instant,
-    /// Signals still to send: how long after the start, or after the one before was sent.
+    /// The delays of the signals still to send: the first after the start, each other one after its predecessor was
+    /// sent.
     interrupts: VecDeque<Duration>,
-    /// When the last was sent.
+    /// The time at which the last signal was sent.
     interrupted: Option<Instant>,
 }
 
-/// Runs a round to its end; an error says all that is known.
+/// Runs a round to its end. An error contains everything known about the failure.
 pub(crate) fn round(launcher: &Path, round: &Round, place: &Path) -> Result<(), String> {
     let mut running: Vec<Running<'_>> =
         round.sessions.iter().enumerate().map(|(part, session)| start(launcher, session, place, part)).collect();
@@ -72,7 +73,7 @@ fn start<'a>(launcher: &Path, session: &'a Session, place: &Path, part: usize) -
     let (end, ended) = channel();
     let pid = pid(&child);
     std::thread::spawn(move || {
-        // Leaves it to be reaped by who owns it, so that its number cannot be somebody else's yet.
+        // WNOWAIT leaves the launcher to be reaped by its owner, so that its pid cannot be reused yet.
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         let _ = end.send(Instant::now());
     });
@@ -84,7 +85,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).expect("a pid"))
 }
 
-/// Sends all signals of all sessions, each in its time, to those that have not ended.
+/// Sends all signals of all sessions at their times, except to launchers that have ended.
 fn send_interrupts(running: &mut [Running<'_>]) {
     let next = |running: &[Running<'_>]| {
         let due = |(which, session): (usize, &Running<'_>)| session.due().map(|at| (at, which));
@@ -96,24 +97,25 @@ fn send_interrupts(running: &mut [Running<'_>]) {
 }
 
 impl Running<'_> {
-    /// When the next signal is to be sent, if there is one.
+    /// Returns the time of the next signal, if any.
     fn due(&self) -> Option<Instant> {
         self.interrupts.front().map(|after| self.interrupted.unwrap_or(self.begun) + *after)
     }
 
-    /// Sends the next signal at this time, if the launcher has not ended by then.
+    /// Sends the next signal at this time, unless the launcher has ended by then.
     fn interrupt(&mut self, at: Instant) {
         self.interrupts.pop_front();
         if self.ends_by(at) || self.interrupted.is_some() && !self.has_taken_one() {
             self.interrupts.clear();
             return;
         }
-        // Not yet reaped, so it is this one.
+        // The launcher has not been reaped, so the pid is still its own.
         let _ = kill(pid(&self.child), Signal::SIGINT);
         self.interrupted = Some(Instant::now());
     }
 
-    /// Waits until the launcher has taken a signal: the kernel makes one of two that come before. False if it ends.
+    /// Waits until the launcher has handled a signal, because the kernel merges two pending signals into one.
+    /// Returns false if the launcher ends.
     fn has_taken_one(&mut self) -> bool {
         let taken = || {
             let is_over = self.ends_by(Instant::now());
@@ -122,7 +124,7 @@ impl Running<'_> {
         eventually(taken).unwrap_or(false)
     }
 
-    /// Waits until the launcher has ended, but not beyond this time.
+    /// Waits until the launcher has ended or this time is reached. Returns whether it has ended.
     fn ends_by(&mut self, at: Instant) -> bool {
         let ended = || self.ended.recv_timeout(at.saturating_duration_since(Instant::now())).ok();
         self.over = self.over.or_else(ended);
@@ -162,7 +164,7 @@ impl Running<'_> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        // After a failure only; else it is gone.
+        // The directory still exists only after a failure.
         let _ = fs::remove_dir_all(&self.place);
     }
 }

@@ -217,7 +217,7 @@ pub(super) const OPTIONS: &[Spec] = &[
          input").common("use the hosts in FILE"),
     spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], Group::Hosts,
         "use these hosts: node[001-032],gpu[1-4]:8,ada@login;\n\
-         lists and files add up").common("use these hosts: node[001-032],gpu[1-4]:8,ada@login"),
+         lists and files add up").common("use these hosts: node[001-032],gpu[1-4]:8"),
     spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], Group::Hosts,
         "leave these hosts out"),
     spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,

@@ -27,9 +27,9 @@ pub(super) struct Processes(RefCell<Vec<Process>>);
 
 impl Processes {
     pub(super) fn add(&self, child: Child, is_guardian: bool) {
-        self.0.borrow_mut().push(Process { child, ended: None, is_guardian });
-        // Also forgets those that have exited since, so that the list stays short.
+        // Keeps the list short. Before the push: the exit code of a process that has exited already is still wanted.
         self.reap();
+        self.0.borrow_mut().push(Process { child, ended: None, is_guardian });
     }
 
     /// Returns the pids of the processes that have not been reaped.

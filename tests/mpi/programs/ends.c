@@ -1,4 +1,4 @@
-/* ends.c HOW WHO CODE: rank WHO ends as HOW says, while the others wait for it in a barrier.
+/* ends.c HOW WHO CODE: rank WHO ends in the way HOW, while the others wait for it in a barrier.
  *
  * abort   MPI_Abort(CODE)
  * exit    _exit(CODE) without MPI_Finalize

@@ -1,4 +1,4 @@
-/* pieces.c LINES: every rank writes so many lines, each in several writes. */
+/* pieces.c LINES: every rank writes LINES lines, each in several writes. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* spawn.c [ROUNDS]: the ranks spawn three more of this program, so many times; each time all meet in
- * one group and add their ranks up. Parents and children say a line each. */
+/* spawn.c [ROUNDS]: in each round the ranks spawn three more ranks of this program. Parents and children
+ * merge into one group, sum up their ranks, and write one line each. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,7 +18,7 @@ child = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
 
 
 def say(text):
-    # In one piece: several ranks write into one pipe of their agent's.
+    # Write the line in one piece, because several ranks write into the same pipe of their agent.
     sys.stdout.write(f"parent {world.rank} of {world.size}: {text}\n")
     sys.stdout.flush()
 

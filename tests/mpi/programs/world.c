@@ -1,5 +1,5 @@
-/* Every rank knows where it is; an Allreduce, a ring; then each says one line.
- * The line ends with "right" only if all sums are. */
+/* Every rank queries its number and its node, takes part in an Allreduce and a ring, and writes one line.
+ * The line ends with "right" only if all sums are right. */
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ int main(int argc, char **argv)
     long one = rank + 1, sum = 0;
     MPI_Allreduce(&one, &sum, 1, MPI_LONG, MPI_SUM, MPI_COMM_WORLD);
 
-    /* A token goes around, and each rank adds itself: large enough to need a rendezvous. */
+    /* A token travels around the ring and each rank adds its number. Its size requires a rendezvous. */
     static long token[32768];
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
     if (size == 1) {

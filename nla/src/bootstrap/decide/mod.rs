@@ -2,7 +2,7 @@
 //!
 //! Nothing here opens a socket, reads a clock, starts a process or waits. Time is an argument, a
 //! [`Duration`](std::time::Duration) since the session or the starter began; randomness comes from a seed. Inputs are
-//! facts that have happened, actions are commands to the tasks around this module. tests/tidy.rs enforces this.
+//! facts that have happened, actions are commands to the tasks around this module. tests/tidy enforces this.
 //!
 //! | file | decides |
 //! |---|---|
