@@ -185,11 +185,15 @@ fn another_protocol_version_is_named_in_the_refusal() {
     on_one_thread(async {
         let parent = Parent::new().await;
         let mut request = Initiator::new(SESSION, &key(1)).unwrap().1;
-        request[8..10].copy_from_slice(&7u16.to_be_bytes());
+        request[8..10].copy_from_slice(&(VERSION + 1).to_be_bytes());
         request[10..26].copy_from_slice(b"9.9.9\0\0\0\0\0\0\0\0\0\0\0");
         let (refused, reply) = parent.refuse_bytes(&request).await;
         let here = env!("CARGO_PKG_VERSION");
-        assert_eq!(refused, format!("the other end is ScELA 9.9.9 (protocol 7), this is {here} (protocol {VERSION})"));
+        let other = VERSION + 1;
+        assert_eq!(
+            refused,
+            format!("the other end is ScELA 9.9.9 (protocol {other}), this is {here} (protocol {VERSION})")
+        );
         assert_eq!(reply.len(), PREAMBLE_BYTES + 1, "the reply ends with the verdict, without a handshake message");
     });
 }
