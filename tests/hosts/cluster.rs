@@ -17,24 +17,27 @@ fn ssh(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
 }
 
 /// Runs a command on a host that does not answer. A timeout of one second is enough.
-fn ssh_in_vain(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
+fn ssh_without_answer(cluster: &Cluster, host: &Host, words: &[&str]) -> Output {
     ssh_within(cluster, host, words, "ConnectTimeout=1")
 }
 
-fn ssh_within(cluster: &Cluster, host: &Host, words: &[&str], patience: &str) -> Output {
-    cluster.front_end().run([&["ssh", "-o", patience, host.name()], words].concat())
+fn ssh_within(cluster: &Cluster, host: &Host, words: &[&str], timeout: &str) -> Output {
+    cluster.front_end().run([&["ssh", "-o", timeout, host.name()], words].concat())
 }
 
 /// Asserts that ssh failed with its own exit code, 255, and wrote the text to standard error.
 #[track_caller]
 fn fails(output: &Output, text: &str) {
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(255) && said.contains(text), "this should say {text:?}: {output:?}");
+    assert!(
+        output.status.code() == Some(255) && said.contains(text),
+        "ssh should exit with 255 and print {text:?}: {output:?}"
+    );
 }
 
 #[test]
 fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let (first, second) = (cluster.host(0), cluster.host(1));
     for host in cluster.everywhere() {
         assert_eq!(out(host.run(["hostname"])).trim(), host.name());
@@ -52,16 +55,16 @@ fn hosts_have_names_addresses_processes_and_directories_of_their_own() {
 }
 
 #[test]
-fn what_loses_its_parent_on_a_host_is_waited_for() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn orphans_on_a_host_are_reaped() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     out(cluster.host(0).run(["sh", "-c", "sh -c 'true & exec setsid --fork true' &"]));
     let states = || out(cluster.host(0).run(["ps", "-e", "--no-headers", "-o", "stat"]));
     assert!(eventually(|| (!states().contains('Z')).then_some(())).is_some(), "{}", states());
 }
 
 #[test]
-fn all_hosts_see_each_other_and_the_same_files_of_the_cluster() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn all_hosts_know_each_others_addresses_and_share_files() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     assert_eq!(cluster.names(), "node001,node002,node003");
     fs::write(cluster.shared().join("word"), "seen").unwrap();
     for host in cluster.everywhere() {
@@ -76,8 +79,8 @@ fn all_hosts_see_each_other_and_the_same_files_of_the_cluster() {
 }
 
 #[test]
-fn ssh_asks_nothing_from_the_front_end_and_onward() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn ssh_between_any_two_hosts_needs_no_prompt() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     for host in cluster.hosts() {
         for onward in cluster.hosts() {
             let said = ssh(&cluster, host, &["ssh", onward.name(), "hostname"]);
@@ -88,8 +91,8 @@ fn ssh_asks_nothing_from_the_front_end_and_onward() {
 }
 
 #[test]
-fn hosts_and_front_end_are_called_as_asked() {
-    if Cluster::here(0).is_none() {
+fn hosts_and_front_end_have_the_requested_names() {
+    if Cluster::new_or_skip(0).is_none() {
         return;
     }
     let cluster = Cluster::builder(0).names(["first", "a-name.with.dots"]).front_end("head").start();
@@ -98,9 +101,9 @@ fn hosts_and_front_end_are_called_as_asked() {
 }
 
 #[test]
-fn many_hosts_are_made_and_removed_within_seconds() {
+fn many_hosts_are_created_and_removed_within_seconds() {
     let since = Instant::now();
-    let Some(cluster) = Cluster::here(32) else { return };
+    let Some(cluster) = Cluster::new_or_skip(32) else { return };
     assert_eq!(out(ssh(&cluster, cluster.host(31), &["hostname"])).trim(), "node032");
     drop(cluster);
     // This takes one second if the cores are idle.
@@ -108,40 +111,40 @@ fn many_hosts_are_made_and_removed_within_seconds() {
 }
 
 #[test]
-fn a_host_without_a_name_is_not_found() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_without_a_name_cannot_be_resolved() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::NameUnknown);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "Could not resolve hostname node002: Name or service not known");
     out(ssh(&cluster, cluster.host(0), &["true"]));
 }
 
 #[test]
-fn a_host_without_sshd_refuses() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_without_sshd_refuses_connections() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::Refused);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "connect to host node002 port 22: Connection refused");
     out(ssh(&cluster, cluster.host(0), &["true"]));
 }
 
 #[test]
-fn a_host_that_does_not_know_the_key_denies() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_without_the_users_key_denies_logins() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::NoLogin);
     fails(&ssh(&cluster, cluster.host(1), &["true"]), "Permission denied (publickey)");
     out(ssh(&cluster, cluster.host(0), &["true"]));
 }
 
 #[test]
-fn a_host_can_keep_silent() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_can_accept_connections_without_answering() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
-    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    fails(&ssh_without_answer(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     out(ssh(&cluster, cluster.host(0), &["true"]));
 }
 
 #[test]
-fn a_host_can_have_no_place_to_execute_from() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_can_forbid_to_execute_new_files() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::NoExec);
     let script = "for place in / ~ /tmp /dev/shm /run /dev /var/tmp /usr/bin \"$OLDPWD\"; do
         cp /bin/true $place/copy 2>/dev/null && $place/copy 2>/dev/null && echo $place
@@ -153,7 +156,7 @@ fn a_host_can_have_no_place_to_execute_from() {
 
 #[test]
 fn a_home_directory_can_be_read_only() {
-    let Some(cluster) = Cluster::here(1) else { return };
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let host = cluster.host(0);
     out(ssh(&cluster, host, &["touch ~/before"]));
     host.make_home_read_only();
@@ -163,7 +166,7 @@ fn a_home_directory_can_be_read_only() {
 
 #[test]
 fn a_program_can_be_absent_from_a_host() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let words = [scela_run().to_str().unwrap(), "--version"];
     cluster.host(1).hide(scela_run());
     let said = ssh(&cluster, cluster.host(1), &words);
@@ -175,19 +178,19 @@ fn a_program_can_be_absent_from_a_host() {
 }
 
 #[test]
-fn no_tcp_port_is_open_but_one() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn all_tcp_ports_but_one_can_be_closed() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let host = cluster.host(0);
     host.restart_sshd(&["Port 22", "Port 2200"]);
     out(ssh(&cluster, host, &["-p2200", "true"]));
     host.drop_all_tcp_but(22);
-    fails(&ssh_in_vain(&cluster, host, &["-p2200", "true"]), "port 2200: Connection timed out");
+    fails(&ssh_without_answer(&cluster, host, &["-p2200", "true"]), "port 2200: Connection timed out");
     out(ssh(&cluster, host, &["true"]));
 }
 
 #[test]
 fn logins_can_be_slow() {
-    let Some(cluster) = Cluster::here(1) else { return };
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let delay = Duration::from_millis(300);
     cluster.host(0).delay_logins(delay);
     let since = Instant::now();
@@ -197,7 +200,7 @@ fn logins_can_be_slow() {
 
 #[test]
 fn ssh_connections_can_be_limited() {
-    let Some(cluster) = Cluster::here(3) else { return };
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     cluster.limit_ssh(2);
     let logged_in = [cluster.host(0), cluster.host(1)].map(|host| {
         let mut ssh = cluster.front_end().command("ssh");
@@ -217,10 +220,10 @@ fn ssh_connections_can_be_limited() {
 }
 
 #[test]
-fn a_host_can_be_cut_off_and_come_back() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn a_host_can_be_disconnected_and_reconnected() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.cut(cluster.host(1));
-    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "port 22: ");
+    fails(&ssh_without_answer(&cluster, cluster.host(1), &["true"]), "port 22: ");
     out(ssh(&cluster, cluster.host(0), &["true"]));
     cluster.mend(cluster.host(1));
     eventually(|| ssh(&cluster, cluster.host(1), &["true"]).status.success().then_some(())).unwrap();
@@ -228,16 +231,16 @@ fn a_host_can_be_cut_off_and_come_back() {
 
 #[test]
 fn a_host_can_freeze_and_thaw() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).freeze();
-    fails(&ssh_in_vain(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
+    fails(&ssh_without_answer(&cluster, cluster.host(1), &["true"]), "Connection timed out during banner exchange");
     cluster.host(1).thaw();
     out(ssh(&cluster, cluster.host(1), &["true"]));
 }
 
 #[test]
-fn a_run_on_the_front_end_is_a_run() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn a_session_can_run_on_the_front_end() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let run = scela().on(&cluster).np(2).directory(cluster.shared());
     let outcome = run.program(sh("hostname; pwd; ssh node001 hostname")).run();
     let shared = cluster.shared();
@@ -251,8 +254,8 @@ fn a_run_on_the_front_end_is_a_run() {
 }
 
 #[test]
-fn what_a_run_leaves_on_a_host_is_found() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn processes_and_files_left_on_a_host_are_found() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let leaving = ["touch /tmp/left", "touch /dev/shm/left", "SCELA_TEST_WORLD=$1 setsid sleep 1000 >/dev/null 2>&1 &"];
     for command in leaving {
         let run = scela()
@@ -262,7 +265,7 @@ fn what_a_run_leaves_on_a_host_is_found() {
         let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.run()));
         let said = left.expect_err(command);
         let said = said.downcast_ref::<String>().unwrap();
-        assert!(said.starts_with("something was left behind"), "{said}");
+        assert!(said.starts_with("processes or files were left behind"), "{said}");
     }
 }
 
@@ -279,9 +282,9 @@ fn interfaces() -> String {
 }
 
 #[test]
-fn nothing_is_left() {
+fn a_dropped_cluster_leaves_nothing() {
     let interfaces_before = interfaces();
-    let Some(cluster) = Cluster::here(3) else { return };
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let own = namespaces(std::process::id() as i32);
     let of_cluster: BTreeSet<_> = cluster.everywhere().flat_map(|host| namespaces(host.pid())).collect();
     let of_cluster: BTreeSet<_> = of_cluster.difference(&own).cloned().collect();

@@ -13,8 +13,8 @@ fn on(cluster: &Cluster) -> Run {
 }
 
 #[test]
-fn a_plan_is_told_and_nothing_is_started() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn explain_prints_the_plan_and_starts_nothing() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let program = cluster.shared().join("touched");
     let outcome = on(&cluster)
         .args(["-np", "5", "-ppn", "2", "-genv", "MSG", "a b", "-genvnone", "--batch", "2", "--explain"])
@@ -87,7 +87,7 @@ fn phases(outcome: &Outcome) -> Vec<Phase> {
 
 #[test]
 fn phases_follow_each_other_and_name_the_last_hosts() {
-    let Some(cluster) = Cluster::here(3) else { return };
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     for shape in ["flat", "tree"] {
         let run = on(&cluster).np(6).args(["--timing", "--launch", shape, "--fanout", "2"]);
         let outcome = run.program(rank(["neighbours", "2"])).run();
@@ -121,7 +121,7 @@ fn phases_follow_each_other_and_name_the_last_hosts() {
 
 #[test]
 fn a_failed_launch_has_a_table_of_phases_only_on_request() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(tests::Broken::Refused);
     let run = || on(&cluster).np(2);
     let outcome = run().arg("--timing").program(sh("")).run();
@@ -131,8 +131,8 @@ fn a_failed_launch_has_a_table_of_phases_only_on_request() {
 }
 
 #[test]
-fn what_is_measured_is_what_the_next_plan_goes_by() {
-    let Some(cluster) = Cluster::here(4) else { return };
+fn the_next_plan_uses_the_measured_constants() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
     let list = cluster.names();
     let run = || scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared());
     let outcome = run().args(["--calibrate", &list]).run();
@@ -153,7 +153,7 @@ fn what_is_measured_is_what_the_next_plan_goes_by() {
 
 #[test]
 fn hosts_that_fail_are_not_measured() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(tests::Broken::NameUnknown);
     let run =
         |list: &str| scela().on(&cluster).env("XDG_CACHE_HOME", cluster.shared()).args(["--calibrate", list]).run();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
 
-use crate::{break_five, out, rank, tells_of_five};
+use crate::{break_five, out, rank, reports_five};
 
 /// Begins a run on the hosts of `cluster`, started from its front end.
 fn on(cluster: &Cluster) -> Run {
@@ -12,8 +12,8 @@ fn on(cluster: &Cluster) -> Run {
 }
 
 #[test]
-fn flat_and_in_trees() {
-    let Some(cluster) = Cluster::here(8) else { return };
+fn sessions_run_flat_and_in_trees() {
+    let Some(cluster) = Cluster::new_or_skip(8) else { return };
     for options in [
         &["--launch", "flat"][..],
         &["--launch", "flat", "--fanout", "2"],
@@ -28,8 +28,8 @@ fn flat_and_in_trees() {
 }
 
 #[test]
-fn ranks_are_where_they_were_placed() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn ranks_run_on_the_hosts_where_they_were_placed() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let place = |options: &[&str]| {
         let script = sh("echo $PMI_RANK $(hostname)");
         let outcome = scela().on(&cluster).args(["-f"]).arg(cluster.host_file()).args(options).program(script).run();
@@ -43,16 +43,16 @@ fn ranks_are_where_they_were_placed() {
 }
 
 #[test]
-fn a_rank_has_the_callers_surroundings_but_for_what_is_the_hosts() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn a_rank_has_the_callers_environment_directory_and_limits() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let script = sh("echo $MINE; echo ${SSH_CONNECTION-none}; ulimit -n; umask; pwd");
     let run = on(&cluster).np(1).env("MINE", "a b").directory("/").shell("umask 027; ulimit -Sn 777");
     run.program(script).run().is_quiet_success().wrote("a b\nnone\n777\n0027\n/\n");
 }
 
 #[test]
-fn output_input_signals_and_codes_come_and_go() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn input_output_and_codes_are_forwarded() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let outcome =
         on(&cluster).np(2).stdin("a line\n").args(["-l", "--stdin", "1"]).program(sh("cat; exit $PMI_RANK")).run();
     outcome.has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
@@ -61,9 +61,9 @@ fn output_input_signals_and_codes_come_and_go() {
 /// A remote shell closes when its agent has called back. If all stayed open until the last agent called back, a
 /// launch on more hosts than the limit on connections would never complete.
 #[test]
-fn sessions_do_not_wait_for_each_other() {
+fn remote_shells_do_not_wait_for_each_other() {
     let (hosts, limit) = (12, 3);
-    let Some(cluster) = Cluster::here(hosts) else { return };
+    let Some(cluster) = Cluster::new_or_skip(hosts) else { return };
     cluster.limit_ssh(limit);
     cluster.hosts().iter().for_each(|host| host.delay_logins(Duration::from_millis(100)));
     for options in
@@ -76,7 +76,7 @@ fn sessions_do_not_wait_for_each_other() {
 /// The program is not installed on the hosts, and the home directories are read-only.
 #[test]
 fn the_program_is_sent() {
-    let Some(cluster) = Cluster::here(4) else { return };
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
         host.make_home_read_only();
@@ -90,7 +90,7 @@ fn the_program_is_sent() {
 /// version is reported.
 #[test]
 fn another_version_is_not_used() {
-    let Some(cluster) = Cluster::here(3) else { return };
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let script = |name: &str, text: String| {
         let path = cluster.shared().join(name);
         std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -113,8 +113,8 @@ fn another_version_is_not_used() {
 
 /// The hosts also refuse to execute new files, so an interpreter loads the program into memory.
 #[test]
-fn the_program_is_sent_into_memory() {
-    let Some(cluster) = Cluster::here(4) else { return };
+fn the_program_is_loaded_into_memory_where_files_cannot_be_executed() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
     for (at, host) in cluster.hosts().iter().enumerate() {
         host.hide(scela_run());
         // Of the hosts that start others in the tree, one has only python3 and one has only perl.
@@ -139,27 +139,27 @@ fn the_program_is_sent_into_memory() {
 
 #[test]
 fn hosts_that_fail_are_named_with_their_reasons() {
-    let Some(cluster) = Cluster::here(8) else { return };
+    let Some(cluster) = Cluster::new_or_skip(8) else { return };
     break_five(&cluster);
     // In a tree, an agent that starts others has half of the timeout.
     let run = |options: &[&str]| -> Outcome {
-        let patience = if options.contains(&"tree") { "24" } else { "12" };
-        on(&cluster).np(8).args(["--start-timeout", patience]).args(options).program(rank(["neighbours", "1"])).run()
+        let timeout = if options.contains(&"tree") { "24" } else { "12" };
+        on(&cluster).np(8).args(["--start-timeout", timeout]).args(options).program(rank(["neighbours", "1"])).run()
     };
     for shape in ["flat", "tree"] {
         let outcome = run(&["--launch", shape, "--fanout", "2"]);
         outcome.has_code(251).says("no rank was started").wrote("");
-        tells_of_five(&outcome, 8);
+        reports_five(&outcome, 8);
         assert!(outcome.took < Duration::from_secs(60));
         let outcome = run(&["--launch", shape, "--fanout", "2", "--min-nodes", "3"]);
         outcome.has_code(0).says("going on without them");
-        tells_of_five(&outcome, 8);
+        reports_five(&outcome, 8);
     }
 }
 
 #[test]
-fn spares_take_the_places_of_bad_hosts() {
-    let Some(cluster) = Cluster::here(4) else { return };
+fn spares_replace_bad_hosts() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
     cluster.host(1).break_as(Broken::Refused);
     let script = sh("echo $PMI_RANK $(hostname)");
     let outcome = on(&cluster).np(2).args(["-ppn", "1", "--spares", "2"]).program(script).run();
@@ -167,8 +167,8 @@ fn spares_take_the_places_of_bad_hosts() {
 }
 
 #[test]
-fn losses_are_told_by_host() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn lost_agents_are_reported_by_host() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let run = on(&cluster).np(3).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 3);
     let agent = cluster.host(1).processes().into_iter().find(|process| process.name == "scela-agent").unwrap();
@@ -180,25 +180,25 @@ fn losses_are_told_by_host() {
 /// One host keeps the launch waiting, and another is cut off. The agent of the host that was cut off does not wait
 /// forever.
 #[test]
-fn who_waits_for_the_others_notices_that_it_is_alone() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn an_agent_that_is_cut_off_during_the_launch_ends() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     cluster.host(1).break_as(Broken::Silent);
     let run = on(&cluster).np(2).args(["--start-timeout", "60"]).program(sh("true")).spawn();
     let is_there = || cluster.host(0).processes().iter().any(|process| process.name == "scela-agent");
-    run.wait_until("an agent that has called back, and whose session is over", || {
+    run.wait_until("an agent that has called back and whose remote shell has closed", || {
         let said = cluster.host(0).run(["ss", "-Htn", "state", "established"]).stdout;
         let connections = String::from_utf8_lossy(&said);
         (is_there() && !connections.is_empty() && !connections.contains(":22 ")).then_some(())
     });
     cluster.cut(cluster.host(0));
-    run.wait_until("the agent's end", || (!is_there()).then_some(()));
+    run.wait_until("the agent exits", || (!is_there()).then_some(()));
     run.signal(nix::sys::signal::Signal::SIGINT);
     run.finish().has_code(130);
 }
 
 #[test]
-fn any_command_that_gets_there() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn any_command_can_serve_as_remote_shell() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let bootstrap = "exec:ssh {host} env FOUND=it";
     let run = on(&cluster).np(2).args(["--bootstrap", bootstrap, "--launch-agent"]).arg(scela_run());
     run.program(rank(["neighbours", "1"])).run().is_quiet_success();

@@ -50,7 +50,7 @@ fn break_five(cluster: &Cluster) {
 
 /// Asserts that the five hosts broken by [`break_five`] are reported with their reasons.
 #[track_caller]
-fn tells_of_five(outcome: &Outcome, hosts: usize) {
+fn reports_five(outcome: &Outcome, hosts: usize) {
     outcome
         .says(&format!("5 of {hosts} hosts could not be started"))
         .says("node002: Name or service not known")

@@ -11,8 +11,8 @@ fn within(cluster: &tests::Cluster, mock: &Mock) -> Run {
 }
 
 #[test]
-fn agents_come_by_the_managers_command_or_by_ssh() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn agents_are_started_by_the_managers_command_or_by_ssh() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     for (manager, by) in [
         (Manager::Pbs, None),
         (Manager::Lsf, Some(["blaunch"].as_slice())),
@@ -36,7 +36,7 @@ fn agents_come_by_the_managers_command_or_by_ssh() {
 
 #[test]
 fn the_program_is_sent_through_the_managers_command() {
-    let Some(cluster) = Cluster::here(2) else { return };
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
         host.make_home_read_only();
@@ -48,8 +48,8 @@ fn the_program_is_sent_through_the_managers_command() {
 }
 
 #[test]
-fn a_command_that_is_not_fit_is_refused_with_its_reason() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn an_unsuitable_command_is_refused_with_its_reason() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     for (manager, word, why) in [
         (Manager::Pbs, "pbs", "pbs_tmrsh passes neither input nor output on"),
         (Manager::Flux, "flux", "flux exec passes output on as text only"),

@@ -19,15 +19,15 @@ fn run(cluster: &Cluster, mock: &Mock, words: &[&str]) -> Output {
 }
 
 /// A script that prints its host, its standard input and a variable of its caller's environment.
-const WHO: &str = "echo $(hostname) $(cat) ${OWN:-}";
+const PRINT_HOST_AND_INPUT: &str = "echo $(hostname) $(cat) ${OWN:-}";
 
 #[test]
-fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
-    let Some(cluster) = Cluster::here(3) else { return };
+fn tasks_of_pbs_have_no_input_and_write_to_the_output_of_the_job() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let mock = Mock::new(Manager::Pbs, &cluster, 2);
-    assert_eq!(out(run(&cluster, &mock, &["pbs_tmrsh", "-n", "node002", "sh", "-c", WHO])), "");
+    assert_eq!(out(run(&cluster, &mock, &["pbs_tmrsh", "-n", "node002", "sh", "-c", PRINT_HOST_AND_INPUT])), "");
     assert_eq!(mock.output(), "node002\n");
-    assert_eq!(mock.calls(), [["pbs_tmrsh", "-n", "node002", "sh", "-c", WHO]]);
+    assert_eq!(mock.calls(), [["pbs_tmrsh", "-n", "node002", "sh", "-c", PRINT_HOST_AND_INPUT]]);
     assert_eq!(run(&cluster, &mock, &["pbs_tmrsh", "node003", "sh", "-c", "exit 3"]).status.code(), Some(3));
     let stranger = run(&cluster, &mock, &["pbs_tmrsh", "login", "true"]);
     assert_eq!(stranger.status.code(), Some(255));
@@ -36,7 +36,7 @@ fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
         "pbs_tmrsh: host \"login\" is not a node in job <1.server>\n"
     );
 
-    let mock_of = |words: &[&str]| {
+    let output_of = |words: &[&str]| {
         let before = mock.output().len();
         out(run(&cluster, &mock, words));
         let said = mock.output().split_off(before);
@@ -44,20 +44,20 @@ fn what_pbs_starts_reads_nothing_and_writes_to_the_job() {
         lines.sort();
         lines
     };
-    assert_eq!(mock_of(&["pbsdsh", "-u", "--", "hostname"]), ["node001", "node002", "node003"]);
-    assert_eq!(mock_of(&["pbsdsh", "-n", "4", "hostname"]), ["node003"]);
-    assert_eq!(mock_of(&["pbsdsh", "-c", "3", "hostname"]), ["node001", "node001", "node002"]);
-    assert_eq!(mock_of(&["pbsdsh", "hostname"]).len(), 6);
+    assert_eq!(output_of(&["pbsdsh", "-u", "--", "hostname"]), ["node001", "node002", "node003"]);
+    assert_eq!(output_of(&["pbsdsh", "-n", "4", "hostname"]), ["node003"]);
+    assert_eq!(output_of(&["pbsdsh", "-c", "3", "hostname"]), ["node001", "node001", "node002"]);
+    assert_eq!(output_of(&["pbsdsh", "hostname"]).len(), 6);
 }
 
 #[test]
-fn what_lsf_starts_is_a_text_for_a_shell() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn lsf_passes_a_command_line_to_a_shell() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let mock = Mock::new(Manager::Lsf, &cluster, 2);
     let environment: Vec<_> = mock.environment().collect();
     assert!(environment.contains(&("LSB_MCPU_HOSTS", "node001 2 node002 2")));
-    assert_eq!(out(run(&cluster, &mock, &["blaunch", "node002", WHO])), "node002 read own\n");
-    assert_eq!(out(run(&cluster, &mock, &["blaunch", "-n", "node002", WHO])), "node002 own\n");
+    assert_eq!(out(run(&cluster, &mock, &["blaunch", "node002", PRINT_HOST_AND_INPUT])), "node002 read own\n");
+    assert_eq!(out(run(&cluster, &mock, &["blaunch", "-n", "node002", PRINT_HOST_AND_INPUT])), "node002 own\n");
     assert_eq!(out(run(&cluster, &mock, &["blaunch", "-no-shell", "node002", "echo", "$HOME"])), "$HOME\n");
     let said = out(run(&cluster, &mock, &["blaunch", "-z", "node001 node002", "hostname"]));
     assert!(said.contains("node001\n") && said.contains("node002\n"), "{said}");
@@ -66,11 +66,14 @@ fn what_lsf_starts_is_a_text_for_a_shell() {
 }
 
 #[test]
-fn what_sge_starts_has_the_environment_of_the_job() {
-    let Some(cluster) = Cluster::here(2) else { return };
+fn tasks_of_sge_have_the_environment_of_the_job() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let mock = Mock::new(Manager::Sge, &cluster, 2);
-    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node002", WHO])), "node002 read\n");
-    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "-V", "-nostdin", "node002", WHO])), "node002 own\n");
+    assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node002", PRINT_HOST_AND_INPUT])), "node002 read\n");
+    assert_eq!(
+        out(run(&cluster, &mock, &["qrsh", "-inherit", "-V", "-nostdin", "node002", PRINT_HOST_AND_INPUT])),
+        "node002 own\n"
+    );
     assert_eq!(out(run(&cluster, &mock, &["qrsh", "-inherit", "node001", "echo $JOB_ID $NSLOTS"])), "1 4\n");
     let unknown = run(&cluster, &mock, &["qrsh", "-inherit", "-nostdin=no", "node001", "true"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("unknown option"), "{unknown:?}");
@@ -79,13 +82,13 @@ fn what_sge_starts_has_the_environment_of_the_job() {
 }
 
 #[test]
-fn flux_starts_words_on_ranks() {
-    let Some(cluster) = Cluster::here(4) else { return };
+fn flux_runs_commands_on_ranks() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
     let mock = Mock::new(Manager::Flux, &cluster, 8);
     let exec =
         |ranks: &str, script: &str| out(run(&cluster, &mock, &["flux", "exec", "-r", ranks, "sh", "-c", script]));
-    assert_eq!(exec("2", WHO), "node003 read own\n");
-    let said = exec("0,2-3", WHO);
+    assert_eq!(exec("2", PRINT_HOST_AND_INPUT), "node003 read own\n");
+    let said = exec("0,2-3", PRINT_HOST_AND_INPUT);
     let mut lines: Vec<_> = said.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["node001 read own", "node003 read own", "node004 read own"]);
@@ -102,8 +105,8 @@ fn flux_starts_words_on_ranks() {
 }
 
 #[test]
-fn lists_of_flux_are_short() {
-    if Cluster::here(0).is_none() {
+fn flux_folds_host_lists() {
+    if Cluster::new_or_skip(0).is_none() {
         return;
     }
     let names = ["a1", "a2", "b", "c09", "c10", "c12", "d"];
@@ -113,8 +116,8 @@ fn lists_of_flux_are_short() {
 }
 
 #[test]
-fn what_a_command_started_ends_with_it() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn a_task_ends_with_the_command_that_started_it() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     for (manager, command) in [
         (Manager::Lsf, "blaunch node001 exec"),
         (Manager::Sge, "qrsh -inherit node001 exec"),

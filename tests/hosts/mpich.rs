@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run, skip};
 
-use crate::{break_five, tells_of_five};
+use crate::{break_five, reports_five};
 
 /// Ranks of MPICH wait by spinning, and all of them share this machine's cores.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -32,7 +32,7 @@ pub(crate) fn compile(source: &Path, program: &Path) -> bool {
             true
         }
         Err(error) => {
-            skip(&format!("mpich of PyPI is not here ({compiler:?}: {error}); ./tests/run installs it"));
+            skip(&format!("mpich of PyPI is not installed ({compiler:?}: {error}); ./tests/run installs it"));
             false
         }
     }
@@ -49,15 +49,15 @@ pub(crate) fn on(cluster: &Cluster, program: &Path) -> Run {
 
 /// Asserts that each rank took part in an Allreduce and a ring with all others and found the sums right.
 #[track_caller]
-pub(crate) fn all_right(outcome: &Outcome, np: usize) {
+pub(crate) fn assert_all_right(outcome: &Outcome, np: usize) {
     outcome.has_code(0);
     let right = outcome.sorted_lines().iter().filter(|line| line.ends_with(": right")).count();
-    outcome.check(right == np, &format!("{np} ranks should be right"));
+    outcome.check(right == np, &format!("{np} ranks should have computed the right sums"));
 }
 
 #[test]
-fn flat_and_in_trees_with_nothing_installed() {
-    let Some(cluster) = Cluster::here(8) else { return };
+fn mpich_runs_flat_and_in_trees_on_hosts_without_scela() {
+    let Some(cluster) = Cluster::new_or_skip(8) else { return };
     let Some(program) = world(&cluster) else { return };
     for host in cluster.hosts() {
         host.hide(scela_run());
@@ -69,7 +69,7 @@ fn flat_and_in_trees_with_nothing_installed() {
         &["--launch", "tree", "--fanout", "2"],
         &["--launch", "tree", "--fanout", "8"],
     ] {
-        all_right(&on(&cluster, &program).np(16).args(options).run(), 16);
+        assert_all_right(&on(&cluster, &program).np(16).args(options).run(), 16);
     }
 }
 
@@ -84,7 +84,7 @@ fn size() -> (usize, usize) {
 #[test]
 fn bad_hosts_get_no_rank() {
     let (hosts, ppn) = size();
-    let Some(cluster) = Cluster::here(hosts) else { return };
+    let Some(cluster) = Cluster::new_or_skip(hosts) else { return };
     let Some(program) = world(&cluster) else { return };
     break_five(&cluster);
     let good = hosts - 5;
@@ -93,7 +93,7 @@ fn bad_hosts_get_no_rank() {
     let run = on(&cluster, &program).np(np as u32).args(["--min-nodes", &good.to_string(), "--start-timeout", "20"]);
     let outcome = run.args(["-outfile-pattern".as_ref(), pattern.as_os_str()]).run();
     outcome.has_code(0);
-    tells_of_five(&outcome, hosts);
+    reports_five(&outcome, hosts);
     println!("{}", outcome.err());
     let right = |host: &tests::Host| {
         let file = cluster.shared().join(format!("out-{}", host.name()));

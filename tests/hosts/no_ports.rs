@@ -9,7 +9,7 @@ use crate::{mpich, out, rank};
 
 /// Starts eight hosts and a front end, between which all TCP packets except those to port 22 are dropped.
 fn closed_cluster() -> Option<Cluster> {
-    let cluster = Cluster::here(8)?;
+    let cluster = Cluster::new_or_skip(8)?;
     cluster.everywhere().for_each(|host| host.drop_all_tcp_but(22));
     Some(cluster)
 }
@@ -29,18 +29,18 @@ const SHAPES: [&[&str]; 4] = [
 ];
 
 #[test]
-fn nothing_else_gets_through() {
+fn only_ssh_passes_the_firewall() {
     let Some(cluster) = closed_cluster() else { return };
     // Only the host itself can reach its sshd on a second port.
     let host = cluster.host(0);
     host.restart_sshd(&["Port 22", "Port 2200"]);
-    let reach = |from: &tests::Host, patience: u32| {
-        let words = ["ssh", "-o", &format!("ConnectTimeout={patience}"), "-p", "2200", host.name(), "true"];
+    let reaches = |from: &tests::Host, timeout: u32| {
+        let words = ["ssh", "-o", &format!("ConnectTimeout={timeout}"), "-p", "2200", host.name(), "true"];
         from.run(words).status.success()
     };
-    assert!(reach(host, 30));
+    assert!(reaches(host, 30));
     for other in [cluster.front_end(), cluster.host(1)] {
-        assert!(!reach(other, 1));
+        assert!(!reaches(other, 1));
         out(other.run(["ssh", host.name(), "true"]));
     }
     // Without `--no-ports`, no agent can call back.
@@ -50,7 +50,7 @@ fn nothing_else_gets_through() {
 }
 
 #[test]
-fn flat_and_in_trees() {
+fn sessions_run_flat_and_in_trees() {
     let Some(cluster) = closed_cluster() else { return };
     for options in SHAPES {
         on(&cluster).np(16).args(options).program(rank(["neighbours", "2"])).run().is_quiet_success();
@@ -60,7 +60,7 @@ fn flat_and_in_trees() {
 }
 
 #[test]
-fn nobody_listens() {
+fn no_process_listens_except_sshd() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(["--launch", "tree", "--fanout", "2"]).program(sh("echo up; sleep 60"));
     let run = run.spawn();
@@ -75,7 +75,7 @@ fn nobody_listens() {
 }
 
 #[test]
-fn output_input_signals_and_codes_come_and_go() {
+fn output_input_signals_and_codes_are_forwarded() {
     let Some(cluster) = closed_cluster() else { return };
     for options in SHAPES {
         // The rank that exits with a code is the one that reads the input: when a rank fails, the launcher does not
@@ -95,7 +95,7 @@ fn output_input_signals_and_codes_come_and_go() {
 
 /// The data exceeds the buffers of pipes and ssh's windows, in both directions at once.
 #[test]
-fn much_output_and_input_come_whole() {
+fn large_output_and_input_arrive_whole() {
     let Some(cluster) = closed_cluster() else { return };
     let input = vec![b'x'; 2 << 20];
     for options in [SHAPES[0], SHAPES[2]] {
@@ -105,24 +105,24 @@ fn much_output_and_input_come_whole() {
         outcome.has_code(0);
         let out = outcome.out();
         let count = |line: &str| out.lines().filter(|found| *found == line).count();
-        outcome.check(count("2097152") == 8, "each rank should have read all");
-        outcome.check(count("yyyyyyy") == 8 * (256 << 10), "all lines should come");
+        outcome.check(count("2097152") == 8, "each rank should have read the whole input");
+        outcome.check(count("yyyyyyy") == 8 * (256 << 10), "all lines should arrive");
     }
 }
 
 fn agent_of(host: &tests::Host) -> Process {
     let agent = || host.processes().into_iter().find(|process| process.name == "scela-agent");
-    eventually(agent).unwrap_or_else(|| panic!("there is no agent on {}", host.name()))
+    eventually(agent).unwrap_or_else(|| panic!("no agent runs on {}", host.name()))
 }
 
 fn guardian_of(host: &tests::Host) -> Process {
     let guardian = || host.processes().into_iter().find(|process| process.name == "scela-guard");
-    eventually(guardian).unwrap_or_else(|| panic!("there is no guardian on {}", host.name()))
+    eventually(guardian).unwrap_or_else(|| panic!("no guardian runs on {}", host.name()))
 }
 
 /// Asserts that no process of the session is left on any host. Processes of sshd may still be ending.
 #[track_caller]
-fn nothing_is_left(cluster: &Cluster) {
+fn assert_nothing_is_left(cluster: &Cluster) {
     let is_ours = |process: &Process| {
         process.state != 'Z' && (process.name.starts_with("scela-") || matches!(process.name.as_str(), "ssh" | "sleep"))
     };
@@ -133,36 +133,37 @@ fn nothing_is_left(cluster: &Cluster) {
 }
 
 #[test]
-fn losses_are_told_by_host_and_nothing_is_left() {
+fn lost_agents_are_reported_by_host_and_leave_nothing() {
     let Some(cluster) = closed_cluster() else { return };
     // In the tree, node001 has opened remote shells to others, and node008 has not.
     for (options, host) in [(SHAPES[0], 2), (SHAPES[2], 0), (SHAPES[2], 7)] {
-        for whom in [agent_of, guardian_of] {
+        for process_on in [agent_of, guardian_of] {
             let run = on(&cluster).np(8).args(options).program(sh("echo up; sleep 60")).spawn();
             run.wait_for_times("up", 8);
-            whom(cluster.host(host)).signal(Signal::SIGKILL);
+            process_on(cluster.host(host)).signal(Signal::SIGKILL);
             let outcome = run.finish();
             outcome.has_code(252).says(&format!("on {} was lost", cluster.host(host).name()));
-            nothing_is_left(&cluster);
+            assert_nothing_is_left(&cluster);
         }
     }
 }
 
 #[test]
-fn a_session_that_ends_is_a_loss_too() {
+fn a_killed_remote_shell_is_reported_as_a_lost_agent() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
-    let is_session = |process: &Process| process.name == "ssh" && process.argv.iter().any(|word| word == "node002");
-    let session = cluster.host(0).processes().into_iter().find(is_session);
-    session.expect("node001 has opened it").signal(Signal::SIGKILL);
+    let is_remote_shell =
+        |process: &Process| process.name == "ssh" && process.argv.iter().any(|word| word == "node002");
+    let remote_shell = cluster.host(0).processes().into_iter().find(is_remote_shell);
+    remote_shell.expect("node001 has a remote shell to node002").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node002 was lost: it closed the connection");
-    nothing_is_left(&cluster);
+    assert_nothing_is_left(&cluster);
 }
 
 /// Neither end of a remote shell is notified of the cut.
 #[test]
-fn a_host_that_is_cut_off_is_lost() {
+fn a_host_that_is_cut_off_is_reported_as_lost() {
     let Some(cluster) = closed_cluster() else { return };
     let run = on(&cluster).np(8).args(SHAPES[2]).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
@@ -170,33 +171,33 @@ fn a_host_that_is_cut_off_is_lost() {
     cluster.cut(cluster.host(2));
     let outcome = run.finish();
     outcome.has_code(252).says("on node003 was lost: nothing was heard from it for 20 s");
-    nothing_is_left(&cluster);
+    assert_nothing_is_left(&cluster);
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_nothing() {
+fn a_killed_launcher_leaves_nothing() {
     let Some(cluster) = closed_cluster() else { return };
     for options in [SHAPES[0], SHAPES[2]] {
         let run = on(&cluster).np(8).args(options).program(sh("echo up; sleep 60")).spawn();
         run.wait_for_times("up", 8).signal(Signal::SIGKILL);
         run.finish_killed();
-        nothing_is_left(&cluster);
+        assert_nothing_is_left(&cluster);
     }
 }
 
 /// Processes that ranks leave behind are ended and counted. The remote shells to agents below are not among them.
 #[test]
-fn what_ranks_leave_is_told_from_sessions() {
+fn leftovers_of_ranks_are_distinguished_from_remote_shells() {
     let Some(cluster) = closed_cluster() else { return };
     // The other ranks start no process: one that has only just been started would also count as left behind.
     let script = sh("if test $PMI_RANK = 0; then setsid sleep 60 >/dev/null 2>&1 & fi; exit 0");
     let outcome = on(&cluster).np(8).args(["--launch", "tree", "--fanout", "2"]).program(script).run();
     outcome.has_code(0).says("1 process that the ranks had left running was ended");
-    nothing_is_left(&cluster);
+    assert_nothing_is_left(&cluster);
 }
 
 #[test]
-fn hosts_that_fail_are_named_and_the_rest_goes_on() {
+fn hosts_that_fail_are_named_and_the_others_continue() {
     let Some(cluster) = closed_cluster() else { return };
     cluster.host(0).break_as(Broken::NoLogin);
     cluster.host(2).break_as(Broken::Refused);
@@ -223,11 +224,11 @@ fn hosts_that_fail_are_named_and_the_rest_goes_on() {
     let outcome = run.program(rank(["neighbours", "1"])).run();
     outcome.has_code(0).says("4 of 8 hosts could not be started");
     outcome.says("node007: no answer in time (--start-timeout)");
-    nothing_is_left(&cluster);
+    assert_nothing_is_left(&cluster);
 }
 
 #[test]
-fn spares_take_the_places_of_bad_hosts() {
+fn spares_replace_bad_hosts() {
     let Some(cluster) = closed_cluster() else { return };
     cluster.host(1).break_as(Broken::Refused);
     cluster.host(6).break_as(Broken::NoLogin);
@@ -242,12 +243,12 @@ fn spares_take_the_places_of_bad_hosts() {
     let outcome = on(&cluster).np(6).args(options).program(script()).run();
     outcome.has_code(0).says("node002: Connection refused").says("node007: Permission denied");
     outcome.wrote_lines(["0 node001", "1 node003", "2 node004", "3 node005", "4 node006", "5 node008"]);
-    nothing_is_left(&cluster);
+    assert_nothing_is_left(&cluster);
 }
 
 /// All agents were started, and one does not join the tree.
 #[test]
-fn who_does_not_join_is_named() {
+fn a_host_that_does_not_join_is_named() {
     let Some(cluster) = closed_cluster() else { return };
     // The command stands in for a remote shell that closes its output too early, when the agent is about to send
     // its hello.
@@ -264,12 +265,12 @@ fn who_does_not_join_is_named() {
         let run = on(&cluster).np(8).args(["--bootstrap", &bootstrap]).args(options).program(sh("true"));
         let outcome = run.run();
         outcome.has_code(251).says("node003").says("it was there, and did not join the tree within 10 s");
-        nothing_is_left(&cluster);
+        assert_nothing_is_left(&cluster);
     }
 }
 
 #[test]
-fn any_command_that_gets_there() {
+fn any_command_can_serve_as_remote_shell() {
     let Some(cluster) = closed_cluster() else { return };
     for options in [&[][..], &["--launch", "tree", "--fanout", "2"]] {
         let run = on(&cluster).np(8).args(["--bootstrap", "exec:ssh {host} env FOUND=it"]).args(options);
@@ -289,8 +290,8 @@ fn the_program_is_sent() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
-    let Some(cluster) = Cluster::here(1) else { return };
+fn a_fanout_for_a_flat_launch_is_refused() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let run = || on(&cluster).np(1).program(sh("true"));
     let outcome = run().args(["--launch", "flat", "--fanout", "2"]).run();
     outcome.has_code(2).says("--fanout 2 means nothing");
@@ -299,21 +300,21 @@ fn what_cannot_be_is_refused() {
 /// MPI's own traffic needs ports between hosts. ScELA's needs none.
 #[test]
 fn mpich_with_its_own_ports_only() {
-    let Some(cluster) = Cluster::here(8) else { return };
+    let Some(cluster) = Cluster::new_or_skip(8) else { return };
     let Some(program) = mpich::world(&cluster) else { return };
     cluster.everywhere().for_each(|host| host.drop_all_tcp_but("{ 22, 23000-23999 }"));
     for options in SHAPES {
         let run = mpich::on(&cluster, &program).np(16).arg("--no-ports").args(options);
         let run = run.env("FI_TCP_PORT_LOW_RANGE", "23000").env("FI_TCP_PORT_HIGH_RANGE", "23999");
-        mpich::all_right(&run.run(), 16);
+        mpich::assert_all_right(&run.run(), 16);
     }
 }
 
 /// Ranks of one node communicate in shared memory, so MPI needs no port either.
 #[test]
-fn mpich_on_one_host_needs_no_port_at_all() {
+fn mpich_on_one_host_needs_no_port() {
     let Some(cluster) = closed_cluster() else { return };
     let Some(program) = mpich::world(&cluster) else { return };
     let run = mpich::on(&cluster, &program).np(4).args(["--no-ports", "--select", "3", "--agents-per-node", "2"]);
-    mpich::all_right(&run.run(), 4);
+    mpich::assert_all_right(&run.run(), 4);
 }

@@ -9,7 +9,7 @@ use crate::out;
 
 /// Returns the Slurm, or skips the test if this machine has none.
 #[track_caller]
-pub(crate) fn here(slurm: Result<Slurm, String>) -> Option<Slurm> {
+pub(crate) fn or_skip(slurm: Result<Slurm, String>) -> Option<Slurm> {
     slurm.map_err(|why| skip(&why)).ok()
 }
 
@@ -23,23 +23,23 @@ const NAMES: [&str; 4] = ["node001", "node002", "node003", "node004"];
 
 #[test]
 fn ranks_start_on_nodes_of_this_machine() {
-    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let Some(slurm) = or_skip(Slurm::with_nodes(4)) else { return };
     let said = slurm.srun("none", 4, 4).args(["sh", "-c", "echo $SLURMD_NODENAME"]).output().unwrap();
     assert_eq!(sorted(&out(said)), NAMES);
 }
 
 #[test]
 fn ranks_start_on_hosts() {
-    let Some(cluster) = Cluster::here(4) else { return };
-    let Some(slurm) = here(Slurm::on(&cluster)) else { return };
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
+    let Some(slurm) = or_skip(Slurm::on(&cluster)) else { return };
     let said = slurm.srun("none", 4, 4).arg("hostname").output().unwrap();
     assert_eq!(sorted(&out(said)), NAMES);
 }
 
 #[test]
-fn who_runs_in_an_allocation_is_told_so() {
-    let Some(cluster) = Cluster::here(4) else { return };
-    let Some(slurm) = here(Slurm::on(&cluster)) else { return };
+fn an_allocation_has_the_variables_of_slurm() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
+    let Some(slurm) = or_skip(Slurm::on(&cluster)) else { return };
     let allocation = slurm.allocate(3, 6);
     let environment: BTreeMap<_, _> = allocation.environment().collect();
     assert_eq!(environment["SLURM_JOB_NODELIST"], "node[001-003]");
@@ -51,9 +51,9 @@ fn who_runs_in_an_allocation_is_told_so() {
 }
 
 #[test]
-fn many_nodes_are_there_within_seconds() {
+fn many_nodes_start_within_seconds() {
     let since = Instant::now();
-    let Some(slurm) = here(Slurm::with_nodes(32)) else { return };
+    let Some(slurm) = or_skip(Slurm::with_nodes(32)) else { return };
     let said = slurm.srun("none", 32, 32).args(["sh", "-c", "echo $SLURMD_NODENAME"]).output().unwrap();
     assert_eq!(out(said).lines().collect::<BTreeSet<_>>().len(), 32);
     drop(slurm);

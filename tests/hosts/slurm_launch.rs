@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh, skip};
 
-use crate::slurm::here;
+use crate::slurm::or_skip;
 use crate::{mpich, rank};
 
 /// Begins a run whose environment describes the allocation.
@@ -40,8 +40,8 @@ fn agent_on(run: &Running, node: &str) -> Process {
 }
 
 #[test]
-fn an_allocation_says_where_and_how_many() {
-    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+fn an_allocation_gives_nodes_and_slots() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(4)) else { return };
     let allocation = slurm.allocate_evenly(4, 2);
     let place = |options: &[&str]| placed(&within(&allocation).args(options).program(sh(RANK_AND_NODE)).run());
     assert_eq!(
@@ -59,8 +59,8 @@ fn an_allocation_says_where_and_how_many() {
 }
 
 #[test]
-fn the_step_is_explained() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn explain_shows_the_step() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     let explained = |options: &[&str]| within(&allocation).args(options).arg("--explain").program(sh("")).run();
     explained(&["--agents-per-node", "1"])
@@ -71,8 +71,8 @@ fn the_step_is_explained() {
 
 /// Each agent has a step of its own, whose standard input and output are the agent's link.
 #[test]
-fn links_go_over_steps() {
-    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+fn links_can_use_the_streams_of_steps() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(4)) else { return };
     let allocation = slurm.allocate_evenly(4, 2);
     for options in [&["--no-ports"][..], &["--no-ports", "--launch", "tree", "--fanout", "2"]] {
         within(&allocation).args(options).program(rank(["neighbours", "2"])).run().is_quiet_success();
@@ -85,8 +85,8 @@ fn links_go_over_steps() {
 }
 
 #[test]
-fn ranks_know_the_job_and_no_step() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn ranks_have_the_variables_of_the_job_and_of_no_step() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     let script =
         "env | grep -E '^(SLURM_(STEP|PROCID|LOCALID|NODEID|TASK_PID|GTIDS|LAUNCH|SRUN|CPU_BIND)|SLURMD_|PMIX_)'
@@ -101,16 +101,16 @@ fn ranks_know_the_job_and_no_step() {
 }
 
 #[test]
-fn input_output_and_codes_come_and_go() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn input_output_and_codes_are_forwarded() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     let run = within(&allocation).stdin("a line\n").args(["-l", "--stdin", "1"]).program(sh("cat; exit $PMI_RANK"));
     run.run().has_code(1).wrote("[1] a line\n").says("rank 1 on node002 exited with code 1");
 }
 
 #[test]
-fn losses_are_told_by_node() {
-    let Some(slurm) = here(Slurm::with_nodes(3)) else { return };
+fn lost_agents_are_reported_by_node() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(3)) else { return };
     let allocation = slurm.allocate(3, 3);
     let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 3);
@@ -119,8 +119,8 @@ fn losses_are_told_by_node() {
 }
 
 #[test]
-fn a_signal_ends_all() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn a_signal_ends_the_session() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 2).signal(Signal::SIGINT);
@@ -136,8 +136,8 @@ fn a_signal_ends_all() {
 
 /// When a step's srun ends, Slurm ends the tasks of the step.
 #[test]
-fn a_step_that_is_ended_ends_the_session() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn a_killed_srun_ends_the_session() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
@@ -149,9 +149,9 @@ fn a_step_that_is_ended_ends_the_session() {
 
 #[test]
 fn nodes_that_cannot_be_reached_are_named_and_left_out() {
-    let Some(mut slurm) = here(Slurm::with_nodes(4)) else { return };
+    let Some(mut slurm) = or_skip(Slurm::with_nodes(4)) else { return };
     let allocation = slurm.allocate_evenly(4, 1);
-    slurm.lose("node003");
+    slurm.kill_slurmd("node003");
     let bad = |outcome: &Outcome| {
         outcome.says("1 of 4 hosts could not be started").says("node003: its slurmd did not start the agent");
     };
@@ -165,8 +165,8 @@ fn nodes_that_cannot_be_reached_are_named_and_left_out() {
 }
 
 #[test]
-fn programs_that_are_not_there_and_patience_that_is_over_are_told() {
-    let Some(slurm) = here(Slurm::with_nodes(2)) else { return };
+fn missing_programs_and_expired_timeouts_are_reported() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     let run = |options: &[&str]| within(&allocation).args(options).program(sh("echo up")).run();
     let outcome = run(&["--launch-agent", "/nonexistent/scela-run"]);
@@ -190,31 +190,31 @@ fn debian_mpich(program: &str) -> Option<Program> {
     match compiled {
         Ok(status) if status.success() => Some(vec![built.into()]),
         problem => {
-            skip(&format!("MPICH of Debian is not here ({problem:?}); ./tests/run installs it"));
+            skip(&format!("MPICH of Debian is not installed ({problem:?}); ./tests/run installs it"));
             None
         }
     }
 }
 
-fn all_are_right(outcome: &Outcome) {
+fn assert_all_right(outcome: &Outcome) {
     outcome.has_code(0);
     let right = outcome.out().lines().filter(|line| line.ends_with("right")).count();
-    outcome.check(right == 8, "all 8 ranks should have seen the right sums");
+    outcome.check(right == 8, "all 8 ranks should have computed the right sums");
 }
 
 /// This test does not use hosts: Debian's UCX never finishes there, under any launcher.
 #[test]
 fn mpi_runs_on_nodes_of_this_machine() {
-    let Some(slurm) = here(Slurm::with_nodes(4)) else { return };
+    let Some(slurm) = or_skip(Slurm::with_nodes(4)) else { return };
     let allocation = slurm.allocate_evenly(4, 2);
     let Some(program) = debian_mpich("world") else { return };
-    all_are_right(&within(&allocation).program(program).run());
+    assert_all_right(&within(&allocation).program(program).run());
 }
 
 /// Starts four hosts as nodes of a Slurm, and an allocation with two slots on each.
 fn hosts() -> Option<(Cluster, Slurm, Allocation)> {
-    let cluster = Cluster::here(4)?;
-    let slurm = here(Slurm::on(&cluster))?;
+    let cluster = Cluster::new_or_skip(4)?;
+    let slurm = or_skip(Slurm::on(&cluster))?;
     let allocation = slurm.allocate_evenly(4, 2);
     Some((cluster, slurm, allocation))
 }
@@ -237,18 +237,18 @@ fn mpich_runs_on_hosts_of_an_allocation() {
     let Some(program) = mpich::world(&cluster) else { return };
     for options in [&[][..], &["--no-ports"], &["--bootstrap", "ssh", "--launch", "tree", "--fanout", "2"]] {
         let run = mpich::mpich().on(&cluster).envs(allocation.environment()).args(options);
-        mpich::all_right(&run.program(vec![program.clone().into()]).run(), 8);
+        mpich::assert_all_right(&run.program(vec![program.clone().into()]).run(), 8);
     }
 }
 
 #[test]
-fn hosts_are_lost_and_left_out() {
+fn lost_hosts_are_reported_and_left_out() {
     let Some((cluster, mut slurm, allocation)) = hosts() else { return };
     let run = within(&allocation).on(&cluster).program(sh("echo up; sleep 60")).spawn();
     run.wait_for_times("up", 8);
     agent_on(&run, "node003").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node003 was lost");
-    slurm.lose("node002");
+    slurm.kill_slurmd("node002");
     let run = within(&allocation).on(&cluster).args(["-np", "2", "-ppn", "1", "--spares", "2"]);
     let outcome = run.program(sh("echo $PMI_RANK $(hostname)")).run();
     outcome.has_code(0).says("node002: its slurmd").wrote_lines(["0 node001", "1 node003"]);
@@ -256,7 +256,7 @@ fn hosts_are_lost_and_left_out() {
 
 /// The program is sent to these nodes in a step of its own and is cached there for the next session.
 #[test]
-fn the_program_is_sent_to_nodes_where_it_is_not() {
+fn the_program_is_sent_to_nodes_without_it() {
     let Some((cluster, _slurm, allocation)) = hosts() else { return };
     let run = |options: &[&str]| within(&allocation).on(&cluster).args(options).program(rank(["everybody", "2"])).run();
     for host in [1, 3] {

@@ -13,10 +13,10 @@ use crate::worlds::World;
 fn check(mpi: &Library, configure: impl Fn(Run) -> Run, api: &str) {
     let run = mpi.scela().np(6).agents(2).args(["-genv", "I_MPI_DEBUG", "5"]);
     let outcome = configure(run).program(mpi.c("world", &[])).run();
-    let (told, mut lines): (Vec<_>, Vec<_>) =
+    let (printed, mut lines): (Vec<_>, Vec<_>) =
         outcome.sorted_lines().into_iter().partition(|line| line.starts_with("[0] MPI startup(): "));
     outcome.is_quiet_success().check(
-        told.iter().any(|line| line == &format!("[0] MPI startup(): PMI API: {api}")),
+        printed.iter().any(|line| line == &format!("[0] MPI startup(): PMI API: {api}")),
         &format!("it should have used {api}"),
     );
     lines.retain(|line| !line.is_empty());
@@ -29,19 +29,19 @@ fn library(run: Run, path: &Path) -> Run {
 }
 
 #[test]
-fn by_its_own_client() {
+fn intel_mpi_works_with_its_own_client() {
     let Some(mpi) = intel() else { return };
     check(&mpi, |run| run, "pmi");
 }
 
 #[test]
-fn through_libpmi() {
+fn intel_mpi_works_with_libpmi() {
     let Some(mpi) = intel() else { return };
     check(&mpi, |run| library(run, &ours("libpmi.so")), "pmi");
 }
 
 #[test]
-fn through_libpmi2() {
+fn intel_mpi_works_with_libpmi2() {
     let Some(mpi) = intel() else { return };
     check(&mpi, |run| library(run.args(["-genv", "I_MPI_PMI", "pmi2"]), &ours("libpmi2.so")), "pmi2");
 }
@@ -55,10 +55,12 @@ fn an_inherited_library_is_not_loaded() {
 
 /// A library that is given as an option is loaded. If that fails, Intel MPI reports it and uses its own client.
 #[test]
-fn a_library_that_is_typed_is_loaded() {
+fn a_library_given_as_an_option_is_loaded() {
     let Some(mpi) = intel() else { return };
     let run = library(mpi.scela().np(2), Path::new("/none/libpmi.so"));
     let outcome = run.program(mpi.c("world", &[])).run();
-    let told = format!("{}{}", outcome.out(), outcome.err());
-    outcome.has_code(0).check(told.contains("Could not open /none/libpmi.so"), "it should have looked for the library");
+    let printed = format!("{}{}", outcome.out(), outcome.err());
+    outcome
+        .has_code(0)
+        .check(printed.contains("Could not open /none/libpmi.so"), "it should have looked for the library");
 }

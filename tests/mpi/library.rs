@@ -27,18 +27,18 @@ pub(crate) struct Library {
     /// The installation directory that is passed to the compiler.
     root: Option<PathBuf>,
     /// A directory for files that a library leaves behind when its ranks are killed.
-    litter: Option<TempDir>,
+    shared_memory: Option<TempDir>,
     /// Ranks that spin in two tests at a time would slow each other down.
     _alone: MutexGuard<'static, ()>,
 }
 
 /// Returns Debian's MPICH. Skips the test with a message if it is not installed.
-pub(crate) fn debian() -> Option<Library> {
+pub(crate) fn debian_mpich() -> Option<Library> {
     library("mpich of Debian", PathBuf::from("mpicc.mpich"), &[])
 }
 
 /// Returns PyPI's MPICH.
-pub(crate) fn wheel() -> Option<Library> {
+pub(crate) fn pypi_mpich() -> Option<Library> {
     // Its UCX cannot connect processes that are not in the same world.
     library("mpich of PyPI", wheels().join("bin/mpicc"), &tests::MPICH_OVER_TCP)
 }
@@ -46,10 +46,10 @@ pub(crate) fn wheel() -> Option<Library> {
 /// Returns Debian's Open MPI 4, which uses PMI-1 through the libpmi that it is given.
 pub(crate) fn open_mpi() -> Option<Library> {
     let mut found = library("Open MPI of Debian", PathBuf::from("mpicc.openmpi"), &[])?;
-    // Each rank that is killed leaves a file of 4 MiB in a place that is never cleaned up.
+    // A rank that is killed leaves a file of 4 MiB in /dev/shm.
     let place = Path::new("/dev/shm");
-    let litter = if place.is_dir() { TempDir::new_in(place) } else { TempDir::new() };
-    found.litter = Some(litter.expect("a place for shared memory"));
+    let shared_memory = if place.is_dir() { TempDir::new_in(place) } else { TempDir::new() };
+    found.shared_memory = Some(shared_memory.expect("a place for shared memory"));
     Some(found)
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn intel() -> Option<Library> {
 }
 
 /// All libraries.
-pub(crate) const ALL: [fn() -> Option<Library>; 4] = [debian, wheel, open_mpi, intel];
+pub(crate) const ALL: [fn() -> Option<Library>; 4] = [debian_mpich, pypi_mpich, open_mpi, intel];
 
 fn wheels() -> PathBuf {
     place(WHEELS, "test-venv")
@@ -94,11 +94,11 @@ fn library(
         Ok(shown) if shown.status.success() => {
             // A test that failed while it held the lock left no state behind.
             let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(Library { name, compiler, environment, root: None, litter: None, _alone: alone })
+            Some(Library { name, compiler, environment, root: None, shared_memory: None, _alone: alone })
         }
         problem => {
             let why =
-                format!("{name} is not here ({} -show: {problem:?}); ./tests/run installs it", compiler.display());
+                format!("{name} is not installed ({} -show: {problem:?}); ./tests/run installs it", compiler.display());
             skip(&why);
             None
         }
@@ -110,7 +110,9 @@ impl Library {
     pub(crate) fn scela(&self) -> Run {
         let run = scela().deadline(DEADLINE).envs(self.environment.iter().copied());
         let places = ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"];
-        self.litter.iter().fold(run, |run, place| places.iter().fold(run, |run, name| run.env(name, place.path())))
+        self.shared_memory
+            .iter()
+            .fold(run, |run, place| places.iter().fold(run, |run, name| run.env(name, place.path())))
     }
 
     /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.

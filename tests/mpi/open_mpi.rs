@@ -3,7 +3,7 @@
 
 use tests::{Outcome, sh};
 
-use crate::library::{debian, open_mpi, python, succeeded};
+use crate::library::{debian_mpich, open_mpi, python, succeeded};
 
 /// Prints the variables that Open MPI reads.
 const SHOW: &str = "env | grep ^FLUX_ | sort; :";
@@ -13,23 +13,23 @@ fn shown(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn only_a_program_of_open_mpi_is_told() {
+fn only_open_mpi_programs_get_the_variables() {
     let Some(mpi) = open_mpi() else { return };
     let run = |options: &[&str]| mpi.scela().np(1).args(options).program(sh(SHOW)).run();
     assert_eq!(shown(&run(&[])), "");
     assert_eq!(shown(&run(&["--mpi", "none"])), "");
-    let told = shown(&run(&["--mpi", "openmpi"]));
-    let lines: Vec<_> = told.lines().collect();
+    let variables = shown(&run(&["--mpi", "openmpi"]));
+    let lines: Vec<_> = variables.lines().collect();
     let number = lines[0].strip_prefix("FLUX_JOB_ID=").expect("the job's number");
-    assert!(number.parse::<u32>().is_ok(), "{told}");
+    assert!(number.parse::<u32>().is_ok(), "{variables}");
     let library = lines[1].strip_prefix("FLUX_PMI_LIBRARY_PATH=").expect("our library");
-    assert!(std::path::Path::new(library).is_file(), "{told}");
-    assert_eq!(lines.len(), 2, "{told}");
+    assert!(std::path::Path::new(library).is_file(), "{variables}");
+    assert_eq!(lines.len(), 2, "{variables}");
 }
 
 /// The variables are set for each program according to its own file, not to that of another program.
 #[test]
-fn each_program_is_told_for_itself() {
+fn each_program_gets_the_variables_for_its_own_library() {
     let Some(mpi) = open_mpi() else { return };
     let shown = sh(&format!("echo told:; {SHOW}"));
     let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, shown).run();
@@ -38,8 +38,8 @@ fn each_program_is_told_for_itself() {
 }
 
 #[test]
-fn another_mpi_is_told_nothing() {
-    let Some(mpi) = debian() else { return };
+fn programs_of_another_mpi_get_no_variables() {
+    let Some(mpi) = debian_mpich() else { return };
     let outcome = mpi.scela().np(2).arg("-v").program(mpi.c("world", &["x"])).env("SCELA_PMI_LIBRARY", "/none").run();
     // Looking for the library would have failed.
     outcome.has_code(0).wrote_among_others("rank 0 of 2, ");
@@ -47,7 +47,7 @@ fn another_mpi_is_told_nothing() {
 
 /// Two sessions at the same time each have their own shared memory, whose name contains the job's number.
 #[test]
-fn two_sessions_at_once() {
+fn two_sessions_can_run_at_once() {
     let Some(mpi) = open_mpi() else { return };
     let start = || mpi.scela().np(8).agents(2).program(mpi.c("world", &[])).spawn();
     let (first, second) = (start(), start());
@@ -58,7 +58,7 @@ fn two_sessions_at_once() {
 
 /// The file that is executed is python, which does not show that the program uses Open MPI.
 #[test]
-fn by_option_for_mpi4py() {
+fn an_option_selects_open_mpi_for_mpi4py() {
     let Some(mpi) = open_mpi() else { return };
     let run = mpi.scela().np(4).agents(2).args(["--mpi", "openmpi"]).env("MPI4PY_MPIABI", "openmpi");
     let outcome = run.program(python(&["-m", "mpi4py.bench", "helloworld"])).run();
@@ -67,7 +67,7 @@ fn by_option_for_mpi4py() {
 }
 
 #[test]
-fn without_the_library_the_user_reads_what_to_do() {
+fn a_missing_libpmi_is_reported_with_a_hint() {
     let Some(mpi) = open_mpi() else { return };
     let outcome = mpi.scela().np(2).env("SCELA_PMI_LIBRARY", "/none/libpmi.so").program(mpi.c("world", &[])).run();
     outcome.has_code(251).wrote("").says_only(
@@ -77,7 +77,7 @@ fn without_the_library_the_user_reads_what_to_do() {
 }
 
 #[test]
-fn untold_ranks_are_explained() {
+fn ranks_without_the_variables_are_explained() {
     let Some(mpi) = open_mpi() else { return };
     let outcome = mpi.scela().np(2).args(["--mpi", "none"]).program(mpi.c("world", &[])).run();
     outcome.has_code(0).says("they ran as 2 copies of rank 0 of 1\n").says("say '--mpi openmpi'");

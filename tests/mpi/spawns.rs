@@ -5,11 +5,11 @@ use std::fmt::Display;
 
 use tests::{CACHES, Outcome};
 
-use crate::library::{script, succeeded, wheel};
+use crate::library::{pypi_mpich, script, succeeded};
 
 /// Returns the line that each of these ranks writes.
-fn from_each(ranks: std::ops::Range<u32>, who: impl Fn(u32) -> String, what: impl Display) -> Vec<String> {
-    ranks.map(|rank| format!("{}: {what}", who(rank))).collect()
+fn from_each(ranks: std::ops::Range<u32>, name: impl Fn(u32) -> String, what: impl Display) -> Vec<String> {
+    ranks.map(|rank| format!("{}: {what}", name(rank))).collect()
 }
 
 fn parents(size: u32, what: impl Display) -> Vec<String> {
@@ -26,12 +26,12 @@ fn run(ranks: u32, name: &str, what: &str) -> Option<Outcome> {
 }
 
 fn run_under(policy: &[&str], ranks: u32, name: &str, what: &str) -> Option<Outcome> {
-    let mpi = wheel()?;
+    let mpi = pypi_mpich()?;
     Some(mpi.scela().np(ranks).agents(3).cache(policy).program(script(name, &[what])).run())
 }
 
 #[test]
-fn one_command() {
+fn a_spawn_of_one_command() {
     let Some(outcome) = run(4, "spawn.py", "one") else { return };
     let parents = parents(4, "5 children, 9 together, sum 36");
     let arguments = "app 0, arguments ['a b', '', '=c']";
@@ -40,15 +40,15 @@ fn one_command() {
 }
 
 #[test]
-fn several_commands_under_each_cache_policy() {
+fn a_spawn_of_several_commands_under_each_cache_policy() {
     for policy in &CACHES[1..] {
         let Some(outcome) = run_under(policy, 4, "spawn.py", "several") else { return };
-        several_have_met(&outcome);
+        assert_several_met(&outcome);
     }
 }
 
 #[test]
-fn one_parent() {
+fn a_spawn_by_one_parent() {
     let Some(outcome) = run(1, "spawn.py", "one") else { return };
     let arguments = "app 0, arguments ['a b', '', '=c']";
     let children = children(0..5, 5, format!("{arguments}, 1 parents, 6 together, sum 15, in / False"));
@@ -56,13 +56,13 @@ fn one_parent() {
 }
 
 #[test]
-fn several_commands() {
+fn a_spawn_of_several_commands() {
     let Some(outcome) = run(4, "spawn.py", "several") else { return };
-    several_have_met(&outcome);
+    assert_several_met(&outcome);
 }
 
 #[track_caller]
-fn several_have_met(outcome: &Outcome) {
+fn assert_several_met(outcome: &Outcome) {
     let met = "4 parents, 9 together, sum 36";
     let first = children(0..2, 5, format!("app 0, arguments ['first'], {met}, in / True"));
     let second = children(2..5, 5, format!("app 1, arguments ['second'], {met}, in / False"));
@@ -71,7 +71,7 @@ fn several_have_met(outcome: &Outcome) {
 
 /// The caller gets an error, no process of the attempt is left, and the job continues: it spawns again.
 #[test]
-fn a_missing_program() {
+fn a_missing_program_fails_only_the_spawn() {
     let Some(outcome) = run(3, "spawn.py", "missing") else { return };
     let refused = parents(3, "refused with class other");
     let go_on = parents(3, "3 go on");
@@ -88,7 +88,7 @@ fn a_child_that_aborts_ends_the_session() {
 }
 
 #[test]
-fn a_name_between_two_groups() {
+fn a_published_name_connects_two_groups() {
     let Some(outcome) = run(5, "names.py", "groups") else { return };
     let servers = from_each(0..2, |rank| format!("server {rank}"), "3 met, 5 together, sum 5");
     let clients = from_each(2..5, |rank| format!("client {rank}"), "2 met, 5 together, sum 5");
@@ -97,7 +97,7 @@ fn a_name_between_two_groups() {
 }
 
 #[test]
-fn a_name_between_two_namespaces() {
+fn a_published_name_connects_two_namespaces() {
     let Some(outcome) = run(4, "names.py", "namespaces") else { return };
     let servers = from_each(0..4, |rank| format!("server {rank}"), "3 met, 7 together, sum 7");
     let clients = from_each(0..3, |rank| format!("client {rank}"), "4 met, 7 together, sum 7");

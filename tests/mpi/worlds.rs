@@ -2,7 +2,7 @@
 
 use tests::CACHES;
 
-use crate::library::{ALL, debian, python, succeeded, wheel};
+use crate::library::{ALL, debian_mpich, pypi_mpich, python, succeeded};
 
 /// The world that one line of `world.c` describes.
 pub(crate) struct World {
@@ -61,7 +61,7 @@ fn allreduce_and_ring_under_each_cache_policy() {
 }
 
 #[test]
-fn a_world_of_one() {
+fn a_world_of_one_rank() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
         let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).run();
@@ -83,7 +83,7 @@ fn two_ranks_over_one_to_four_agents() {
 /// Between nodes, MPI uses the network instead of shared memory. Several nodes on one machine work as well. Open
 /// MPI gets an option that turns shared memory off.
 #[test]
-fn agents_as_nodes() {
+fn agents_can_count_as_nodes() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
         let run = mpi.scela().np(16).agents(5).arg("--agents-as-nodes").fanout(2);
@@ -94,7 +94,7 @@ fn agents_as_nodes() {
 }
 
 #[test]
-fn several_programs_are_one_world() {
+fn several_programs_form_one_world() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
         let first = mpi.scela().np(1).agents(2).program(mpi.c("world", &["head"]));
@@ -105,7 +105,7 @@ fn several_programs_are_one_world() {
 }
 
 #[test]
-fn port_mode() {
+fn mpi_works_over_a_pmi_port() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
         let outcome = mpi.scela().np(4).agents(2).arg("--pmi-port").program(mpi.c("world", &[])).run();
@@ -115,8 +115,8 @@ fn port_mode() {
 
 /// Runs mpi4py's own hello program, in which each rank writes its line in turn.
 #[test]
-fn helloworld_of_mpi4py() {
-    let Some(mpi) = wheel() else { return };
+fn the_hello_program_of_mpi4py_runs() {
+    let Some(mpi) = pypi_mpich() else { return };
     let outcome = mpi.scela().np(16).agents(3).program(python(&["-m", "mpi4py.bench", "helloworld"])).run();
     let host = nla::sys::host_name();
     succeeded(&outcome, (0..16).map(|rank| format!("Hello, World! I am process {rank:2} of 16 on {host}.")));
@@ -125,7 +125,7 @@ fn helloworld_of_mpi4py() {
 /// MPI_Init makes standard output unbuffered, so that every piece of a line is a separate write.
 #[test]
 fn lines_written_in_pieces_stay_whole() {
-    let Some(mpi) = debian() else { return };
+    let Some(mpi) = debian_mpich() else { return };
     let outcome = mpi.scela().np(8).agents(3).program(mpi.c("pieces", &["200"])).run();
     let lines = (0..8).flat_map(|rank| (0..200).map(move |line| format!("rank {rank} says line {line} in pieces")));
     succeeded(&outcome, lines);

@@ -24,21 +24,21 @@ fn all_wrote(outcome: &Outcome, np: u32, lines: &[&str]) {
 }
 
 #[test]
-fn one_to_two() {
+fn each_rank_gets_entries_of_its_neighbours() {
     in_all_shapes(24, |run| {
         run.program(rank(["neighbours", "3"])).run().is_quiet_success();
     });
 }
 
 #[test]
-fn one_to_all() {
+fn each_rank_gets_entries_of_all_ranks() {
     in_all_shapes(24, |run| {
         run.program(rank(["everybody", "2"])).run().is_quiet_success();
     });
 }
 
 #[test]
-fn one_to_all_of_many() {
+fn each_of_many_ranks_gets_entries_of_all_ranks() {
     for policy in CACHES {
         // The board is many times larger than the smaller caches.
         let run = scela().np(128).agents(12).fanout(3).cache(policy);
@@ -47,7 +47,7 @@ fn one_to_all_of_many() {
 }
 
 #[test]
-fn a_walk_over_a_board_that_is_not_all_here_is_refused() {
+fn listing_the_entries_of_a_partial_board_is_refused() {
     let steps = ["init", "put k v", "fence", "cmd=getbyidx kvsname=x idx=0", "finalize"];
     for policy in &CACHES[1..] {
         let outcome = scela().np(1).cache(policy).program(script(steps)).run();
@@ -57,21 +57,21 @@ fn a_walk_over_a_board_that_is_not_all_here_is_refused() {
 }
 
 #[test]
-fn values_of_all_kinds() {
+fn values_of_all_kinds_arrive_unchanged() {
     in_all_shapes(5, |run| {
         run.program(rank(["values"])).run().is_quiet_success();
     });
 }
 
 #[test]
-fn hundreds_of_fences() {
+fn hundreds_of_fences_complete() {
     in_all_shapes(6, |run| {
         run.program(rank(["fences", "500"])).run().is_quiet_success();
     });
 }
 
 #[test]
-fn of_two_puts_of_one_key_that_of_the_highest_rank_wins() {
+fn the_put_of_the_highest_rank_wins() {
     let steps = ["init", "put same first-{rank}", "put same {rank}", "fence", "get same", "fence", "finalize"];
     in_all_shapes(13, |run| all_wrote(&run.program(script(steps)).run(), 13, &["same=12"]));
 }
@@ -83,7 +83,7 @@ fn a_later_put_wins_over_an_earlier_one_of_a_higher_rank() {
 }
 
 #[test]
-fn put_fence_get_and_again() {
+fn puts_are_visible_after_the_next_fence() {
     let steps = [
         "init", "@0", "put a 1", "@*", "fence", "get a", "get b", "@3", "put b 2", "put a 3", "@*", "fence", "get a",
         "get b", "finalize",
@@ -92,7 +92,7 @@ fn put_fence_get_and_again() {
 }
 
 #[test]
-fn an_absent_key_is_answered_while_others_are_not_even_there() {
+fn a_get_of_an_absent_key_does_not_wait_for_other_ranks() {
     let run = scela().np(3).agents(3).fanout(2);
     let file = run.world().file("answered");
     let (touch, wait) = (format!("touch {}", file.display()), format!("await {}", file.display()));
@@ -131,14 +131,14 @@ fn own_puts_are_seen_at_once_and_those_of_others_after_the_fence() {
 }
 
 #[test]
-fn any_name_of_the_space_is_good() {
-    let steps = ["init", "cmd=put kvsname=nobodys key=k value=v", "fence", "cmd=get kvsname=other key=k", "finalize"];
+fn any_kvsname_is_accepted() {
+    let steps = ["init", "cmd=put kvsname=unknown key=k value=v", "fence", "cmd=get kvsname=other key=k", "finalize"];
     let lines = ["cmd=put_result rc=0 msg=success", "cmd=get_result rc=0 value=v"];
     all_wrote(&scela().np(2).agents(2).program(script(steps)).run(), 2, &lines);
 }
 
 #[test]
-fn a_value_and_a_key_at_their_bounds_and_beyond() {
+fn keys_and_values_are_accepted_up_to_their_bounds() {
     let put =
         |key: usize, value: usize| format!("cmd=put kvsname=x key={} value={}", "k".repeat(key), "v".repeat(value));
     let steps = ["init", &put(63, 1023), &put(64, 1), &put(1, 1024), &put(1, 0), "finalize"];
@@ -150,14 +150,14 @@ fn a_value_and_a_key_at_their_bounds_and_beyond() {
 }
 
 #[test]
-fn keys_of_the_server_cannot_be_put() {
+fn reserved_keys_cannot_be_put() {
     let steps = ["init", "cmd=put kvsname=x key=PMI_process_mapping value=(vector,(0,9,9))", "finalize"];
     let outcome = scela().np(1).program(script(steps)).run();
     outcome.is_quiet_success().wrote_among_others("0: cmd=put_result rc=-1 msg=");
 }
 
 #[test]
-fn a_large_board_reaches_everybody() {
+fn a_large_board_reaches_all_ranks() {
     // Each of 32 ranks puts 40 entries of 900 bytes, which makes more than a megabyte in one fence.
     let puts: Vec<String> = (0..40).map(|n| format!("put key-{{rank}}-{n} {}", "v".repeat(900))).collect();
     let mut steps = vec!["init"];
@@ -166,8 +166,8 @@ fn a_large_board_reaches_everybody() {
     let value = "v".repeat(900);
     let lines = [format!("key-31-39={value}"), format!("key-0-0={value}")];
     // The agents get the epoch through the launcher's log, then over links.
-    for way in [&[][..], &["--agents-as-nodes"]] {
-        let outcome = scela().np(32).agents(7).fanout(2).args(way).program(script(steps.clone())).run();
+    for options in [&[][..], &["--agents-as-nodes"]] {
+        let outcome = scela().np(32).agents(7).fanout(2).args(options).program(script(steps.clone())).run();
         all_wrote(&outcome, 32, &lines.each_ref().map(String::as_str));
     }
 }

@@ -16,7 +16,7 @@ fn one_of_four(what: &str) -> Outcome {
 }
 
 #[test]
-fn all_end_with_0() {
+fn a_job_whose_ranks_all_exit_with_0_succeeds() {
     let outcome = scela().np(5).agents(3).program(sh("echo rank $PMI_RANK of $PMI_SIZE")).run();
     outcome.is_quiet_success().wrote_lines((0..5).map(|rank| format!("rank {rank} of 5")));
 }
@@ -34,7 +34,7 @@ fn more_ranks_than_agents() {
 }
 
 #[test]
-fn the_code_of_a_rank() {
+fn the_exit_code_of_a_failed_rank_is_that_of_the_job() {
     let outcome = one_of_four("exit 3");
     let at = first_failure_at(&outcome);
     outcome.has_code(3).says_only(&format!(
@@ -51,14 +51,14 @@ fn first_failure_at(outcome: &Outcome) -> String {
 }
 
 #[test]
-fn the_code_after_finalize() {
+fn an_exit_code_after_finalize_is_that_of_the_job() {
     let program = script(["init", "fence", "finalize", "@2", "exit 42"]);
     let outcome = scela().np(4).agents(2).program(program).run();
     outcome.has_code(42).says(&format!("rank 2 on {} exited with code 42\n", host()));
 }
 
 #[test]
-fn a_signal() {
+fn a_rank_killed_by_a_signal_is_reported() {
     one_of_four("kill -SEGV $$")
         .has_code(139)
         .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
@@ -71,7 +71,7 @@ fn a_signal() {
 }
 
 #[test]
-fn a_signal_with_a_core_dump() {
+fn a_core_dump_is_reported() {
     let run = scela().np(1).shell("ulimit -c unlimited").program(sh("kill -ABRT $$"));
     let directory = run.world().file("");
     let outcome = run.directory(directory).run();
@@ -79,7 +79,7 @@ fn a_signal_with_a_core_dump() {
 }
 
 #[test]
-fn a_signal_goes_before_the_code_that_it_led_to() {
+fn a_signal_takes_precedence_over_an_exit_code_that_follows_from_it() {
     let script = r#"
         if [ $PMI_RANK = 0 ]; then : > "$1"; exit 1; fi
         until [ -e "$1" ]; do :; done
@@ -93,24 +93,24 @@ fn a_signal_goes_before_the_code_that_it_led_to() {
     };
     // The launcher does not wait long for a second report, which may be late on a busy machine.
     let both = (0..10).map(|_| attempt()).find(|outcome| outcome.err().contains("reported beside it"));
-    both.expect("of ten times, the second failure is once told soon after the first")
+    both.expect("one of ten runs reports the second failure soon after the first")
         .has_code(139)
         .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
         .says("1 failure was reported beside it");
 }
 
 #[test]
-fn the_first_of_many_failures_is_told_and_the_others_counted() {
+fn the_first_of_many_failures_is_reported_and_the_others_are_counted() {
     let outcome = scela().np(100).agents(3).program(sh("exit $((PMI_RANK + 1))")).run();
     let code = outcome.code.unwrap_or_default();
     assert!((1..=100).contains(&code), "{outcome}");
     outcome.says(&format!("error: rank {} on {} exited with code {code}\n", code - 1, host()));
     outcome.says("reported beside it");
-    outcome.check(outcome.err().matches("exited with").count() == 1, "one failure should be told, not all");
+    outcome.check(outcome.err().matches("exited with").count() == 1, "only one failure should be reported in full");
 }
 
 #[test]
-fn mpi_abort() {
+fn the_code_of_mpi_abort_is_that_of_the_job() {
     for (given, code) in [("37", 37), ("256", 1), ("512", 1), ("68770831", 15), ("-1", 255), ("0", 1)] {
         let abort = format!(">cmd=abort exitcode={given}");
         let outcome = scela().np(4).agents(2).program(script(["init", "@2", &abort, "@*", "<end", "pause"])).run();
@@ -119,13 +119,13 @@ fn mpi_abort() {
 }
 
 #[test]
-fn mpi_abort_with_a_message() {
+fn the_message_of_mpi_abort_is_reported() {
     let program = script(["init", ">cmd=abort exitcode=9 message=solver_diverged", "pause"]);
     scela().np(1).program(program).run().has_code(9).says("called MPI_Abort(9): solver_diverged\n");
 }
 
 #[test]
-fn leaving_with_0_while_others_wait() {
+fn a_rank_that_exits_with_0_while_others_wait_fails_the_job() {
     for steps in [["init", "@1", "exit 0", "@*", "fence"], ["@1", "exit 0", "@*", "init", "fence"]] {
         let outcome = scela().np(4).agents(2).program(script(steps)).run();
         outcome
@@ -139,13 +139,13 @@ fn leaving_with_0_while_others_wait() {
 }
 
 #[test]
-fn leaving_after_finalize_while_others_wait() {
+fn a_rank_that_exits_after_finalize_while_others_wait_fails_the_job() {
     let outcome = scela().np(3).agents(3).program(script(["init", "@2", "finalize", "exit 0", "@*", "fence"])).run();
     outcome.has_code(1).says(&format!("rank 2 on {}", host())).says("while others wait for it in a fence");
 }
 
 #[test]
-fn leaving_with_0_while_others_still_run() {
+fn a_rank_that_exits_without_finalize_while_others_run_fails_the_job() {
     // The server does not see what the other ranks do: they may be in a barrier over shared memory.
     let outcome = scela().np(4).agents(3).fanout(2).program(script(["init", "fence", "@1", "exit 0", "@*", "pause"]));
     outcome
@@ -157,7 +157,7 @@ fn leaving_with_0_while_others_still_run() {
 }
 
 #[test]
-fn leaving_when_all_is_said_is_no_failure() {
+fn exiting_after_finalize_or_without_init_is_no_failure() {
     // Rank 0 has finalized and rank 1 never initialized PMI, so neither counts as missing however long the others
     // run.
     let steps = ["@0", "init", "finalize", "exit 0", "@1", "exit 0", "@2", "init", "pause", "@3", "pause"];
@@ -166,12 +166,12 @@ fn leaving_when_all_is_said_is_no_failure() {
 }
 
 #[test]
-fn leaving_without_finalize_when_nobody_waits_is_no_failure() {
+fn ranks_that_all_exit_without_finalize_are_no_failure() {
     scela().np(3).agents(2).program(script(["init", "fence", "exit 0"])).run().is_quiet_success();
 }
 
 #[test]
-fn timeout() {
+fn a_job_that_exceeds_its_timeout_is_ended() {
     let run = scela().np(3).agents(2).args(["--timeout", "3.5"]);
     let outcome = run.program(sh("echo here; exec sleep 1000")).run();
     outcome
@@ -181,34 +181,42 @@ fn timeout() {
 }
 
 #[test]
-fn who_ignores_term_is_killed_after_the_grace() {
+fn a_rank_that_ignores_term_is_killed_after_the_grace() {
     let run = scela().np(2).args(["--timeout", "0.2", "--kill-grace", "0.3"]);
     let outcome = run.program(sh("trap '' TERM; echo here; while :; do sleep 1000; done")).run();
     outcome.has_code(124).took_less_than(Duration::from_secs(20));
 }
 
 #[test]
-fn who_heeds_term_may_say_its_last_words() {
-    let script = "trap 'echo last words; exit 0' TERM; echo here; while :; do sleep 0.01; done";
+fn output_of_a_term_handler_is_not_lost() {
+    let script = "trap 'echo final output; exit 0' TERM; echo here; while :; do sleep 0.01; done";
     let running = scela().np(2).agents(2).program(sh(script)).spawn();
     running.wait_for_times("here", 2).signal(Signal::SIGTERM);
-    running.finish().has_code(143).wrote_lines(["here", "here", "last words", "last words"]);
+    running.finish().has_code(143).wrote_lines(["here", "here", "final output", "final output"]);
 }
 
 #[test]
-fn usage() {
-    let usage = |words: &[&str], text: &str, hint: &str| {
+fn usage_errors_have_code_2_and_a_hint() {
+    let usage_errors_have_code_2_and_a_hint = |words: &[&str], text: &str, hint: &str| {
         scela().args(words).run().has_code(2).says(&format!("scela-run: error: {text}")).says(hint).wrote("");
     };
-    usage(&["--nq", "2", "true"], "there is no option '--nq'", "hint: did you mean '--np'?");
-    usage(&[], "", "hint: ");
-    usage(&["-np", "0", "true"], "", "hint: ");
-    usage(&["-np", "many", "true"], "", "many");
-    usage(&["-np", "2", "-s", "7", "cat"], "standard input is to go to rank 7, but the ranks are 0 to 1", "");
+    usage_errors_have_code_2_and_a_hint(
+        &["--nq", "2", "true"],
+        "there is no option '--nq'",
+        "hint: did you mean '--np'?",
+    );
+    usage_errors_have_code_2_and_a_hint(&[], "", "hint: ");
+    usage_errors_have_code_2_and_a_hint(&["-np", "0", "true"], "", "hint: ");
+    usage_errors_have_code_2_and_a_hint(&["-np", "many", "true"], "", "many");
+    usage_errors_have_code_2_and_a_hint(
+        &["-np", "2", "-s", "7", "cat"],
+        "standard input is to go to rank 7, but the ranks are 0 to 1",
+        "",
+    );
 }
 
 #[test]
-fn what_cannot_be_followed_here_is_refused_before_anything_starts() {
+fn options_that_cannot_work_are_refused_before_anything_starts() {
     let refused = |words: &[&str], text: &str| {
         let outcome = scela().np(2).args(words).program(sh("echo started >&2; cat")).run();
         outcome
@@ -234,7 +242,7 @@ fn what_cannot_be_followed_here_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn an_unknown_level_of_the_log_is_refused() {
+fn an_unknown_log_level_is_refused() {
     let outcome = scela().np(1).env("SCELA_LOG", "foo").program(sh("echo started")).run();
     outcome
         .has_code(2)
@@ -274,26 +282,26 @@ fn a_script_with_dos_line_ends_is_named() {
 }
 
 #[test]
-fn statistics_are_left_out_where_nothing_ran() {
+fn no_statistics_are_printed_if_no_rank_ran() {
     scela().np(2).args(["--stats", "/no/such/program"]).run().has_code(251).never_says("level").never_says("phases");
 }
 
-fn not_launched(words: &[&str], why: &str) {
+fn assert_not_launched(words: &[&str], why: &str) {
     let outcome = scela().np(3).agents(2).args(words).run();
     outcome.has_code(251).says("could not be started: ").says(why).says("no rank was left running").wrote("");
 }
 
 #[test]
 fn a_missing_program() {
-    not_launched(&["/no/such/program"], "program '/no/such/program' was not found from working directory");
-    not_launched(&["no-such-program"], "program 'no-such-program' was not found in PATH");
-    not_launched(&["no-such-program"], "give its path (./name for one in the working directory), or set PATH");
+    assert_not_launched(&["/no/such/program"], "program '/no/such/program' was not found from working directory");
+    assert_not_launched(&["no-such-program"], "program 'no-such-program' was not found in PATH");
+    assert_not_launched(&["no-such-program"], "give its path (./name for one in the working directory), or set PATH");
 }
 
 #[test]
 fn a_program_that_cannot_be_executed() {
-    not_launched(&["/etc/passwd"], "program '/etc/passwd' is not executable; try chmod +x");
-    not_launched(&["/etc"], "program '/etc' is");
+    assert_not_launched(&["/etc/passwd"], "program '/etc/passwd' is not executable; try chmod +x");
+    assert_not_launched(&["/etc"], "program '/etc' is");
 }
 
 #[test]
@@ -308,7 +316,7 @@ fn a_missing_interpreter() {
 
 #[test]
 fn a_missing_working_directory() {
-    not_launched(
+    assert_not_launched(
         &["-wdir", "/no/such/directory", "true"],
         "working directory '/no/such/directory' does not exist on this node; give one that does with -wdir",
     );
@@ -321,7 +329,7 @@ fn one_of_two_programs_is_missing() {
 }
 
 #[test]
-fn grandchildren_with_the_pipes_open_do_not_hold_up_the_end() {
+fn processes_that_keep_the_pipes_open_do_not_delay_the_end() {
     for leave in ["sleep 1000 &", "setsid sleep 1000 &", "(setsid sh -c 'sleep 1000 & sleep 1001' &)"] {
         let run = scela().np(3).agents(2).program(sh(&format!("{leave}\necho done")));
         let outcome = run.run();

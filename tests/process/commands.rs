@@ -6,7 +6,7 @@ use tests::scela;
 use crate::script;
 
 #[test]
-fn maxima_and_sizes() {
+fn the_server_reports_maxima_and_sizes() {
     let steps = ["init", "cmd=get_maxes", "cmd=get_universe_size", "cmd=get_appnum", "finalize"];
     let outcome = scela().np(1000).agents(2).program(script(["@7"].into_iter().chain(steps))).run();
     outcome.is_quiet_success().wrote_lines([
@@ -17,7 +17,7 @@ fn maxima_and_sizes() {
 }
 
 #[test]
-fn the_number_of_the_program() {
+fn each_program_has_its_appnum() {
     let program = || script(["init", "cmd=get_appnum", "finalize"]);
     let outcome = scela().np(2).agents(2).program(program()).and(1, program()).and(2, program()).run();
     let line = |(rank, number)| format!("{rank}: cmd=appnum rc=0 appnum={number}");
@@ -25,7 +25,7 @@ fn the_number_of_the_program() {
 }
 
 #[test]
-fn the_name_of_the_space_is_one_short_and_unique() {
+fn the_name_of_the_namespace_is_short_and_unique() {
     let name = || {
         let steps = ["init", "cmd=get_my_kvsname", "cmd=get_my_kvsname", "finalize"];
         let outcome = scela().np(3).agents(3).program(script(steps)).run();
@@ -39,7 +39,7 @@ fn the_name_of_the_space_is_one_short_and_unique() {
 }
 
 #[test]
-fn the_mapping_is_the_placement() {
+fn the_process_mapping_lists_the_blocks_of_the_agents() {
     let run = scela().np(10).agents(3).arg("--agents-as-nodes");
     let program = script(["init", "get PMI_process_mapping", "finalize"]);
     let outcome = run.program(program).run();
@@ -49,7 +49,7 @@ fn the_mapping_is_the_placement() {
 }
 
 #[test]
-fn the_placement_is_the_mapping() {
+fn agents_run_the_blocks_of_the_process_mapping() {
     let run = scela().np(10).agents(3).arg("--agents-as-nodes");
     let running = run.program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 10);
@@ -67,7 +67,7 @@ fn agents_of_one_node_are_one_node() {
 }
 
 #[test]
-fn entries_by_their_index() {
+fn entries_are_listed_by_index() {
     let steps = [
         "init",
         "put key-{rank} value-{rank}",
@@ -82,8 +82,8 @@ fn entries_by_their_index() {
     let entries: Vec<_> = lines.iter().filter(|line| line.contains("rc=0")).collect();
     assert_eq!(entries.len(), 2, "{outcome}");
     for (line, next) in entries.iter().zip([1, 2]) {
-        outcome.check(line.contains(&format!(" nextidx={next} key=key-")), "entries come one after the other");
-        outcome.check(line.contains(" val=value-"), "entries have values");
+        outcome.check(line.contains(&format!(" nextidx={next} key=key-")), "the index should grow by one");
+        outcome.check(line.contains(" val=value-"), "an entry should have its value");
     }
     outcome.wrote_among_others("1: cmd=getbyidx_results rc=-1 reason=no_more_keyvals\n");
 }
@@ -102,7 +102,7 @@ fn names_are_published_for_all_agents() {
         "@1",
         &wait,
         "cmd=lookup_name service=svc one",
-        "cmd=lookup_name service=nobody",
+        "cmd=lookup_name service=unknown",
         "@*",
         "fence",
         "@2",
@@ -119,17 +119,23 @@ fn names_are_published_for_all_agents() {
     let lines = outcome.is_quiet_success().out();
     let of =
         |rank: u32| lines.lines().filter(|line| line.starts_with(&format!("{rank}: "))).collect::<Vec<_>>().join("\n");
-    outcome.check(of(0).starts_with("0: cmd=publish_result rc=0"), "the first publication holds");
-    outcome.check(of(0).contains("\n0: cmd=publish_result rc=-1 "), "the second is refused");
+    outcome.check(of(0).starts_with("0: cmd=publish_result rc=0"), "the first publication should succeed");
+    outcome.check(of(0).contains("\n0: cmd=publish_result rc=-1 "), "the second publication should be refused");
     let found: Vec<_> = lines.lines().filter(|line| line.starts_with("1: ")).collect();
-    outcome.check(found[0].contains("rc=0") && found[0].contains("port=tag#0$desc#abc$"), "it is found");
-    outcome.check(found[1].contains("rc=-1"), "what was never published is not");
-    outcome.check(found[2].contains("rc=-1"), "what was withdrawn is not");
-    outcome.check(of(2).contains("unpublish_result rc=0") && of(2).contains("unpublish_result rc=-1"), "once only");
+    outcome.check(
+        found[0].contains("rc=0") && found[0].contains("port=tag#0$desc#abc$"),
+        "the published name should be found",
+    );
+    outcome.check(found[1].contains("rc=-1"), "a name that was never published should not be found");
+    outcome.check(found[2].contains("rc=-1"), "an unpublished name should not be found");
+    outcome.check(
+        of(2).contains("unpublish_result rc=0") && of(2).contains("unpublish_result rc=-1"),
+        "a name can be unpublished only once",
+    );
 }
 
 #[test]
-fn a_port_in_place_of_a_socket() {
+fn ranks_can_connect_to_a_port() {
     let run = scela().np(5).agents(2).arg("--pmi-port");
     let steps = ["init", "put card-{rank} {rank}", "fence", "get card-0", "get card-4", "finalize"];
     let lines = (0..5).flat_map(|rank| [format!("{rank}: card-0=0"), format!("{rank}: card-4=4")]);
@@ -137,7 +143,7 @@ fn a_port_in_place_of_a_socket() {
 }
 
 #[test]
-fn two_programs_one_after_the_other_over_a_port() {
+fn two_programs_in_sequence_can_use_one_port() {
     let script = r#"
         "$1" script init 'put k-{rank} first' fence 'get k-1' finalize &&
         "$1" script init fence 'get k-0' finalize"#;
@@ -148,7 +154,7 @@ fn two_programs_one_after_the_other_over_a_port() {
 }
 
 #[test]
-fn the_lines_of_the_port_handshake() {
+fn the_handshake_on_a_port_is_four_lines() {
     let steps = ["@1", ">cmd=initack pmiid=1", "<4", "cmd=init pmi_version=1 pmi_subversion=1", "finalize"];
     let outcome = scela().np(3).arg("--pmi-port").program(script(steps)).run();
     outcome.is_quiet_success().wrote(
@@ -158,14 +164,14 @@ fn the_lines_of_the_port_handshake() {
 }
 
 #[test]
-fn init_again_after_finalize() {
+fn a_rank_may_initialise_again_after_finalize() {
     let steps = ["init", "put a 1", "fence", "finalize", "init", "put b 2", "fence", "get a", "get b", "finalize"];
     let lines = (0..3).flat_map(|rank| [format!("{rank}: a=1"), format!("{rank}: b=2")]);
     scela().np(3).agents(2).program(script(steps)).run().is_quiet_success().wrote_lines(lines);
 }
 
 #[test]
-fn init_twice_without_finalize() {
+fn a_rank_may_initialise_twice_without_finalize() {
     scela().np(2).agents(2).program(script(["init", "init", "fence", "finalize"])).run().is_quiet_success();
 }
 

@@ -6,11 +6,11 @@ use std::fs::File;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use tests::{Capture, Running, World, patience, scela, sh};
+use tests::{Capture, Running, World, event_timeout, scela, sh};
 
 /// Starts a run that waits to be ended and whose launcher has inherited a pipe. Returns it with the other end of
 /// the pipe.
-fn run_with_a_pipe() -> (Running, Capture) {
+fn start_with_inherited_pipe() -> (Running, Capture) {
     let run = scela().np(3).agents(3).fanout(2);
     let path = pipe(run.world());
     mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -27,8 +27,8 @@ fn pipe(world: &World) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_pipe_of_the_users_is_the_launchers_alone() {
-    let (running, end) = run_with_a_pipe();
+fn only_the_launcher_keeps_an_inherited_pipe() {
+    let (running, end) = start_with_inherited_pipe();
     let path = pipe(running.world());
     let (guardians, agents) = (running.world().guardians(), running.world().agents());
     assert_eq!((guardians.len(), agents.len()), (3, 3));
@@ -37,17 +37,17 @@ fn a_pipe_of_the_users_is_the_launchers_alone() {
     assert_eq!(holders.iter().map(|process| process.pid).collect::<Vec<_>>(), [running.launcher().pid], "{holders:?}");
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143);
-    assert!(end.wait_end(patience()), "somebody still holds the pipe");
+    assert!(end.wait_end(event_timeout()), "a process still has the pipe open");
 }
 
 #[test]
-fn a_pipe_of_the_users_ends_with_a_killed_launcher() {
-    let (running, end) = run_with_a_pipe();
+fn an_inherited_pipe_closes_when_the_launcher_is_killed() {
+    let (running, end) = start_with_inherited_pipe();
     let guardians = running.world().guardians();
     // Guardians are stopped so that only the launcher's own end can close the pipe.
     guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGSTOP));
     running.signal(Signal::SIGKILL);
-    assert!(end.wait_end(patience()), "somebody else holds the pipe");
+    assert!(end.wait_end(event_timeout()), "a process other than the launcher has the pipe open");
     guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGCONT));
     running.finish_killed();
 }

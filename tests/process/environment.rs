@@ -21,7 +21,7 @@ fn variables(run: Run) -> (Outcome, BTreeMap<String, String>) {
 }
 
 #[test]
-fn four_descriptors() {
+fn a_rank_has_four_descriptors() {
     // The script avoids a pipe, because the shell would hold one end of it for a moment. `ls` is not the last
     // command, because the shell would then exec it, and `ls` opens the directory.
     let script = "echo fd=$PMI_FD; ls -l /proc/$$/fd; :";
@@ -34,12 +34,12 @@ fn four_descriptors() {
     let mut expected = ["0", "1", "2", &fd];
     expected.sort_unstable();
     assert_eq!(numbers, expected, "{outcome}");
-    assert!(fd.parse::<u32>().unwrap() >= 10, "scripts use 3 to 9\n{outcome}");
-    outcome.check(out.contains(&format!("{fd} -> socket:[")), "PMI_FD is a socket");
+    assert!(fd.parse::<u32>().unwrap() >= 10, "PMI_FD should be at least 10, as scripts use 3 to 9\n{outcome}");
+    outcome.check(out.contains(&format!("{fd} -> socket:[")), "PMI_FD should be a socket");
 }
 
 #[test]
-fn a_group_of_its_own() {
+fn each_rank_has_a_process_group_of_its_own() {
     let running = scela().np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 3);
     for (_, rank) in running.world().ranks() {
@@ -52,7 +52,7 @@ fn a_group_of_its_own() {
 }
 
 #[test]
-fn the_limits_of_the_shell() {
+fn ranks_have_the_limits_of_the_shell() {
     let script = "ulimit -n; ulimit -Hn; ulimit -c; ulimit -s; ulimit -f";
     let prelude = "ulimit -Sn 300; ulimit -Hn 700; ulimit -c 0; ulimit -s 4096; ulimit -f 12345";
     let outcome = scela().np(1).shell(prelude).program(sh(script)).run();
@@ -60,13 +60,13 @@ fn the_limits_of_the_shell() {
 }
 
 #[test]
-fn many_ranks_under_a_low_limit() {
+fn many_ranks_start_under_a_low_descriptor_limit() {
     let run = scela().np(150).shell("ulimit -Sn 64; ulimit -Hn 256");
     run.program(sh("ulimit -n")).run().is_quiet_success().wrote(&"64\n".repeat(150));
 }
 
 #[test]
-fn umask_and_directory() {
+fn ranks_have_the_umask_and_directory_of_the_shell() {
     let run = scela().np(1).shell("umask 027");
     let directory = fs::canonicalize(run.world().file("")).unwrap();
     let outcome = run.directory(&directory).program(sh("umask; pwd -P")).run();
@@ -74,7 +74,7 @@ fn umask_and_directory() {
 }
 
 #[test]
-fn signals_as_in_the_shell() {
+fn signal_dispositions_are_those_of_the_shell() {
     let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status";
     let here = std::process::Command::new("sh").arg("-c").arg(script).output().unwrap();
     let expected: Vec<_> = String::from_utf8(here.stdout).unwrap().lines().map(str::to_owned).collect();
@@ -115,7 +115,7 @@ fn the_environment_is_passed_and_changed() {
 }
 
 #[test]
-fn the_environment_of_one_program_only() {
+fn an_env_option_applies_to_one_program_only() {
     let show = || sh("echo $PMI_RANK ${A-unset} ${B-unset}");
     let run = scela().np(1).args(["-env", "A", "1"]).program(show());
     let run = run.program([":", "-np", "1", "-env", "B", "2"].map(Into::into).into()).program(show());
@@ -123,7 +123,7 @@ fn the_environment_of_one_program_only() {
 }
 
 #[test]
-fn little_or_nothing_of_the_environment() {
+fn options_reduce_the_inherited_environment() {
     let run = || scela().np(1).env("WANTED", "1").env("ELSE", "2");
     let (_, nothing) = variables(run().args(["-envnone", "-env", "SET", "3"]));
     assert!(!nothing.contains_key("WANTED") && !nothing.contains_key("ELSE") && nothing["SET"] == "3", "{nothing:?}");
@@ -133,7 +133,7 @@ fn little_or_nothing_of_the_environment() {
 }
 
 #[test]
-fn what_an_outer_launcher_left_is_gone() {
+fn variables_of_an_outer_launcher_are_removed() {
     let foreign = [
         "PMI_PORT",
         "PMI_ID",
@@ -149,16 +149,16 @@ fn what_an_outer_launcher_left_is_gone() {
         "OMPI_COMM_WORLD_RANK",
         "MPIRUN_RSH_LAUNCH",
     ];
-    let socket_s_own = |value: &str| value.starts_with("1:");
+    let names_own_socket = |value: &str| value.starts_with("1:");
     let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5")];
     let run = outer.iter().fold(scela().np(1), |run, (name, value)| run.env(name, value));
     let run = foreign.iter().fold(run, |run, name| run.env(name, "5"));
     let (outcome, variables) = variables(run);
     for name in foreign {
-        assert!(!variables.contains_key(name), "{name} is still there\n{outcome}");
+        assert!(!variables.contains_key(name), "{name} was not removed\n{outcome}");
     }
     assert_eq!((variables["PMI_RANK"].as_str(), variables["PMI_SIZE"].as_str()), ("0", "1"));
-    assert!(socket_s_own(&variables["SCELA_SEGMENT"]), "not the outer one's\n{outcome}");
+    assert!(names_own_socket(&variables["SCELA_SEGMENT"]), "SCELA_SEGMENT should not be the inherited one\n{outcome}");
     let own: Vec<_> = variables
         .keys()
         .filter(|name| name.contains("SCELA_") && *name != "SCELA_TEST_WORLD" && *name != "SCELA_RUN")
@@ -167,7 +167,7 @@ fn what_an_outer_launcher_left_is_gone() {
         // All tests inherit the variables that configure the soak.
         .filter(|name| !name.starts_with("SCELA_SOAK_"))
         .collect();
-    assert!(own.is_empty(), "ScELA's own variables are not for ranks: {own:?}");
+    assert!(own.is_empty(), "ranks should get no variables of ScELA: {own:?}");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn local_ranks_are_counted_by_node_not_by_agent() {
 }
 
 #[test]
-fn ps_tells_agents_and_guardians_apart() {
+fn agents_and_guardians_are_recognisable_in_ps() {
     let running = scela().np(2).agents(2).program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 2);
     let world = running.world();

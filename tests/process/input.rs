@@ -12,7 +12,7 @@ use crate::rank;
 const LARGE: usize = 50 << 20;
 
 #[test]
-fn a_large_one_to_rank_0() {
+fn a_large_input_reaches_rank_0() {
     let bytes = noise(LARGE);
     let empty = Sum::default();
     let expected = [format!("0: {}", Sum::of(&bytes)), format!("1: {empty}"), format!("2: {empty}")];
@@ -20,7 +20,7 @@ fn a_large_one_to_rank_0() {
 }
 
 #[test]
-fn a_large_one_to_all() {
+fn a_large_input_reaches_all_ranks() {
     let bytes = noise(LARGE / 5);
     let line = format!("{}", Sum::of(&bytes));
     let run = scela().np(7).agents(5).fanout(2).args(["-s", "all"]).stdin(bytes);
@@ -28,7 +28,7 @@ fn a_large_one_to_all() {
 }
 
 #[test]
-fn to_a_list_of_ranks() {
+fn input_reaches_a_list_of_ranks() {
     let bytes = noise(1 << 20);
     let sum = |rank| if [1, 3, 4].contains(&rank) { Sum::of(&bytes) } else { Sum::default() };
     let expected: Vec<_> = (0..6).map(|rank| format!("{rank}: {}", sum(rank))).collect();
@@ -37,14 +37,14 @@ fn to_a_list_of_ranks() {
 }
 
 #[test]
-fn to_nobody() {
+fn input_for_no_rank_leaves_each_with_an_empty_input() {
     let run = scela().np(2).agents(2).args(["-s", "none"]).stdin(noise(1 << 20));
     let empty = Sum::default();
     run.program(rank(["sum"])).run().is_quiet_success().wrote_lines([format!("0: {empty}"), format!("1: {empty}")]);
 }
 
 #[test]
-fn a_file_for_all() {
+fn an_input_file_reaches_all_ranks() {
     let run = scela().np(5).agents(3).fanout(2);
     let bytes = noise(3 << 20);
     let path = run.world().file("input");
@@ -55,13 +55,13 @@ fn a_file_for_all() {
 }
 
 #[test]
-fn a_missing_file_is_told() {
+fn a_missing_input_file_is_reported() {
     let outcome = scela().np(2).args(["-s", "./no-such-file"]).program(rank(["sum"])).run();
     outcome.has_code(2).says("option '-stdin': './no-such-file' cannot be read: No such file or directory");
 }
 
 #[test]
-fn a_slow_reader_gets_all() {
+fn a_slow_reader_gets_all_input() {
     let bytes = noise(4 << 20);
     let expected = [format!("0: {}", Sum::of(&bytes)), format!("1: {}", Sum::default())];
     scela()
@@ -75,14 +75,14 @@ fn a_slow_reader_gets_all() {
 }
 
 #[test]
-fn a_rank_that_never_reads_is_no_trouble() {
+fn a_rank_that_never_reads_does_not_delay_the_end() {
     let run = scela().np(3).agents(3).fanout(2).args(["-s", "all"]).stdin(noise(8 << 20));
     let outcome = run.program(sh("[ $PMI_RANK = 2 ] || exit 0; echo done")).run();
     outcome.is_quiet_success().wrote("done\n").took_less_than(Duration::from_secs(20));
 }
 
 #[test]
-fn one_rank_that_never_reads_does_not_keep_input_from_the_others_once_it_ends() {
+fn a_rank_that_exits_without_reading_does_not_keep_input_from_the_others() {
     let bytes = noise(4 << 20);
     let expected = [0, 2].map(|rank| format!("{rank}: {}", Sum::of(&bytes)));
     let mut program = sh(r#"[ $PMI_RANK = 1 ] && exit 0; exec "$1" sum"#);
@@ -92,14 +92,14 @@ fn one_rank_that_never_reads_does_not_keep_input_from_the_others_once_it_ends() 
 }
 
 #[test]
-fn a_closed_standard_input_is_an_empty_one() {
+fn a_closed_standard_input_counts_as_empty() {
     let empty = Sum::default();
     let outcome = scela().np(2).agents(2).stdin_closed().program(rank(["sum"])).run();
     outcome.is_quiet_success().wrote_lines([format!("0: {empty}"), format!("1: {empty}")]);
 }
 
 #[test]
-fn what_is_typed_arrives_at_once_and_so_does_the_end() {
+fn input_and_its_end_arrive_at_once() {
     let mut running = scela().np(2).agents(2).stdin_pipe().program(sh("exec cat")).spawn();
     let mut stdin = running.stdin.take().unwrap();
     stdin.write_all(b"first\n").unwrap();
@@ -111,7 +111,7 @@ fn what_is_typed_arrives_at_once_and_so_does_the_end() {
 }
 
 #[test]
-fn a_large_file() {
+fn a_large_file_as_standard_input_arrives_whole() {
     let run = scela().np(1);
     let bytes = noise(LARGE);
     let path = run.world().file("input");
@@ -121,7 +121,7 @@ fn a_large_file() {
 }
 
 #[test]
-fn from_a_terminal() {
+fn input_from_a_terminal_arrives() {
     let mut terminal =
         Terminal::open(scela().np(2).agents(2).program(sh("while read word; do echo got $word; done; echo end")));
     terminal.enter("").wait_for("end\r\n");
@@ -132,7 +132,7 @@ fn from_a_terminal() {
 }
 
 #[test]
-fn nobody_reads_in_the_background_of_a_terminal() {
+fn a_background_job_does_not_read_from_the_terminal() {
     let mut terminal = Terminal::open(scela().np(1).program(sh("cat; echo end of input")));
     terminal.enter(" &").wait_for("end of input");
     terminal.enter("wait").wait_for_prompt();

@@ -9,7 +9,7 @@ use tests::{Terminal, scela, scela_run, sh};
 use crate::script;
 
 #[test]
-fn under_another_name_it_behaves_as_itself() {
+fn the_launcher_can_be_called_mpiexec_or_mpirun() {
     for name in ["mpiexec", "mpirun"] {
         let run = scela().np(3).agents(2).program(sh("exec \"$SCELA\" -n 2 --label \"$LABEL\" echo inner"));
         let link = run.world().file(name);
@@ -22,13 +22,13 @@ fn under_another_name_it_behaves_as_itself() {
 }
 
 #[test]
-fn without_np_as_many_as_the_machine_has_cores() {
+fn without_np_each_core_gets_a_rank() {
     let cores = std::thread::available_parallelism().unwrap().get();
     scela().program(sh("echo x")).run().is_quiet_success().wrote(&"x\n".repeat(cores));
 }
 
 #[test]
-fn a_file_of_programs() {
+fn a_configfile_lists_programs() {
     let run = scela();
     let file = run.world().file("programs");
     fs::write(&file, "# two programs\n-np 1 echo one 'and two'\n\n-sz 2 echo three # and no more\n").unwrap();
@@ -36,7 +36,7 @@ fn a_file_of_programs() {
 }
 
 #[test]
-fn verbose_tells_each_step() {
+fn verbose_reports_each_step() {
     let outcome = scela().np(2).agents(2).arg("-v").program(script(["init", "put a b", "fence", "finalize"])).run();
     outcome
         .has_code(0)
@@ -56,14 +56,14 @@ fn the_log_shows_what_its_filter_selects() {
 }
 
 #[test]
-fn quiet_tells_errors_only() {
+fn quiet_reports_errors_only() {
     let quiet = || scela().np(1).arg("-q");
     quiet().program(sh("setsid sleep 1000 & exit 0")).run().is_quiet_success();
     quiet().program(sh("exit 3")).run().has_code(3).says("error: rank 0 on ");
 }
 
 #[test]
-fn a_launch_that_takes_long_shows_how_far_it_is() {
+fn a_slow_launch_shows_its_progress() {
     let run = scela().np(2).agents(2);
     let file = run.world().file("go on");
     let wait = format!("await {}", file.display());
@@ -78,7 +78,7 @@ fn a_launch_that_takes_long_shows_how_far_it_is() {
 }
 
 #[test]
-fn phases_are_told_when_asked_for() {
+fn phases_are_printed_on_request() {
     let program = || script(["init", "fence", "fence", "finalize"]);
     let outcome = scela().np(4).agents(2).arg("--timing").program(program()).run();
     outcome.has_code(0).says("scela-run: phases:\n").says("\nspawn ").says("\nfence 1 ").says("\nend ");
@@ -88,13 +88,13 @@ fn phases_are_told_when_asked_for() {
 }
 
 #[test]
-fn the_demo() {
+fn the_demo_runs() {
     let outcome = scela().np(64).arg("--demo").run();
     outcome.is_quiet_success().wrote_among_others("64 ranks said hello through ").wrote_among_others("\nfence 1 ");
 }
 
 #[test]
-fn version_and_help_need_nobody() {
+fn version_and_help_start_no_ranks() {
     for (word, text) in [("--version", "scela-run"), ("--help", "Usage:"), ("-h", "lists all options")] {
         let output = Command::new(scela_run()).arg(word).output().unwrap();
         assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(text), "{output:?}");

@@ -10,13 +10,13 @@ use crate::{host, script};
 const AGENTS: u32 = 7;
 
 /// Starts one rank on each of seven agents. All ranks wait to be ended.
-fn run_of_seven() -> (Running, Tree) {
+fn start_seven_agents() -> (Running, Tree) {
     let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", AGENTS as usize);
     (running, Tree::new(AGENTS, 2))
 }
 
-fn is_lost(outcome: &Outcome, agent: u32) {
+fn assert_lost(outcome: &Outcome, agent: u32) {
     outcome
         .has_code(252)
         .says(&format!("error: agent {agent} on {} was lost: ", host()))
@@ -25,68 +25,68 @@ fn is_lost(outcome: &Outcome, agent: u32) {
 }
 
 #[test]
-fn an_inner_agent_is_killed() {
-    let (running, tree) = run_of_seven();
+fn a_killed_inner_agent_is_reported_as_lost() {
+    let (running, tree) = start_seven_agents();
     let agent = tree.inner();
     tree.process(running.world(), agent).signal(Signal::SIGKILL);
-    is_lost(&running.finish(), agent);
+    assert_lost(&running.finish(), agent);
 }
 
 #[test]
-fn a_leaf_is_killed() {
-    let (running, tree) = run_of_seven();
+fn a_killed_leaf_is_reported_as_lost() {
+    let (running, tree) = start_seven_agents();
     let agent = tree.leaf();
     tree.process(running.world(), agent).signal(Signal::SIGKILL);
-    is_lost(&running.finish(), agent);
+    assert_lost(&running.finish(), agent);
 }
 
 #[test]
-fn a_guardian_is_killed() {
-    let (running, tree) = run_of_seven();
+fn the_agent_of_a_killed_guardian_is_reported_as_lost() {
+    let (running, tree) = start_seven_agents();
     let agent = tree.leaf();
     let guardian = Process::of(tree.process(running.world(), agent).parent).unwrap();
     assert_eq!(guardian.name, "scela-guard");
     guardian.signal(Signal::SIGKILL);
-    is_lost(&running.finish(), agent);
+    assert_lost(&running.finish(), agent);
 }
 
 #[test]
 fn a_stopped_agent_is_killed_by_its_guardian() {
-    let (running, tree) = run_of_seven();
+    let (running, tree) = start_seven_agents();
     let agent = tree.inner();
     tree.process(running.world(), agent).signal(Signal::SIGSTOP);
     let outcome = running.finish();
-    is_lost(&outcome, agent);
+    assert_lost(&outcome, agent);
     outcome.says("the agent was stopped by a signal; it and its ranks were killed");
 }
 
 #[test]
-fn all_agents_are_killed_at_once() {
-    let (running, _) = run_of_seven();
+fn one_of_several_killed_agents_is_reported_and_the_others_are_counted() {
+    let (running, _) = start_seven_agents();
     running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));
     running.finish().has_code(252).says(" was lost: ").says("reported beside it");
 }
 
 #[test]
-fn an_agent_is_killed_while_ranks_wait_in_a_fence() {
+fn an_agent_killed_while_ranks_wait_in_a_fence_is_reported_as_lost() {
     let program = script(["init", "say here", "@0", "pause", "@*", "fence"]);
     let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(program).spawn();
     running.wait_for_times("here", AGENTS as usize);
     let tree = Tree::new(AGENTS, 2);
     tree.process(running.world(), tree.inner()).signal(Signal::SIGKILL);
-    is_lost(&running.finish(), tree.inner());
+    assert_lost(&running.finish(), tree.inner());
 }
 
 #[test]
-fn the_launcher_is_killed() {
-    let (running, _) = run_of_seven();
+fn a_killed_launcher_leaves_no_process() {
+    let (running, _) = start_seven_agents();
     running.signal(Signal::SIGKILL);
     let outcome = running.finish_killed();
-    outcome.check(outcome.signal == Some(9), "it should have been killed");
+    outcome.check(outcome.signal == Some(9), "SIGKILL should have ended the launcher");
 }
 
 #[test]
-fn the_launcher_is_killed_while_ranks_ignore_term() {
+fn a_killed_launcher_leaves_no_rank_that_ignores_term() {
     let script = "trap '' TERM HUP INT; setsid sleep 1000 & echo here; while :; do sleep 1000; done";
     let running = scela().np(3).agents(3).fanout(2).program(sh(script)).spawn();
     running.wait_for_times("here", 3).signal(Signal::SIGKILL);
@@ -94,9 +94,9 @@ fn the_launcher_is_killed_while_ranks_ignore_term() {
 }
 
 #[test]
-fn the_launcher_is_killed_in_the_middle_of_its_start() {
+fn a_launcher_killed_during_the_launch_leaves_no_process() {
     let running = scela().np(64).agents(16).fanout(2).program(sh("exec sleep 1000")).spawn();
-    running.wait_until("an agent is there", || (!running.world().agents().is_empty()).then_some(()));
+    running.wait_until("an agent has started", || (!running.world().agents().is_empty()).then_some(()));
     running.signal(Signal::SIGKILL);
     running.finish_killed();
 }

@@ -7,7 +7,7 @@
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
-//! | `silence` | programs that do not use PMI, and MPI programs that should |
+//! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
 //! | `panics` | tasks that panic, in agents and in the launcher |
@@ -39,11 +39,11 @@ mod panics;
 mod recordings;
 mod security;
 mod signals;
-mod silence;
 mod simulated;
 mod spawns;
 mod stats;
 mod tree;
+mod without_pmi;
 
 use tests::Program;
 

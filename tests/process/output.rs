@@ -36,7 +36,7 @@ fn memory_bytes(world: &World) -> u64 {
 }
 
 #[test]
-fn labels() {
+fn each_line_has_the_label_of_its_rank() {
     let outcome = scela().np(3).agents(2).arg("-l").program(sh("echo a; printf 'b\\n\\n'; echo c >&2")).run();
     outcome
         .has_code(0)
@@ -68,19 +68,25 @@ fn streams_stay_apart() {
         while [ $i -lt 50 ]; do i=$((i + 1)); echo out $PMI_RANK $i; echo err $PMI_RANK $i >&2; done"#;
     let outcome = scela().np(8).agents(3).program(sh(script)).run();
     let (out, err) = (outcome.out(), outcome.err());
-    outcome.check(out.lines().count() == 400 && out.lines().all(|line| line.starts_with("out ")), "stdout is pure");
-    outcome.check(err.lines().count() == 400 && err.lines().all(|line| line.starts_with("err ")), "stderr is pure");
+    outcome.check(
+        out.lines().count() == 400 && out.lines().all(|line| line.starts_with("out ")),
+        "standard output has only the lines written to it",
+    );
+    outcome.check(
+        err.lines().count() == 400 && err.lines().all(|line| line.starts_with("err ")),
+        "standard error has only the lines written to it",
+    );
 }
 
 #[test]
-fn a_million_lines_through_a_slow_reader() {
+fn a_slow_reader_gets_a_million_lines_in_bounded_memory() {
     let (ranks, lines) = (64, 15_625);
     let run = scela().np(ranks).agents(3).fanout(2).unread().deadline(Duration::from_secs(120));
     let file = run.world().file("fenced");
     let words = ["fences-beside-lines", "100", &file.display().to_string(), &lines.to_string()].map(str::to_owned);
     let mut running = run.program(rank(words.iter().map(String::as_str))).spawn();
     // Without a reader all pipes fill up. Fences continue nevertheless.
-    running.wait_until("a hundred fences while nobody reads", || file.exists().then_some(()));
+    running.wait_until("a hundred fences while no process reads the output", || file.exists().then_some(()));
     let stuck = memory_bytes(running.world());
     let mut reader = BufReader::with_capacity(4096, running.take_output().unwrap());
     let mut out = Vec::new();
@@ -112,19 +118,19 @@ fn a_closed_standard_output_ends_the_job() {
 }
 
 #[test]
-fn a_closed_standard_error_does_not() {
+fn a_closed_standard_error_does_not_end_the_job() {
     let run = scela().np(4).agents(2).shell("exec 2>&-");
     run.program(sh("echo err >&2; echo out")).run().has_code(0).wrote("out\nout\nout\nout\n");
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let run = scela().np(2).shell("exec >/dev/full");
     run.program(sh("echo text; exec sleep 1000")).run().has_code(1).says("standard output cannot be written: ");
 }
 
 #[test]
-fn files_by_pattern() {
+fn output_files_are_named_by_the_pattern() {
     let run = scela().np(3).agents(2);
     let directory = run.world().file("files");
     let (out, err) = (directory.join("%j/out.%r"), directory.join("%h.err.%r"));
@@ -136,7 +142,7 @@ fn files_by_pattern() {
     let script = r#"echo out $PMI_RANK; echo err $PMI_RANK >&2; printf unfinished"#;
     let running = run.program(sh(script)).spawn();
     let read = |path: String| fs::read_to_string(directory.join(path)).unwrap_or_default();
-    running.wait_until("all files are there", || {
+    running.wait_until("all files are written", || {
         let done = |rank| {
             read(format!("{label}/out.{rank}")) == format!("out {rank}\nunfinished")
                 && read(format!("{}.err.{rank}", crate::host())) == format!("err {rank}\n")
@@ -149,28 +155,28 @@ fn files_by_pattern() {
 /// A pattern with directories that cannot be created.
 const UNWRITABLE: &str = "/proc/%j/no/such/place/%r";
 /// The end of the message about a file of that pattern.
-const WHY: &str = "' cannot be written: No such file or directory";
+const REASON: &str = "' cannot be written: No such file or directory";
 
 #[test]
-fn a_file_that_cannot_be_written_is_told() {
+fn a_file_that_cannot_be_written_is_reported() {
     for ranks in [1, 2] {
         // The first rank whose file cannot be written ends the job.
         let run = scela().np(ranks).args(["-outfile-pattern", UNWRITABLE]);
-        run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("/no/such/place/").says(WHY);
+        run.program(sh("echo lost; exec sleep 1000")).run().has_code(1).says("/no/such/place/").says(REASON);
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_though_all_is_over() {
+fn a_file_that_cannot_be_written_is_reported_after_all_ranks_exited() {
     // The ranks have usually exited before the file turns out to be unwritable.
     for _ in 0..10 {
         let run = scela().np(2).args(["-outfile-pattern", UNWRITABLE]);
-        run.program(sh("echo lost")).run().has_code(1).says("/no/such/place/").says(WHY);
+        run.program(sh("echo lost")).run().has_code(1).says("/no/such/place/").says(REASON);
     }
 }
 
 #[test]
-fn a_pattern_without_the_rank_is_remarked() {
+fn a_pattern_without_the_rank_gets_a_warning() {
     let run = scela().np(2);
     let file = run.world().file("out");
     let outcome = run.arg("-outfile-pattern").arg(&file).program(sh("echo line")).run();
@@ -187,7 +193,7 @@ fn a_missing_directory_of_a_pattern_is_refused() {
 }
 
 #[test]
-fn a_closed_standard_output_is_told() {
+fn a_closed_standard_output_is_reported() {
     let shell = |words: &str| {
         let script = format!("\"$0\" {words} >&-");
         std::process::Command::new("sh").args(["-c", &script]).arg(tests::scela_run()).output().unwrap()
@@ -198,11 +204,11 @@ fn a_closed_standard_output_is_told() {
         assert_eq!(output.status.code(), Some(1), "{words}: {said}");
         assert!(said.contains("standard output cannot be written: Bad file descriptor"), "{words}: {said}");
     }
-    assert!(shell("-np 2 true").status.success(), "nothing is lost");
+    assert!(shell("-np 2 true").status.success(), "a run without output should succeed");
 }
 
 #[test]
-fn help_that_cannot_be_written_is_told() {
+fn help_that_cannot_be_written_is_reported() {
     let full = std::fs::File::create("/dev/full").unwrap();
     let output = std::process::Command::new(tests::scela_run()).arg("--help").stdout(full).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -211,14 +217,14 @@ fn help_that_cannot_be_written_is_told() {
 }
 
 #[test]
-fn a_last_line_without_its_end_is_kept_as_it_is() {
+fn a_last_line_without_a_newline_is_passed_on_unchanged() {
     scela().np(1).program(sh("printf 'a\\nb'")).run().is_quiet_success().wrote("a\nb");
     let outcome = scela().np(3).agents(2).program(sh("printf '%s' x")).run();
     outcome.is_quiet_success().wrote("xxx");
 }
 
 #[test]
-fn bytes_of_all_values_pass() {
+fn bytes_of_all_values_pass_unchanged() {
     let noise = tests::lines::noise(300_000);
     let run = scela().np(1);
     let path = run.world().file("noise");
@@ -229,7 +235,7 @@ fn bytes_of_all_values_pass() {
 }
 
 #[test]
-fn a_line_longer_than_any_buffer_passes() {
+fn a_line_longer_than_any_buffer_arrives_whole() {
     let outcome =
         scela().np(2).agents(2).program(sh("[ $PMI_RANK = 1 ] || head -c 3000000 /dev/zero | tr '\\0' x; echo")).run();
     outcome.is_quiet_success();
@@ -256,7 +262,7 @@ fn an_unfinished_line_is_held_back_without_a_terminal() {
 }
 
 #[test]
-fn an_unfinished_line_shows_on_a_terminal_and_others_start_fresh() {
+fn an_unfinished_line_shows_on_a_terminal_and_other_ranks_begin_new_lines() {
     for ranks in [1, 2] {
         let script = "if [ $PMI_RANK = 0 ]; then printf 'name? '; else until [ -e \"$1\" ]; do sleep 0.01; done; echo other; fi; exec sleep 1000";
         let run = scela().np(ranks).agents(ranks);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, SessionId, SessionKey};
-use tests::{Capture, Process, Running, Tree, eventually, patience, scela, tcp_sockets};
+use tests::{Capture, Process, Running, Tree, event_timeout, eventually, scela, tcp_sockets};
 
 use crate::script;
 
@@ -22,13 +22,13 @@ fn listeners(processes: &[Process]) -> Vec<SocketAddrV4> {
 /// Starts a run in which one agent waits for another, whose guardian was stopped when it started. Returns the run,
 /// the address at which the agent listens, and the processes to continue. Returns `None` if the guardian was
 /// stopped too late.
-fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
+fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     let run = scela().np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
     let running = run.program(script(["init", "say here", "fence", "finalize"])).spawn();
     let launcher = running.launcher();
     let tree = Tree::new(3, 2);
     let (late, waiting) = (tree.leaf() as usize - 1, tree.parent(tree.leaf()) as usize - 1);
-    let deadline = Instant::now() + patience();
+    let deadline = Instant::now() + event_timeout();
     // Poll without a pause, because the agents join within a few milliseconds. Do not stop the process before it
     // has become a guardian: until then its parent waits for it, as after a vfork.
     let guardian = loop {
@@ -61,7 +61,7 @@ fn caught_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
 /// Sends only `bytes`, then reads until the peer closes. Returns `None` if no process listens any more.
 fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(patience())).unwrap();
+    stream.set_read_timeout(Some(event_timeout())).unwrap();
     // Either call fails if the peer has already read enough and closed the connection.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
@@ -79,7 +79,7 @@ fn refusal(address: SocketAddrV4, session: SessionId) -> Option<HelloError> {
 }
 
 /// Tries every attempt of a stranger. Returns `None` if no process listens any more.
-fn try_everything(address: SocketAddrV4) -> Option<()> {
+fn try_all_attempts(address: SocketAddrV4) -> Option<()> {
     assert_eq!(refusal(address, SessionId(1))?, HelloError::Session);
     let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).unwrap();
     let mut other = hello.clone();
@@ -89,17 +89,17 @@ fn try_everything(address: SocketAddrV4) -> Option<()> {
     let session = words.get(PREAMBLE_BYTES - 8..PREAMBLE_BYTES)?.try_into().unwrap();
     assert_eq!(words.len(), PREAMBLE_BYTES + 1, "another version gets a preamble and a verdict");
     assert_eq!(refusal(address, SessionId(u64::from_be_bytes(session)))?, HelloError::Key);
-    answer(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: somebody who is lost, and talks on\r\n\r\n")?;
+    answer(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a client of some other protocol here\r\n\r\n")?;
     // An incomplete hello gets no answer.
     answer(address, &hello[..PREAMBLE_BYTES + 3])?.is_empty().then_some(())?;
     TcpStream::connect(address).ok().map(drop)
 }
 
 #[test]
-fn strangers_are_refused_in_words_and_the_job_goes_on() {
+fn strangers_are_refused_with_messages_and_the_job_continues() {
     // The last child may have joined between two checks. Then no process listens any more.
-    let caught = (0..20).filter_map(|_| caught_while_joining()).find_map(|(running, address, stopped)| {
-        let listens = try_everything(address).is_some();
+    let caught = (0..20).filter_map(|_| stopped_while_joining()).find_map(|(running, address, stopped)| {
+        let listens = try_all_attempts(address).is_some();
         if !listens {
             stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
             running.finish().has_code(0);
@@ -107,7 +107,7 @@ fn strangers_are_refused_in_words_and_the_job_goes_on() {
         }
         Some((running, address, stopped))
     });
-    let (running, address, stopped) = caught.expect("a run can be caught while its agents join");
+    let (running, address, stopped) = caught.expect("in one of 20 runs, a guardian is stopped while agents join");
     // Connections that stay silent do not delay the job.
     let silent: Vec<_> = (0..20).flat_map(|_| TcpStream::connect(address)).collect();
     stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
@@ -141,7 +141,7 @@ impl Recording {
             .spawn()
             .expect("tcpdump is installed (apt-get install tcpdump)");
         let said = Capture::of(tcpdump.stderr.take().unwrap());
-        assert!(said.wait(patience(), |said| said.contains("listening on")), "tcpdump: {}", said.text());
+        assert!(said.wait(event_timeout(), |said| said.contains("listening on")), "tcpdump: {}", said.text());
         Self { tcpdump, said, file }
     }
 
@@ -155,7 +155,7 @@ impl Recording {
         let bytes = tests::eventually(|| fs::read(&self.file).ok().filter(|bytes| contains(bytes, mark)));
         kill(Pid::from_raw(self.tcpdump.id() as i32), Signal::SIGTERM).unwrap();
         self.tcpdump.wait().unwrap();
-        assert!(self.said.wait_end(patience()), "tcpdump has ended, and somebody still holds its standard error");
+        assert!(self.said.wait_end(event_timeout()), "tcpdump has exited, but its standard error is still open");
         let said = self.said.text();
         assert!(said.contains("0 packets dropped by kernel"), "tcpdump: {said}");
         bytes.unwrap_or_else(|| panic!("tcpdump never wrote the last packet: {said}"))
@@ -167,7 +167,7 @@ fn contains(bytes: &[u8], word: &[u8]) -> bool {
 }
 
 #[test]
-fn nothing_passes_in_clear() {
+fn nothing_is_sent_in_clear_text() {
     let run = scela().np(6).agents(3).fanout(2).env("OUTER_VARIABLE", "secret-inherited").stdin("secret-input\n");
     let file = run.world().file("capture");
     let recording = Recording::start(file);
@@ -186,17 +186,17 @@ fn nothing_passes_in_clear() {
     let outcome = outcome.finish();
     outcome.is_quiet_success();
     // The preamble is not encrypted, so it shows that the run was recorded.
-    assert!(contains(&bytes, b"ScELA\r\n"), "nothing of the run was recorded");
+    assert!(contains(&bytes, b"ScELA\r\n"), "the recording should have a preamble");
     // The recording also contains the bytes of other tests. Every word is long enough not to occur there by chance.
     for word in
         ["secret-", "OUTER_VARIABLE", "PMI_RANK", "cmd=init", "cmd=put", "cmd=get", "cmd=publish_name", "script"]
     {
-        assert!(!contains(&bytes, word.as_bytes()), "{word:?} passed in clear");
+        assert!(!contains(&bytes, word.as_bytes()), "{word:?} was sent in clear text");
     }
 }
 
 #[test]
-fn the_key_is_nowhere_to_be_read() {
+fn the_key_is_in_no_argument_variable_or_readable_memory() {
     let running = scela().np(3).agents(3).fanout(2).program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 3);
     for process in running.world().agents().iter().chain(&running.world().guardians()) {
@@ -211,7 +211,7 @@ fn the_key_is_nowhere_to_be_read() {
         let known = ["SCELA_TEST_WORLD", "SCELA_RUN", "SCELA_LOG"];
         assert!(own.iter().all(|(name, value)| known.contains(&name.as_str()) && value.len() < 64), "{own:?}");
         let status = fs::metadata(process.file("mem")).map(|metadata| std::os::unix::fs::MetadataExt::uid(&metadata));
-        assert_eq!(status.ok(), Some(0), "not dumpable: its memory belongs to root");
+        assert_eq!(status.ok(), Some(0), "a process that is not dumpable has files of root in /proc");
     }
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143).took_less_than(Duration::from_secs(30));

@@ -1,4 +1,4 @@
-//! Signals to the launcher, from a terminal and from elsewhere.
+//! Signals to the launcher, from a terminal and from other processes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const RANKS: usize = 4;
 /// A shell reports each child that a signal has ended. This hides the reports.
 const QUIET: &str = "exec 2>/dev/null\n";
 
-fn waiting(script: &str) -> Running {
+fn start_waiting_job(script: &str) -> Running {
     let script = format!("{QUIET}{script}\necho here\nwhile :; do sleep 0.02; done");
     let running = scela().np(RANKS as u32).agents(3).fanout(2).program(sh(&script)).spawn();
     running.wait_for_times("here", RANKS);
@@ -17,15 +17,15 @@ fn waiting(script: &str) -> Running {
 }
 
 #[test]
-fn ctrl_c_ends_the_job_and_says_so() {
-    let running = waiting("");
+fn ctrl_c_ends_the_job_with_a_message() {
+    let running = start_waiting_job("");
     running.signal(Signal::SIGINT);
     running.finish().has_code(130).says_only("scela-run: INT: the job is being ended; Ctrl-C again ends it at once\n");
 }
 
 #[test]
 fn ctrl_c_reaches_the_ranks() {
-    let running = waiting("trap 'echo interrupted; exit 0' INT");
+    let running = start_waiting_job("trap 'echo interrupted; exit 0' INT");
     running.signal(Signal::SIGINT);
     let outcome = running.finish();
     outcome.has_code(130);
@@ -33,7 +33,7 @@ fn ctrl_c_reaches_the_ranks() {
 }
 
 #[test]
-fn a_second_ctrl_c_ends_it_at_once() {
+fn a_second_ctrl_c_ends_the_job_at_once() {
     let script = "trap '' INT TERM\necho here\nwhile :; do sleep 0.02; done";
     let run = scela().np(3).agents(2).args(["--kill-grace", "3600"]).program(sh(script));
     let running = run.spawn();
@@ -43,7 +43,7 @@ fn a_second_ctrl_c_ends_it_at_once() {
 }
 
 #[test]
-fn who_ignores_ctrl_c_is_killed_after_the_grace() {
+fn ranks_that_ignore_ctrl_c_are_killed_after_the_grace() {
     let script = "trap '' INT TERM\necho here\nwhile :; do sleep 0.02; done";
     let running = scela().np(3).agents(2).args(["--kill-grace", "0.3"]).program(sh(script)).spawn();
     running.wait_for_times("here", 3).signal(Signal::SIGINT);
@@ -53,7 +53,7 @@ fn who_ignores_ctrl_c_is_killed_after_the_grace() {
 #[test]
 fn term_and_hup_end_the_job() {
     for (signal, name, code) in [(Signal::SIGTERM, "TERM", 143), (Signal::SIGHUP, "HUP", 129)] {
-        let running = waiting(&format!("trap 'echo got {name}; exit 0' {name}"));
+        let running = start_waiting_job(&format!("trap 'echo got {name}; exit 0' {name}"));
         running.signal(signal);
         let outcome = running.finish();
         outcome.has_code(code).says_only(&format!("scela-run: {name}: the job is being ended\n"));
@@ -63,7 +63,7 @@ fn term_and_hup_end_the_job() {
 
 #[test]
 fn usr1_and_usr2_are_only_forwarded() {
-    let running = waiting("trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2");
+    let running = start_waiting_job("trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2");
     running.signal(Signal::SIGUSR1);
     running.wait_for_times("got 1", RANKS).signal(Signal::SIGUSR2);
     running.finish().is_quiet_success();
@@ -79,14 +79,14 @@ fn under_nohup_hup_is_ignored() {
 
 #[test]
 fn a_rank_killed_from_outside_is_named() {
-    let running = waiting("");
+    let running = start_waiting_job("");
     let (rank, process) = running.world().ranks().swap_remove(2);
     assert_eq!(rank, 2);
     process.signal(Signal::SIGKILL);
     running.finish().has_code(137).says("error: rank 2 on ").says("was killed by signal 9 (KILL)\n");
 }
 
-fn on_terminal(script: &str, options: &[&str]) -> Terminal {
+fn start_on_terminal(script: &str, options: &[&str]) -> Terminal {
     let run = scela().np(3).agents(2).args(options).program(sh(script));
     let mut terminal = Terminal::open(run);
     terminal.enter("").wait_for_times("here\r\n", 3);
@@ -94,8 +94,8 @@ fn on_terminal(script: &str, options: &[&str]) -> Terminal {
 }
 
 #[test]
-fn ctrl_c_on_a_terminal() {
-    let mut terminal = on_terminal("echo here; exec sleep 1000", &[]);
+fn ctrl_c_on_a_terminal_ends_the_job() {
+    let mut terminal = start_on_terminal("echo here; exec sleep 1000", &[]);
     terminal.type_in("\x03").wait_for("scela-run: INT: the job is being ended; Ctrl-C again ends it at once");
     terminal.wait_for_prompt();
     assert_eq!(terminal.code(), 130);
@@ -103,17 +103,18 @@ fn ctrl_c_on_a_terminal() {
 }
 
 #[test]
-fn ctrl_c_twice_on_a_terminal() {
+fn a_second_ctrl_c_on_a_terminal_ends_the_job_at_once() {
     let script = "trap '' INT TERM; echo here; while :; do sleep 0.02; done";
-    let mut terminal = on_terminal(script, &["--kill-grace", "3600"]);
+    let mut terminal = start_on_terminal(script, &["--kill-grace", "3600"]);
     terminal.type_in("\x03").wait_for("Ctrl-C again").type_in("\x03").wait_for_prompt();
     assert_eq!(terminal.code(), 130);
     terminal.close();
 }
 
 #[test]
-fn ctrl_z_and_fg() {
-    let mut terminal = on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
+fn ctrl_z_stops_all_ranks_and_fg_continues_them() {
+    let mut terminal =
+        start_on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
     terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
     let ranks = terminal.world().ranks();
     assert_eq!(ranks.len(), 3);
@@ -131,8 +132,9 @@ fn ctrl_z_and_fg() {
 }
 
 #[test]
-fn ctrl_z_and_bg() {
-    let mut terminal = on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
+fn bg_continues_a_stopped_job() {
+    let mut terminal =
+        start_on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
     terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
     terminal.enter("bg").wait_for_prompt();
     let ranks = terminal.world().ranks();
@@ -146,7 +148,7 @@ fn ctrl_z_and_bg() {
 
 #[test]
 fn a_stopped_job_can_be_ended() {
-    let mut terminal = on_terminal("echo here; exec sleep 1000", &[]);
+    let mut terminal = start_on_terminal("echo here; exec sleep 1000", &[]);
     terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
     terminal.enter("kill %1; fg").wait_for_prompt();
     assert_eq!(terminal.code(), 143);

@@ -7,9 +7,9 @@ use tests::{CACHES, scela};
 use crate::rank;
 
 /// Returns the messages and bytes that the agents of one level sent in the board lane, up and down.
-fn real(statistics: &Value, level: usize) -> [(u64, u64); 2] {
-    let of = |way: &str| {
-        let traffic = &statistics["levels"][level][way]["board"];
+fn measured(statistics: &Value, level: usize) -> [(u64, u64); 2] {
+    let of = |direction: &str| {
+        let traffic = &statistics["levels"][level][direction]["board"];
         let number = |what: &str| traffic[what].as_u64().unwrap_or_else(|| panic!("{what} of {statistics}"));
         (number("messages"), number("bytes"))
     };
@@ -28,7 +28,7 @@ fn messages_and_bytes_of_64_agents_are_those_of_the_simulation() {
     for policy in &CACHES[..4] {
         for (word, pattern) in [("1:2", Pattern::Neighbours), ("1:p", Pattern::All)] {
             let run = scela().np(512).agents(64).arg("--agents-as-nodes").fanout(4).cache(policy);
-            let place = tempfile::tempdir().expect("a place for temporary files");
+            let place = tempfile::tempdir().expect("a temporary directory");
             let file = place.path().join("stats.json");
             let outcome = run.arg(format!("--stats={}", file.display())).program(rank(["cards", word])).run();
             outcome.is_quiet_success();
@@ -41,7 +41,11 @@ fn messages_and_bytes_of_64_agents_are_those_of_the_simulation() {
             for level in 0..=levels.len() {
                 let up = simulated(|level| level.up_board, &levels, level.checked_sub(1));
                 let down = simulated(|level| level.down_board, &levels, Some(level));
-                assert_eq!(real(&statistics, level), [up, down], "level {level}, {word} under {policy:?}\n{outcome}");
+                assert_eq!(
+                    measured(&statistics, level),
+                    [up, down],
+                    "level {level}, {word} under {policy:?}\n{outcome}"
+                );
             }
         }
     }

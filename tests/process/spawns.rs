@@ -5,7 +5,7 @@ use tests::{Outcome, scela};
 use crate::script;
 
 /// Returns the lines of one `mcmd=spawn` of `count` ranks that run a script.
-fn order(count: u32, program: &str, args: &[&str], more: &[&str]) -> Vec<String> {
+fn spawn_block(count: u32, program: &str, args: &[&str], more: &[&str]) -> Vec<String> {
     let mut lines = vec!["mcmd=spawn".to_owned(), format!("nprocs={count}"), format!("execname={program}")];
     lines.extend(["totspawns=1", "spawnssofar=1"].map(str::to_owned));
     lines.extend(args.iter().zip(1..).map(|(arg, n)| format!("arg{n}={arg}")));
@@ -20,14 +20,14 @@ fn step(lines: &[String]) -> String {
     lines.join("\n")
 }
 
-fn of(outcome: &Outcome, mark: &str) -> Vec<String> {
+fn lines_with(outcome: &Outcome, mark: &str) -> Vec<String> {
     let mut lines: Vec<_> = outcome.out().lines().filter(|line| line.contains(mark)).map(str::to_owned).collect();
     lines.sort();
     lines
 }
 
 #[test]
-fn children_on_all_agents_with_a_space_of_their_own() {
+fn children_run_on_all_agents_in_a_namespace_of_their_own() {
     let child = [
         "script",
         "init",
@@ -42,38 +42,38 @@ fn children_on_all_agents_with_a_space_of_their_own() {
         "finalize",
     ];
     let preput = ["preput_num=1", "preput_key_0=PARENT_ROOT_PORT_NAME", "preput_val_0=tag#0$desc#a b$", "info_num=0"];
-    let spawn = step(&order(5, env!("CARGO_BIN_EXE_rank"), &child, &preput));
+    let spawn = step(&spawn_block(5, env!("CARGO_BIN_EXE_rank"), &child, &preput));
     let steps =
         ["init", "put parents x", "put card parent", "fence", "@0", &spawn, "@*", "fence", "get card", "finalize"];
     let outcome = scela().np(3).agents(3).fanout(2).program(script(steps)).run();
     outcome.is_quiet_success();
-    assert_eq!(of(&outcome, "spawn_result"), ["0: cmd=spawn_result rc=0"], "{outcome}");
-    assert_eq!(of(&outcome, ": child").len(), 5, "{outcome}");
-    assert_eq!(of(&outcome, "PARENT_ROOT_PORT_NAME=tag#0$desc#a b$").len(), 5, "{outcome}");
-    assert_eq!(of(&outcome, "parents is absent").len(), 5, "{outcome}");
-    assert_eq!(of(&outcome, "card=child").len(), 5, "{outcome}");
-    assert_eq!(of(&outcome, "card=parent").len(), 3, "{outcome}");
+    assert_eq!(lines_with(&outcome, "spawn_result"), ["0: cmd=spawn_result rc=0"], "{outcome}");
+    assert_eq!(lines_with(&outcome, ": child").len(), 5, "{outcome}");
+    assert_eq!(lines_with(&outcome, "PARENT_ROOT_PORT_NAME=tag#0$desc#a b$").len(), 5, "{outcome}");
+    assert_eq!(lines_with(&outcome, "parents is absent").len(), 5, "{outcome}");
+    assert_eq!(lines_with(&outcome, "card=child").len(), 5, "{outcome}");
+    assert_eq!(lines_with(&outcome, "card=parent").len(), 3, "{outcome}");
 }
 
 #[test]
-fn children_know_that_they_are() {
+fn children_have_variables_of_a_spawned_rank() {
     let child = ["-c", "echo spawned=$PMI_SPAWNED rank=$PMI_RANK size=$PMI_SIZE parent=$PPID"];
-    let spawn = step(&order(6, "sh", &child, &[]));
+    let spawn = step(&spawn_block(6, "sh", &child, &[]));
     let outcome = scela().np(3).agents(3).program(script(["init", "@0", &spawn, "@*", "fence", "finalize"])).run();
     outcome.is_quiet_success();
-    let lines = of(&outcome, "spawned=1");
+    let lines = lines_with(&outcome, "spawned=1");
     assert_eq!(lines.len(), 6, "{outcome}");
     for (rank, line) in lines.iter().enumerate() {
-        outcome.check(line.contains(&format!("rank={rank} size=6 ")), "children have ranks of their own");
+        outcome.check(line.contains(&format!("rank={rank} size=6 ")), "each child should have a rank of its own");
     }
     let mut parents: Vec<_> = lines.iter().filter_map(|line| line.split("parent=").nth(1)).collect();
     parents.sort_unstable();
     parents.dedup();
-    assert_eq!(parents.len(), 3, "all three agents have children\n{outcome}");
+    assert_eq!(parents.len(), 3, "all three agents should have children\n{outcome}");
 }
 
 #[test]
-fn several_programs_in_one_spawn() {
+fn one_spawn_starts_several_programs() {
     let block = |n: u32, count: u32, word: &str| {
         format!(
             "mcmd=spawn\nnprocs={count}\nexecname=sh\ntotspawns=2\nspawnssofar={n}\narg1=-c\narg2=echo {word} $PMI_RANK of $PMI_SIZE\nargcnt=2\nendcmd"
@@ -86,30 +86,30 @@ fn several_programs_in_one_spawn() {
 }
 
 #[test]
-fn the_working_directory_of_children() {
+fn children_run_in_the_given_working_directory() {
     let run = scela().np(1);
     let directory = run.world().file("here");
     std::fs::create_dir(&directory).unwrap();
     let info = ["info_num=1", "info_key_0=wdir", &format!("info_val_0={}", directory.display())];
-    let spawn = step(&order(1, "pwd", &[], &info));
+    let spawn = step(&spawn_block(1, "pwd", &[], &info));
     let outcome = run.program(script(["init", &spawn, "finalize"])).run();
     outcome.is_quiet_success().wrote_among_others(&format!("{}\n", directory.display()));
 }
 
 #[test]
-fn a_missing_program_is_an_error_of_the_caller_only() {
-    let spawn = step(&order(5, "/no/such/program", &[], &[]));
+fn a_missing_program_fails_only_the_spawn() {
+    let spawn = step(&spawn_block(5, "/no/such/program", &[], &[]));
     let steps = ["init", "@1", &spawn, "@*", "put k v", "fence", "get k", "finalize"];
     let outcome = scela().np(3).agents(3).program(script(steps)).run();
     outcome.is_quiet_success();
-    let refused = of(&outcome, "spawn_result");
+    let refused = lines_with(&outcome, "spawn_result");
     assert!(refused.len() == 1 && refused[0].starts_with("1: cmd=spawn_result rc=-1 msg="), "{outcome}");
-    outcome.check(!refused[0].split("msg=").nth(1).unwrap().contains(' '), "a message has no blanks");
-    assert_eq!(of(&outcome, "k=v").len(), 3, "{outcome}");
+    outcome.check(!refused[0].split("msg=").nth(1).unwrap().contains(' '), "the message should have no blanks");
+    assert_eq!(lines_with(&outcome, "k=v").len(), 3, "{outcome}");
 }
 
 #[test]
-fn where_one_of_two_programs_is_missing_nothing_is_left() {
+fn a_spawn_with_one_missing_program_leaves_no_process() {
     let block = |n: u32, program: &str| {
         format!("mcmd=spawn\nnprocs=3\nexecname={program}\ntotspawns=2\nspawnssofar={n}\narg1=1000\nargcnt=1\nendcmd")
     };
@@ -121,7 +121,7 @@ fn where_one_of_two_programs_is_missing_nothing_is_left() {
 
 #[test]
 fn a_child_that_fails_ends_the_session() {
-    let spawn = step(&order(2, "sh", &["-c", "exit $((PMI_RANK * 9))"], &[]));
+    let spawn = step(&spawn_block(2, "sh", &["-c", "exit $((PMI_RANK * 9))"], &[]));
     let outcome = scela().np(2).agents(2).program(script(["init", "@0", &spawn, "@*", "pause"])).run();
     outcome.has_code(9).says("rank 1 of namespace 1 on ").says("exited with code 9");
 }
@@ -129,19 +129,19 @@ fn a_child_that_fails_ends_the_session() {
 #[test]
 fn children_may_outlive_their_parents() {
     let child = ["script", "init", "fence", "say late", "finalize"];
-    let spawn = step(&order(3, env!("CARGO_BIN_EXE_rank"), &child, &[]));
+    let spawn = step(&spawn_block(3, env!("CARGO_BIN_EXE_rank"), &child, &[]));
     let outcome = scela().np(1).agents(2).program(script(["init", &spawn, "finalize", "exit 0"])).run();
     outcome.is_quiet_success();
-    assert_eq!(of(&outcome, ": late").len(), 3, "{outcome}");
+    assert_eq!(lines_with(&outcome, ": late").len(), 3, "{outcome}");
 }
 
 #[test]
-fn grandchildren_of_a_spawn() {
+fn children_can_spawn_further_children() {
     let inner =
         "mcmd=spawn\\nnprocs=2\\nexecname=echo\\ntotspawns=1\\nspawnssofar=1\\narg1=grandchild\\nargcnt=1\\nendcmd";
     let child = ["-c", r#"exec "$1" script init "$(printf "$2")" finalize"#, "sh", env!("CARGO_BIN_EXE_rank"), inner];
-    let spawn = step(&order(2, "sh", &child, &[]));
+    let spawn = step(&spawn_block(2, "sh", &child, &[]));
     let outcome = scela().np(1).agents(2).program(script(["init", &spawn, "finalize"])).run();
     outcome.is_quiet_success();
-    assert_eq!(of(&outcome, "grandchild").len(), 4, "{outcome}");
+    assert_eq!(lines_with(&outcome, "grandchild").len(), 4, "{outcome}");
 }

@@ -15,15 +15,15 @@ const AGENTS: u32 = 12;
 const RANKS: u64 = 24;
 
 /// Makes a run write its statistics to a directory that outlives it.
-fn counted(run: Run) -> (Run, TempDir) {
+fn with_statistics(run: Run) -> (Run, TempDir) {
     let place = tempfile::tempdir().unwrap();
     (run.arg("--stats").arg(place.path().join("stats.json")), place)
 }
 
 /// Begins a run of 24 ranks on a tree of twelve agents, three of which are children of the launcher.
-fn run_of_twelve(policy: &str) -> (Run, TempDir) {
+fn run_on_twelve_agents(policy: &str) -> (Run, TempDir) {
     let run = scela().np(RANKS as u32).agents(AGENTS).arg("--agents-as-nodes").fanout(3);
-    counted(run.args(policy.split(' ')))
+    with_statistics(run.args(policy.split(' ')))
 }
 
 /// The statistics that a run wrote.
@@ -61,7 +61,7 @@ impl Stats {
 
 /// Runs ranks that each put `puts` entries and meet in a fence.
 fn put_and_fence(policy: &str, puts: u64) -> Stats {
-    let (run, place) = run_of_twelve(policy);
+    let (run, place) = run_on_twelve_agents(policy);
     let puts: Vec<String> = (0..puts).map(|put| format!("put key-{{rank}}-{put} value")).collect();
     let mut steps = vec!["init"];
     steps.extend(puts.iter().map(String::as_str));
@@ -71,7 +71,7 @@ fn put_and_fence(policy: &str, puts: u64) -> Stats {
 }
 
 #[test]
-fn messages_of_a_fence_are_as_the_policy_says() {
+fn a_fence_sends_the_messages_of_its_policy() {
     for policy in ["--cache hcs", "--cache hcma", "--cache hcmab", "--cache hcmab-lru --cache-entries 16"] {
         let stats = put_and_fence(policy, 2);
         // The launcher has three children, which have nine children. An entry of a rank travels in a message of its
@@ -92,9 +92,9 @@ fn messages_of_a_fence_are_as_the_policy_says() {
 }
 
 #[test]
-fn gets_travel_where_the_policy_lets_them() {
+fn gets_are_answered_at_the_levels_of_the_policy() {
     for policy in ["--cache hcs", "--cache hcma", "--cache hcmab", "--cache hcmab-lru --cache-entries 100"] {
-        let (run, place) = run_of_twelve(policy);
+        let (run, place) = run_on_twelve_agents(policy);
         let steps = ["init", "put key-{rank} value", "fence", "get key-0", "get key-13", "get key-23", "finalize"];
         run.program(script(steps)).run().has_code(0);
         let stats = Stats::of(&place);
@@ -105,8 +105,8 @@ fn gets_travel_where_the_policy_lets_them() {
             // The core answers each get, and the cache has room for all entries.
             "--cache hcmab-lru --cache-entries 100" => assert_eq!((board, own, asked), (0, 3 * RANKS, 0)),
             _ => {
-                assert!(asked >= 11, "{policy}: most agents have to ask for key-0: {asked}");
-                assert!(stats.sum("gets/others") >= 3, "somebody has answered: {:#}", stats.0);
+                assert!(asked >= 11, "{policy}: most agents should ask for key-0: {asked}");
+                assert!(stats.sum("gets/others") >= 3, "no other agent has answered: {:#}", stats.0);
                 assert!(board > 0 && board + own < 3 * RANKS, "{policy}: {board} and {own} here");
             }
         }
@@ -119,22 +119,26 @@ fn gets_travel_where_the_policy_lets_them() {
 }
 
 #[test]
-fn a_bounded_cache_lets_go_and_keeps_its_bound() {
+fn a_bounded_cache_evicts_entries_and_keeps_its_bound() {
     let stats = put_and_fence("--cache hcmab-lru --cache-entries 16", 3);
     for level in 0..3 {
         let at = |path: &str| stats.at(level, &format!("held/{path}"));
-        // The cache stores the last 16 of 72 entries. The entries of an agent's own ranks are stored elsewhere.
+        // The cache stores the last 16 of 72 entries. The entries of an agent's own ranks are stored separately.
         assert!((1..=16).contains(&at("max/entries")), "{:#}", stats.0);
         assert!(at("sum/entries") <= 16 * stats.at(level, "places"), "{:#}", stats.0);
-        assert!(at("sum/evictions") >= 50 * stats.at(level, "places"), "the others: {:#}", stats.0);
+        assert!(
+            at("sum/evictions") >= 50 * stats.at(level, "places"),
+            "the other entries should be evicted: {:#}",
+            stats.0
+        );
         assert_eq!(at("max/own_entries"), if level == 0 { 0 } else { 6 });
-        assert_eq!(at("max/index_entries"), [72, 18, 0][level], "below");
+        assert_eq!(at("max/index_entries"), [72, 18, 0][level], "entries of the levels below");
     }
 }
 
 #[test]
-fn fences_take_time() {
-    let (run, place) = run_of_twelve("--cache hcma");
+fn fence_times_are_plausible() {
+    let (run, place) = run_on_twelve_agents("--cache hcma");
     run.program(rank(["fences", "50"])).run().is_quiet_success();
     let stats = Stats::of(&place);
     for level in 0..3 {
@@ -147,7 +151,7 @@ fn fences_take_time() {
 }
 
 #[test]
-fn the_table_is_said_at_the_end() {
+fn the_table_is_printed_at_the_end() {
     let run = || scela().np(2).agents(2).arg("--stats").program(script(["init", "fence", "finalize"]));
     let outcome = run().run();
     outcome
@@ -165,7 +169,7 @@ fn the_table_is_said_at_the_end() {
 fn ranks_with_shared_memory_are_counted_once_each() {
     // Only HCMAB has a shared segment. Rank 0 does not ask for it, and the other ranks ask twice.
     for (policy, expected) in [("--cache hcmab", RANKS - 1), ("--cache hcma", 0)] {
-        let (run, place) = run_of_twelve(policy);
+        let (run, place) = run_on_twelve_agents(policy);
         let ask = "cmd=scela_segment";
         let steps = ["init", "@0", "say here", "@*", "fence"];
         let others = (1..RANKS).flat_map(|rank| [format!("@{rank}"), ask.to_owned(), ask.to_owned()]);
@@ -179,14 +183,14 @@ fn ranks_with_shared_memory_are_counted_once_each() {
 }
 
 #[test]
-fn output_counts_however_late_it_is_read() {
-    let (run, place) = counted(scela().np(3).agents(3).fanout(2).unread());
+fn output_that_is_read_late_is_counted() {
+    let (run, place) = with_statistics(scela().np(3).agents(3).fanout(2).unread());
     let program = sh("head -c 100000 /dev/zero | tr '\\0' x; echo >&2");
     let mut running = run.program(program).spawn();
     // The output exceeds what an unread standard output accepts: the ranks have exited while their output is on its
     // way.
-    running.wait_until("all ranks have ended", || (running.stderr().text().len() >= 3).then_some(()));
-    running.wait_until("all ranks are gone", || running.world().ranks().is_empty().then_some(()));
+    running.wait_until("all ranks have written", || (running.stderr().text().len() >= 3).then_some(()));
+    running.wait_until("all ranks have exited", || running.world().ranks().is_empty().then_some(()));
     running.read_output();
     let outcome = running.finish();
     outcome.has_code(0);
@@ -194,13 +198,13 @@ fn output_counts_however_late_it_is_read() {
     let stats = Stats::of(&place);
     // The count includes the headers of messages.
     assert!((300_000..306_000).contains(&stats.at(1, "stream_bytes")), "{:#}", stats.0);
-    assert!((100_000..102_000).contains(&stats.at(2, "stream_bytes")), "one is below another: {:#}", stats.0);
+    assert!((100_000..102_000).contains(&stats.at(2, "stream_bytes")), "one agent is below another: {:#}", stats.0);
     assert!(stats.sum("link_bytes") > stats.sum("stream_bytes"));
 }
 
 #[test]
-fn an_agent_that_was_lost_is_missing() {
-    let (run, place) = counted(scela().np(7).agents(7).fanout(2));
+fn a_lost_agent_is_missing_from_the_statistics() {
+    let (run, place) = with_statistics(scela().np(7).agents(7).fanout(2));
     let running = run.program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 7);
     let tree = Tree::new(7, 2);
@@ -212,14 +216,14 @@ fn an_agent_that_was_lost_is_missing() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_stops_the_session_before_it_begins() {
+fn a_file_that_cannot_be_created_prevents_the_launch() {
     let outcome = scela().np(1).arg("--stats=/proc/no/stats.json").program(sh("echo ran")).run();
     let why = "error: the job could not be launched: the statistics cannot be written to '/proc/no/stats.json': ";
     outcome.has_code(251).says(why).wrote("");
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_no_success() {
+fn a_file_that_cannot_be_written_fails_the_session() {
     let outcome = scela().np(1).arg("--stats=/dev/full").program(sh("echo ran")).run();
     let why = "error: the statistics cannot be written to '/dev/full': No space left on device";
     outcome.has_code(1).says(why).wrote("ran\n");
@@ -248,7 +252,7 @@ fn counted_by_kernel(describe: impl Fn() -> (Run, TempDir)) -> (Outcome, Stats, 
             file.display()
         );
         let outcome = run.shell(&format!("exec {unshare} sh -c '{inside}' sh \"$@\"")).run();
-        outcome.check(outcome.code != Some(99), "a network of its own takes root, or namespaces of users");
+        outcome.check(outcome.code != Some(99), "a network namespace needs root or user namespaces");
         let text = fs::read_to_string(file).unwrap();
         let numbers = |name: &str| {
             let line = text.lines().rev().find_map(|line| line.trim().strip_prefix(name)).unwrap();
@@ -259,25 +263,31 @@ fn counted_by_kernel(describe: impl Fn() -> (Run, TempDir)) -> (Outcome, Stats, 
             return (outcome, Stats::of(&place), Kernel { bytes: interface[8], packets: interface[9] });
         }
     }
-    panic!("the kernel sends everything twice here");
+    panic!("the kernel retransmitted packets in each of ten runs");
 }
 
 /// Asserts that the kernel's count is the program's count plus the headers of packets and a few messages at the
 /// beginning and the end of each link.
 #[track_caller]
-fn agrees(stats: &Stats, kernel: &Kernel) {
+fn assert_agrees_with_kernel(stats: &Stats, kernel: &Kernel) {
     // The headers of IP and TCP: at least without, at most with TCP's options.
     const HEADERS_MIN: u64 = 40;
     const HEADERS_MAX: u64 = 66;
     // The hello and the welcome, the statistics themselves, and the leave.
-    const WORDS_MAX: u64 = 2048;
+    const MESSAGES_BYTES_MAX: u64 = 2048;
     let Kernel { bytes, packets } = *kernel;
     let counted = stats.sum("link_bytes");
     let least = counted + packets * HEADERS_MIN;
-    let most = counted + packets * HEADERS_MAX + u64::from(AGENTS) * WORDS_MAX;
-    println!("counted {counted} bytes; the kernel {bytes} in {packets} packets; in between {}", bytes - counted);
-    assert!((most - counted) * 50 < bytes, "{most} allows for over 2 % of {bytes}");
-    assert!((least..=most).contains(&bytes), "{counted} bytes were counted, {bytes} went by in {packets} packets");
+    let most = counted + packets * HEADERS_MAX + u64::from(AGENTS) * MESSAGES_BYTES_MAX;
+    println!(
+        "counted {counted} bytes; the kernel counted {bytes} in {packets} packets; difference {}",
+        bytes - counted
+    );
+    assert!((most - counted) * 50 < bytes, "{most} exceeds the count by over 2 % of {bytes}");
+    assert!(
+        (least..=most).contains(&bytes),
+        "{counted} bytes were counted, the kernel counted {bytes} in {packets} packets"
+    );
 }
 
 #[test]
@@ -289,11 +299,11 @@ fn bytes_of_the_board_agree_with_the_kernel() {
         steps.extend(puts.iter().map(String::as_str));
         steps.extend(["fence", "finalize"]);
         let (outcome, stats, kernel) = counted_by_kernel(|| {
-            let (run, place) = run_of_twelve(policy);
+            let (run, place) = run_on_twelve_agents(policy);
             (run.program(script(steps.iter().copied())), place)
         });
         outcome.is_quiet_success();
-        agrees(&stats, &kernel);
+        assert_agrees_with_kernel(&stats, &kernel);
         // Almost all bytes on the tree's links were messages of the launch, which contains these steps, and of the
         // board.
         let lanes = ["up/board/bytes", "up/control/bytes", "down/board/bytes", "down/control/bytes"];
@@ -305,24 +315,27 @@ fn bytes_of_the_board_agree_with_the_kernel() {
 #[test]
 fn bytes_of_output_agree_with_the_kernel() {
     let (outcome, stats, kernel) = counted_by_kernel(|| {
-        let (run, place) = run_of_twelve("--cache hcmab");
+        let (run, place) = run_on_twelve_agents("--cache hcmab");
         (run.program(sh("head -c 1000000 /dev/zero | tr '\\0' x")), place)
     });
     assert_eq!(outcome.has_code(0).stdout.len(), 24_000_000);
-    agrees(&stats, &kernel);
+    assert_agrees_with_kernel(&stats, &kernel);
 }
 
 #[test]
 fn a_long_epoch_reaches_agents_of_this_machine_through_memory() {
     let put = format!("put key-{{rank}} {}", "v".repeat(1000));
     let bytes_down = |more: &[&str]| {
-        let (run, place) = counted(scela().np(RANKS as u32).agents(AGENTS).fanout(3).args(more));
+        let (run, place) = with_statistics(scela().np(RANKS as u32).agents(AGENTS).fanout(3).args(more));
         run.program(script(["init", &put, "fence", "finalize"])).run().is_quiet_success();
         let stats = Stats::of(&place);
         [0, 1].map(|level| stats.at(level, "down/board/bytes"))
     };
     // Two levels below the launcher: the log reference is forwarded unchanged.
-    assert!(bytes_down(&[]).iter().all(|bytes| *bytes < 1000), "only its place was sent");
+    assert!(bytes_down(&[]).iter().all(|bytes| *bytes < 1000), "only the offset in the log should be sent");
     let nodes = bytes_down(&["--agents-as-nodes"]);
-    assert!(nodes.iter().all(|bytes| *bytes > 3 * RANKS * 1000), "to other nodes it is sent: {nodes:?}");
+    assert!(
+        nodes.iter().all(|bytes| *bytes > 3 * RANKS * 1000),
+        "the epoch itself should be sent to other nodes: {nodes:?}"
+    );
 }

@@ -10,7 +10,7 @@ fn links(process: &Process) -> usize {
 }
 
 #[test]
-fn sixty_four_agents_with_fanout_2() {
+fn the_links_of_64_agents_form_the_planned_tree() {
     let running = scela().np(64).agents(64).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 64);
     let world = running.world();
@@ -44,6 +44,6 @@ fn agents_of_a_node_are_siblings() {
 }
 
 #[test]
-fn on_one_machine_nobody_needs_ports_of_the_network() {
+fn on_one_machine_no_ports_works() {
     scela().np(8).agents(4).fanout(2).arg("--no-ports").program(sh("true")).run().is_quiet_success();
 }

@@ -22,7 +22,7 @@ pub(crate) struct Before {
 
 impl Before {
     /// Records the state.
-    pub(crate) fn look() -> Self {
+    pub(crate) fn record() -> Self {
         Self { shared_memory: shared_memory(), temporary: temporary(), orphaned_sockets: orphaned_sockets() }
     }
 

@@ -115,7 +115,7 @@ fn soak(settings: &Settings) -> Result<(), String> {
     nla::sys::become_subreaper().expect("Linux has it");
     let begun = Instant::now();
     let place = tempfile::Builder::new().prefix("soak-").tempdir().expect("a place for temporary files");
-    let before = Before::look();
+    let before = Before::record();
     let mut failures: Vec<String> = Vec::new();
     let mut times: Vec<(Duration, u64)> = Vec::new();
     for number in sessions.clone() {

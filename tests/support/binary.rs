@@ -15,13 +15,13 @@ pub fn scela_run() -> &'static PathBuf {
 
 fn beside_this_test() -> PathBuf {
     // <target directory>/<profile>/deps/<test>
-    let test = std::env::current_exe().expect("a test knows its own program");
+    let test = std::env::current_exe().expect("the path of the test program");
     let target = test.ancestors().nth(3).expect("a test lies in a target directory");
     let candidates = ["release", "debug"].map(|profile| target.join(profile).join("scela-run"));
     match candidates.iter().find(|candidate| candidate.is_file()) {
         Some(found) => found.clone(),
         None => panic!(
-            "there is no {} to test: run 'cargo build --release' first, or name a program in SCELA_RUN",
+            "{} does not exist: run 'cargo build --release' first, or name a program in SCELA_RUN",
             candidates[0].display()
         ),
     }

@@ -53,17 +53,17 @@ impl Capture {
 
     /// Waits until `condition` holds for the captured text. Returns false if the timeout expired or the stream ended
     /// before that.
-    pub fn wait(&self, patience: Duration, condition: impl Fn(&str) -> bool) -> bool {
-        self.wait_for(patience, |state| condition(&String::from_utf8_lossy(&state.bytes)))
+    pub fn wait(&self, timeout: Duration, condition: impl Fn(&str) -> bool) -> bool {
+        self.wait_for(timeout, |state| condition(&String::from_utf8_lossy(&state.bytes)))
     }
 
     /// Waits for the end of the stream. Returns false if the timeout expired before that.
-    pub fn wait_end(&self, patience: Duration) -> bool {
-        self.wait_for(patience, |state| state.ended)
+    pub fn wait_end(&self, timeout: Duration) -> bool {
+        self.wait_for(timeout, |state| state.ended)
     }
 
-    fn wait_for(&self, patience: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + patience;
+    fn wait_for(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
         let mut state = self.state();
         loop {
             if condition(&state) {

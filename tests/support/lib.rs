@@ -37,5 +37,5 @@ pub use slurm::{Allocation, Slurm};
 pub use sockets::{TcpSocket, tcp_sockets};
 pub use terminal::Terminal;
 pub use tree::Tree;
-pub use waiting::{eventually, patience};
+pub use waiting::{event_timeout, eventually};
 pub use world::World;

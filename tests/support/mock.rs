@@ -34,10 +34,10 @@ impl Mock {
         fs::create_dir(&directory).expect("a cluster has one job of a manager");
         let mut mock = Self { directory, environment: Vec::new() };
         let hosts = cluster.hosts();
-        let entrance = |host: &Host| host.entrance().join(" ".as_ref()).to_string_lossy().into_owned();
+        let nsenter = |host: &Host| host.nsenter().join(" ".as_ref()).to_string_lossy().into_owned();
         let lines = hosts.iter().map(|host| {
-            let entrance = entrance(host);
-            format!("{} {}\n", host.name(), entrance.strip_prefix("nsenter ").unwrap_or(&entrance))
+            let nsenter = nsenter(host);
+            format!("{} {}\n", host.name(), nsenter.strip_prefix("nsenter ").unwrap_or(&nsenter))
         });
         mock.write("hosts", &lines.collect::<String>());
         mock.set("MOCK_DIRECTORY", mock.directory.display().to_string());

@@ -47,13 +47,13 @@ impl Outcome {
     /// Asserts that the launcher exited with `code`.
     #[track_caller]
     pub fn has_code(&self, code: i32) -> &Self {
-        self.check(self.code == Some(code), &format!("it should have ended with code {code}"))
+        self.check(self.code == Some(code), &format!("the exit code should be {code}"))
     }
 
     /// Asserts that the launcher exited with 0 and wrote nothing to standard error.
     #[track_caller]
     pub fn is_quiet_success(&self) -> &Self {
-        self.has_code(0).check(self.stderr.is_empty(), "it should have said nothing on standard error")
+        self.has_code(0).check(self.stderr.is_empty(), "standard error should be empty")
     }
 
     /// Asserts that standard error contains `text`.
@@ -97,7 +97,7 @@ impl Outcome {
     /// Asserts that the run took less than `limit`.
     #[track_caller]
     pub fn took_less_than(&self, limit: Duration) -> &Self {
-        self.check(self.took < limit, &format!("it should have taken less than {limit:?}"))
+        self.check(self.took < limit, &format!("the run should have taken less than {limit:?}"))
     }
 
     /// Panics with everything known about the run unless `holds`.

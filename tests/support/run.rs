@@ -47,7 +47,7 @@ pub const CACHES: [&[&str]; 6] = [
 pub fn scela() -> Run {
     Run {
         world: World::new(),
-        elsewhere: Vec::new(),
+        nsenter: Vec::new(),
         options: Vec::new(),
         program: Vec::new(),
         environment: Vec::new(),
@@ -79,7 +79,7 @@ pub(crate) enum Input {
 pub struct Run {
     pub(crate) world: World,
     /// The words in front of the command that make it run on a host of a cluster; empty for this machine.
-    elsewhere: Vec<OsString>,
+    nsenter: Vec<OsString>,
     options: Vec<OsString>,
     program: Program,
     environment: Vec<(OsString, OsString)>,
@@ -192,7 +192,7 @@ impl Run {
 
     /// Starts the run on the front end of `cluster`. The run must leave nothing behind on any host of it.
     pub fn on(mut self, cluster: &Cluster) -> Self {
-        self.elsewhere = cluster.front_end().entrance();
+        self.nsenter = cluster.front_end().nsenter();
         self.world.extend_to(cluster);
         self
     }
@@ -220,9 +220,9 @@ impl Run {
         Running::start(self)
     }
 
-    /// Returns all words of the command: the words that make it run elsewhere, then scela-run, then its arguments.
+    /// Returns all words of the command: the words of nsenter, if it runs on a host, then scela-run, then its arguments.
     pub fn words(&self) -> Vec<OsString> {
-        let mut words = self.elsewhere.clone();
+        let mut words = self.nsenter.clone();
         if !words.is_empty() {
             // Namespaces have working directories of their own.
             let directory = self.directory.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_default();
@@ -249,7 +249,7 @@ impl Run {
             }
         };
         command.args(&words[1..]);
-        self.furnish(&mut command);
+        self.set_environment(&mut command);
         command.stdin(match &self.stdin {
             Input::Null | Input::Closed => Stdio::null(),
             Input::Bytes(_) | Input::Pipe => Stdio::piped(),
@@ -260,7 +260,7 @@ impl Run {
     }
 
     /// Gives a command the environment and the directory of this run.
-    pub(crate) fn furnish(&self, command: &mut Command) {
+    pub(crate) fn set_environment(&self, command: &mut Command) {
         let (name, label) = self.world.mark();
         command.env(name, label).env("TMPDIR", self.world.temporary());
         // A SCELA_LOG in the tests' own environment must not change what the run prints.

@@ -13,7 +13,7 @@ use crate::capture::Capture;
 use crate::outcome::{Outcome, excerpt};
 use crate::process::Process;
 use crate::run::{Input, Run};
-use crate::waiting::{before, eventually, patience};
+use crate::waiting::{before, event_timeout, eventually};
 use crate::world::World;
 
 /// How long streams may stay open after the launcher has exited. The launcher's end closes them, but the thread that
@@ -75,7 +75,7 @@ impl Running {
     /// Returns the launcher's process.
     #[track_caller]
     pub fn launcher(&self) -> Process {
-        Process::of(self.child.id() as i32).unwrap_or_else(|| self.fail("the launcher is gone"))
+        Process::of(self.child.id() as i32).unwrap_or_else(|| self.fail("the launcher has exited"))
     }
 
     /// Returns the captured standard output.
@@ -109,7 +109,7 @@ impl Running {
     /// Waits until standard output contains `text` a number of times, for example once from each rank.
     #[track_caller]
     pub fn wait_for_times(&self, text: &str, times: usize) -> &Self {
-        if !self.stdout.wait(patience(), |said| said.matches(text).count() >= times) {
+        if !self.stdout.wait(event_timeout(), |said| said.matches(text).count() >= times) {
             self.fail(&format!("standard output never contained {text:?} {times} times"));
         }
         self
@@ -118,7 +118,7 @@ impl Running {
     /// Waits until standard error contains `text`.
     #[track_caller]
     pub fn wait_for_error(&self, text: &str) -> &Self {
-        if !self.stderr.wait(patience(), |said| said.contains(text)) {
+        if !self.stderr.wait(event_timeout(), |said| said.contains(text)) {
             self.fail(&format!("standard error never contained {text:?}"));
         }
         self
@@ -127,7 +127,7 @@ impl Running {
     /// Waits until `condition` returns a value.
     #[track_caller]
     pub fn wait_until<T>(&self, what: &str, condition: impl FnMut() -> Option<T>) -> T {
-        eventually(condition).unwrap_or_else(|| self.fail(&format!("this never came true: {what}")))
+        eventually(condition).unwrap_or_else(|| self.fail(&format!("timeout: {what}")))
     }
 
     /// Sends a signal to the launcher.
@@ -153,7 +153,7 @@ impl Running {
         if let Some(left) = left {
             self.world.end_all();
             self.is_over = true;
-            panic!("something was left behind:\n{left}{outcome}");
+            panic!("processes or files were left behind:\n{left}{outcome}");
         }
         self.is_over = true;
         outcome
@@ -164,7 +164,7 @@ impl Running {
     pub fn finish_killed(mut self) -> Outcome {
         let status = self.wait();
         if eventually(|| self.world.leftovers().is_none().then_some(())).is_none() {
-            self.fail("something was left behind for good");
+            self.fail("processes or files are left after the timeout");
         }
         let outcome = self.outcome(status);
         self.is_over = true;

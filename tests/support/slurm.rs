@@ -23,7 +23,7 @@ use crate::binary::found;
 use crate::capture::Capture;
 use crate::cluster::{Cluster, Host};
 use crate::process::Process;
-use crate::waiting::{eventually, patience};
+use crate::waiting::{event_timeout, eventually};
 use crate::world::World;
 
 /// Slurm's daemons and commands that the tests need.
@@ -51,7 +51,7 @@ struct Node {
     address: Ipv4Addr,
     port: u16,
     /// The words in front of a command that make it run on the node.
-    entrance: Vec<OsString>,
+    nsenter: Vec<OsString>,
 }
 
 /// An allocation of nodes. Dropping it releases the nodes.
@@ -92,7 +92,7 @@ impl Slurm {
         let host = host.split('.').next().unwrap_or_default();
         let node = |name: String, port| {
             let host = host.to_owned();
-            Node { name, host, address: Ipv4Addr::LOCALHOST, port, entrance: Vec::new() }
+            Node { name, host, address: Ipv4Addr::LOCALHOST, port, nsenter: Vec::new() }
         };
         let mut ports = free_ports(nodes + 1).into_iter();
         let controller = node(host.to_owned(), ports.next().expect("one more than nodes"));
@@ -108,7 +108,7 @@ impl Slurm {
     pub fn on(cluster: &Cluster) -> Result<Self, String> {
         let node = |host: &Host, port| {
             let name = host.name().to_owned();
-            Node { host: name.clone(), name, address: host.address(), port, entrance: host.entrance() }
+            Node { host: name.clone(), name, address: host.address(), port, nsenter: host.nsenter() }
         };
         let nodes = cluster.hosts().iter().map(|host| node(host, 6818)).collect();
         let place = cluster.shared().join("slurm");
@@ -143,7 +143,7 @@ impl Slurm {
         let salloc = salloc.args(["sh", "-c", "env -0 && echo && exec cat"]).process_group(0);
         let mut salloc = salloc.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("salloc can be started");
         let said = salloc.stdout.take().map_or_else(Capture::none, Capture::of);
-        let is_said = said.wait(patience(), |said| said.ends_with("\0\n"));
+        let is_said = said.wait(event_timeout(), |said| said.ends_with("\0\n"));
         let said = said.text();
         let variables = said.split('\0').filter_map(|variable| variable.split_once('='));
         let of_slurm = variables.filter(|(name, _)| name.starts_with("SLURM"));
@@ -155,13 +155,13 @@ impl Slurm {
 
     /// Kills the daemon of a node without notice to the controller.
     #[track_caller]
-    pub fn lose(&mut self, node: &str) {
+    pub fn kill_slurmd(&mut self, node: &str) {
         let name = format!("slurmd.{node}");
         let at = self.daemons.iter().position(|daemon| daemon.name == name).expect("a node that is there");
         let mut daemon = self.daemons.remove(at);
         // On a host, the daemon is a child of the process that entered the host's namespaces.
-        let entrance = Process::of(daemon.child.id() as i32);
-        entrance.iter().flat_map(Process::children).for_each(|slurmd| slurmd.signal(Signal::SIGKILL));
+        let entered = Process::of(daemon.child.id() as i32);
+        entered.iter().flat_map(Process::children).for_each(|slurmd| slurmd.signal(Signal::SIGKILL));
         daemon.child.kill().and_then(|()| daemon.child.wait()).expect("a daemon can be killed");
     }
 
@@ -180,7 +180,7 @@ impl Slurm {
         let missing: Vec<_> = PROGRAMS.into_iter().filter(|name| found(name).is_none()).collect();
         if !missing.is_empty() {
             return Err(format!(
-                "Slurm is not here ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
+                "Slurm is not installed ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
                 missing.join(", ")
             ));
         }
@@ -210,9 +210,7 @@ impl Slurm {
             fs::create_dir(self.file(directory)).expect("a directory of Slurm can be made");
         }
         let mut random = [0; 128];
-        File::open("/dev/urandom")
-            .and_then(|mut source| source.read_exact(&mut random))
-            .expect("the kernel has chance");
+        File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).expect("random bytes");
         let key = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file("munge.key"));
         key.and_then(|mut key| key.write_all(&random)).expect("munge's key can be written");
         fs::write(self.file("slurm.conf"), self.configuration()).expect("slurm.conf can be written");
@@ -279,7 +277,7 @@ KillWait=1
 
     fn command_on(&self, node: &Node, program: &str) -> Command {
         let program = found(program).unwrap_or_else(|| program.into()).into_os_string();
-        let mut words = node.entrance.iter().chain([&program]);
+        let mut words = node.nsenter.iter().chain([&program]);
         let mut command = Command::new(words.next().expect("the program, if nothing else"));
         command.args(words);
         // A test that runs inside another Slurm must not contact that one.
@@ -347,8 +345,8 @@ KillWait=1
         });
         match over {
             Some(None) => {}
-            Some(Some(name)) => panic!("{name} ended before this came true: {what}\n{}", self.logs()),
-            None => panic!("this never came true: {what}\n{}", self.logs()),
+            Some(Some(name)) => panic!("{name} ended before this condition held: {what}\n{}", self.logs()),
+            None => panic!("timeout: {what}\n{}", self.logs()),
         }
     }
 }
@@ -358,13 +356,13 @@ impl Drop for Slurm {
         // Slurm ends here, so the order of the kills does not matter. A process in the middle of execve looks like none
         // of Slurm's, so look several times.
         let mut quiet = 0;
-        let gone = eventually(|| {
+        let have_ended = eventually(|| {
             let left = self.processes();
             left.iter().for_each(|process| process.signal(Signal::SIGKILL));
             quiet = if left.is_empty() { quiet + 1 } else { 0 };
             (quiet > 1).then_some(())
         });
-        if gone.is_none() {
+        if have_ended.is_none() {
             eprintln!("processes of Slurm cannot be ended: {:?}", self.processes());
         }
         for daemon in &mut self.daemons {

@@ -9,7 +9,7 @@ use nix::pty::openpty;
 
 use crate::capture::Capture;
 use crate::run::Run;
-use crate::waiting::patience;
+use crate::waiting::event_timeout;
 use crate::world::World;
 
 /// The shell's prompt. It is set as two words that the shell joins, so that the echo of setting it does not look like
@@ -33,7 +33,7 @@ impl Terminal {
         let side = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
         let mut command = Command::new("setsid");
         command.args(["--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
-        run.furnish(&mut command);
+        run.set_environment(&mut command);
         command.env("PS1", "").env("TERM", "dumb").env_remove("PROMPT_COMMAND");
         command.stdin(side(&pty.slave)).stdout(side(&pty.slave)).stderr(pty.slave);
         let shell = command.spawn().expect("setsid and bash are installed");
@@ -89,8 +89,8 @@ impl Terminal {
     pub fn wait_for_times(&mut self, text: &str, times: usize) -> &mut Self {
         let seen = self.seen;
         let there = |screen: &str| screen.get(seen..).is_some_and(|new| new.matches(text).count() >= times);
-        if !self.screen.wait(patience(), there) {
-            self.fail(&format!("{text:?} never appeared {times} times"));
+        if !self.screen.wait(event_timeout(), there) {
+            self.fail(&format!("{text:?} did not appear {times} times"));
         }
         self
     }
@@ -116,7 +116,7 @@ impl Terminal {
     pub fn close(mut self) -> String {
         let shell = self.shell.id() as i32;
         if self.world.processes().iter().any(|process| process.pid != shell) {
-            self.fail("something was left behind");
+            self.fail("processes or files were left behind");
         }
         self.enter("exit");
         self.screen.text()

@@ -4,16 +4,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The interval between two checks of a condition.
-const GLANCE: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Returns the timeout for an event that should happen at once, on a machine that is busy with other work.
-pub fn patience() -> Duration {
+pub fn event_timeout() -> Duration {
     Duration::from_secs(30)
 }
 
-/// Waits until `condition` returns a value, for at most [`patience`]. Returns `None` if it never did.
+/// Waits until `condition` returns a value, for at most [`event_timeout`]. Returns `None` if it never did.
 pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
-    before(Instant::now() + patience(), condition)
+    before(Instant::now() + event_timeout(), condition)
 }
 
 /// Waits like [`eventually`], until `deadline`.
@@ -25,6 +25,6 @@ pub(crate) fn before<T>(deadline: Instant, mut condition: impl FnMut() -> Option
         if Instant::now() >= deadline {
             return None;
         }
-        thread::sleep(GLANCE);
+        thread::sleep(POLL_INTERVAL);
     }
 }

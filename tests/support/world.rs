@@ -32,7 +32,7 @@ impl World {
         // Labels have the same length: none may be a prefix of another, or it would also match the other's processes.
         let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
-        Self { label, directory: directory.expect("a place for temporary files"), watched: Vec::new() }
+        Self { label, directory: directory.expect("a temporary directory"), watched: Vec::new() }
     }
 
     /// Adds the hosts of a cluster: the run's TMPDIR exists there as well, and the run must leave nothing on them.
@@ -148,12 +148,12 @@ impl World {
 
     /// Kills all processes that are left.
     pub(crate) fn end_all(&self) {
-        let gone = eventually(|| {
+        let have_ended = eventually(|| {
             let left = self.processes();
             left.iter().for_each(|process| process.signal(Signal::SIGKILL));
             left.is_empty().then_some(())
         });
-        if gone.is_none() {
+        if have_ended.is_none() {
             eprintln!("processes of {} cannot be ended:\n{}", self.label, self.listing());
         }
     }

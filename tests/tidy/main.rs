@@ -117,7 +117,7 @@ fn mentions(code: &str, word: &str) -> bool {
 
 /// Checks that no line of these files mentions one of the words.
 #[track_caller]
-fn nobody_mentions(lines: impl Fn(&Source) -> Vec<Line<'_>>, sources: &[Source], words: &[&str], rule: &str) {
+fn assert_not_mentioned(lines: impl Fn(&Source) -> Vec<Line<'_>>, sources: &[Source], words: &[&str], rule: &str) {
     let mut offences = Offences::default();
     for source in sources {
         for line in lines(source) {
@@ -130,7 +130,7 @@ fn nobody_mentions(lines: impl Fn(&Source) -> Vec<Line<'_>>, sources: &[Source],
 }
 
 #[test]
-fn files_say_what_they_are() {
+fn files_begin_with_a_description() {
     let mut offences = Offences::default();
     for source in sources() {
         if !source.text.starts_with("//!") {
@@ -141,7 +141,7 @@ fn files_say_what_they_are() {
 }
 
 #[test]
-fn files_are_chapters() {
+fn files_have_a_bounded_length() {
     let mut offences = Offences::default();
     for source in sources() {
         let lines = source.text.lines().count();
@@ -153,7 +153,7 @@ fn files_are_chapters() {
 }
 
 #[test]
-fn cores_do_nothing_but_decide() {
+fn cores_have_no_effects() {
     let words = [
         "tokio",
         "std::net",
@@ -166,7 +166,7 @@ fn cores_do_nothing_but_decide() {
         "std::fs",
         "std::env",
     ];
-    nobody_mentions(
+    assert_not_mentioned(
         |source| source.product_lines(),
         &sources_in(&["pmi/src/", "nla/src/core/", "nla/src/bootstrap/decide/"]),
         &words,
@@ -229,7 +229,7 @@ fn dependencies_point_one_way() {
     only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
-        nobody_mentions(|source| source.product_lines(), &sources_in(places), words, &rule);
+        assert_not_mentioned(|source| source.product_lines(), &sources_in(places), words, &rule);
     };
     never(&["nla/src/core/"], &["crate::driver", "crate::bootstrap", "crate::link", "crate::sys", "crate::wire"]);
     never(&["nla/src/wire/"], &["crate::driver", "crate::bootstrap", "crate::link", "crate::sys"]);
@@ -298,7 +298,7 @@ fn paths_to_chapters_are_found() {
 
 /// Bootstrap's decisions may use messages and the core's values, but no code that has effects.
 #[test]
-fn decisions_of_bootstrap_know_no_effects() {
+fn decisions_of_bootstrap_have_no_effects() {
     let allowed = ["crate::bootstrap::protocol::", "crate::core::", "crate::link::Reach", "crate::wire::TreePosition"];
     let mut offences = Offences::default();
     for source in sources_in(&["nla/src/bootstrap/decide/"]) {
@@ -412,7 +412,7 @@ fn dependencies_are_the_allowed_ones() {
 }
 
 #[test]
-fn unsafe_code_is_fenced_in() {
+fn unsafe_code_is_confined_and_has_a_reason() {
     let places = ["nla/src/sys/", "libpmi-c/", "benches/src/machine.rs"];
     let allowed = |path: &str| places.iter().any(|place| path.starts_with(place));
     let mut offences = Offences::default();
@@ -434,18 +434,20 @@ fn unsafe_code_is_fenced_in() {
 }
 
 #[test]
-fn only_the_launchers_mouth_prints() {
-    let may = |path: &str| {
+fn only_the_launcher_prints() {
+    let may_print = |path: &str| {
         let launcher =
             ["main", "run/output", "run/report", "run/session/mod"].map(|name| format!("launcher/src/{name}.rs"));
-        let talks = ["tests/", "benches/", "libpmi-c/attachment/examples/"];
+        let printing = ["tests/", "benches/", "libpmi-c/attachment/examples/"];
         // A build script prints its instructions to Cargo.
-        let is_told = path.ends_with("build.rs");
-        is_told || talks.iter().any(|place| path.starts_with(place)) || launcher.iter().any(|file| file == path)
+        let is_build_script = path.ends_with("build.rs");
+        is_build_script
+            || printing.iter().any(|place| path.starts_with(place))
+            || launcher.iter().any(|file| file == path)
     };
-    let silent: Vec<Source> = sources().into_iter().filter(|source| !may(&source.path)).collect();
+    let silent: Vec<Source> = sources().into_iter().filter(|source| !may_print(&source.path)).collect();
     let words = ["println!", "print!", "eprintln!", "eprint!"];
-    nobody_mentions(
+    assert_not_mentioned(
         |source| source.product_lines(),
         &silent,
         &words,
@@ -454,7 +456,7 @@ fn only_the_launchers_mouth_prints() {
 }
 
 #[test]
-fn what_grows_says_what_bounds_it() {
+fn tasks_and_channels_name_their_bound() {
     let mut offences = Offences::default();
     for source in sources_in(&["nla/src/", "launcher/src/", "pmi/src/"]) {
         let lines = source.product_lines();
@@ -471,7 +473,7 @@ fn what_grows_says_what_bounds_it() {
 }
 
 #[test]
-fn nothing_is_left_undone() {
+fn no_work_is_left_undone() {
     let mut offences = Offences::default();
     // In parts, so that this file does not match.
     let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
@@ -489,11 +491,11 @@ fn nothing_is_left_undone() {
 
 /// The one loop that polls a condition has to pause in between.
 #[test]
-fn tests_wait_for_conditions() {
+fn tests_do_not_sleep() {
     let waits = |source: &Source| source.path == "tests/support/waiting.rs";
     let tests: Vec<Source> =
         sources_in(&["tests/", "nla/tests/"]).into_iter().filter(|source| !waits(source)).collect();
-    nobody_mentions(
+    assert_not_mentioned(
         |source| source.lines(),
         &tests,
         &["thread::sleep", "time::sleep"],
@@ -605,7 +607,7 @@ fn the_protocol_page_names_every_bound() {
 }
 
 #[test]
-fn no_path_of_somebodys_machine() {
+fn no_path_of_a_developers_machine() {
     let mut offences = Offences::default();
     // In parts, so that this file does not match.
     let places = [["/wo", "rk/"], ["/ro", "ot/"]].map(|parts| parts.concat());
@@ -643,7 +645,7 @@ fn blanks_for_comments_and_strings() {
 fn tasks_are_spawned_in_one_place() {
     let mut sources = sources_in(&["nla/src/", "launcher/src/run/"]);
     sources.retain(|source| source.path != "nla/src/tasks.rs");
-    nobody_mentions(
+    assert_not_mentioned(
         |source| source.product_lines(),
         &sources,
         &["tokio::spawn", "task::spawn_local", "thread::spawn", "thread::Builder"],

@@ -31,7 +31,7 @@ impl Files {
         sshd: &[String],
         kept: &[PathBuf],
     ) -> Self {
-        let directory = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a place for temporary files");
+        let directory = tempfile::Builder::new().prefix("cluster-").tempdir().expect("a temporary directory");
         let home = User::from_uid(Uid::effective()).ok().flatten().expect("this user is in the list of users").dir;
         let mut files = Self { directory, home, kept: BTreeSet::new() };
         fs::create_dir_all(files.shared()).expect("a directory of the cluster can be made");
@@ -152,7 +152,7 @@ Subsystem sftp internal-sftp
 fn needed() -> impl Iterator<Item = PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned);
     // <target directory>/<profile>/deps/<test>
-    let test = std::env::current_exe().expect("a test knows its own program");
+    let test = std::env::current_exe().expect("the path of the test program");
     let target = test.ancestors().nth(3).map(Path::to_owned);
     let program = std::env::var_os("SCELA_RUN").and_then(|path| Some(PathBuf::from(path).parent()?.to_owned()));
     let venvs = ["TESTS_VENV", "TESTS_VENV_INTEL"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);

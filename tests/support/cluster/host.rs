@@ -16,7 +16,7 @@ use super::files::{Files, SSHD_PID};
 use crate::binary::found;
 use crate::capture::Capture;
 use crate::process::Process;
-use crate::waiting::{eventually, patience};
+use crate::waiting::{event_timeout, eventually};
 
 /// The script that becomes the host's first process.
 const SCRIPT: &str = include_str!("host.sh");
@@ -127,7 +127,7 @@ impl Host {
     }
 
     /// Closes the standard input of the host's first process, which makes the host end.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
@@ -168,7 +168,7 @@ impl Host {
     }
 
     /// Returns the words in front of a command that make it run on this host.
-    pub(crate) fn entrance(&self) -> Vec<OsString> {
+    pub(crate) fn nsenter(&self) -> Vec<OsString> {
         let target = self.first.to_string();
         let mut words = vec!["nsenter", "--target", &target, "--net", "--uts", "--ipc", "--mount"];
         if self.has_own_processes {
@@ -180,9 +180,9 @@ impl Host {
     /// Returns a command that runs on the host without ssh. On the front end, the started process is the command
     /// itself; on other hosts, it is a process that waits for the command.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let entrance = self.entrance();
-        let mut command = Command::new(&entrance[0]);
-        command.args(&entrance[1..]).args(["--wdns=/", "--"]).arg(program).stdin(Stdio::null());
+        let nsenter = self.nsenter();
+        let mut command = Command::new(&nsenter[0]);
+        command.args(&nsenter[1..]).args(["--wdns=/", "--"]).arg(program).stdin(Stdio::null());
         command
     }
 
@@ -327,7 +327,7 @@ impl Host {
 
     #[track_caller]
     fn wait_said(&self, text: &str) {
-        if !self.said.wait(patience(), |said| said.contains(text)) {
+        if !self.said.wait(event_timeout(), |said| said.contains(text)) {
             self.fail(&format!("never said {text:?}"));
         }
     }
@@ -341,7 +341,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        self.let_go();
+        self.close_stdin();
         if eventually(|| self.child.try_wait().ok().flatten()).is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();

@@ -26,7 +26,7 @@ use nix::sys::signal::Signal;
 use crate::binary::found;
 use crate::capture::Capture;
 use crate::skip::skip;
-use crate::waiting::patience;
+use crate::waiting::event_timeout;
 use files::Files;
 pub use host::{Broken, Host};
 
@@ -79,7 +79,7 @@ impl Cluster {
 
     /// Creates the same cluster. If this machine cannot have one, prints a notice and returns `None`.
     #[track_caller]
-    pub fn here(hosts: usize) -> Option<Self> {
+    pub fn new_or_skip(hosts: usize) -> Option<Self> {
         match Self::missing() {
             None => Some(Self::new(hosts)),
             Some(why) => {
@@ -223,7 +223,7 @@ impl Drop for Cluster {
         // The front end's processes are processes of this machine, so they do not end with its first process.
         self.front_end.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
         // Close all hosts first, then wait for each.
-        self.hosts.iter_mut().chain([&mut self.front_end]).for_each(Host::let_go);
+        self.hosts.iter_mut().chain([&mut self.front_end]).for_each(Host::close_stdin);
     }
 }
 
@@ -237,7 +237,10 @@ impl Switch {
         let stdin = child.stdin.take();
         let said = child.stdout.take().map_or_else(Capture::none, Capture::of);
         let switch = Self { child, stdin };
-        assert!(said.wait(patience(), |said| said.contains("up")), "there is no bridge: does the kernel have them?");
+        assert!(
+            said.wait(event_timeout(), |said| said.contains("up")),
+            "the bridge was not created: does the kernel support bridges?"
+        );
         switch
     }
 

@@ -174,5 +174,5 @@ fn say(text: &str) -> Result<(), Finding> {
 
 fn await_file(file: &Path) -> Result<(), Finding> {
     let found = tests::eventually(|| fs::exists(file).is_ok_and(|there| there).then_some(()));
-    found.ok_or_else(|| "it never came".into())
+    found.ok_or_else(|| "timeout: the file does not exist".into())
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use tests::{Run, World, scela, sh};
 
 /// Builds a program that is linked with a library of this name, whose MPI_Init does nothing.
-fn program_that_needs(library: &str, world: &World) -> PathBuf {
+fn build_program_linked_with(library: &str, world: &World) -> PathBuf {
     let place = world.file("");
     fs::write(place.join("library.c"), "int MPI_Init(void) { return 0; }\n").unwrap();
     fs::write(place.join("program.c"), "int MPI_Init(void);\nint main(void) { return MPI_Init(); }\n").unwrap();
@@ -24,15 +24,15 @@ fn gcc(world: &World, words: &[&str]) {
 }
 
 /// Begins a run of `ranks` ranks of a program that needs `library`.
-fn ranks_that_need(library: &str, ranks: u32) -> Run {
+fn run_program_linked_with(library: &str, ranks: u32) -> Run {
     let run = scela().np(ranks).agents(ranks.min(2));
-    let program = program_that_needs(library, run.world());
+    let program = build_program_linked_with(library, run.world());
     run.program(vec![program.into()])
 }
 
 #[test]
-fn open_mpis_programs_are_told_that_they_are_copies() {
-    let run = ranks_that_need("libmpi.so.40", 2);
+fn open_mpi_programs_that_run_as_copies_get_a_warning() {
+    let run = run_program_linked_with("libmpi.so.40", 2);
     let program = run.world().file("program").display().to_string();
     run.run()
         .has_code(0)
@@ -41,10 +41,10 @@ fn open_mpis_programs_are_told_that_they_are_copies() {
 }
 
 #[test]
-fn a_program_found_in_path_or_by_its_place_is_looked_into() {
+fn a_program_in_path_or_in_the_working_directory_is_inspected() {
     for name in ["program", "./program"] {
         let run = scela().np(3).agents(2);
-        program_that_needs("libmpi.so.40", run.world());
+        build_program_linked_with("libmpi.so.40", run.world());
         let place = run.world().file("");
         let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
         let outcome =
@@ -54,24 +54,24 @@ fn a_program_found_in_path_or_by_its_place_is_looked_into() {
 }
 
 #[test]
-fn programs_for_slurm_and_pmix_are_told_as_well() {
+fn programs_for_pmix_and_pals_get_a_warning() {
     for (library, words) in [
         ("libpmix.so.2", "needs libpmix.so.2, which finds its launcher by PMIx"),
         ("libcray.so.1", "needs libcray.so.1, a Cray library, which finds its launcher by PALS or ALPS"),
     ] {
-        ranks_that_need(library, 2).run().has_code(0).says("2 copies of rank 0 of 1").says(words);
+        run_program_linked_with(library, 2).run().has_code(0).says("2 copies of rank 0 of 1").says(words);
     }
 }
 
 #[test]
-fn a_program_that_is_alone_is_rank_0_of_1() {
-    ranks_that_need("libmpi.so.40", 1).run().is_quiet_success();
+fn a_single_rank_gets_no_warning() {
+    run_program_linked_with("libmpi.so.40", 1).run().is_quiet_success();
 }
 
 #[test]
-fn programs_that_have_nothing_to_do_with_it_are_left_alone() {
+fn programs_that_do_not_need_pmi_get_no_warning() {
     scela().np(2).program(vec!["true".into()]).run().is_quiet_success();
     scela().np(2).program(sh("true")).run().is_quiet_success();
     // This is the name of MPICH's library. A program that needs it may have no reason to use PMI.
-    ranks_that_need("libmpi.so.12", 2).run().is_quiet_success();
+    run_program_linked_with("libmpi.so.12", 2).run().is_quiet_success();
 }
