@@ -49,7 +49,7 @@ pub(crate) fn open_mpi() -> Option<Library> {
     // A rank that is killed leaves a file of 4 MiB in /dev/shm.
     let place = Path::new("/dev/shm");
     let shared_memory = if place.is_dir() { TempDir::new_in(place) } else { TempDir::new() };
-    found.shared_memory = Some(shared_memory.expect("a place for shared memory"));
+    found.shared_memory = Some(shared_memory.expect("a directory for shared memory"));
     Some(found)
 }
 
@@ -109,10 +109,12 @@ impl Library {
     /// Begins a run with the environment of this library.
     pub(crate) fn scela(&self) -> Run {
         let run = scela().deadline(DEADLINE).envs(self.environment.iter().copied());
-        let places = ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"];
-        self.shared_memory
-            .iter()
-            .fold(run, |run, place| places.iter().fold(run, |run, name| run.env(name, place.path())))
+        match &self.shared_memory {
+            Some(directory) => ["OMPI_MCA_orte_tmpdir_base", "OMPI_MCA_btl_vader_backing_directory"]
+                .into_iter()
+                .fold(run, |run, name| run.env(name, directory.path())),
+            None => run.own_shared_memory(),
+        }
     }
 
     /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.

@@ -197,22 +197,14 @@ fn output_of_a_term_handler_is_not_lost() {
 
 #[test]
 fn usage_errors_have_code_2_and_a_hint() {
-    let usage_errors_have_code_2_and_a_hint = |words: &[&str], text: &str, hint: &str| {
+    let usage = |words: &[&str], text: &str, hint: &str| {
         scela().args(words).run().has_code(2).says(&format!("scela-run: error: {text}")).says(hint).wrote("");
     };
-    usage_errors_have_code_2_and_a_hint(
-        &["--nq", "2", "true"],
-        "there is no option '--nq'",
-        "hint: did you mean '--np'?",
-    );
-    usage_errors_have_code_2_and_a_hint(&[], "", "hint: ");
-    usage_errors_have_code_2_and_a_hint(&["-np", "0", "true"], "", "hint: ");
-    usage_errors_have_code_2_and_a_hint(&["-np", "many", "true"], "", "many");
-    usage_errors_have_code_2_and_a_hint(
-        &["-np", "2", "-s", "7", "cat"],
-        "standard input is to go to rank 7, but the ranks are 0 to 1",
-        "",
-    );
+    usage(&["--nq", "2", "true"], "there is no option '--nq'", "hint: did you mean '--np'?");
+    usage(&[], "", "hint: ");
+    usage(&["-np", "0", "true"], "", "hint: ");
+    usage(&["-np", "many", "true"], "", "many");
+    usage(&["-np", "2", "-s", "7", "cat"], "standard input is to go to rank 7, but the ranks are 0 to 1", "");
 }
 
 #[test]
@@ -292,20 +284,20 @@ fn assert_not_launched(words: &[&str], why: &str) {
 }
 
 #[test]
-fn a_missing_program() {
+fn a_missing_program_is_reported() {
     assert_not_launched(&["/no/such/program"], "program '/no/such/program' was not found from working directory");
     assert_not_launched(&["no-such-program"], "program 'no-such-program' was not found in PATH");
     assert_not_launched(&["no-such-program"], "give its path (./name for one in the working directory), or set PATH");
 }
 
 #[test]
-fn a_program_that_cannot_be_executed() {
+fn a_program_that_cannot_be_executed_is_reported() {
     assert_not_launched(&["/etc/passwd"], "program '/etc/passwd' is not executable; try chmod +x");
     assert_not_launched(&["/etc"], "program '/etc' is");
 }
 
 #[test]
-fn a_missing_interpreter() {
+fn a_missing_interpreter_is_reported() {
     let run = scela().np(1);
     let path = run.world().file("script");
     std::fs::write(&path, "#!/no/such/interpreter\n").unwrap();
@@ -315,7 +307,7 @@ fn a_missing_interpreter() {
 }
 
 #[test]
-fn a_missing_working_directory() {
+fn a_missing_working_directory_is_reported() {
     assert_not_launched(
         &["-wdir", "/no/such/directory", "true"],
         "working directory '/no/such/directory' does not exist on this node; give one that does with -wdir",
@@ -323,7 +315,7 @@ fn a_missing_working_directory() {
 }
 
 #[test]
-fn one_of_two_programs_is_missing() {
+fn a_missing_second_program_is_reported() {
     let outcome = scela().np(2).agents(2).program(sh("exec sleep 1000")).and(1, vec!["/no/such".into()]).run();
     outcome.has_code(251).says(&format!("rank 2 on {} could not be started: program '/no/such' was not found", host()));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use tests::{Outcome, Process, Run, scela, sh};
 
@@ -191,4 +192,17 @@ fn agents_and_guardians_are_recognisable_in_ps() {
     assert_eq!((world.agents().len(), world.guardians().len()), (2, 2));
     running.signal(nix::sys::signal::Signal::SIGTERM);
     running.finish().has_code(143);
+}
+
+#[test]
+fn files_in_a_shared_memory_of_its_own_are_removed_with_the_run() {
+    let run = scela().np(2).own_shared_memory();
+    let name = format!("left-by-{}", run.world().label());
+    let file = Path::new("/dev/shm").join(&name);
+    let program = sh(&format!("[ $PMI_RANK = 0 ] || exit 0; echo text >{0}; cat {0}", file.display()));
+    let is_isolated = run.world().has_own_shared_memory();
+    run.program(program).run().is_quiet_success().wrote("text\n");
+    // Without the right to mount, the file is in the /dev/shm of this machine.
+    let is_left = fs::remove_file(&file).is_ok();
+    assert_eq!(is_left, !is_isolated, "{} is left", file.display());
 }

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::binary::scela_run;
@@ -57,6 +58,18 @@ pub fn scela() -> Run {
         deadline: Duration::from_secs(60),
         is_read: true,
     }
+}
+
+/// A script that mounts the directory `$1` on /dev/shm, in the mount namespace of the run, and becomes the other words.
+const OWN_SHARED_MEMORY: &str = "mount --bind \"$1\" /dev/shm && shift && exec \"$@\"";
+
+/// Returns whether this process may create mount namespaces and mount directories in them.
+fn may_mount() -> bool {
+    static MAY_MOUNT: OnceLock<bool> = OnceLock::new();
+    *MAY_MOUNT.get_or_init(|| {
+        let tried = Command::new("unshare").args(["--mount", "mount", "--bind", "/dev/shm", "/dev/shm"]).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    })
 }
 
 /// The source of a run's standard input.
@@ -197,6 +210,15 @@ impl Run {
         self
     }
 
+    /// Gives the run a /dev/shm of its own, which is removed with it, for ranks of MPI libraries that leave files there
+    /// when they are killed. Without the right to mount, the run uses the /dev/shm of this machine.
+    pub fn own_shared_memory(mut self) -> Self {
+        if may_mount() {
+            self.world.create_shared_memory();
+        }
+        self
+    }
+
     /// Sets the time after which the run fails. The default is 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -229,6 +251,10 @@ impl Run {
             let mut option = OsString::from("--wdns=");
             option.push(directory);
             words.extend([option, "--".into()]);
+        }
+        if let Some(directory) = self.world.shared_memory() {
+            words.extend(["unshare", "--mount", "sh", "-c", OWN_SHARED_MEMORY, "sh"].map(OsString::from));
+            words.push(directory.into());
         }
         words.push(scela_run().clone().into_os_string());
         words.extend(["--label", self.world.label()].map(OsString::from));

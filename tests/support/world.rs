@@ -15,6 +15,8 @@ use crate::waiting::eventually;
 
 /// The environment variable that marks the processes of a run.
 const MARK: &str = "SCELA_TEST_WORLD";
+/// The directory of POSIX shared memory.
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The environment of one run: its label, its directory, its processes.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub struct World {
     directory: TempDir,
     /// Further directories in which the run must leave nothing, with their contents before the run.
     watched: Vec<(PathBuf, BTreeSet<PathBuf>)>,
+    /// The directory that the run sees as /dev/shm, if it has one of its own. Removed with the world.
+    shared_memory: Option<TempDir>,
 }
 
 impl World {
@@ -32,7 +36,7 @@ impl World {
         // Labels have the same length: none may be a prefix of another, or it would also match the other's processes.
         let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
-        Self { label, directory: directory.expect("a temporary directory"), watched: Vec::new() }
+        Self { label, directory: directory.expect("a temporary directory"), watched: Vec::new(), shared_memory: None }
     }
 
     /// Adds the hosts of a cluster: the run's TMPDIR exists there as well, and the run must leave nothing on them.
@@ -46,6 +50,22 @@ impl World {
                 self.watch(host.path(place));
             }
         }
+    }
+
+    /// Creates the directory that the run sees as /dev/shm.
+    pub(crate) fn create_shared_memory(&mut self) {
+        let directory = tempfile::Builder::new().prefix(&format!("{}-", self.label)).tempdir_in(SHARED_MEMORY);
+        self.shared_memory = Some(directory.expect("a directory in /dev/shm"));
+    }
+
+    /// Returns whether the run has a /dev/shm of its own.
+    pub fn has_own_shared_memory(&self) -> bool {
+        self.shared_memory.is_some()
+    }
+
+    /// Returns the directory that the run sees as /dev/shm, if it has one of its own.
+    pub(crate) fn shared_memory(&self) -> Option<&Path> {
+        self.shared_memory.as_ref().map(TempDir::path)
     }
 
     /// Returns whether the world has hosts other than this machine.
@@ -131,7 +151,9 @@ impl World {
         let was_sent = |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes() == b".scela-0");
         let on_hosts = watched.flat_map(|(place, before)| files(place).filter(|path| !before.contains(path)));
         let on_hosts = on_hosts.filter(|path| !was_sent(path));
-        for path in files(&self.temporary()).chain(files(Path::new("/dev/shm")).filter(is_ours)).chain(on_hosts) {
+        let shared_memory = [Some(Path::new(SHARED_MEMORY)), self.shared_memory()].into_iter().flatten();
+        let in_memory = shared_memory.flat_map(files).filter(is_ours);
+        for path in files(&self.temporary()).chain(in_memory).chain(on_hosts) {
             let _ = writeln!(text, "{}", path.display());
         }
         (!text.is_empty()).then_some(text)
