@@ -39,22 +39,37 @@ pub struct Panel {
 pub struct Line {
     /// The name in the legend.
     pub label: String,
-    /// The colour and marker.
+    /// The colour, marker and stroke.
     pub look: Look,
     /// The points from left to right; those that are not above 0 are not drawn.
     pub points: Vec<(f64, f64)>,
 }
 
-/// The colour and marker of a line, the same in all plots.
+/// The colour, marker and stroke of a line, the same in all plots. Lines are drawn in the order of the policies. A line
+/// that may cover an earlier one is thinner and dashed, and has a smaller marker, so that both can be seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     colour: RGBColor,
     marker: Marker,
+    stroke: Stroke,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stroke {
+    /// A wide line, which may be covered.
+    Wide,
+    /// A line.
+    Plain,
+    /// A line with long dashes.
+    Dashed,
+    /// A thin line with short dashes.
+    Dotted,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
-    Circle,
+    LargeCircle,
+    LargeSquare,
     Square,
     Triangle,
     Cross,
@@ -67,22 +82,42 @@ impl Look {
     pub fn of(launcher: &Launcher) -> Self {
         let policy = launcher.caching.as_ref().map(|caching| caching.policy);
         // Colours that colour-blind readers can distinguish (Okabe and Ito).
-        let (colour, marker) = match (policy, &launcher.client) {
-            (None, _) | (_, Client::Library(_)) => (RGBColor(0, 0, 0), Marker::Cross),
-            (Some(Policy::Hcs), _) => (RGBColor(213, 94, 0), Marker::Square),
-            (Some(Policy::Hcma), _) => (RGBColor(230, 159, 0), Marker::Triangle),
-            (Some(Policy::Hcmab), _) => (RGBColor(0, 114, 178), Marker::Circle),
-            (Some(Policy::HcmabLru(Bound::Own)), _) => (RGBColor(86, 180, 233), Marker::Square),
-            (Some(Policy::HcmabLru(Bound::Ranks)), _) => (RGBColor(0, 158, 115), Marker::Cross),
-            (Some(Policy::HcmabLru(Bound::RanksBy(_))), _) => (RGBColor(204, 121, 167), Marker::Triangle),
+        let (colour, marker, stroke) = match (policy, &launcher.client) {
+            (None, _) | (_, Client::Library(_)) => (RGBColor(0, 0, 0), Marker::Cross, Stroke::Dotted),
+            (Some(Policy::Hcs), _) => (RGBColor(213, 94, 0), Marker::LargeSquare, Stroke::Wide),
+            (Some(Policy::Hcma), _) => (RGBColor(230, 159, 0), Marker::Triangle, Stroke::Dashed),
+            (Some(Policy::Hcmab), _) => (RGBColor(0, 114, 178), Marker::LargeCircle, Stroke::Wide),
+            (Some(Policy::HcmabLru(Bound::Own)), _) => (RGBColor(86, 180, 233), Marker::Square, Stroke::Dashed),
+            (Some(Policy::HcmabLru(Bound::Ranks)), _) => (RGBColor(0, 158, 115), Marker::Cross, Stroke::Plain),
+            (Some(Policy::HcmabLru(Bound::RanksBy(_))), _) => {
+                (RGBColor(204, 121, 167), Marker::Triangle, Stroke::Plain)
+            }
         };
-        Self { colour, marker }
+        Self { colour, marker, stroke }
     }
 
     /// Returns the look of a line that shows a part of another line's values.
     #[must_use]
     pub fn hollow(self) -> Self {
-        Self { marker: Marker::Ring, ..self }
+        Self { marker: Marker::Ring, stroke: Stroke::Dashed, ..self }
+    }
+
+    fn style(self) -> ShapeStyle {
+        let width = match self.stroke {
+            Stroke::Wide => 5,
+            Stroke::Plain | Stroke::Dashed => 2,
+            Stroke::Dotted => 1,
+        };
+        self.colour.stroke_width(width)
+    }
+
+    /// Returns the lengths of a dash and of the gap after it, unless the line is solid.
+    fn dashes(self) -> Option<(i32, i32)> {
+        match self.stroke {
+            Stroke::Wide | Stroke::Plain => None,
+            Stroke::Dashed => Some((9, 6)),
+            Stroke::Dotted => Some((3, 3)),
+        }
     }
 }
 
@@ -132,8 +167,8 @@ impl Plot {
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
-            .x_desc(self.x)
-            .y_desc(self.y)
+            .x_desc(logarithmic(self.x))
+            .y_desc(logarithmic(self.y))
             .axis_desc_style((FONT, 16))
             .label_style((FONT, 15))
             .x_label_formatter(&short)
@@ -141,7 +176,15 @@ impl Plot {
             .draw()?;
         for line in &panel.lines {
             let points: Vec<_> = line.points.iter().copied().filter(is_drawn).collect();
-            chart.draw_series(LineSeries::new(points.iter().copied(), line.look.colour.stroke_width(2)))?;
+            let style = line.look.style();
+            match line.look.dashes() {
+                Some((dash, gap)) => {
+                    chart.draw_series(DashedLineSeries::new(points.iter().copied(), dash, gap, style))?;
+                }
+                None => {
+                    chart.draw_series(LineSeries::new(points.iter().copied(), style))?;
+                }
+            }
             for point in points {
                 draw_marker(chart.plotting_area(), point, line.look)?;
             }
@@ -160,7 +203,11 @@ impl Plot {
         let left = Pos::new(HPos::Left, VPos::Center);
         for (row, line) in lines.iter().enumerate() {
             let y = 60 + 24 * i32::try_from(row).unwrap_or(0);
-            area.draw(&PathElement::new([(4, y), (32, y)], line.look.colour.stroke_width(2)))?;
+            let (ends, style) = ([(4, y), (32, y)], line.look.style());
+            match line.look.dashes() {
+                Some((dash, gap)) => area.draw(&plotters::element::DashedPathElement::new(ends, dash, gap, style))?,
+                None => area.draw(&PathElement::new(ends, style))?,
+            }
             draw_marker(area, (18, y), line.look)?;
             area.draw(&Text::new(line.label.clone(), (40, y), (FONT, 16).into_font().color(&BLACK).pos(left)))?;
         }
@@ -192,7 +239,8 @@ where
 {
     let fill = look.colour.filled();
     match look.marker {
-        Marker::Circle => area.draw(&Circle::new(at, 4, fill)),
+        Marker::LargeCircle => area.draw(&Circle::new(at, 6, fill)),
+        Marker::LargeSquare => area.draw(&(EmptyElement::at(at) + Rectangle::new([(-6, -6), (6, 6)], fill))),
         Marker::Triangle => area.draw(&TriangleMarker::new(at, 5, fill)),
         Marker::Ring => area.draw(&Circle::new(at, 4, look.colour.stroke_width(2))),
         Marker::Cross => area.draw(&Cross::new(at, 4, look.colour.stroke_width(2))),
@@ -221,6 +269,11 @@ fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     sparse.unwrap_or_else(|| with(steps[steps.len() - 1]))
 }
 
+/// Returns the label of an axis, which tells that the axis is logarithmic.
+fn logarithmic(label: &str) -> String {
+    format!("{label} (logarithmic scale)")
+}
+
 /// Formats a number briefly: 0.05, 2, 500, 20k, 3M.
 fn short(value: &f64) -> String {
     let rounded = |value: f64| {
@@ -245,7 +298,7 @@ mod tests {
     use super::*;
 
     fn line(label: &str, points: &[(f64, f64)]) -> Line {
-        let look = Look { colour: RGBColor(1, 2, 3), marker: Marker::Circle };
+        let look = Look { colour: RGBColor(1, 2, 3), marker: Marker::LargeCircle, stroke: Stroke::Wide };
         Line { label: label.to_owned(), look, points: points.to_vec() }
     }
 
@@ -269,7 +322,10 @@ mod tests {
         let plot = Plot { title: "1:p".to_owned(), x: "ranks", y: "seconds", panels };
         let svg = plot.draw().unwrap();
         let count = |text: &str| svg.lines().filter(|line| line.trim() == text).count();
-        assert_eq!([count("hcs"), count("hcmab"), count("fan-out 4"), count("seconds")], [1, 1, 1, 2]);
+        assert_eq!(
+            [count("hcs"), count("hcmab"), count("fan-out 4"), count("seconds (logarithmic scale)")],
+            [1, 1, 1, 2]
+        );
         // Two points in each panel, and one in the legend for each line; points that are not above 0
         // are not drawn.
         assert_eq!(svg.matches("<circle").count(), 2 * 2 + 2);

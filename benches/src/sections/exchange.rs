@@ -52,15 +52,15 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         table.row(row);
     }
     let gets = match section {
-        Section::OneToAll => "gets all p, in a random order",
-        _ => "gets its two neighbours'",
+        Section::OneToAll => "gets those of all p ranks in a random order",
+        _ => "gets the entries of its two neighbours",
     };
     let bytes = match (bytes.start(), bytes.end()) {
         (least, most) if least == most => most.to_string(),
         (least, most) => format!("{least} to {most}"),
     };
     let title = format!("PMI {section} exchange: each rank puts one entry of {bytes} bytes and {gets}");
-    let clock = "s: seconds inside the ranks, from all ready to the last get; wall s: seconds of the whole run";
+    let clock = "s: seconds from the time when all ranks are ready to the last get; wall s: seconds of the whole run";
     bench.report.section(&format!("{title}\n{clock}"), &table, notes.lines())?;
     Ok(())
 }

@@ -66,18 +66,22 @@ impl Exchange {
         let Tree { launchers, table, notes, times, messages, largest, .. } = tree;
         let title = format!(
             "PMI {} exchange, {} ranks per agent, fan-out {fanout}: each rank puts one entry and gets {}\n\
-             seconds inside the ranks, from all ready to the last get",
+             s: seconds from the time when all ranks are ready to the last get of the last rank",
             self.section,
             policy::RANKS_PER_AGENT,
-            if self.program == Program::OneToAll { "all p, in a random order" } else { "its two neighbours'" },
+            if self.program == Program::OneToAll {
+                "those of all p ranks in a random order"
+            } else {
+                "the entries of its two neighbours"
+            },
         );
         self.findings.table(bench, &title, &table, notes.lines())?;
         if let Some((np, all)) = largest {
             let title = format!(
-                "traffic over links at np {np}, fan-out {fanout}: messages and kB about the board, from each level of the \
-                                 tree\nto its parents (up) and children (down); level 0 is the launcher; gets of own ranks and look-ups \
-                                 of other agents\nanswered there, look-ups sent to other agents, and gets that waited for one already \
-                                 sent"
+                "board traffic at np {np}, fan-out {fanout}, by level of the tree; level 0 is the launcher\n\
+                 up, down: messages and kB sent to parents and to children\n\
+                 gets: gets of own ranks and look-ups of other agents that were answered here, look-ups sent on,\n\
+                 and gets that waited for the answer to a look-up that was already sent"
             );
             let table = levels::table(&launchers, &all);
             self.findings.table(bench, &title, &table, levels::notes(&launchers, &all).lines())?;

@@ -64,7 +64,7 @@ impl Memory {
         table.group("agents' processes, MB", &labels);
         let bounded = launchers.iter().position(is_bounded);
         if let Some(bounded) = bounded {
-            table.group(format!("the fullest of {}, kB", labels[bounded]), &["others'", "own", "index"]);
+            table.group(format!("the fullest agent of {}, kB", labels[bounded]), &["others'", "own", "index"]);
         }
         let mut notes = Notes::default();
         let (mut held, mut processes) = (lines(&launchers), lines(&launchers));
@@ -90,8 +90,8 @@ impl Memory {
             }
         }
         let title = format!(
-            "memory of the board at np {np} ({} agents), fan-out {fanout}: n entries from each rank, in n rounds\n\
-                          peaks of keys, values and index; and the PSS of all agents' processes together",
+            "memory of the board at np {np} ({} agents), fan-out {fanout}: each rank puts n entries, one in each round\n\
+             kB: the peak of keys, values and index; MB: the PSS of all agents' processes together",
             policy::agents(np),
         );
         self.findings.table(bench, &title, &table, notes.lines())?;
