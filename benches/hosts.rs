@@ -90,7 +90,7 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let ppn = ppn.to_string();
     let hydra = ["mpiexec.hydra", "-f", &file, "-np", &np, "-ppn", &ppn, &program].map(str::to_owned).to_vec();
     // The time of ssh itself, and of ssh with as many processes as there are ranks.
-    let sessions = |what: &str| {
+    let remote_shells = |what: &str| {
         let each = format!("ssh -T -x -o BatchMode=yes $host '{what}' </dev/null & done; wait");
         ["sh", "-c", &format!("exec <{file}; while read host; do {each}")].map(str::to_owned).to_vec()
     };
@@ -98,17 +98,17 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let mut rivals = Vec::new();
     // sshd refuses connections beyond the limit, which would look fast.
     if number("limit") == 0 {
-        rivals.push(("ssh HOST true, all at once", sessions("true")));
-        rivals.push(("ssh HOST, PPN times the program", sessions(&ranks)));
+        rivals.push(("ssh HOST true, all at once", remote_shells("true")));
+        rivals.push(("ssh HOST, PPN times the program", remote_shells(&ranks)));
     }
     rivals.extend([
-        ("scela-run, as it chooses", ours(&[])),
+        ("scela-run, default launch", ours(&[])),
         ("scela-run --launch flat", ours(&["--launch", "flat"])),
         ("scela-run --launch tree --fanout 2", ours(&["--launch", "tree", "--fanout", "2"])),
         ("scela-run --launch tree --fanout 8", ours(&["--launch", "tree", "--fanout", "8"])),
     ]);
     if let Some(also) = arguments.get_one::<String>("also") {
-        rivals.push(("the other scela-run, as it chooses", words_of(also, &[])));
+        rivals.push(("other scela-run, default launch", words_of(also, &[])));
     }
     let limit = number("limit").to_string();
     if number("limit") > 0 {

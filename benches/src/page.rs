@@ -39,7 +39,7 @@ pub struct Header {
     pub deadline: Duration,
 }
 
-/// What the ranks have written.
+/// The marks that the ranks have written.
 #[derive(Debug)]
 pub struct Reading {
     /// The time from the earliest start to the latest end, if the program measures it.

@@ -68,7 +68,7 @@ pub enum Program {
 pub struct Finished {
     /// The time as measured by the bench.
     pub wall: Duration,
-    /// What the ranks have written to the page.
+    /// The marks that the ranks have written to the page.
     pub reading: Reading,
     /// Faults in the environment of ranks that did not prevent the job.
     pub faults: Mark,

@@ -12,7 +12,7 @@ pub(crate) struct Event {
     pub(crate) at: u64,
     /// The number of the member; 0 is the root.
     pub(crate) member: u32,
-    /// What happens.
+    /// The event.
     pub(crate) kind: EventKind,
 }
 
