@@ -12,7 +12,7 @@ pub(crate) struct Event {
     pub(crate) at: u64,
     /// The number of the member; 0 is the root.
     pub(crate) member: u32,
-    /// The event.
+    /// Its kind.
     pub(crate) kind: EventKind,
 }
 
