@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn words_know_where_they_begin() {
+    fn words_have_the_line_on_which_they_begin() {
         let spots = |text: &str| -> Vec<_> {
             let lines = lines(text.as_bytes()).expect("the file is well-formed");
             lines.into_iter().flatten().filter_map(|w| w.spot).map(|s| (s.line, s.column)).collect()
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stay_as_they_are() {
+    fn bytes_are_kept() {
         let lines = lines(b"\xff\xfe'\x80 \x01'").expect("the file is well-formed");
         assert_eq!(lines[0][0].text, OsString::from_vec(b"\xff\xfe\x80 \x01".to_vec()));
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_line() {
         for (typed, line, column, message) in [
             ("a 'b", 1, 3, "the quote ' is not closed on its line"),
             ("a\nb c\"d\n\"", 2, 4, "the quote \" is not closed on its line"),

@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn near_misses() {
+    fn misspelt_options_have_suggestions() {
         for (typed, meant) in [
             ("nq", Some("np")),
             ("pn", Some("np")),

@@ -86,7 +86,7 @@ fn check_command(spellings: &[&str], change: impl FnOnce(&mut Command)) {
 }
 
 #[test]
-fn nothing_typed() {
+fn an_empty_command_line_has_defaults() {
     assert_eq!(request("./a"), Request { options: Options::default(), commands: vec![plain("./a")] });
 }
 
@@ -207,7 +207,7 @@ fn v_counts_without_overflow() {
 }
 
 #[test]
-fn what_follows_the_program_is_its_own() {
+fn words_after_the_program_are_its_arguments() {
     let command = command_of("-np 2 ./a -np 3 --help -- -x");
     assert_eq!(command.nprocs, Some(2));
     assert_eq!(command.args, words("-np 3 --help -- -x"));
@@ -218,7 +218,7 @@ fn what_follows_the_program_is_its_own() {
 }
 
 #[test]
-fn a_file_of_statistics_looks_like_one() {
+fn only_a_word_that_ends_in_json_is_a_file_of_statistics() {
     for (line, program) in
         [("--stats ./a x.json", "./a"), ("--stats -- x.json", "x.json"), ("--stats a.JSON", "a.JSON")]
     {
@@ -268,7 +268,7 @@ fn bytes_that_are_not_utf8_are_kept() {
 }
 
 #[test]
-fn the_demo_is_a_command_of_its_own() {
+fn the_demo_is_a_command() {
     for line in ["-np 64 --demo", "--demo -np 64", "-demo -n64 --"] {
         let request = request(line);
         assert!(request.is_demo(), "{line}");
@@ -320,7 +320,7 @@ fn a_simulation_has_options_and_no_program() {
 }
 
 #[test]
-fn examples_of_the_help_are_right() {
+fn the_examples_of_the_help_are_valid() {
     for (typed, meaning) in EXAMPLES {
         match parse(OsStr::new("scela-run"), words(typed), &no_file) {
             Ok(Typed::Run(request)) => assert!(!request.commands.is_empty(), "{meaning}"),

@@ -357,7 +357,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_reads_stdin() {
+    fn the_ranks_that_read_stdin() {
         let file = |name: &str| StdinTo::File(name.into());
         check(
             stdin,

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_stands_there_twice_is_one_node() {
+    fn a_name_that_is_listed_twice_is_one_node() {
         check("b,a:2,b", "b:2 a:2");
         check("a:4,a:4,b", "a:8 b");
         check("a,a,b", "a:2 b:1");
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn a_maximum_is_about_the_machine() {
+    fn the_maximum_applies_to_the_whole_node() {
         let entries = parse_file(b"a slots=4 max-slots=6\nb\na slots=4 max-slots=8\n").unwrap();
         assert_eq!(written(merged(entries).unwrap()), "a:6/6 b");
     }
 
     #[test]
-    fn a_user_is_said_once() {
+    fn a_node_has_at_most_one_user() {
         check("ada@a:2,a:2", "ada@a:4");
         check("a:2,ada@a:2", "ada@a:4");
         let error = merged(parse_list(b"ada@a,bob@a").unwrap()).unwrap_err();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_words_are_this_machine() {
+    fn only_known_names_are_this_machine() {
         let here = |list: &str| Node::from(parse_list(list.as_bytes()).unwrap().remove(0)).is_here();
         assert!(here("localhost") && here("127.0.0.1:4") && here("[::1]"));
         assert!(!here("ada@localhost") && !here("localhost.example.org") && !here("127.0.0.2"));

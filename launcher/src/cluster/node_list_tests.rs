@@ -50,7 +50,7 @@ fn check_error(options: &HostOptions, fake: &Fake, expected: &str) {
 }
 
 #[test]
-fn without_hosts_and_job_it_is_this_machine() {
+fn without_hosts_and_job_this_machine_is_the_only_node() {
     let nothing = HostOptions::default();
     check(&nothing, &Fake::default(), "here");
     let ignored = HostOptions { manager: ManagerChoice::None, ..HostOptions::default() };
@@ -75,7 +75,7 @@ fn lists_and_files_are_joined_in_order() {
 }
 
 #[test]
-fn this_machines_own_words_are_this_machine() {
+fn names_of_this_machine_are_recognized() {
     check(&hosts("localhost"), &Fake::default(), "here");
     check(&hosts("localhost:4"), &job(), "here:4");
     check(&hosts("127.0.0.1:2,[::1]:2"), &Fake::default(), "here:4");
@@ -89,7 +89,7 @@ fn this_machines_own_words_are_this_machine() {
 }
 
 #[test]
-fn a_job_has_nodes_and_typed_hosts_choose_from_them() {
+fn typed_hosts_select_nodes_of_the_job() {
     check(&HostOptions::default(), &job(), "n1:8 n2:8 n3:8 n4:8 of 123 for 30");
     check(&hosts("n3,n1:2"), &job(), "n3:8 n1:2 of 123");
     check(&hosts("n[1-4]"), &job(), "n1:8 n2:8 n3:8 n4:8 of 123 for 30");
@@ -114,7 +114,7 @@ fn nodes_are_selected_and_then_excluded() {
 }
 
 #[test]
-fn errors_say_where_and_what() {
+fn errors_name_the_place_and_the_problem() {
     check_error(
         &hosts("login,node[3-1]"),
         &Fake::default(),
@@ -145,7 +145,7 @@ fn errors_say_where_and_what() {
 }
 
 #[test]
-fn bad_nodes_are_left_out_by_their_places() {
+fn bad_nodes_are_left_out_by_index() {
     let all = find(&hosts("a,b,c"), &Fake::default(), &mut Vec::new()).unwrap();
     let names = |field: &NodeList| field.nodes().iter().map(|node| node.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&all.without(&[0, 2].into())), ["b"]);

@@ -38,7 +38,7 @@ fn hosts_and_placement() {
 }
 
 #[test]
-fn how_agents_get_there() {
+fn options_about_the_start_of_agents() {
     check_options(&["--bootstrap ssh", "-bootstrap ssh", "-launcher ssh", "--launcher=fork -launcher ssh"], |o| {
         o.launch.bootstrap = Some(BootstrapKind::Ssh);
     });

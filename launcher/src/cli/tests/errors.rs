@@ -333,7 +333,7 @@ fn files_that_cannot_be_read() {
 }
 
 #[test]
-fn inside_a_configfile() {
+fn errors_in_a_configfile_name_their_line() {
     let tells = "write '-n 1', or leave '-n' out";
     check_file(&[
         ("", "the configfile 'f' names no program", "write a line for each program, for example: -np 4 ./a.out"),
@@ -398,7 +398,7 @@ fn inside_a_configfile() {
 }
 
 #[test]
-fn text_from_outside_is_fit_for_printing() {
+fn text_from_outside_is_escaped() {
     let typed = OsString::from_vec(b"-\x1b[2J\xff\n".to_vec());
     let message = error_of(vec![typed, "./a".into()], &no_file).to_string();
     assert_eq!(message, "there is no option '-\\u{1b}[2J\u{fffd}\\n'");
@@ -409,7 +409,7 @@ fn text_from_outside_is_fit_for_printing() {
 }
 
 #[test]
-fn hints_say_the_name_that_it_was_called_by() {
+fn hints_use_the_name_of_the_call() {
     for (argv0, called) in
         [("/usr/bin/mpirun", "mpirun"), ("mpiexec", "mpiexec"), ("", "scela-run"), ("/", "scela-run")]
     {

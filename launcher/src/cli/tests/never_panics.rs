@@ -96,7 +96,7 @@ fn check_request(request: &Request) {
 }
 
 #[test]
-fn on_random_words() {
+fn random_words_never_panic() {
     let mut random = Lcg(1);
     let (mut sessions, mut errors) = (0, 0);
     for _ in 0..10_000 {
@@ -122,7 +122,7 @@ fn on_random_words() {
 }
 
 #[test]
-fn on_random_files() {
+fn random_files_never_panic() {
     let mut random = Lcg(2);
     let mut sessions = 0;
     for _ in 0..10_000 {
@@ -141,7 +141,7 @@ fn on_random_files() {
 }
 
 #[test]
-fn what_is_quoted_comes_back() {
+fn quoted_words_are_read_back() {
     let mut random = Lcg(3);
     for _ in 0..3000 {
         let count = random.below(6);

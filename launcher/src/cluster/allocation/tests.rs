@@ -36,7 +36,7 @@ fn slurm() -> Fake {
 }
 
 #[test]
-fn nowhere_is_no_job() {
+fn without_variables_of_a_manager_there_is_no_job() {
     assert_eq!(find(ManagerChoice::Auto, &Fake::default()).unwrap(), None);
     assert_eq!(find(ManagerChoice::None, &slurm()).unwrap(), None);
     let error = find(ManagerChoice::Only(Manager::Pbs), &slurm()).unwrap_err();
@@ -80,7 +80,7 @@ fn a_step_of_slurm_has_other_tasks_than_its_job() {
 }
 
 #[test]
-fn what_is_left_of_a_job_of_slurm_is_an_error() {
+fn incomplete_variables_of_slurm_are_an_error() {
     check_error(
         &slurm().without("SLURM_JOB_NODELIST"),
         "SLURM_JOB_ID is set, as in a job of Slurm, but SLURM_JOB_NODELIST is not",
@@ -116,7 +116,7 @@ fn pbs_has_a_line_for_each_slot() {
 }
 
 #[test]
-fn lsf_says_it_in_three_ways() {
+fn each_of_three_variables_of_lsf_is_read() {
     let lsf = Fake::with(&[("LSB_JOBID", "77"), ("LSB_HOSTS", "h1 h1 h2")]);
     check(&lsf, "h1:2 h2:1", "the nodes are those of LSF job 77 (LSB_HOSTS)");
     let pairs = lsf.clone().and("LSB_MCPU_HOSTS", "h1 4 h2 2 ");

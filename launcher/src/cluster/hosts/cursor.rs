@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_moves_over_characters_and_knows_its_place() {
+    fn a_cursor_moves_by_characters() {
         let mut cursor = Cursor::new("äb-12,x");
         assert!(!cursor.eat('b') && cursor.eat('ä') && cursor.eat('b'));
         assert_eq!((cursor.at(), cursor.peek(), cursor.rest()), (3, Some('-'), "-12,x"));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_ends_where_it_was_told_to_and_keeps_its_places() {
+    fn a_part_ends_at_its_bound_and_keeps_places() {
         let mut cursor = Cursor::new("a[1-2]b");
         cursor.eat_text("a[");
         let mut part = cursor.take_part(3);

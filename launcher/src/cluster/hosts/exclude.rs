@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_left_out() {
+    fn excluded_names_are_left_out() {
         check("a,b:2,ada@c,b", "b", "a c", "");
         check("n[1-9]", "n[2-8]", "n1 n9", "");
         check("[::1],a", "[::1]", "a", "");
@@ -61,12 +61,12 @@ mod tests {
     }
 
     #[test]
-    fn what_named_nothing_is_told_once_and_in_order() {
+    fn unmatched_names_are_reported_once_and_in_order() {
         check("n[1-3]", "x,n[2-5],x,n2", "n1", "x n4 n5");
     }
 
     #[test]
-    fn only_names_can_be_left_out() {
+    fn only_names_can_be_excluded() {
         let problem = |text: &str| exclude(Vec::new(), text.as_bytes()).map_err(|error| error.problem().clone());
         assert_eq!(problem("a:2"), Err(HostsProblem::NotAName));
         assert_eq!(problem("ada@a"), Err(HostsProblem::NotAName));

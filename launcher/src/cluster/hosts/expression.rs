@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_place() {
         for (text, at, message) in [
             ("", 0..0, "the name of a host is missing here"),
             (",", 0..1, "the name of a host is missing here"),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_have_a_bound_that_is_checked_before_there_are_any() {
+    fn the_bound_on_hosts_is_checked_before_expansion() {
         assert_eq!(read("a[1-1024]b[1-1024]").map(|names| names.len()), Ok(HOSTS_MAX));
         for text in [
             &format!("a[0-{HOSTS_MAX}]"),

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_place() {
         for (text, line, column, message) in [
             ("a\nb[1-\n", 2, 2, "this '[' is not closed"),
             ("a\r\n b,,c", 2, 4, "the name of a host is missing here"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reads_like_this() {
+    fn an_error_has_text_place_and_hint() {
         let error = parse_file(b"login\r\n\tnode1 slots=8 4  # x\r\n").expect_err("a second word");
         let expected = "line 2, column 16: '4' is not an attribute\n     node1 slots=8 4  # x\n                   ^";
         assert_eq!((error.to_string().as_str(), error.hint().as_str()), (expected, "write slots=4"));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_kept() {
+    fn leading_zeros_are_kept() {
         check("n9 n10 n09", "n9,n[09-10]");
         check("n009 n010 n100", "n[009-010,100]");
         check("n099 n100 n1000", "n1000,n[099-100]");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_list_can_say_is_harmless() {
+    fn names_that_no_list_can_express_are_escaped() {
         assert_eq!(fold(["a\x1b[2Jb", "a,b", "-x", "", "n1"]), "n1,,-x,a,b,a\\u{1b}[2Jb");
         assert_eq!(fold(["x".repeat(254)]), "x".repeat(254));
     }

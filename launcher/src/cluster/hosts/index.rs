@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_place() {
         for (text, column, message) in [
             ("11", 1, "there is no host 11, the list has 10"),
             ("1,8..12", 3, "there is no host 11, the list has 10"),

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_place() {
         for (text, column, message) in [
             ("a,,b", 3, "the name of a host is missing here"),
             ("a,", 3, "the name of a host is missing here"),
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reads_like_this() {
+    fn an_error_has_text_place_and_hint() {
         let error = parse_list(b"login,node[001-003,9-3]:8").expect_err("a range goes down");
         let expected =
             "column 20: the range 9-3 goes downwards\n    login,node[001-003,9-3]:8\n                       ^^^";

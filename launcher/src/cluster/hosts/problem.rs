@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_text_is_short_and_harmless() {
+    fn shown_text_is_short_and_escaped() {
         assert_eq!(shown("node1 ü"), "node1 ü");
         assert_eq!(shown("a\x1b[2J\u{202e}b\n"), "a\\u{1b}[2J\\u{202e}b\\u{a}");
         assert_eq!(shown(&"x".repeat(40)), "x".repeat(40));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_follow_what_others_mean() {
+    fn hints_explain_unexpected_characters_and_words() {
         let hint = |character: &str| HostsProblem::Character { character: character.to_owned() }.hint();
         assert!(hint("^").contains("--exclude"));
         assert!(hint("#").contains("comment"));

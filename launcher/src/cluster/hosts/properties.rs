@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn expressions_mean_their_names((typed, names) in expression()) {
+    fn expressions_expand_to_their_names((typed, names) in expression()) {
         let expanded = expand(typed.as_bytes());
         if names[0].len() < NAME_BYTES_MAX && names.len() < HOSTS_MAX {
             prop_assert_eq!(expanded.as_ref().ok(), Some(&names), "{}", typed);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn lists_and_files_say_what_was_written(entries in vec(entry(), 1..8)) {
+    fn lists_and_files_are_read_as_written(entries in vec(entry(), 1..8)) {
         let item = |entry: &HostEntry| {
             let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
             let slots = entry.slots.map(|slots| format!(":{slots}")).unwrap_or_default();
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn nearly_right_text_is_read_or_refused_with_a_place(text in nearly()) {
+    fn nearly_valid_text_is_read_or_refused_with_a_place(text in nearly()) {
         check_text(&text);
     }
 
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_excluded_is_gone_and_nothing_else(
+    fn exclusion_removes_exactly_the_excluded_hosts(
         entries in vec(entry(), 1..20), picks in vec(any::<bool>(), 20), unknown in "x[0-9]{4}",
     ) {
         let chosen = entries.iter().zip(&picks).filter(|(_, pick)| **pick).map(|(entry, _)| entry.name.clone());

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_and_where() {
+    fn errors_name_their_place() {
         for (text, at, message) in [
             ("", 0..0, "a number is missing here"),
             (",1", 0..1, "a number is missing here"),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_takes_no_time() {
+    fn large_ranges_are_counted_without_expansion() {
         let count = |text: &str| ranges(&mut Cursor::new(text)).map(|ranges| ranges[0].1.count()).ok();
         assert_eq!(count("0-18446744073709551615"), Some(u64::MAX));
         assert_eq!(count("0-18446744073709551615/18446744073709551615"), Some(2));

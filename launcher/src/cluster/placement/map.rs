@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_can_be_read() {
+    fn valid_maps_are_read() {
         assert_eq!(nodes("0,0,1-3,2*4"), Ok(vec![0, 0, 1, 2, 3, 4, 4]));
         assert_eq!(nodes("3,1-1"), Ok(vec![3, 1]));
         assert_eq!(nodes("(vector,(0,2,2))"), Ok(vec![0, 0, 1, 1]));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_others() {
+    fn invalid_maps_are_refused_with_a_reason() {
         for (text, message) in [
             ("", "the rank map is empty"),
             ("0,,1", "the rank map has '' where the number of a node must be"),

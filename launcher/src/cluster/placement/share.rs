@@ -60,7 +60,7 @@ mod tests {
     const ANY: u32 = u32::MAX;
 
     #[test]
-    fn shares_are_even_and_the_first_get_what_is_left_over() {
+    fn shares_are_even_and_the_first_nodes_get_the_remainder() {
         check(8, &[(1, ANY); 4], &[2, 2, 2, 2]);
         check(10, &[(1, ANY); 4], &[3, 3, 2, 2]);
         check(3, &[(1, ANY); 4], &[1, 1, 1, 0]);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_full_leaves_the_rest_to_others() {
+    fn full_nodes_leave_the_rest_to_others() {
         check(10, &[(1, 2), (1, ANY), (1, ANY)], &[2, 4, 4]);
         check(10, &[(1, ANY), (1, 1), (1, 2)], &[7, 1, 2]);
         check(6, &[(1, 1), (1, 2), (1, 3)], &[1, 2, 3]);

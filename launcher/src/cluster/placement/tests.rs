@@ -73,7 +73,7 @@ fn more_ranks_than_slots_lengthen_blocks_evenly() {
 }
 
 #[test]
-fn what_a_node_may_hold_is_a_hard_bound() {
+fn the_maximum_of_a_node_is_never_exceeded() {
     check(6, "a:2/2 b:4/4", &BLOCK, "a=0-1 b=2-5");
     let error = "7 ranks do not fit: max-slots allows 6 on these 2 nodes";
     check_error(7, "a:2/2 b:4/4", &BLOCK, error);
@@ -84,7 +84,7 @@ fn what_a_node_may_hold_is_a_hard_bound() {
 }
 
 #[test]
-fn so_many_for_each_node_counts_in_place_of_slots() {
+fn ranks_per_node_replace_slots() {
     let two = Rule::Block { per_node: Some(2) };
     check(5, "a:8 b c:1", &two, "a=0-1 b=2-3 c=4");
     check_remark(
@@ -99,7 +99,7 @@ fn so_many_for_each_node_counts_in_place_of_slots() {
 }
 
 #[test]
-fn cycles_pass_over_who_is_full() {
+fn cycles_skip_full_nodes() {
     check(7, "a b c", &CYCLIC, "a=0,3,6 b=1,4 c=2,5");
     check(6, "a:1 b:3 c:2", &CYCLIC, "a=0 b=1,3,5 c=2,4");
     check_remark(8, "a:1 b:2", &CYCLIC, "a=0,3,5,7 b=1-2,4,6", "8 ranks on 3 slots: nodes are oversubscribed");
@@ -107,7 +107,7 @@ fn cycles_pass_over_who_is_full() {
 }
 
 #[test]
-fn a_list_says_it_all() {
+fn a_list_places_each_rank() {
     check(7, "a b c d e", &map("0,0,1-3,2*4"), "a=0-1 b=2 c=3 d=4 e=5-6");
     check(4, "a b c", &map("2,0,0,2"), "c=0,3 a=1-2");
     check_remark(3, "a:1 b:1", &map("3*1"), "b=0-2", "3 ranks on 2 slots: nodes are oversubscribed");
@@ -216,7 +216,7 @@ mod properties {
         }
 
         #[test]
-        fn cycles_go_round(size in 1u32..60, count in 1usize..8) {
+        fn cycles_start_again_at_the_first_node(size in 1u32..60, count in 1usize..8) {
             let nodes = vec![Node::named("n"); count];
             let placement = place(size, &nodes, &CYCLIC).unwrap();
             let order = placement.runs().iter().flat_map(|run| std::iter::repeat_n(run.node, run.ranks as usize));
