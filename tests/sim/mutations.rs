@@ -6,7 +6,7 @@ use sim::{Mutation, Report, Scenario, Violation};
 const SEEDS: u64 = 150;
 
 /// Runs scenarios without faults, with and without the mutation, and returns the violations. A mutated run without a
-/// violation must have the same result as the correct run: the mutation then had no occasion to strike.
+/// violation must have the same result as the correct run: the mutation then had no effect.
 fn caught(mutation: impl Fn(&Scenario) -> Mutation) -> Vec<(CachePolicy, Violation)> {
     let mut caught = Vec::new();
     for seed in 0..SEEDS {
