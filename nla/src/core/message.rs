@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, SpawnRequest};
+use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Question, Rank, Ranks};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -237,50 +237,6 @@ impl InquiryKind {
             Self::LookUp { key, .. } => fits(key, b""),
         }
     }
-}
-
-/// A request that only the root can answer.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Question {
-    /// MPI_Publish_name.
-    Publish {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-        /// The port that is published under the name.
-        #[serde(with = "serde_bytes")]
-        port: Vec<u8>,
-    },
-    /// MPI_Lookup_name.
-    Lookup {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-    },
-    /// MPI_Unpublish_name.
-    Unpublish {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-    },
-    /// MPI_Comm_spawn, MPI_Comm_spawn_multiple.
-    Spawn(SpawnRequest),
-    /// Whether a namespace has this name.
-    Connect {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-    },
-    /// An entry on the board of another namespace.
-    #[serde(rename = "Elsewhere")]
-    GetFromJob {
-        /// The namespace's name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-        /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
-    },
 }
 
 /// The root's answer to a [`Question`], or an agent's to an [`Inquiry`].

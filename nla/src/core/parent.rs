@@ -4,7 +4,7 @@
 //! that breaks the protocol is cut off: its link is closed, and with that it is lost.
 
 use bytes::Bytes;
-use pmi::{LookUpResult, Puts, Ranks};
+use pmi::{LookUpResult, Puts, Question, Ranks};
 
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
@@ -12,7 +12,7 @@ use super::exchange::Exchange;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
-use super::message::{Contribution, Down, Inquiry, InquiryKind, Question, Reply, Requester, Up};
+use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
 use super::reason::{LossReason, Violation};
 use super::stats::Stats;
 use super::timing::Timing;

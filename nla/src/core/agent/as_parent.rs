@@ -1,6 +1,6 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
-use pmi::{Answer, Entry, LookUpResult, SpawnedJob};
+use pmi::{Answer, Entry, LookUpResult, Question, SpawnedJob};
 use serde_bytes::ByteBuf;
 
 use super::{Action, Agent};
@@ -9,7 +9,7 @@ use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Question, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{Exited, Parent};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;

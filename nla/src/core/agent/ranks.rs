@@ -7,7 +7,7 @@ use super::{Action, Agent, SIGKILL, SIGSTOP};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Contribution, InquiryKind, Question, Requester, Up};
+use crate::core::message::{Contribution, InquiryKind, Requester, Up};
 use crate::core::parent::{Exited, Parent};
 use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
@@ -59,7 +59,7 @@ impl Agent {
         actions: &mut Vec<Action>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let question = match request {
+        match request {
             Request::Joined => {
                 ns.set_active(rank, true);
                 if namespace == NamespaceId::FIRST {
@@ -68,40 +68,35 @@ impl Agent {
                 if ns.on_contact() {
                     actions.push(Action::ToParent(Up::Contact { namespace }));
                 }
-                return;
             }
-            Request::Finalized => return ns.set_active(rank, false),
+            Request::Finalized => ns.set_active(rank, false),
             Request::Fence { puts, .. } => {
-                return self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
+                self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
             }
-            Request::Put { puts } => return self.on_own_put(now, namespace, rank, puts, actions),
-            Request::Get { key } => return self.on_get(namespace, ReplyTo::Rank(rank), &key, actions),
+            Request::Put { puts } => self.on_own_put(now, namespace, rank, puts, actions),
+            Request::Get { key } => self.on_get(namespace, ReplyTo::Rank(rank), &key, actions),
             Request::Ring { to_left, to_right } => {
                 let segment = RingSegment::of_rank(to_left, to_right);
-                return self.on_arrived(now, namespace, rank, Contribution::Ring(segment), actions);
+                self.on_arrived(now, namespace, rank, Contribution::Ring(segment), actions);
             }
             Request::NodePut { key, value } => {
-                return self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, actions);
+                self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, actions);
             }
             Request::NodeGet { key, wait } => {
-                return self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, actions);
+                self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, actions);
             }
             Request::Abort { code, message } => {
                 let cause = Cause::Abort { code, message: bounded(message) };
-                return self.fail_rank(now, namespace, rank, cause, actions);
+                self.fail_rank(now, namespace, rank, cause, actions);
             }
-            Request::Broken { why } => return self.kill_broken(now, namespace, rank, bounded(why), actions),
+            Request::Broken { why } => self.kill_broken(now, namespace, rank, bounded(why), actions),
             // The driver answers it: it has the segment's descriptor.
-            Request::Segment => return,
-            Request::Publish { service, port } => Question::Publish { service, port },
-            Request::Lookup { service } => Question::Lookup { service },
-            Request::Unpublish { service } => Question::Unpublish { service },
-            Request::Spawn(request) => Question::Spawn(request),
-            Request::Connect { job } => Question::Connect { job },
-            Request::GetFromJob { job, key } => Question::GetFromJob { job, key },
-        };
-        let requester = Requester { agent: self.id(), namespace, rank };
-        actions.push(Action::ToParent(Up::Ask { requester, question }));
+            Request::Segment => {}
+            Request::Ask(question) => {
+                let requester = Requester { agent: self.id(), namespace, rank };
+                actions.push(Action::ToParent(Up::Ask { requester, question }));
+            }
+        }
     }
 
     /// An own rank's process has ended.

@@ -1,6 +1,6 @@
 //! The root as the parent of its children: it judges what they report, and answers what only it can.
 
-use pmi::{LookUpResult, Ranks};
+use pmi::{LookUpResult, Question, Ranks};
 
 use super::{Notice, Root, RootAction};
 use crate::core::cause::Failure;
@@ -8,7 +8,7 @@ use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Question, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{Exited, Parent};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;

@@ -1,12 +1,12 @@
 //! Requests that need one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, SpawnRequest};
+use pmi::{NameError, Question, SpawnRequest};
 
 use super::namespace::Namespace;
 use super::{Phase, Root, RootAction};
 use crate::core::ids::NamespaceId;
 use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
-use crate::core::message::{Inquiry, InquiryKind, Question, Reply, Requester};
+use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
 use crate::core::spawning::{self, SpawnContext};
 

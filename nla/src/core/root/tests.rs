@@ -4,12 +4,12 @@ mod stats;
 
 use super::*;
 use crate::core::cache::CachePolicy;
-use crate::core::message::{Contribution, Inquiry, InquiryKind, Question, ReleaseContent, Reply, Requester, Update};
+use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
 use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
-use pmi::{NameError, Puts, SpawnCommand, SpawnRequest};
+use pmi::{NameError, Puts, Question, SpawnCommand, SpawnRequest};
 use serde_bytes::ByteBuf;
 
 const GRACE: Duration = Duration::from_secs(5);
