@@ -24,6 +24,7 @@ mod ring;
 mod root;
 mod spawning;
 mod stats;
+mod step;
 #[cfg(test)]
 mod tests;
 mod timing;

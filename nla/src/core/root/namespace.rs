@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pmi::Ranks;
 
-use super::{Notice, RootAction};
+use super::{Notice, RootAction, Step};
 use crate::core::exchange::Exchange;
 use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
@@ -111,12 +111,12 @@ impl Namespace {
     }
 
     /// Releases the open fence, which is complete.
-    pub(super) fn release(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+    pub(super) fn release(&mut self, step: &mut Step<'_>) {
         let Exchange { fence, cache, children, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
-        let took = fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
+        let took = fence.since().map_or(Time::ZERO, |since| step.now.saturating_sub(since));
         let mut send =
-            |child, content| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
+            |child, content| step.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
         let (entries, bytes) = match fence.take() {
             Contribution::Puts(puts) => {
                 let (update, entries) = cache.close(puts);
@@ -142,7 +142,7 @@ impl Namespace {
                 (0, 0)
             }
         };
-        actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
+        step.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
         fence.release(number);
     }
 }
