@@ -357,7 +357,7 @@ impl Agent {
             self.times.on_described(step.now, self.plan_sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        step.push(Action::Start(plan, namespace.own().clone(), namespace.exchange.cache.board()));
+        step.push(Action::Start(plan, namespace.own.clone(), namespace.exchange.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
@@ -366,8 +366,8 @@ impl Agent {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.undone = true;
         step.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
-        let children = ns.exchange.children.keys();
-        step.extend(children.map(|child| Action::ToChild(*child, Down::Undo { namespace })));
+        let children = ns.exchange.children.iter();
+        step.extend(children.map(|(child, _)| Action::ToChild(*child, Down::Undo { namespace })));
     }
 
     fn on_parent_lost(&mut self, why: &LossReason, step: &mut Step<'_>) {
@@ -425,7 +425,7 @@ impl Agent {
             self.ready_reported = true;
             step.push(Action::ToParent(Up::Ready));
         }
-        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live() == 0) {
+        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
             self.enter(Phase::Sweeping, "all own ranks have ended");
             step.push(Action::Sweep);
         }
@@ -460,7 +460,7 @@ impl Agent {
             ns.check_invariants();
         }
         if matches!(self.phase, Phase::Sweeping | Phase::Swept) && !self.parent_lost {
-            assert!(self.namespaces.values().all(|ns| ns.live() == 0), "swept with live ranks");
+            assert!(self.namespaces.values().all(|ns| ns.live == 0), "swept with live ranks");
         }
     }
 }

@@ -13,6 +13,7 @@ use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
+use super::plan::{NamespacePlan, find};
 use super::reason::{LossReason, Violation};
 use super::stats::Stats;
 use super::step::Step;
@@ -69,8 +70,8 @@ pub(super) trait Parent {
     /// A rank below sent a request that only the root can answer.
     fn on_question(&mut self, requester: Requester, question: Question, step: &mut Step<'_, Self::Action>);
 
-    /// Answers a get that no child has made.
-    fn answer_other_get(
+    /// Answers a get.
+    fn answer_get(
         &mut self,
         namespace: NamespaceId,
         reply_to: ReplyTo,
@@ -128,7 +129,7 @@ pub(super) trait Parent {
     }
 
     /// Sends each child its share of `plan`.
-    fn launch_below(&mut self, plan: &super::plan::NamespacePlan, step: &mut Step<'_, Self::Action>) {
+    fn launch_below(&mut self, plan: &NamespacePlan, step: &mut Step<'_, Self::Action>) {
         for child in self.subtree().children() {
             let share = plan.share_of(child).map(Box::new);
             step.extend(share.map(|share| Self::send(child.head(), Down::Launch(share))));
@@ -255,30 +256,14 @@ pub(super) trait Parent {
         }
     }
 
-    fn answer_get(
-        &mut self,
-        namespace: NamespaceId,
-        reply_to: ReplyTo,
-        result: LookUpResult,
-        step: &mut Step<'_, Self::Action>,
-    ) {
-        match reply_to {
-            ReplyTo::Child(child) => step.push(Self::send(child, Down::Got { namespace, result })),
-            ReplyTo::Rank(_) | ReplyTo::Parent | ReplyTo::OtherNamespace(_) => {
-                self.answer_other_get(namespace, reply_to, result, step);
-            }
-        }
-    }
-
     // ---- inquiries and replies ----
 
     /// A rank below `from` asks an agent that is not below `from`.
     fn on_child_inquiry(&mut self, from: AgentId, inquiry: Inquiry, step: &mut Step<'_, Self::Action>) {
         let Inquiry { to, requester, kind } = &inquiry;
         let (to, Requester { agent, namespace, rank }) = (*to, *requester);
-        let exchange = self.exchange(namespace);
-        let is_theirs =
-            exchange.and_then(|exchange| exchange.children.get(&from)).is_some_and(|ranks| ranks.contains(rank));
+        let share = self.exchange(namespace).and_then(|exchange| find(&exchange.children, from));
+        let is_theirs = share.is_some_and(|ranks| ranks.contains(rank));
         let allowed = is_theirs
             && self.child_toward(agent) == Some(from)
             && self.leads_elsewhere(to, from)

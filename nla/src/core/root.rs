@@ -162,8 +162,6 @@ pub struct Root {
     phase: Phase,
     children: Children,
     namespaces: BTreeMap<NamespaceId, Namespace>,
-    /// The namespaces by their names on the PMI wire.
-    jobs: BTreeMap<String, NamespaceId>,
     /// The first namespace, until it is launched.
     first: Option<NamespacePlan>,
     /// The names that MPI_Publish_name has published, and their ports.
@@ -188,7 +186,6 @@ impl Root {
             phase: Phase::Joining { until: None },
             children: Children::joined(tree),
             namespaces: BTreeMap::new(),
-            jobs: BTreeMap::new(),
             first: Some(first),
             names: BTreeMap::new(),
             failures: Vec::new(),
@@ -353,9 +350,9 @@ impl Root {
         for ns in self.namespaces.values() {
             ns.exchange.fence.check_invariants();
             assert!(ns.plan.is_consistent() && ns.plan.is_within(self.tree), "namespace {}'s plan", ns.plan.id);
-            assert_eq!(self.jobs.get(&ns.plan.kvsname), Some(&ns.plan.id), "each namespace is found by its name");
+            let same_name = self.namespaces.values().filter(|other| other.plan.kvsname == ns.plan.kvsname);
+            assert_eq!(same_name.count(), 1, "names are unique");
         }
-        assert_eq!(self.jobs.len(), self.namespaces.len(), "names are unique");
     }
 
     /// The agent of a rank.

@@ -86,13 +86,7 @@ impl Parent for Agent {
         step.push(Action::ToParent(Up::Ask { requester, question }));
     }
 
-    fn answer_other_get(
-        &mut self,
-        namespace: NamespaceId,
-        reply_to: ReplyTo,
-        result: LookUpResult,
-        step: &mut Step<'_>,
-    ) {
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         match reply_to {
             ReplyTo::Rank(rank) => {

@@ -21,7 +21,7 @@ impl Agent {
         step: &mut Step<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let entered = if ns.own().contains(rank) {
+        let entered = if ns.own.contains(rank) {
             ns.exchange.fence.enter(step.now, rank, contribution)
         } else {
             Err(FenceError::ForeignRanks(std::iter::once(rank).collect()))
@@ -47,7 +47,7 @@ impl Agent {
     pub(super) fn on_own_put(&mut self, namespace: NamespaceId, rank: Rank, puts: Puts, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let number = ns.exchange.fence.number();
-        match ns.on_put(&puts) {
+        match ns.exchange.on_own_put(&ns.own, &puts) {
             Ok(()) => step.push(Action::ToParent(Up::Put { namespace, number, puts })),
             Err(error) => self.kill_broken(namespace, rank, format!("its put was refused: {error}"), step),
         }
@@ -92,7 +92,7 @@ impl Agent {
             self.times.on_released(step.now, number);
         }
         // Children go first: their ranks are farther away.
-        for child in ns.exchange.children.keys() {
+        for (child, _) in &ns.exchange.children {
             let content = ReleaseContent::Update(update.clone());
             step.push(Action::ToChild(*child, Down::Release { namespace, number, content }));
         }
@@ -110,7 +110,7 @@ impl Agent {
         step: &mut Step<'_>,
     ) -> Result<(), LossReason> {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
-        let positions = ns.ring_positions(number, whole).map_err(LossReason::ReleaseOfRing)?;
+        let positions = ns.exchange.fence.ring_positions(number, whole, ns.size).map_err(LossReason::ReleaseOfRing)?;
         let released: Ranks = ns.release(step.now, number).unwrap_or_default();
         if namespace == NamespaceId::FIRST {
             self.times.on_released(step.now, number);

@@ -17,7 +17,7 @@ impl Agent {
     pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, step: &mut Step<'_>) {
         let here = self.id();
         let requester = Requester { agent: here, namespace, rank };
-        let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own().contains(rank)) else { return };
+        let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own.contains(rank)) else { return };
         let to = ns.owner_of(here);
         if !kind.is_bounded() {
             return self.refuse(requester, &kind, step);

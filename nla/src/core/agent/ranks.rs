@@ -40,7 +40,9 @@ impl Agent {
         step: &mut Step<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        ns.on_not_started(&ranks);
+        for rank in ranks.iter() {
+            ns.end(rank, "it was not started");
+        }
         let undone = ns.undone;
         if self.is_serving() && !undone {
             let cause = Cause::NotStarted { why };

@@ -10,6 +10,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{Exited, Parent};
+use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
@@ -38,7 +39,7 @@ impl Parent for Root {
     }
 
     fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId> {
-        self.namespaces.get(&namespace).map(|ns| ns.plan.owner_of(agent))
+        self.namespaces.get(&namespace).map(|ns| owner_of(&ns.plan.owners, agent))
     }
 
     fn to_parent(&mut self, _: Up, _: &mut Step<'_>) {}
@@ -54,7 +55,7 @@ impl Parent for Root {
     fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.unstarted = ns.unstarted.saturating_sub(1);
-        ns.started += ns.exchange.children.get(&child).map_or(0, Ranks::len);
+        ns.started += find(&ns.exchange.children, child).map_or(0, Ranks::len);
         if ns.unstarted > 0 || ns.undone {
             return;
         }
@@ -97,7 +98,11 @@ impl Parent for Root {
     }
 
     /// Only children make gets at the root.
-    fn answer_other_get(&mut self, _: NamespaceId, _: ReplyTo, _: LookUpResult, _: &mut Step<'_>) {}
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
+        if let ReplyTo::Child(child) = reply_to {
+            step.push(Self::send(child, Down::Got { namespace, result }));
+        }
+    }
 
     /// The root owns no attributes and serves no board.
     fn on_own_inquiry(&mut self, _: Requester, _: InquiryKind, _: &mut Step<'_>) {}

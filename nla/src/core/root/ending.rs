@@ -39,8 +39,8 @@ impl Root {
             return;
         }
         let requester = ns.requester.take();
-        let children = ns.exchange.children.keys();
-        step.extend(children.map(|child| RootAction::ToChild(*child, Down::Undo { namespace })));
+        let children = ns.exchange.children.iter();
+        step.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
         if let Some(requester) = requester {
             self.route_reply(requester, Reply::Spawned(Err(why)), step);
         }

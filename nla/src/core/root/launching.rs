@@ -1,7 +1,5 @@
 //! The launch of namespaces, and agents that could not be started.
 
-use pmi::Ranks;
-
 use super::namespace::Namespace;
 use super::{Phase, Root, Step};
 use crate::core::cause::{Cause, Failure};
@@ -16,10 +14,7 @@ impl Root {
     /// Launches a namespace. `requester` is the rank that spawned it, and is answered once all its ranks were started.
     pub(super) fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, step: &mut Step<'_>) {
         self.launch_below(&plan, step);
-        let shares = self.tree.children().map(|child| (child.head(), plan.ranks_of(child)));
-        let children = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
-        let exchange = Exchange::new(Ranks::range(0..plan.size), children, true, self.session.cache);
-        self.jobs.insert(plan.kvsname.clone(), plan.id);
+        let exchange = Exchange::new(&plan, self.tree, self.session.cache);
         self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
     }
 

@@ -49,8 +49,7 @@ impl Root {
     }
 
     fn namespace_of(&self, job: &[u8]) -> Option<&Namespace> {
-        let id = self.jobs.get(std::str::from_utf8(job).ok()?)?;
-        self.namespaces.get(id).filter(|ns| !ns.undone)
+        self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job).filter(|ns| !ns.undone)
     }
 
     fn spawn(&mut self, requester: Requester, request: SpawnRequest, step: &mut Step<'_>) -> Result<(), String> {
