@@ -10,7 +10,6 @@ use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Question, Rank, Ranks};
 use serde::{Deserialize, Serialize};
-use serde_bytes::ByteBuf;
 
 use super::cause::Failure;
 use super::ids::{AgentId, NamespaceId};
@@ -254,11 +253,11 @@ pub enum Reply {
     Connected(bool),
     /// To `GetFromJob`, mostly from the agent that was asked to `LookUp`: the value, if there is one.
     #[serde(rename = "Elsewhere")]
-    GotFromJob(Option<ByteBuf>),
+    GotFromJob(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// To `NodePut`: whether the attribute was stored.
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
-    NodeGot(Option<ByteBuf>),
+    NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
 }
 
 impl Reply {
@@ -343,7 +342,7 @@ pub enum Down {
 /// A decoded entry is copied once, into memory of its own, so that storing it does not keep the received frame alive.
 mod got_encoding {
     use serde::de::Error;
-    use serde_bytes::Bytes;
+    use serde_bytes::{ByteBuf, Bytes};
 
     use super::*;
 

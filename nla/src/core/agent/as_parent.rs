@@ -1,7 +1,6 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
 use pmi::{Answer, Entry, LookUpResult, Question, SpawnedJob};
-use serde_bytes::ByteBuf;
 
 use super::{Action, Agent, Step};
 use crate::core::cause::Failure;
@@ -99,7 +98,7 @@ impl Parent for Agent {
             }
             ReplyTo::OtherNamespace(requester) => {
                 let preput = || ns.preput(result.key()).map(Vec::as_slice);
-                let value = result.value().or_else(preput).map(ByteBuf::from);
+                let value = result.value().or_else(preput).map(<[u8]>::to_vec);
                 self.route_reply(requester, Reply::GotFromJob(value), step);
             }
             ReplyTo::Child(child) => step.push(Action::ToChild(child, Down::Got { namespace, result })),
@@ -138,8 +137,8 @@ fn answer_of(reply: Reply) -> Answer {
             Answer::Spawned(result.map(|(job, count)| SpawnedJob { job, codes: vec![0; count as usize] }))
         }
         Reply::Connected(is_known) => Answer::Connected(is_known),
-        Reply::GotFromJob(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
+        Reply::GotFromJob(value) => Answer::GotFromJob(value),
         Reply::NodePut(is_stored) => Answer::NodePut(is_stored),
-        Reply::NodeGot(value) => Answer::NodeGot(value.map(ByteBuf::into_vec)),
+        Reply::NodeGot(value) => Answer::NodeGot(value),
     }
 }

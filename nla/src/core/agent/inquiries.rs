@@ -4,7 +4,6 @@
 //! takes the same route back.
 
 use pmi::Rank;
-use serde_bytes::ByteBuf;
 
 use super::{Action, Agent, Step};
 use crate::core::ids::NamespaceId;
@@ -45,8 +44,7 @@ impl Agent {
         step: &mut Step<'_>,
     ) {
         let preput = || self.namespaces.get(&namespace)?.preput(key).cloned();
-        let value = value.or_else(preput).map(ByteBuf::from);
-        self.route_reply(requester, Reply::GotFromJob(value), step);
+        self.route_reply(requester, Reply::GotFromJob(value.or_else(preput)), step);
     }
 
     /// Sends the refusal of an inquiry, if the requester waits for a reply.
@@ -76,14 +74,14 @@ impl Agent {
                 self.route_reply(requester, Reply::NodePut(put.is_some()), step);
                 for (rank, agent) in put.unwrap_or_default() {
                     let waiting = Requester { agent, rank, ..requester };
-                    self.route_reply(waiting, Reply::NodeGot(Some(ByteBuf::from(value.clone()))), step);
+                    self.route_reply(waiting, Reply::NodeGot(Some(value.clone())), step);
                 }
             }
             (InquiryKind::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
                 None if wait => ns.node.park(rank, requester.agent, key),
                 value => {
-                    let value = value.cloned().map(ByteBuf::from);
-                    self.route_reply(requester, Reply::NodeGot(value), step);
+                    let reply = Reply::NodeGot(value.cloned());
+                    self.route_reply(requester, reply, step);
                 }
             },
             (InquiryKind::NodeForget, Some(ns)) => ns.node.forget(rank),

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::core::message::{Inquiry, InquiryKind};
-use serde_bytes::ByteBuf;
 
 fn get(key: &str, wait: bool) -> Request {
     Request::NodeGet { key: key.into(), wait }
@@ -24,8 +23,8 @@ fn inquiry(to: u32, requester: Requester, kind: InquiryKind) -> Inquiry {
     Inquiry { to: AgentId(to), requester, kind }
 }
 
-fn value(text: &str) -> Option<ByteBuf> {
-    Some(ByteBuf::from(text))
+fn value(text: &str) -> Option<Vec<u8>> {
+    Some(text.into())
 }
 
 #[test]
