@@ -47,7 +47,7 @@ impl Agent {
             spawner: None,
             size,
             universe_size: 16,
-            mapping: Mapping::single_node(size).wire_value(),
+            mapping: Mapping::from_nodes(std::iter::repeat_n(0, size as usize)).wire_value(),
             preputs: Epoch::from_entries([(&b"PARENT"[..], &b"tag#0$"[..])]),
             puts_at_once: false,
         });
