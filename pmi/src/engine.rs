@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::board::{EncodedPutsError, PutRefusal, check_put};
 use crate::limits::{BACKLOG_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::rank_state::{PendingFull, Phase, RankState, Version};
+use crate::rank_state::{Phase, RankState, Version};
 use crate::spawn_fields::SpawnError;
 use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
@@ -213,7 +213,7 @@ impl<D: Dialect> Turn<'_, D> {
                 self.reply(Reply::Put);
                 request
             }
-            Err(PendingFull) => self.refuse(Operation::Put, Refusal::PendingFull),
+            Err(refusal) => self.refuse(Operation::Put, refusal),
         }
     }
 
