@@ -91,14 +91,14 @@ impl Tasks {
     /// disabled by the filter.
     pub fn spawn(&self, name: &'static str, span: Span, work: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
         let span = if span.is_disabled() { Span::current() } else { span };
-        let (end, panics) = (self.end, self.panics.clone());
-        let reported = async move {
-            let work = pin!(work);
-            if let Err(panic) = caught(end, name, work).await {
-                report(&panics, panic);
-            }
-        };
-        self.tracker.spawn_local(reported.instrument(span))
+        // Boxed, so that everything below is compiled once for all tasks.
+        self.tracker.spawn_local(self.clone().reported(name, Box::pin(work)).instrument(span))
+    }
+
+    async fn reported(self, name: &'static str, work: Pin<Box<dyn Future<Output = ()>>>) {
+        if let Err(panic) = caught(self.end, name, work).await {
+            report(&self.panics, panic);
+        }
     }
 
     /// Starts a thread. Its stack is small: it runs a loop or a current-thread runtime.
@@ -139,7 +139,7 @@ fn report(panics: &mpsc::UnboundedSender<Panic>, panic: Panic) {
 async fn caught<T>(
     end: &'static str,
     name: &'static str,
-    mut work: Pin<&mut impl Future<Output = T>>,
+    mut work: impl Future<Output = T> + Unpin,
 ) -> Result<T, Panic> {
     let mut injected = false;
     poll_fn(|context| {
@@ -147,7 +147,7 @@ async fn caught<T>(
             if !std::mem::replace(&mut injected, true) {
                 inject(end, name);
             }
-            work.as_mut().poll(context)
+            Pin::new(&mut work).poll(context)
         };
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(poll) => poll.map(Ok),

@@ -55,32 +55,10 @@ pub enum ClientError {
     Spawn(#[from] SpawnRequestError),
 }
 
-/// A parsed reply of either version.
-pub(crate) trait ParsedReply {
-    /// The name of the reply.
-    fn name(&self) -> &[u8];
-    /// The return code; not 0 for a refusal.
-    fn rc(&self) -> i32;
-    /// The server's reason for a refusal.
-    fn reason(&self) -> String;
-}
-
-/// Checks that a reply is the expected one and no refusal, and returns what `take` finds in it.
-///
-/// `reply` is `None` if `bytes` could not be parsed.
-pub(crate) fn check_reply<R: ParsedReply, T>(
-    bytes: &[u8],
-    reply: Option<R>,
-    expected: &'static str,
-    take: impl FnOnce(&R) -> Option<T>,
-) -> Result<T, ClientError> {
-    let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
-    let unexpected = || ClientError::Unexpected { expected, got: String::from_utf8_lossy(shown).into_owned() };
-    let reply = reply.filter(|reply| reply.name() == expected.as_bytes()).ok_or_else(unexpected)?;
-    if reply.rc() != 0 {
-        return Err(ClientError::Refused { reply: expected, rc: reply.rc(), reason: reply.reason() });
-    }
-    take(&reply).ok_or_else(unexpected)
+/// The error for a reply that is not the expected one.
+pub(crate) fn unexpected(expected: &'static str, reply: &[u8]) -> ClientError {
+    let shown = &reply[..reply.len().min(SHOWN_BYTES_MAX)];
+    ClientError::Unexpected { expected, got: String::from_utf8_lossy(shown).into_owned() }
 }
 
 /// The bytes of an unexpected reply that are shown.

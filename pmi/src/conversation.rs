@@ -41,9 +41,9 @@ use crate::{Answer, Board, Rank, Request, v1, v2};
 /// One rank's conversation: its receive buffer, its puts since the last fence, and a spawn of which some lines arrived.
 ///
 /// The host passes what it read to [`receive`](Self::receive), then calls [`advance`](Self::advance) until that returns
-/// `None`. It may send `out` in between. If a returned request [wants an answer](Request::wants_answer), nothing more is
-/// handled until [`answer`](Self::answer), after which the host advances again for bytes that arrived meanwhile. The host
-/// should not read while [`is_waiting`](Self::is_waiting). Replies are at most about ninety times as long as the received
+/// `None`. It may send `out` in between. If a returned [`Request`] wants an answer, nothing more is handled
+/// until [`answer`](Self::answer), after which the host advances again for bytes that arrived meanwhile. The host should
+/// not read while [`is_waiting`](Self::is_waiting). Replies are at most about ninety times as long as the received
 /// bytes (a short get of a long value in PMI-2 that consists of `;`), so the size of a read limits `out`.
 #[derive(Clone, Debug)]
 pub struct Conversation {

@@ -8,11 +8,11 @@ use thiserror::Error;
 
 use crate::board::{EncodedPutsError, PutRefusal, check_put};
 use crate::limits::{BACKLOG_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::rank_state::{PendingFull, Phase, RankState, Version};
+use crate::rank_state::{Phase, RankState, Version};
 use crate::spawn_fields::SpawnError;
 use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
-use crate::{Answer, Board, LookUp, NameError, Request, SpawnRequest, SpawnedJob};
+use crate::{Answer, Board, LookUp, NameError, Question, Request, SpawnRequest, SpawnedJob};
 
 /// The format of a protocol version's replies.
 pub(crate) trait Dialect {
@@ -213,7 +213,7 @@ impl<D: Dialect> Turn<'_, D> {
                 self.reply(Reply::Put);
                 request
             }
-            Err(PendingFull) => self.refuse(Operation::Put, Refusal::PendingFull),
+            Err(refusal) => self.refuse(Operation::Put, refusal),
         }
     }
 
@@ -277,7 +277,10 @@ impl<D: Dialect> Turn<'_, D> {
         } else if port.len() > PORT_BYTES_MAX {
             self.refuse(operation, Refusal::PortTooLong)
         } else {
-            self.ask(Awaited::Published, Request::Publish { service: service.to_vec(), port: port.to_vec() })
+            self.ask(
+                Awaited::Published,
+                Request::Ask(Question::Publish { service: service.to_vec(), port: port.to_vec() }),
+            )
         }
     }
 
@@ -285,14 +288,14 @@ impl<D: Dialect> Turn<'_, D> {
         if !self.check_service(Operation::Lookup, service) {
             return None;
         }
-        self.ask(Awaited::Found, Request::Lookup { service: service.to_vec() })
+        self.ask(Awaited::Found, Request::Ask(Question::Lookup { service: service.to_vec() }))
     }
 
     pub(crate) fn unpublish(&mut self, service: &[u8]) -> Option<Request> {
         if !self.check_service(Operation::Unpublish, service) {
             return None;
         }
-        self.ask(Awaited::Unpublished, Request::Unpublish { service: service.to_vec() })
+        self.ask(Awaited::Unpublished, Request::Ask(Question::Unpublish { service: service.to_vec() }))
     }
 
     /// Whether the rank is initialised and may use this name. Replies with a refusal if not.
@@ -314,7 +317,7 @@ impl<D: Dialect> Turn<'_, D> {
             return None;
         }
         match parsed {
-            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Spawn(spawn)),
+            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Ask(Question::Spawn(spawn))),
             Err(error) => self.refuse(Operation::Spawn, Refusal::Spawn(error)),
         }
     }

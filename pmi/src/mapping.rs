@@ -33,7 +33,6 @@ pub struct Mapping {
     blocks: Vec<Block>,
     /// The first rank of each block, and one more: the size.
     firsts: Vec<u32>,
-    node_count: u32,
 }
 
 /// Why blocks from a peer are not a mapping.
@@ -77,15 +76,6 @@ impl Mapping {
         Self::indexed(blocks).expect("a plan has fewer than 2^32 ranks")
     }
 
-    /// The mapping of `size` ranks on node 0.
-    pub fn single_node(size: u32) -> Self {
-        if size == 0 {
-            return Self::default();
-        }
-        let blocks = vec![Block { start: 0, count: 1, ppn: size }];
-        Self { blocks, firsts: vec![0, size], node_count: 1 }
-    }
-
     /// Returns the blocks in order of their ranks.
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
@@ -117,11 +107,6 @@ impl Mapping {
         self.blocks.iter().map(|block| block.ranks_on(node)).sum()
     }
 
-    /// Returns the number of nodes that have ranks.
-    pub fn node_count(&self) -> u32 {
-        self.node_count
-    }
-
     /// Returns the value of `PMI_process_mapping`, such as `(vector,(0,1,8))`: without blanks and in the old syntax only,
     /// since the extensions that MPICH >= 4.1 understands kill older clients.
     ///
@@ -145,7 +130,6 @@ impl Mapping {
     /// Indexes `blocks`, each of at least one node and rank, for look-ups.
     fn indexed(blocks: Vec<Block>) -> Result<Self, MappingError> {
         let mut firsts = Vec::with_capacity(blocks.len() + 1);
-        let mut intervals = Vec::with_capacity(blocks.len());
         let mut size = 0_u32;
         firsts.push(size);
         for (at, block) in blocks.iter().enumerate() {
@@ -155,18 +139,8 @@ impl Mapping {
             firsts.push(size);
             // The last node's number must fit 32 bits, the one after it need not.
             block.start.checked_add(block.count - 1).ok_or(MappingError::Overflow(at))?;
-            let start = u64::from(block.start);
-            intervals.push((start, start + u64::from(block.count)));
         }
-        intervals.sort_unstable();
-        let (mut node_count, mut counted_to) = (0_u64, 0_u64);
-        for (start, end) in intervals {
-            node_count += end.saturating_sub(start.max(counted_to));
-            counted_to = counted_to.max(end);
-        }
-        // Every node has a rank, so there are no more nodes than ranks.
-        let node_count = u32::try_from(node_count).unwrap_or(size);
-        Ok(Self { blocks, firsts, node_count })
+        Ok(Self { blocks, firsts })
     }
 
     /// Returns the index of a rank's block and the rank's offset in it.
@@ -200,7 +174,7 @@ fn push_run(blocks: &mut Vec<Block>, run: Block) {
 impl Default for Mapping {
     /// The mapping of no ranks.
     fn default() -> Self {
-        Self { blocks: Vec::new(), firsts: vec![0], node_count: 0 }
+        Self { blocks: Vec::new(), firsts: vec![0] }
     }
 }
 
@@ -243,15 +217,14 @@ mod tests {
         check(&[0, 1, 0, 1], "(vector,(0,2,1),(0,2,1))");
         check(&[5, 5, 7, 7], "(vector,(5,1,2),(7,1,2))");
         check(&[1, 2, 0], "(vector,(1,2,1),(0,1,1))");
-        assert_eq!(Mapping::single_node(8), Mapping::from_nodes([0; 8]));
     }
 
     #[test]
     fn no_ranks_have_no_mapping() {
         // An empty value makes MPICH 4.0.2 abort.
-        for mapping in [Mapping::from_nodes([]), Mapping::single_node(0), Mapping::default()] {
+        for mapping in [Mapping::from_nodes([]), Mapping::default()] {
             assert_eq!(mapping, Mapping::default());
-            assert_eq!((mapping.size(), mapping.node_count()), (0, 0));
+            assert_eq!(mapping.size(), 0);
             assert_eq!(mapping.wire_value(), None);
             assert_eq!(mapping.node_of(Rank(0)), None);
         }
@@ -276,11 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_counted_once() {
-        assert_eq!(Mapping::from_nodes([0, 1, 0, 1]).node_count(), 2);
-        assert_eq!(Mapping::from_nodes([5, 5, 7, 7]).node_count(), 2);
-        assert_eq!(Mapping::from_nodes([1, 2, 0]).node_count(), 3);
-        assert_eq!(Mapping::from_nodes([u32::MAX, 0]).node_count(), 2);
+    fn each_rank_is_on_its_node() {
+        for nodes in [&[0, 1, 0, 1][..], &[5, 5, 7, 7], &[1, 2, 0], &[u32::MAX, 0]] {
+            let mapping = Mapping::from_nodes(nodes.iter().copied());
+            let found: Vec<_> = (0..mapping.size()).filter_map(|rank| mapping.node_of(Rank(rank))).collect();
+            assert_eq!(found, nodes);
+        }
     }
 
     #[test]
@@ -335,8 +309,6 @@ mod tests {
                     let all = nodes.iter().filter(|&&other| other == node).count();
                     prop_assert_eq!(mapping.local_size(node) as usize, all);
                 }
-                let distinct = (0..6).filter(|node| nodes.contains(node)).count();
-                prop_assert_eq!(mapping.node_count() as usize, distinct);
                 let bytes = rmp_serde::to_vec(&mapping).unwrap();
                 prop_assert_eq!(&rmp_serde::from_slice::<Mapping>(&bytes).unwrap(), &mapping);
                 // A legacy client that reads it covers every rank before it would wrap around.

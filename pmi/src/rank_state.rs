@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::board::{PendingPuts, check_put};
-use crate::engine::{Awaited, Violation};
+use crate::engine::{Awaited, Refusal, Violation};
 use crate::limits::ABORT_MESSAGE_BYTES_MAX;
 use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
 
@@ -142,9 +142,9 @@ impl RankState {
     }
 
     /// Stores a put that was checked. Returns a request if puts are handed on at once.
-    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, PendingFull> {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Option<Request>, Refusal<'static>> {
         if !self.pending.push(self.rank, key, value) {
-            return Err(PendingFull);
+            return Err(Refusal::PendingFull);
         }
         Ok(self.attributes.puts_at_once.then(|| {
             let mut puts = Puts::new();
@@ -179,10 +179,6 @@ impl RankState {
         if self.attributes.puts_at_once { Puts::new() } else { puts }
     }
 }
-
-/// A rank has no room for another put before its next fence.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PendingFull;
 
 fn found(value: Option<Cow<'_, [u8]>>) -> LookUp<'_> {
     value.map_or(LookUp::Absent, LookUp::Found)

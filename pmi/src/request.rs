@@ -1,8 +1,8 @@
 //! [`Request`] and [`Answer`]: the requests of a rank to its agent, the same for both protocol versions.
 //!
 //! A [`Conversation`](crate::Conversation) replies on its own where the job's attributes and the node's board suffice.
-//! Everything else becomes a [`Request`]. The host gives exactly one [`Answer`] of the same kind to each request for which
-//! [`Request::wants_answer`] holds.
+//! Everything else becomes a [`Request`]. The host gives exactly one [`Answer`] of the same kind to each request that wants
+//! one.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -186,23 +186,30 @@ pub enum Request {
         /// Whether the answer is withheld until a rank has put the attribute.
         wait: bool,
     },
-    /// Requests an entry of another namespace's board. Answered by [`Answer::GotFromJob`].
-    GetFromJob {
-        /// The other namespace's name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-        /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
-    },
-    /// `PMI2_Job_Connect`: asks whether a namespace of this name exists. Answered by [`Answer::Connected`].
-    Connect {
-        /// The namespace's name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-    },
     /// Requests the segment. Answered by [`Answer::Segment`] by the owner of the descriptor.
     Segment,
+    /// Asks what has one answer for the whole session.
+    Ask(Question),
+    /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed or has already exited.
+    Abort {
+        /// The rank's code: any number, also beyond 8 bits (MPICH's own errors).
+        code: i32,
+        /// The rank's message for the report; may be empty; contains no control characters.
+        message: String,
+    },
+    /// The rank has finalised PMI (the acknowledgement is already in `out`). It may run for hours and may join again. No
+    /// answer.
+    Finalized,
+    /// The rank broke the protocol and is to be failed. Nothing more is read from it. No answer.
+    Broken {
+        /// Fits "rank 3 broke the PMI protocol: {why}".
+        why: String,
+    },
+}
+
+/// A request that only the root of the tree can answer. Its encoding is part of the protocol between agents.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Question {
     /// `MPI_Publish_name`. Answered by [`Answer::Published`].
     Publish {
         /// The name, not empty; may contain blanks.
@@ -226,42 +233,22 @@ pub enum Request {
     },
     /// `MPI_Comm_spawn`, after [`SpawnRequest::check`]. Answered by [`Answer::Spawned`].
     Spawn(SpawnRequest),
-    /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed or has already exited.
-    Abort {
-        /// The rank's code: any number, also beyond 8 bits (MPICH's own errors).
-        code: i32,
-        /// The rank's message for the report; may be empty; contains no control characters.
-        message: String,
+    /// `PMI2_Job_Connect`: asks whether a namespace of this name exists. Answered by [`Answer::Connected`].
+    Connect {
+        /// The namespace's name.
+        #[serde(with = "serde_bytes")]
+        job: Vec<u8>,
     },
-    /// The rank has finalised PMI (the acknowledgement is already in `out`). It may run for hours and may join again. No
-    /// answer.
-    Finalized,
-    /// The rank broke the protocol and is to be failed. Nothing more is read from it. No answer.
-    Broken {
-        /// Fits "rank 3 broke the PMI protocol: {why}".
-        why: String,
+    /// Requests an entry of another namespace's board. Answered by [`Answer::GotFromJob`].
+    #[serde(rename = "Elsewhere")]
+    GetFromJob {
+        /// The other namespace's name.
+        #[serde(with = "serde_bytes")]
+        job: Vec<u8>,
+        /// The key.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
     },
-}
-
-impl Request {
-    /// Whether the rank waits for an [`Answer`].
-    pub fn wants_answer(&self) -> bool {
-        match self {
-            Self::Fence { in_segment, .. } => !in_segment,
-            Self::Publish { .. }
-            | Self::Lookup { .. }
-            | Self::Unpublish { .. }
-            | Self::Spawn(_)
-            | Self::Ring { .. }
-            | Self::NodePut { .. }
-            | Self::NodeGet { .. }
-            | Self::GetFromJob { .. }
-            | Self::Connect { .. }
-            | Self::Get { .. }
-            | Self::Segment => true,
-            Self::Put { .. } | Self::Joined | Self::Abort { .. } | Self::Finalized | Self::Broken { .. } => false,
-        }
-    }
 }
 
 /// An agent's answer to a [`Request`].
@@ -271,13 +258,13 @@ pub enum Answer {
     Released,
     /// The key's newest value, if a rank has put it.
     Got(Option<Bytes>),
-    /// The outcome of [`Request::Publish`].
+    /// The outcome of [`Question::Publish`].
     Published(Result<(), NameError>),
-    /// The outcome of [`Request::Lookup`]: the port.
+    /// The outcome of [`Question::Lookup`]: the port.
     Found(#[serde(with = "crate::wire::byte_result")] Result<Vec<u8>, NameError>),
-    /// The outcome of [`Request::Unpublish`].
+    /// The outcome of [`Question::Unpublish`].
     Unpublished(Result<(), NameError>),
-    /// The outcome of [`Request::Spawn`], after the children were launched, or why they were not.
+    /// The outcome of [`Question::Spawn`], after the children were launched, or why they were not.
     Spawned(Result<SpawnedJob, String>),
     /// The rank's position in the ring and its neighbours' values.
     Ring {
@@ -414,13 +401,13 @@ mod tests {
             Request::Ring { to_left: bytes(), to_right: bytes() },
             Request::NodePut { key: bytes(), value: bytes() },
             Request::NodeGet { key: bytes(), wait: true },
-            Request::GetFromJob { job: bytes(), key: bytes() },
-            Request::Connect { job: bytes() },
+            Request::Ask(Question::GetFromJob { job: bytes(), key: bytes() }),
+            Request::Ask(Question::Connect { job: bytes() }),
             Request::Segment,
-            Request::Publish { service: bytes(), port: bytes() },
-            Request::Lookup { service: bytes() },
-            Request::Unpublish { service: bytes() },
-            Request::Spawn(spawn()),
+            Request::Ask(Question::Publish { service: bytes(), port: bytes() }),
+            Request::Ask(Question::Lookup { service: bytes() }),
+            Request::Ask(Question::Unpublish { service: bytes() }),
+            Request::Ask(Question::Spawn(spawn())),
             Request::Abort { code: -1, message: "m".into() },
             Request::Finalized,
             Request::Broken { why: "w".into() },

@@ -308,17 +308,17 @@ impl Attachment {
 
     /// Connects to another job.
     pub fn connect(&self, job: &[u8]) -> Result<(), Error> {
-        self.ask(|client| client.connect(job))
+        self.ask(|client| Ok(client.v2()?.connect(job)?))
     }
 
     /// Disconnects from another job.
     pub fn disconnect(&self, job: &[u8]) -> Result<(), Error> {
-        self.ask(|client| client.disconnect(job))
+        self.ask(|client| Ok(client.v2()?.disconnect(job)?))
     }
 
     /// Returns the value of a key on another job's board.
     pub fn get_from_job(&self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.ask(|client| client.get_from_job(job, source, key))
+        self.ask(|client| Ok(client.v2()?.get(job, source, key)?))
     }
 
     /// Sends an abort request without waiting for a reply. The caller then exits; exit handlers find

@@ -35,6 +35,17 @@ pub(crate) enum Client {
     V2(v2::Client<Socket>),
 }
 
+/// Makes a request that both protocols have; `$alone` is the result without a server.
+macro_rules! ask_server {
+    ($client_or_none:expr, $client:ident => $request:expr, $alone:expr) => {
+        match $client_or_none {
+            Self::Singleton(_) => $alone,
+            Self::V1($client) => Ok($request?),
+            Self::V2($client) => Ok($request?),
+        }
+    };
+}
+
 /// A key with its value.
 type Entry = (Vec<u8>, Vec<u8>);
 
@@ -88,11 +99,7 @@ impl Client {
     }
 
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) => Ok(()),
-            Self::V1(client) => Ok(client.put(key, value)?),
-            Self::V2(client) => Ok(client.put(key, value)?),
-        }
+        ask_server!(self, client => client.put(key, value), Ok(()))
     }
 
     pub(crate) fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
@@ -135,11 +142,7 @@ impl Client {
 
     /// Sends `puts` and arrives at a fence whose release shows in the segment.
     pub(crate) fn fence_in_segment(&mut self, puts: &Puts) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) => Err(Error::Unsupported),
-            Self::V1(client) => Ok(client.fence_in_segment(puts.bytes())?),
-            Self::V2(client) => Ok(client.fence_in_segment(puts.bytes())?),
-        }
+        ask_server!(self, client => client.fence_in_segment(puts.bytes()), Err(Error::Unsupported))
     }
 
     /// Returns the name of the board, which is also the name of the job.
@@ -219,27 +222,15 @@ impl Client {
     }
 
     pub(crate) fn publish(&mut self, service: &[u8], port: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) => Err(Error::Unsupported),
-            Self::V1(client) => Ok(client.publish(service, port)?),
-            Self::V2(client) => Ok(client.publish(service, port)?),
-        }
+        ask_server!(self, client => client.publish(service, port), Err(Error::Unsupported))
     }
 
     pub(crate) fn lookup(&mut self, service: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        match self {
-            Self::Singleton(_) => Err(Error::Unsupported),
-            Self::V1(client) => Ok(client.lookup(service)?),
-            Self::V2(client) => Ok(client.lookup(service)?),
-        }
+        ask_server!(self, client => client.lookup(service), Err(Error::Unsupported))
     }
 
     pub(crate) fn unpublish(&mut self, service: &[u8]) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) => Err(Error::Unsupported),
-            Self::V1(client) => Ok(client.unpublish(service)?),
-            Self::V2(client) => Ok(client.unpublish(service)?),
-        }
+        ask_server!(self, client => client.unpublish(service), Err(Error::Unsupported))
     }
 
     /// Spawns ranks in a new job. PMI-1 does not return the job's name, which is empty then.
@@ -264,21 +255,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn connect(&mut self, job: &[u8]) -> Result<(), Error> {
-        Ok(self.v2()?.connect(job)?)
-    }
-
-    pub(crate) fn disconnect(&mut self, job: &[u8]) -> Result<(), Error> {
-        Ok(self.v2()?.disconnect(job)?)
-    }
-
-    /// Returns the value of a key on another job's board.
-    pub(crate) fn get_from_job(&mut self, job: &[u8], source: i32, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        Ok(self.v2()?.get(job, source, key)?)
-    }
-
     /// Returns the client of a PMI-2 server, for requests that only PMI-2 has.
-    fn v2(&mut self) -> Result<&mut v2::Client<Socket>, Error> {
+    pub(crate) fn v2(&mut self) -> Result<&mut v2::Client<Socket>, Error> {
         match self {
             Self::Singleton(_) | Self::V1(_) => Err(Error::Unsupported),
             Self::V2(client) => Ok(client),
@@ -286,11 +264,7 @@ impl Client {
     }
 
     pub(crate) fn finalize(&mut self) -> Result<(), Error> {
-        match self {
-            Self::Singleton(_) => Ok(()),
-            Self::V1(client) => Ok(client.finalize()?),
-            Self::V2(client) => Ok(client.finalize()?),
-        }
+        ask_server!(self, client => client.finalize(), Ok(()))
     }
 }
 
@@ -388,7 +362,7 @@ fn singleton() -> OpenedClient {
         spawner: None,
         size: 1,
         universe_size: 1,
-        mapping: Mapping::single_node(1).wire_value(),
+        mapping: Mapping::from_nodes([0]).wire_value(),
         preputs: Epoch::default(),
         puts_at_once: false,
     };

@@ -57,13 +57,12 @@ pub(crate) struct Queue {
     /// The number of events of the first bucket that were taken.
     taken: usize,
     now: u64,
-    len: usize,
 }
 
 impl Queue {
     /// Creates an empty queue at time 0.
     pub(crate) fn new() -> Self {
-        Self { buckets: vec![Vec::new(); BUCKETS], occupied: 0, taken: 0, now: 0, len: 0 }
+        Self { buckets: vec![Vec::new(); BUCKETS], occupied: 0, taken: 0, now: 0 }
     }
 
     /// Returns the time of the last event taken.
@@ -74,12 +73,11 @@ impl Queue {
     /// Returns whether no event is left.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
+        self.occupied == 0 && self.taken == self.buckets[0].len()
     }
 
     /// Adds an event. If `at` is in the past, the event happens now.
     pub(crate) fn push(&mut self, at: u64, member: u32, kind: EventKind) {
-        self.len += 1;
         self.insert(Event { at: at.max(self.now), member, kind });
     }
 
@@ -111,7 +109,6 @@ impl Queue {
         }
         let event = self.buckets[0][self.taken];
         self.taken += 1;
-        self.len -= 1;
         Some(event)
     }
 }

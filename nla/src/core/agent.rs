@@ -30,6 +30,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram};
+use super::step;
 use super::timing::AgentTimes;
 use super::topology::Subtree;
 
@@ -156,6 +157,8 @@ fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Er
     board.is_whole().serialize(serializer)
 }
 
+type Step<'a> = step::Step<'a, Action>;
+
 /// The phase of an agent's life.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Phase {
@@ -230,31 +233,32 @@ impl Agent {
         // function looks at, and no deadline has passed before `wake_at`.
         let is_look_up = input.is_look_up() && self.wake_at.is_none_or(|at| now < at);
         let before = actions.len();
+        let step = &mut Step { now, actions };
         match input {
-            Input::FromParent(message) => self.on_down(now, message, actions),
-            Input::ParentLost { why } => self.on_parent_lost(now, &why, actions),
+            Input::FromParent(message) => self.on_down(message, step),
+            Input::ParentLost { why } => self.on_parent_lost(&why, step),
             Input::ChildJoined(child) => self.children.on_joined(child),
-            Input::FromChild(child, message) => self.on_up(now, child, message, actions),
-            Input::ChildLost(child, why) => self.on_child_lost(now, child, Cause::Lost { why }, actions),
-            Input::ChildFailed(child, why) => self.on_child_lost(now, child, Cause::NotStarted { why }, actions),
-            Input::GuardianLost => self.fail(now, LossReason::GuardianLost, actions),
-            Input::Started(namespace, ranks) => self.on_started(now, namespace, &ranks, actions),
-            Input::NotStarted(namespace, ranks, why) => self.on_not_started(now, namespace, ranks, why, actions),
-            Input::FromRank(namespace, rank, request) => self.on_request(now, namespace, rank, request, actions),
-            Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(now, namespace, rank, exit, actions),
+            Input::FromChild(child, message) => self.on_up(child, message, step),
+            Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, step),
+            Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, step),
+            Input::GuardianLost => self.fail(LossReason::GuardianLost, step),
+            Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, step),
+            Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, step),
+            Input::FromRank(namespace, rank, request) => self.on_request(namespace, rank, request, step),
+            Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(namespace, rank, exit, step),
             Input::LookedUp { namespace, key, requester, value } => {
-                self.on_looked_up(namespace, &key, requester, value, actions);
+                self.on_looked_up(namespace, &key, requester, value, step);
             }
-            Input::Swept { leftovers } => self.on_swept(now, leftovers),
+            Input::Swept { leftovers } => self.on_swept(step.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),
             Input::Timeout => self.wake_at = None,
         }
-        if is_look_up && !actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
+        if is_look_up && !step.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
             return;
         }
-        self.on_time(now, actions);
-        self.settle(actions);
-        self.set_timer(actions);
+        self.on_time(step);
+        self.settle(step);
+        self.set_timer(step);
     }
 
     /// The most that the caches of this agent have stored, all namespaces together.
@@ -290,153 +294,153 @@ impl Agent {
 
     // ---- messages of the parent ----
 
-    fn on_down(&mut self, now: Time, message: Down, actions: &mut Vec<Action>) {
+    fn on_down(&mut self, message: Down, step: &mut Step<'_>) {
         match message {
             Down::Session(plan) => {
-                self.to_children(&Down::Session(plan.clone()), actions);
+                self.to_children(&Down::Session(plan.clone()), step);
                 self.cache = plan.cache;
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
-                actions.push(Action::Configure(plan));
+                step.push(Action::Configure(plan));
             }
-            Down::Launch(plan) => self.on_launch(now, plan, actions),
-            Down::Undo { namespace } => self.on_undo(namespace, actions),
-            Down::Release { namespace, number, content } => self.on_release(now, namespace, number, content, actions),
-            Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, actions),
-            Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, actions),
+            Down::Launch(plan) => self.on_launch(plan, step),
+            Down::Undo { namespace } => self.on_undo(namespace, step),
+            Down::Release { namespace, number, content } => self.on_release(namespace, number, content, step),
+            Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, step),
+            Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, step),
             // A message about an agent outside the subtree would only go back up.
-            Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, actions),
+            Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, step),
             Down::Reply { requester, reply } if self.here.contains(requester.agent) => {
-                self.route_reply(requester, reply, actions);
+                self.route_reply(requester, reply, step);
             }
             Down::Inquire(_) | Down::Reply { .. } => {}
             Down::Signal { signal } => {
-                self.to_children(&Down::Signal { signal }, actions);
-                self.signal_all(signal, actions);
+                self.to_children(&Down::Signal { signal }, step);
+                self.signal_all(signal, step);
             }
             Down::Suspend => {
                 self.suspended = true;
-                actions.push(Action::Suspended(true));
-                self.to_children(&Down::Suspend, actions);
-                self.signal_all(SIGSTOP, actions);
+                step.push(Action::Suspended(true));
+                self.to_children(&Down::Suspend, step);
+                self.signal_all(SIGSTOP, step);
             }
             Down::Resume => {
                 self.suspended = false;
-                actions.push(Action::Suspended(false));
-                self.to_children(&Down::Resume, actions);
-                self.signal_all(SIGCONT, actions);
+                step.push(Action::Suspended(false));
+                self.to_children(&Down::Resume, step);
+                self.signal_all(SIGCONT, step);
             }
             Down::End { signal, grace } => {
-                self.to_children(&Down::End { signal, grace }, actions);
-                self.end(now, signal, grace, "the launcher ends the session", actions);
+                self.to_children(&Down::End { signal, grace }, step);
+                self.end(signal, grace, "the launcher ends the session", step);
             }
             Down::Leave => {
-                self.to_children(&Down::Leave, actions);
+                self.to_children(&Down::Leave, step);
                 self.enter(Phase::Over, "the launcher said that the session is over");
                 self.reports_stats = false;
-                actions.push(Action::Leave(0));
+                step.push(Action::Leave(0));
             }
         }
     }
 
-    fn on_launch(&mut self, now: Time, plan: Box<NamespacePlan>, actions: &mut Vec<Action>) {
+    fn on_launch(&mut self, plan: Box<NamespacePlan>, step: &mut Step<'_>) {
         if !self.is_serving() {
             return;
         }
         if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
             let cause = Cause::NotStarted { why: NotStartedReason::InvalidPlan };
-            let failure = Failure { at: now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
-            return self.report_failure(failure, actions);
+            let failure = Failure { at: step.now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
+            return self.report_failure(failure, step);
         }
-        self.launch_below(&plan, actions);
+        self.launch_below(&plan, step);
         if plan.id == NamespaceId::FIRST {
-            self.times.on_described(now, self.plan_sent);
+            self.times.on_described(step.now, self.plan_sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        actions.push(Action::Start(plan, namespace.own().clone(), namespace.exchange.cache.board()));
+        step.push(Action::Start(plan, namespace.own.clone(), namespace.exchange.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
     /// A spawn has failed elsewhere: its ranks are ended without a report.
-    fn on_undo(&mut self, namespace: NamespaceId, actions: &mut Vec<Action>) {
+    fn on_undo(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.undone = true;
-        actions.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
-        let children = ns.exchange.children.keys();
-        actions.extend(children.map(|child| Action::ToChild(*child, Down::Undo { namespace })));
+        step.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
+        let children = ns.exchange.children.iter();
+        step.extend(children.map(|(child, _)| Action::ToChild(*child, Down::Undo { namespace })));
     }
 
-    fn on_parent_lost(&mut self, now: Time, why: &LossReason, actions: &mut Vec<Action>) {
+    fn on_parent_lost(&mut self, why: &LossReason, step: &mut Step<'_>) {
         tracing::debug!(agent = self.id().0, %why, "the parent was lost");
         self.parent_lost = true;
         if self.phase == Phase::Over {
             // All was reported; the parent would have said Leave.
-            actions.push(Action::Leave(CODE_PARENT_LOST));
+            step.push(Action::Leave(CODE_PARENT_LOST));
             return;
         }
-        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
-        self.end(now, SIGKILL, Duration::ZERO, "the parent was lost", actions);
+        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, step);
+        self.end(SIGKILL, Duration::ZERO, "the parent was lost", step);
     }
 
     // ---- failures ----
 
     /// Reports a failure to the parent. Beyond [`FAILURES_SINGLE_MAX`] failures are only counted.
-    fn report_failure(&mut self, failure: Failure, actions: &mut Vec<Action>) {
+    fn report_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
         if self.failures_reported < FAILURES_SINGLE_MAX {
             self.failures_reported += 1;
-            actions.push(Action::ToParent(Up::Failed(failure)));
+            step.push(Action::ToParent(Up::Failed(failure)));
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
         }
     }
 
     /// Reports this agent as lost.
-    fn fail(&mut self, now: Time, why: LossReason, actions: &mut Vec<Action>) {
-        self.report_failure(Failure::of_agent(now, self.id(), Cause::Lost { why }), actions);
+    fn fail(&mut self, why: LossReason, step: &mut Step<'_>) {
+        self.report_failure(Failure::of_agent(step.now, self.id(), Cause::Lost { why }), step);
     }
 
     // ---- time ----
 
-    fn on_time(&mut self, now: Time, actions: &mut Vec<Action>) {
+    fn on_time(&mut self, step: &mut Step<'_>) {
         let all = !self.is_serving();
         for ns in self.namespaces.values_mut() {
             let all = all || ns.is_exited();
-            actions.extend(ns.due_reports(now, all).into_iter().map(Action::ToParent));
+            step.extend(ns.due_reports(step.now, all).into_iter().map(Action::ToParent));
         }
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);
-            actions.push(Action::ToParent(Up::FailedMore { count }));
+            step.push(Action::ToParent(Up::FailedMore { count }));
         }
         if let Phase::Ending { kill_at: Some(at) } = self.phase
-            && now >= at
+            && step.now >= at
         {
-            self.signal_all(SIGKILL, actions);
+            self.signal_all(SIGKILL, step);
             self.enter(Phase::Ending { kill_at: None }, "the grace is over");
         }
     }
 
     /// Takes the steps that are due in the new state, whichever input led to it.
-    fn settle(&mut self, actions: &mut Vec<Action>) {
+    fn settle(&mut self, step: &mut Step<'_>) {
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
-            actions.push(Action::ToParent(Up::Ready));
+            step.push(Action::ToParent(Up::Ready));
         }
-        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live() == 0) {
+        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
             self.enter(Phase::Sweeping, "all own ranks have ended");
-            actions.push(Action::Sweep);
+            step.push(Action::Sweep);
         }
         if self.phase == Phase::Swept && self.parent_lost {
             self.enter(Phase::Over, "the parent was lost");
-            actions.push(Action::Leave(CODE_PARENT_LOST));
+            step.push(Action::Leave(CODE_PARENT_LOST));
         } else if self.phase == Phase::Swept && self.children.all_ended() {
             self.enter(Phase::Over, "all processes of the subtree have ended");
             let timing = Box::new(self.times.report());
-            actions.push(Action::ToParent(Up::Ended { leftovers: self.leftovers, timing }));
+            step.push(Action::ToParent(Up::Ended { leftovers: self.leftovers, timing }));
         }
-        self.report_stats(actions);
+        self.report_stats(step);
     }
 
-    fn set_timer(&mut self, actions: &mut Vec<Action>) {
+    fn set_timer(&mut self, step: &mut Step<'_>) {
         let kill_at = match self.phase {
             Phase::Ending { kill_at } => kill_at,
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
@@ -446,7 +450,7 @@ impl Agent {
             && self.wake_at.is_none_or(|before| at < before)
         {
             self.wake_at = Some(at);
-            actions.push(Action::WakeAt(at));
+            step.push(Action::WakeAt(at));
         }
     }
 
@@ -456,7 +460,7 @@ impl Agent {
             ns.check_invariants();
         }
         if matches!(self.phase, Phase::Sweeping | Phase::Swept) && !self.parent_lost {
-            assert!(self.namespaces.values().all(|ns| ns.live() == 0), "swept with live ranks");
+            assert!(self.namespaces.values().all(|ns| ns.live == 0), "swept with live ranks");
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The children of the root or of an agent: how far each one is, and the statistics that it reported.
 
-use std::collections::BTreeMap;
-
 use super::ids::AgentId;
 use super::stats::Stats;
 use super::topology::Subtree;
@@ -23,6 +21,7 @@ enum ChildStage {
 
 #[derive(Debug)]
 struct Child {
+    id: AgentId,
     stage: ChildStage,
     stats: Option<Box<Stats>>,
 }
@@ -38,9 +37,9 @@ pub(super) enum EndReport {
     Refused,
 }
 
-/// Keeps the state of each child.
+/// Keeps the state of each child, sorted by their numbers.
 #[derive(Debug)]
-pub(super) struct Children(BTreeMap<AgentId, Child>);
+pub(super) struct Children(Vec<Child>);
 
 impl Children {
     /// The children of an agent, which reports each one that joins.
@@ -55,17 +54,28 @@ impl Children {
     }
 
     fn at_stage(parent: Subtree, stage: ChildStage) -> Self {
-        Self(parent.children().map(|child| (child.head(), Child { stage, stats: None })).collect())
+        Self(parent.children().map(|child| Child { id: child.head(), stage, stats: None }).collect())
     }
 
     pub(super) fn contains(&self, child: AgentId) -> bool {
-        self.0.contains_key(&child)
+        self.stage(child).is_some()
+    }
+
+    fn stage(&self, child: AgentId) -> Option<ChildStage> {
+        self.0.binary_search_by_key(&child, |child| child.id).ok().map(|at| self.0[at].stage)
+    }
+
+    fn get_mut(&mut self, child: AgentId) -> Option<&mut Child> {
+        self.0.binary_search_by_key(&child, |child| child.id).ok().map(|at| &mut self.0[at])
+    }
+
+    fn at(&self, is_meant: impl Fn(ChildStage) -> bool) -> impl Iterator<Item = AgentId> {
+        self.0.iter().filter(move |child| is_meant(child.stage)).map(|child| child.id)
     }
 
     /// The children to which messages can be sent.
     pub(super) fn reachable(&self) -> impl Iterator<Item = AgentId> {
-        let reachable = |child: &Child| !matches!(child.stage, ChildStage::Expected | ChildStage::Lost);
-        self.0.iter().filter(move |(_, child)| reachable(child)).map(|(id, _)| *id)
+        self.at(|stage| !matches!(stage, ChildStage::Expected | ChildStage::Lost))
     }
 
     pub(super) fn on_joined(&mut self, child: AgentId) {
@@ -78,7 +88,7 @@ impl Children {
 
     /// Notes that the subtree of `child` reported its end, unless the report does not fit the subtree.
     pub(super) fn on_ended(&mut self, child: AgentId, fits: bool) -> EndReport {
-        match self.0.get(&child).map(|child| child.stage) {
+        match self.stage(child) {
             None | Some(ChildStage::Lost) => EndReport::Late,
             Some(ChildStage::Expected | ChildStage::Joined | ChildStage::Ready) if fits => {
                 self.advance(child, ChildStage::Ended, "all processes of its subtree have ended");
@@ -93,19 +103,19 @@ impl Children {
     /// Notes that nothing more arrives from `child`. Returns whether that is a failure: it is none once its subtree
     /// has ended, nor a second time.
     pub(super) fn on_lost(&mut self, child: AgentId) -> bool {
-        let Some(before) = self.0.get(&child).map(|child| child.stage) else { return false };
+        let Some(before) = self.stage(child) else { return false };
         self.advance(child, ChildStage::Lost, "its link, or its start, failed");
         before < ChildStage::Ended
     }
 
     /// Stores the statistics of a child's subtree. Returns false, and stores nothing, if there are some already.
     pub(super) fn on_stats(&mut self, child: AgentId, stats: Box<Stats>) -> bool {
-        self.0.get_mut(&child).is_some_and(|child| child.stats.is_none() && child.stats.replace(stats).is_none())
+        self.get_mut(child).is_some_and(|child| child.stats.is_none() && child.stats.replace(stats).is_none())
     }
 
     /// The statistics that were reported.
     pub(super) fn stats(&self) -> impl Iterator<Item = &Stats> {
-        self.0.values().filter_map(|child| child.stats.as_deref())
+        self.0.iter().filter_map(|child| child.stats.as_deref())
     }
 
     /// Whether no further statistics will arrive.
@@ -114,7 +124,7 @@ impl Children {
             ChildStage::Expected | ChildStage::Lost => true,
             ChildStage::Joined | ChildStage::Ready | ChildStage::Ended => child.stats.is_some(),
         };
-        self.0.values().all(done)
+        self.0.iter().all(done)
     }
 
     pub(super) fn all_ready(&self) -> bool {
@@ -123,8 +133,7 @@ impl Children {
 
     /// The children whose subtrees have not joined completely.
     pub(super) fn not_ready(&self) -> impl Iterator<Item = AgentId> {
-        let is_ready = |child: &Child| matches!(child.stage, ChildStage::Ready | ChildStage::Ended);
-        self.0.iter().filter(move |(_, child)| !is_ready(child)).map(|(id, _)| *id)
+        self.at(|stage| !matches!(stage, ChildStage::Ready | ChildStage::Ended))
     }
 
     pub(super) fn all_ended(&self) -> bool {
@@ -133,13 +142,12 @@ impl Children {
 
     /// The children that have joined and whose subtrees still have processes.
     pub(super) fn not_ended(&self) -> impl Iterator<Item = AgentId> {
-        let runs = |child: &Child| matches!(child.stage, ChildStage::Joined | ChildStage::Ready);
-        self.0.iter().filter(move |(_, child)| runs(child)).map(|(id, _)| *id)
+        self.at(|stage| matches!(stage, ChildStage::Joined | ChildStage::Ready))
     }
 
     /// The only place where a child's stage changes. It never goes back.
     fn advance(&mut self, id: AgentId, stage: ChildStage, why: &'static str) {
-        if let Some(child) = self.0.get_mut(&id).filter(|child| child.stage < stage) {
+        if let Some(child) = self.get_mut(id).filter(|child| child.stage < stage) {
             tracing::debug!(child = id.0, from = ?child.stage, to = ?stage, why, "a child's stage changes");
             child.stage = stage;
         }

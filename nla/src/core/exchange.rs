@@ -1,7 +1,5 @@
 //! The exchange of entries in one namespace: the part that is the same for the root and for agents.
 
-use std::collections::BTreeMap;
-
 use pmi::{Puts, Ranks};
 
 use super::cache::{Cache, CacheLocation, CachePolicy};
@@ -9,6 +7,8 @@ use super::fence::{Fence, FenceError};
 use super::ids::{AgentId, Time};
 use super::lookup::LookUps;
 use super::message::Contribution;
+use super::plan::{NamespacePlan, find};
+use super::topology::Subtree;
 
 /// The open fence, the cache and the open look-ups of one namespace at one member of the tree.
 #[derive(Debug)]
@@ -17,16 +17,18 @@ pub(super) struct Exchange {
     pub(super) cache: Box<dyn Cache>,
     /// Gets that wait for an answer from another member of the tree.
     pub(super) look_ups: LookUps,
-    /// The ranks of each child subtree that has ranks. The child may report for these ranks only.
-    pub(super) children: BTreeMap<AgentId, Ranks>,
+    /// The ranks of each child subtree that has ranks, sorted by child. The child may report for these ranks only.
+    pub(super) children: Vec<(AgentId, Ranks)>,
 }
 
 impl Exchange {
-    /// Creates the exchange of `ranks`, which include the ranks of `children`.
-    pub(super) fn new(ranks: Ranks, children: BTreeMap<AgentId, Ranks>, is_root: bool, policy: CachePolicy) -> Self {
+    /// Creates the exchange of the ranks that `plan` places in the subtree `here`.
+    pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
+        let shares = here.children().map(|child| (child.head(), plan.ranks_of(child)));
+        let children: Vec<_> = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
         Self {
-            fence: Fence::new(ranks),
-            cache: policy.cache_at(CacheLocation::new(is_root, &children)),
+            fence: Fence::new(plan.ranks_of(here)),
+            cache: policy.cache_at(CacheLocation::new(here.head() == AgentId::ROOT, &children)),
             look_ups: LookUps::default(),
             children,
         }
@@ -42,14 +44,14 @@ impl Exchange {
         contribution: Contribution,
     ) -> Result<(), FenceError> {
         let none = Ranks::new();
-        let share = self.children.get(&child).unwrap_or(&none);
+        let share = find(&self.children, child).unwrap_or(&none);
         self.fence.arrive(now, child, number, ranks, share, contribution)
     }
 
     /// Hands puts of `child`'s ranks, ahead of fence `number`, to the cache.
     pub(super) fn on_child_put(&mut self, child: AgentId, number: u32, puts: &Puts) -> Result<(), FenceError> {
         let none = Ranks::new();
-        self.fence.check_ahead(number, self.children.get(&child).unwrap_or(&none), puts)?;
+        self.fence.check_ahead(number, find(&self.children, child).unwrap_or(&none), puts)?;
         self.cache.pass(puts)
     }
 
@@ -61,6 +63,6 @@ impl Exchange {
 
     /// Whether `child` may ask for this key: it has ranks that can, and not too many look-ups are open.
     pub(super) fn may_get(&self, child: AgentId, key: &[u8]) -> bool {
-        self.children.contains_key(&child) && self.look_ups.admits(self.fence.expected(), key)
+        find(&self.children, child).is_some() && self.look_ups.admits(self.fence.expected(), key)
     }
 }

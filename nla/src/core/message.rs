@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, SpawnRequest};
+use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Question, Rank, Ranks};
 use serde::{Deserialize, Serialize};
-use serde_bytes::ByteBuf;
 
 use super::cause::Failure;
 use super::ids::{AgentId, NamespaceId};
@@ -239,50 +238,6 @@ impl InquiryKind {
     }
 }
 
-/// A request that only the root can answer.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Question {
-    /// MPI_Publish_name.
-    Publish {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-        /// The port that is published under the name.
-        #[serde(with = "serde_bytes")]
-        port: Vec<u8>,
-    },
-    /// MPI_Lookup_name.
-    Lookup {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-    },
-    /// MPI_Unpublish_name.
-    Unpublish {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        service: Vec<u8>,
-    },
-    /// MPI_Comm_spawn, MPI_Comm_spawn_multiple.
-    Spawn(SpawnRequest),
-    /// Whether a namespace has this name.
-    Connect {
-        /// The name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-    },
-    /// An entry on the board of another namespace.
-    #[serde(rename = "Elsewhere")]
-    GetFromJob {
-        /// The namespace's name.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-        /// The key.
-        #[serde(with = "serde_bytes")]
-        key: Vec<u8>,
-    },
-}
-
 /// The root's answer to a [`Question`], or an agent's to an [`Inquiry`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Reply {
@@ -298,11 +253,11 @@ pub enum Reply {
     Connected(bool),
     /// To `GetFromJob`, mostly from the agent that was asked to `LookUp`: the value, if there is one.
     #[serde(rename = "Elsewhere")]
-    GotFromJob(Option<ByteBuf>),
+    GotFromJob(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// To `NodePut`: whether the attribute was stored.
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
-    NodeGot(Option<ByteBuf>),
+    NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
 }
 
 impl Reply {
@@ -387,7 +342,7 @@ pub enum Down {
 /// A decoded entry is copied once, into memory of its own, so that storing it does not keep the received frame alive.
 mod got_encoding {
     use serde::de::Error;
-    use serde_bytes::Bytes;
+    use serde_bytes::{ByteBuf, Bytes};
 
     use super::*;
 

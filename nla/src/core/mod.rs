@@ -24,6 +24,7 @@ mod ring;
 mod root;
 mod spawning;
 mod stats;
+mod step;
 #[cfg(test)]
 mod tests;
 mod timing;
@@ -36,7 +37,7 @@ pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
 pub use lookup::GetCounts;
-pub use message::{Contribution, Down, Inquiry, InquiryKind, Question, ReleaseContent, Reply, Requester, Up, Update};
+pub use message::{Contribution, Down, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Up, Update};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};

@@ -203,6 +203,16 @@ pub struct NamespacePlan {
     pub stdin: Ranks,
 }
 
+/// Returns the entry of `agent` in a list that is sorted by agent.
+pub(super) fn find<T>(list: &[(AgentId, T)], agent: AgentId) -> Option<&T> {
+    list.binary_search_by_key(&agent, |(agent, _)| *agent).ok().map(|at| &list[at].1)
+}
+
+/// Looks up in [`NamespacePlan::owners`] which agent owns the attributes of the node of `agent`.
+pub(super) fn owner_of(owners: &[(AgentId, AgentId)], agent: AgentId) -> AgentId {
+    find(owners, agent).copied().unwrap_or(agent)
+}
+
 impl NamespacePlan {
     /// The ranks of `subtree` in this plan.
     pub fn ranks_of(&self, subtree: Subtree) -> Ranks {
@@ -213,10 +223,9 @@ impl NamespacePlan {
         ranks
     }
 
-    /// The agent that owns the attributes of the node of `agent`.
-    pub fn owner_of(&self, agent: AgentId) -> AgentId {
-        let at = self.owners.binary_search_by_key(&agent, |(agent, _)| *agent);
-        at.map_or(agent, |at| self.owners[at].1)
+    /// The ranks that `agent` starts; `None` if it has none.
+    pub fn ranks_at(&self, agent: AgentId) -> Option<&Ranks> {
+        find(&self.placement, agent)
     }
 
     /// Whether ranks of `subtree` take standard input.
@@ -261,11 +270,7 @@ impl NamespacePlan {
     }
 
     fn owners_are_consistent(&self) -> bool {
-        let first_rank = |agent: AgentId| {
-            let at = self.placement.binary_search_by_key(&agent, |(agent, _)| *agent).ok()?;
-            self.placement[at].1.first()
-        };
-        let owns_not = |agent: AgentId| self.owners.binary_search_by_key(&agent, |(agent, _)| *agent).is_ok();
+        let first_rank = |agent: AgentId| self.ranks_at(agent)?.first();
         let one_node = |a: pmi::Rank, b: pmi::Rank| self.mapping.node_of(a) == self.mapping.node_of(b);
         self.owners.is_sorted_by(|(before, _), (after, _)| before < after)
             && self.owners.iter().all(|&(agent, owner)| {
@@ -273,7 +278,7 @@ impl NamespacePlan {
                 let ranks = (first_rank(agent), first_rank(owner));
                 owner != AgentId::ROOT
                     && owner < agent
-                    && !owns_not(owner)
+                    && owner_of(&self.owners, owner) == owner
                     && ranks.0.is_some_and(|rank| ranks.1.is_none_or(|other| one_node(rank, other)))
             })
     }
@@ -281,9 +286,8 @@ impl NamespacePlan {
     /// Whether all placed ranks are in `subtree`, and all owners are agents of the tree. Plans from the parent are
     /// checked with it too.
     pub fn is_within(&self, subtree: Subtree) -> bool {
-        let placed = |agent: AgentId| self.placement.binary_search_by_key(&agent, |(agent, _)| *agent).is_ok();
         self.placement.iter().all(|(agent, _)| subtree.contains(*agent))
-            && self.owners.iter().all(|(_, owner)| !subtree.contains(*owner) || placed(*owner))
+            && self.owners.iter().all(|(_, owner)| !subtree.contains(*owner) || self.ranks_at(*owner).is_some())
     }
 }
 

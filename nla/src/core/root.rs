@@ -27,6 +27,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
+use super::step;
 use super::timing::Timing;
 use super::topology::Subtree;
 
@@ -130,6 +131,8 @@ pub struct RootSettings {
     pub nodes: BTreeMap<AgentId, u32>,
 }
 
+type Step<'a> = step::Step<'a, RootAction>;
+
 /// The phase of the session.
 #[derive(Debug)]
 enum Phase {
@@ -159,8 +162,6 @@ pub struct Root {
     phase: Phase,
     children: Children,
     namespaces: BTreeMap<NamespaceId, Namespace>,
-    /// The namespaces by their names on the PMI wire.
-    jobs: BTreeMap<String, NamespaceId>,
     /// The first namespace, until it is launched.
     first: Option<NamespacePlan>,
     /// The names that MPI_Publish_name has published, and their ports.
@@ -185,7 +186,6 @@ impl Root {
             phase: Phase::Joining { until: None },
             children: Children::joined(tree),
             namespaces: BTreeMap::new(),
-            jobs: BTreeMap::new(),
             first: Some(first),
             names: BTreeMap::new(),
             failures: Vec::new(),
@@ -200,28 +200,29 @@ impl Root {
     /// Takes a fact of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
     /// blocks.
     pub fn handle(&mut self, now: Time, input: RootInput, actions: &mut Vec<RootAction>) {
+        let step = &mut Step { now, actions };
         if let Phase::Joining { until: None } = self.phase {
-            self.enter(Phase::Joining { until: Some(now + JOIN_TIME) }, "the session begins");
+            self.enter(Phase::Joining { until: Some(step.now + JOIN_TIME) }, "the session begins");
         }
         match input {
-            RootInput::FromChild(child, message) => self.on_up(now, child, message, actions),
-            RootInput::ChildLost(child, why) => self.on_child_lost(now, child, Cause::Lost { why }, actions),
-            RootInput::AgentFailed(agent, why) => self.on_agent_failed(now, agent, why, actions),
-            RootInput::Interrupt(signal) => self.on_interrupt(now, signal, actions),
-            RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, actions),
-            RootInput::Suspend(true) => self.to_children(&Down::Suspend, actions),
-            RootInput::Suspend(false) => self.to_children(&Down::Resume, actions),
+            RootInput::FromChild(child, message) => self.on_up(child, message, step),
+            RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, step),
+            RootInput::AgentFailed(agent, why) => self.on_agent_failed(agent, why, step),
+            RootInput::Interrupt(signal) => self.on_interrupt(signal, step),
+            RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, step),
+            RootInput::Suspend(true) => self.to_children(&Down::Suspend, step),
+            RootInput::Suspend(false) => self.to_children(&Down::Resume, step),
             RootInput::TimeLimit(limit) => {
-                self.end(now, Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", actions);
+                self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", step);
             }
             RootInput::OutputDone => self.output_done = true,
-            RootInput::OutputLost => self.on_output_lost(now, Outcome::OutputLost, actions),
-            RootInput::OutputClosed => self.on_output_lost(now, Outcome::Interrupted { signal: SIGPIPE }, actions),
+            RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, step),
+            RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, step),
             RootInput::Timeout => self.wake_at = None,
         }
-        self.on_time(now, actions);
-        self.settle(now, actions);
-        self.set_timer(actions);
+        self.on_time(step);
+        self.settle(step);
+        self.set_timer(step);
     }
 
     /// Whether no rank of the first namespace has spoken PMI.
@@ -271,24 +272,24 @@ impl Root {
         self.phase = phase;
     }
 
-    fn on_time(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+    fn on_time(&mut self, step: &mut Step<'_>) {
         match &self.phase {
-            Phase::Gathering { until } if now >= *until => {
+            Phase::Gathering { until } if step.now >= *until => {
                 let outcome = self.elected();
-                self.end(now, outcome, SIGTERM, "the first cause is elected", actions);
+                self.end(outcome, SIGTERM, "the first cause is elected", step);
             }
-            Phase::Joining { until: Some(until) } if now >= *until => {
+            Phase::Joining { until: Some(until) } if step.now >= *until => {
                 for agent in self.children.not_ready().collect::<Vec<_>>() {
                     let cause = Cause::NotStarted { why: NotStartedReason::NotJoined(JOIN_TIME) };
-                    self.judge(now, Failure::of_agent(now, agent, cause), actions);
+                    self.judge(Failure::of_agent(step.now, agent, cause), step);
                 }
                 let outcome = self.elected();
-                self.end(now, outcome, SIGTERM, "not all agents have joined in time", actions);
+                self.end(outcome, SIGTERM, "not all agents have joined in time", step);
             }
-            Phase::Ending { until, .. } if now >= *until => {
+            Phase::Ending { until, .. } if step.now >= *until => {
                 for agent in self.children.not_ended().collect::<Vec<_>>() {
                     let cause = Cause::Lost { why: LossReason::NotEnded(END_MARGIN) };
-                    self.on_child_lost(now, agent, cause, actions);
+                    self.on_child_lost(agent, cause, step);
                 }
             }
             Phase::Joining { .. }
@@ -301,26 +302,26 @@ impl Root {
     }
 
     /// Takes the steps that are due in the new state, whichever input led to it.
-    fn settle(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+    fn settle(&mut self, step: &mut Step<'_>) {
         if matches!(self.phase, Phase::Joining { .. })
             && self.children.all_ready()
             && let Some(plan) = self.first.take()
         {
             self.enter(Phase::Running, "all agents have joined");
-            self.session.sent = now;
-            self.to_children(&Down::Session(Box::new(self.session.clone())), actions);
-            actions.push(RootAction::Notice(Notice::Joined));
-            self.launch(plan, None, actions);
+            self.session.sent = step.now;
+            self.to_children(&Down::Session(Box::new(self.session.clone())), step);
+            step.push(RootAction::Notice(Notice::Joined));
+            self.launch(plan, None, step);
         }
         if matches!(self.phase, Phase::Running) {
-            self.report_early_exits(now, actions);
+            self.report_early_exits(step);
         }
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
             && self.namespaces.values().all(Namespace::is_over)
         {
-            actions.push(RootAction::Notice(Notice::RanksEnded));
-            self.end(now, Outcome::Success, SIGTERM, "all ranks have ended", actions);
+            step.push(RootAction::Notice(Notice::RanksEnded));
+            self.end(Outcome::Success, SIGTERM, "all ranks have ended", step);
         }
         if let Phase::Ending { outcome, .. } = &self.phase
             && self.children.all_ended()
@@ -340,7 +341,7 @@ impl Root {
             && (!self.session.stats || self.children.all_reported_stats())
         {
             let outcome = outcome.clone();
-            self.over(outcome, "all output is written", actions);
+            self.over(outcome, "all output is written", step);
         }
     }
 
@@ -349,9 +350,9 @@ impl Root {
         for ns in self.namespaces.values() {
             ns.exchange.fence.check_invariants();
             assert!(ns.plan.is_consistent() && ns.plan.is_within(self.tree), "namespace {}'s plan", ns.plan.id);
-            assert_eq!(self.jobs.get(&ns.plan.kvsname), Some(&ns.plan.id), "each namespace is found by its name");
+            let same_name = self.namespaces.values().filter(|other| other.plan.kvsname == ns.plan.kvsname);
+            assert_eq!(same_name.count(), 1, "names are unique");
         }
-        assert_eq!(self.jobs.len(), self.namespaces.len(), "names are unique");
     }
 
     /// The agent of a rank.
@@ -361,7 +362,7 @@ impl Root {
         placement.iter().find(|(_, ranks)| contain_it(ranks)).map_or(AgentId::ROOT, |(agent, _)| *agent)
     }
 
-    fn set_timer(&mut self, actions: &mut Vec<RootAction>) {
+    fn set_timer(&mut self, step: &mut Step<'_>) {
         let next = match &self.phase {
             Phase::Joining { until } => *until,
             Phase::Gathering { until } | Phase::Ending { until, .. } => Some(*until),
@@ -372,7 +373,7 @@ impl Root {
             && self.wake_at.is_none_or(|before| at < before)
         {
             self.wake_at = Some(at);
-            actions.push(RootAction::WakeAt(at));
+            step.push(RootAction::WakeAt(at));
         }
     }
 }

@@ -214,29 +214,29 @@ impl DownEncoder {
         let Down::Release { namespace, number, content: ReleaseContent::Update(update) } = message else {
             return encode(message).into();
         };
-        match &self.release {
-            Some((last, fence, bytes)) if (last, fence) == (namespace, number) => bytes.clone(),
-            _ => {
-                let long = match update {
-                    Update::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => Some(epoch.bytes()),
-                    Update::Epoch(_) | Update::Overwritten(_) => None,
-                };
-                if let Some((epoch, offset)) = long.and_then(|epoch| Some((epoch, in_log(epoch)?))) {
-                    let (namespace, number, length) = (*namespace, *number, epoch.len() as u64);
-                    let bytes = Bytes::from(encode(&InLog::ReleaseInLog { namespace, number, offset, length }));
-                    self.release = Some((namespace, number, bytes.clone()));
-                    return bytes;
-                }
-                let content = match update {
-                    Update::Epoch(epoch) => epoch.bytes(),
-                    Update::Overwritten(keys) => keys.bytes(),
-                };
-                let room = Vec::with_capacity(content.len() + RELEASE_BYTES);
-                let bytes = Bytes::from(write(message, Sink::Bytes(room)).into_bytes());
-                self.release = Some((*namespace, *number, bytes.clone()));
-                bytes
-            }
+        let (namespace, number) = (*namespace, *number);
+        if let Some((last, fence, bytes)) = &self.release
+            && (*last, *fence) == (namespace, number)
+        {
+            return bytes.clone();
         }
+        let (content, offset) = match update {
+            Update::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => {
+                (epoch.bytes(), in_log(epoch.bytes()))
+            }
+            Update::Epoch(epoch) => (epoch.bytes(), None),
+            Update::Overwritten(keys) => (keys.bytes(), None),
+        };
+        let bytes = match offset {
+            Some(offset) => encode(&InLog::ReleaseInLog { namespace, number, offset, length: content.len() as u64 }),
+            None => {
+                let room = Vec::with_capacity(content.len() + RELEASE_BYTES);
+                write(message, Sink::Bytes(room)).into_bytes()
+            }
+        };
+        let bytes = Bytes::from(bytes);
+        self.release = Some((namespace, number, bytes.clone()));
+        bytes
     }
 }
 

@@ -6,48 +6,12 @@
 
 use std::fmt::Display;
 
+use rmp::Marker;
 use serde::de::{self, DeserializeSeed, Visitor};
 use thiserror::Error;
 
-use self::marker::*;
-
 /// Arrays and maps nest at most this deep, so that no message overflows the stack.
 const DEPTH_MAX: usize = 32;
-
-/// The first byte of each encoding. The `FIX_` kinds hold a small value or length in the same byte.
-mod marker {
-    pub(super) const FIX_POSITIVE_MAX: u8 = 0x7f;
-    pub(super) const FIX_MAP: u8 = 0x80;
-    pub(super) const FIX_MAP_MAX: u8 = 0x8f;
-    pub(super) const FIX_ARRAY: u8 = 0x90;
-    pub(super) const FIX_ARRAY_MAX: u8 = 0x9f;
-    pub(super) const FIX_STR: u8 = 0xa0;
-    pub(super) const FIX_STR_MAX: u8 = 0xbf;
-    pub(super) const NIL: u8 = 0xc0;
-    pub(super) const FALSE: u8 = 0xc2;
-    pub(super) const TRUE: u8 = 0xc3;
-    pub(super) const BIN_8: u8 = 0xc4;
-    pub(super) const BIN_16: u8 = 0xc5;
-    pub(super) const BIN_32: u8 = 0xc6;
-    pub(super) const F32: u8 = 0xca;
-    pub(super) const F64: u8 = 0xcb;
-    pub(super) const U8: u8 = 0xcc;
-    pub(super) const U16: u8 = 0xcd;
-    pub(super) const U32: u8 = 0xce;
-    pub(super) const U64: u8 = 0xcf;
-    pub(super) const I8: u8 = 0xd0;
-    pub(super) const I16: u8 = 0xd1;
-    pub(super) const I32: u8 = 0xd2;
-    pub(super) const I64: u8 = 0xd3;
-    pub(super) const STR_8: u8 = 0xd9;
-    pub(super) const STR_16: u8 = 0xda;
-    pub(super) const STR_32: u8 = 0xdb;
-    pub(super) const ARRAY_16: u8 = 0xdc;
-    pub(super) const ARRAY_32: u8 = 0xdd;
-    pub(super) const MAP_16: u8 = 0xde;
-    pub(super) const MAP_32: u8 = 0xdf;
-    pub(super) const FIX_NEGATIVE: u8 = 0xe0;
-}
 
 /// An error in bytes that are not the expected message.
 #[derive(Debug, Error)]
@@ -119,12 +83,12 @@ impl<'de> Decoder<'de> {
         Ok(*taken)
     }
 
-    fn marker(&mut self) -> Result<u8, DecodeError> {
-        self.array().map(|[marker]| marker)
+    fn marker(&mut self) -> Result<Marker, DecodeError> {
+        self.array().map(|[byte]| Marker::from_u8(byte))
     }
 
-    fn peek(&self) -> Result<u8, DecodeError> {
-        self.rest.first().copied().ok_or(DecodeError::Short)
+    fn peek(&self) -> Result<Marker, DecodeError> {
+        self.rest.first().map(|byte| Marker::from_u8(*byte)).ok_or(DecodeError::Short)
     }
 
     fn length_8(&mut self) -> Result<usize, DecodeError> {
@@ -142,17 +106,17 @@ impl<'de> Decoder<'de> {
     /// Reads any integer: encoders choose the shortest form, whatever the type.
     fn integer(&mut self) -> Result<i128, DecodeError> {
         Ok(match self.marker()? {
-            value @ 0..=FIX_POSITIVE_MAX => value.into(),
-            U8 => u8::from_be_bytes(self.array()?).into(),
-            U16 => u16::from_be_bytes(self.array()?).into(),
-            U32 => u32::from_be_bytes(self.array()?).into(),
-            U64 => u64::from_be_bytes(self.array()?).into(),
-            I8 => i8::from_be_bytes(self.array()?).into(),
-            I16 => i16::from_be_bytes(self.array()?).into(),
-            I32 => i32::from_be_bytes(self.array()?).into(),
-            I64 => i64::from_be_bytes(self.array()?).into(),
-            value @ FIX_NEGATIVE.. => value.cast_signed().into(),
-            marker => return Err(DecodeError::Unexpected { marker, expected: "an integer" }),
+            Marker::FixPos(value) => value.into(),
+            Marker::U8 => u8::from_be_bytes(self.array()?).into(),
+            Marker::U16 => u16::from_be_bytes(self.array()?).into(),
+            Marker::U32 => u32::from_be_bytes(self.array()?).into(),
+            Marker::U64 => u64::from_be_bytes(self.array()?).into(),
+            Marker::I8 => i8::from_be_bytes(self.array()?).into(),
+            Marker::I16 => i16::from_be_bytes(self.array()?).into(),
+            Marker::I32 => i32::from_be_bytes(self.array()?).into(),
+            Marker::I64 => i64::from_be_bytes(self.array()?).into(),
+            Marker::FixNeg(value) => value.into(),
+            marker => return Err(unexpected(marker, "an integer")),
         })
     }
 
@@ -166,44 +130,44 @@ impl<'de> Decoder<'de> {
 
     fn float(&mut self) -> Result<f64, DecodeError> {
         match self.marker()? {
-            F32 => Ok(f32::from_be_bytes(self.array()?).into()),
-            F64 => Ok(f64::from_be_bytes(self.array()?)),
-            marker => Err(DecodeError::Unexpected { marker, expected: "a float" }),
+            Marker::F32 => Ok(f32::from_be_bytes(self.array()?).into()),
+            Marker::F64 => Ok(f64::from_be_bytes(self.array()?)),
+            marker => Err(unexpected(marker, "a float")),
         }
     }
 
     fn boolean(&mut self) -> Result<bool, DecodeError> {
         match self.marker()? {
-            FALSE => Ok(false),
-            TRUE => Ok(true),
-            marker => Err(DecodeError::Unexpected { marker, expected: "a boolean" }),
+            Marker::False => Ok(false),
+            Marker::True => Ok(true),
+            marker => Err(unexpected(marker, "a boolean")),
         }
     }
 
     fn nil(&mut self) -> Result<(), DecodeError> {
         match self.marker()? {
-            NIL => Ok(()),
-            marker => Err(DecodeError::Unexpected { marker, expected: "nil" }),
+            Marker::Null => Ok(()),
+            marker => Err(unexpected(marker, "nil")),
         }
     }
 
     fn text(&mut self) -> Result<&'de str, DecodeError> {
         let length = match self.marker()? {
-            marker @ FIX_STR..=FIX_STR_MAX => usize::from(marker - FIX_STR),
-            STR_8 => self.length_8()?,
-            STR_16 => self.length_16()?,
-            STR_32 => self.length_32()?,
-            marker => return Err(DecodeError::Unexpected { marker, expected: "a string" }),
+            Marker::FixStr(length) => length.into(),
+            Marker::Str8 => self.length_8()?,
+            Marker::Str16 => self.length_16()?,
+            Marker::Str32 => self.length_32()?,
+            marker => return Err(unexpected(marker, "a string")),
         };
         str::from_utf8(self.take(length)?).map_err(|_| DecodeError::NotText)
     }
 
     fn bytes(&mut self) -> Result<&'de [u8], DecodeError> {
         let length = match self.marker()? {
-            BIN_8 => self.length_8()?,
-            BIN_16 => self.length_16()?,
-            BIN_32 => self.length_32()?,
-            marker => return Err(DecodeError::Unexpected { marker, expected: "a byte string" }),
+            Marker::Bin8 => self.length_8()?,
+            Marker::Bin16 => self.length_16()?,
+            Marker::Bin32 => self.length_32()?,
+            marker => return Err(unexpected(marker, "a byte string")),
         };
         self.take(length)
     }
@@ -211,10 +175,10 @@ impl<'de> Decoder<'de> {
     /// Enters an array and returns its length.
     fn enter_array(&mut self) -> Result<usize, DecodeError> {
         let length = match self.marker()? {
-            marker @ FIX_ARRAY..=FIX_ARRAY_MAX => usize::from(marker - FIX_ARRAY),
-            ARRAY_16 => self.length_16()?,
-            ARRAY_32 => self.length_32()?,
-            marker => return Err(DecodeError::Unexpected { marker, expected: "an array" }),
+            Marker::FixArray(length) => length.into(),
+            Marker::Array16 => self.length_16()?,
+            Marker::Array32 => self.length_32()?,
+            marker => return Err(unexpected(marker, "an array")),
         };
         self.enter(length)
     }
@@ -222,10 +186,10 @@ impl<'de> Decoder<'de> {
     /// Enters a map and returns the number of its entries.
     fn enter_map(&mut self) -> Result<usize, DecodeError> {
         let length = match self.marker()? {
-            marker @ FIX_MAP..=FIX_MAP_MAX => usize::from(marker - FIX_MAP),
-            MAP_16 => self.length_16()?,
-            MAP_32 => self.length_32()?,
-            marker => return Err(DecodeError::Unexpected { marker, expected: "a map" }),
+            Marker::FixMap(length) => length.into(),
+            Marker::Map16 => self.length_16()?,
+            Marker::Map32 => self.length_32()?,
+            marker => return Err(unexpected(marker, "a map")),
         };
         self.enter(length)
     }
@@ -254,6 +218,10 @@ impl<'de> Decoder<'de> {
         self.leave(left)?;
         Ok(value)
     }
+}
+
+fn unexpected(marker: Marker, expected: &'static str) -> DecodeError {
+    DecodeError::Unexpected { marker: marker.to_u8(), expected }
 }
 
 /// The remaining elements of an array or a map.
@@ -388,7 +356,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
-        if self.peek()? == NIL {
+        if self.peek()? == Marker::Null {
             self.nil()?;
             return visitor.visit_none();
         }
@@ -449,7 +417,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
         _variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
-        let has_data = matches!(self.peek()?, FIX_MAP..=FIX_MAP_MAX | MAP_16 | MAP_32);
+        let has_data = matches!(self.peek()?, Marker::FixMap(_) | Marker::Map16 | Marker::Map32);
         if !has_data {
             return visitor.visit_enum(Variant { decoder: self, has_data });
         }

@@ -232,13 +232,11 @@ impl Responder {
             Err(_) => WRONG_KEY,
         };
         out.push(verdict);
-        match result {
-            Ok((established, message)) => {
-                out.extend_from_slice(&message);
-                (Ok(established), out)
-            }
-            Err(error) => (Err(error), out),
-        }
+        let result = result.map(|(established, message)| {
+            out.extend_from_slice(&message);
+            established
+        });
+        (result, out)
     }
 
     fn respond(

@@ -5,8 +5,8 @@
 //! times. The few large epochs of an MPI start-up are never merged.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::epoch::Epoch;
 use super::hash::hash;
@@ -27,7 +27,8 @@ pub struct Board {
     /// Non-empty epochs, the oldest first. A partial board has none.
     runs: Vec<Epoch>,
     part: Part,
-    answered: Count,
+    /// Counts look-ups through shared references.
+    answered: Cell<u64>,
 }
 
 /// The part of the board that this node has.
@@ -123,7 +124,7 @@ impl Board {
             },
         };
         if found != LookUp::Unknown {
-            self.answered.increment();
+            self.answered.set(self.answered.get() + 1);
         }
         found
     }
@@ -131,7 +132,7 @@ impl Board {
     /// Returns how many look-ups had another outcome than [`LookUp::Unknown`]. A clone starts with the count of its original
     /// and counts on its own.
     pub fn answered(&self) -> u64 {
-        self.answered.value()
+        self.answered.get()
     }
 
     /// Returns the newest published value of a key, that is, on a whole board. Neither allocates nor counts as a look-up.
@@ -185,27 +186,6 @@ impl PartialEq for Board {
 }
 
 impl Eq for Board {}
-
-/// A counter that is incremented through shared references.
-#[derive(Default, Debug)]
-struct Count(AtomicU64);
-
-impl Count {
-    fn increment(&self) {
-        // A statistic, which orders no other memory access.
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Clone for Count {
-    fn clone(&self) -> Self {
-        Self(AtomicU64::new(self.value()))
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ mod versions;
 use super::*;
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::v1::initack;
-use crate::{Epoch, Puts, SpawnedJob};
+use crate::{Epoch, Puts, Question, SpawnedJob};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 /// The fence of a rank without puts, which waits for a reply.
@@ -58,7 +58,7 @@ impl World {
         self.conversation.receive(bytes.as_ref());
         let mut requests = Vec::new();
         while let Some(request) = self.conversation.advance(&self.board, &mut out) {
-            assert_eq!(self.conversation.is_waiting(), request.wants_answer());
+            assert_eq!(self.conversation.is_waiting(), wants_answer(&request));
             requests.push(request);
         }
         (requests, String::from_utf8_lossy(&out).into_owned())
@@ -97,6 +97,18 @@ impl World {
         match (requests.pop(), requests.is_empty()) {
             (Some(Request::Broken { why }), true) => why,
             other => panic!("not broken: {other:?}"),
+        }
+    }
+}
+
+/// Whether the rank waits for an [`Answer`] to this request.
+fn wants_answer(request: &Request) -> bool {
+    match request {
+        Request::Fence { in_segment, .. } => !in_segment,
+        Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
+        Request::Get { .. } | Request::Segment | Request::Ask(_) => true,
+        Request::Put { .. } | Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => {
+            false
         }
     }
 }

@@ -10,7 +10,7 @@ use super::reply::ReplyLine;
 use super::spawn::write_spawn;
 use crate::Rank;
 pub use crate::client::ClientError;
-use crate::client::{Connection, ParsedReply, check_reply, none_if_refused};
+use crate::client::{Connection, none_if_refused, unexpected};
 use crate::request::SpawnRequest;
 
 /// The maxima that a server advertises: sizes of C buffers, including the terminating NUL.
@@ -230,21 +230,12 @@ pub(crate) fn read_reply<T>(
     expected: &'static str,
     read: impl FnOnce(ReplyLine<'_>) -> Option<T>,
 ) -> Result<T, ClientError> {
-    check_reply(line, ReplyLine::parse(line), expected, |reply| read(*reply))
-}
-
-impl ParsedReply for ReplyLine<'_> {
-    fn name(&self) -> &[u8] {
-        self.name
+    let reply = ReplyLine::parse(line).filter(|reply| reply.name == expected.as_bytes());
+    let reply = reply.ok_or_else(|| unexpected(expected, line))?;
+    if reply.rc != 0 {
+        return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
     }
-
-    fn rc(&self) -> i32 {
-        self.rc
-    }
-
-    fn reason(&self) -> String {
-        ReplyLine::reason(self)
-    }
+    read(reply).ok_or_else(|| unexpected(expected, line))
 }
 
 /// Returns `bytes` if they may be the end of a line.

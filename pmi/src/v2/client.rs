@@ -12,12 +12,15 @@ use thiserror::Error;
 
 use super::command::Command;
 use super::reply::ReplyFrame;
-use crate::client::{ClientError, Connection, ParsedReply, check_reply, none_if_refused};
+use crate::client::{ClientError, Connection, none_if_refused, unexpected};
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, SPAWN_RANKS_MAX};
 use crate::request::SpawnRequestError;
 use crate::v1::reply::ReplyLine;
 use crate::wire::fields;
 use crate::{Rank, SpawnRequest, SpawnedJob, v1};
+
+/// The reply to the line that requests version 2.
+const LINE_REPLY: &str = "response_to_init";
 
 /// Why a connection could not be initialised.
 #[derive(Debug, Error)]
@@ -84,17 +87,11 @@ impl<S: Read + Write> Client<S> {
             client.has_segment = client.read_segment()?;
             return Ok(client);
         }
-        client.write_line();
-        client.connection.flush()?;
-        match client.read_line() {
-            Ok(()) => {}
-            Err(ClientError::Refused { .. }) => return Err(InitError::VersionRefused(client.into_stream())),
-            Err(error) => return Err(error.into()),
+        match client.join() {
+            Ok(()) => Ok(client),
+            Err(ClientError::Refused { reply: LINE_REPLY, .. }) => Err(InitError::VersionRefused(client.into_stream())),
+            Err(error) => Err(error.into()),
         }
-        client.write_full_init()?;
-        client.connection.flush()?;
-        client.read_full_init()?;
-        Ok(client)
     }
 
     /// Initialises PMI again on the same connection, after [`Client::finalize`] or without.
@@ -269,17 +266,16 @@ impl<S: Read + Write> Client<S> {
     }
 
     fn read_line(&mut self) -> Result<(), ClientError> {
-        let expected = "response_to_init";
         self.connection
             .line(|line| {
-                v1::client::read_reply(line, expected, |reply: ReplyLine<'_>| {
+                v1::client::read_reply(line, LINE_REPLY, |reply: ReplyLine<'_>| {
                     let version = reply.word("pmi_version").and_then(fields::number).unwrap_or(2);
                     Some(if version == 2 { Ok(()) } else { Err(version) })
                 })
             })??
             // A server of PMI-1 may grant its own version instead of the requested one.
             .map_err(|version: u32| ClientError::Refused {
-                reply: expected,
+                reply: LINE_REPLY,
                 rc: 0,
                 reason: format!("version {version} instead"),
             })
@@ -331,21 +327,14 @@ impl<S: Read + Write> Client<S> {
         expected: &'static str,
         take: impl FnOnce(&ReplyFrame<'_>) -> Option<T>,
     ) -> Result<T, ClientError> {
-        self.connection.frame(|payload| check_reply(payload, ReplyFrame::parse(payload), expected, take))?
-    }
-}
-
-impl ParsedReply for ReplyFrame<'_> {
-    fn name(&self) -> &[u8] {
-        &self.name
-    }
-
-    fn rc(&self) -> i32 {
-        self.rc
-    }
-
-    fn reason(&self) -> String {
-        ReplyFrame::reason(self)
+        self.connection.frame(|payload| {
+            let reply = ReplyFrame::parse(payload).filter(|reply| *reply.name == *expected.as_bytes());
+            let reply = reply.ok_or_else(|| unexpected(expected, payload))?;
+            if reply.rc != 0 {
+                return Err(ClientError::Refused { reply: expected, rc: reply.rc, reason: reply.reason() });
+            }
+            take(&reply).ok_or_else(|| unexpected(expected, payload))
+        })?
     }
 }
 

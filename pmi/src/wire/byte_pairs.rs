@@ -1,6 +1,5 @@
 //! serde for `Vec<(Vec<u8>, Vec<u8>)>` as a sequence of pairs of byte strings.
 
-use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
@@ -8,11 +7,7 @@ type Pair = (Vec<u8>, Vec<u8>);
 
 /// Serializes the list.
 pub fn serialize<S: Serializer>(list: &[Pair], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut seq = serializer.serialize_seq(Some(list.len()))?;
-    for (key, value) in list {
-        seq.serialize_element(&(Bytes::new(key), Bytes::new(value)))?;
-    }
-    seq.end()
+    serializer.collect_seq(list.iter().map(|(key, value)| (Bytes::new(key), Bytes::new(value))))
 }
 
 /// Deserializes the list.

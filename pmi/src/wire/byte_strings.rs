@@ -1,16 +1,11 @@
 //! serde for `Vec<Vec<u8>>` as a sequence of byte strings instead of sequences of numbers.
 
-use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serializer};
 use serde_bytes::{ByteBuf, Bytes};
 
 /// Serializes the list.
 pub fn serialize<S: Serializer>(list: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
-    let mut seq = serializer.serialize_seq(Some(list.len()))?;
-    for item in list {
-        seq.serialize_element(Bytes::new(item))?;
-    }
-    seq.end()
+    serializer.collect_seq(list.iter().map(|item| Bytes::new(item)))
 }
 
 /// Deserializes the list.

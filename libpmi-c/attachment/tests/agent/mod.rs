@@ -10,7 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
-use pmi::{Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, SpawnedJob};
+use pmi::{
+    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Question, Rank, Request, SpawnedJob,
+};
 
 /// An agent, which serves each rank until the rank closes its connection.
 #[derive(Clone)]
@@ -45,7 +47,7 @@ impl Agent {
             spawner: None,
             size,
             universe_size: 16,
-            mapping: Mapping::single_node(size).wire_value(),
+            mapping: Mapping::from_nodes(std::iter::repeat_n(0, size as usize)).wire_value(),
             preputs: Epoch::from_entries([(&b"PARENT"[..], &b"tag#0$"[..])]),
             puts_at_once: false,
         });
@@ -171,26 +173,26 @@ impl Agent {
                     .expect("a thread has panicked");
                 Answer::NodeGot(find(&state))
             }
-            Request::Publish { service, port } => {
+            Request::Ask(Question::Publish { service, port }) => {
                 let taken = state.names.iter().any(|(name, _)| *name == service);
                 state.names.push((service, port));
                 Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
             }
-            Request::Lookup { service } => {
+            Request::Ask(Question::Lookup { service }) => {
                 let found = state.names.iter().find(|(name, _)| *name == service);
                 Answer::Found(found.map(|(_, port)| port.clone()).ok_or(NameError::Unknown))
             }
-            Request::Unpublish { service } => {
+            Request::Ask(Question::Unpublish { service }) => {
                 let before = state.names.len();
                 state.names.retain(|(name, _)| *name != service);
                 Answer::Unpublished(if state.names.len() < before { Ok(()) } else { Err(NameError::Unknown) })
             }
-            Request::Spawn(order) => {
+            Request::Ask(Question::Spawn(order)) => {
                 Answer::Spawned(Ok(SpawnedJob { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
             }
             Request::Segment => Answer::Segment(self.0.has_segment),
-            Request::GetFromJob { .. } => Answer::GotFromJob(Some(b"theirs".to_vec())),
-            Request::Connect { job } => Answer::Connected(job == b"fake-2_0"),
+            Request::Ask(Question::GetFromJob { .. }) => Answer::GotFromJob(Some(b"theirs".to_vec())),
+            Request::Ask(Question::Connect { job }) => Answer::Connected(job == b"fake-2_0"),
             Request::Put { .. } | Request::Get { .. } => unreachable!("this board is complete"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
         })

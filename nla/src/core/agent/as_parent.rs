@@ -1,15 +1,14 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
-use pmi::{Answer, Entry, LookUpResult, SpawnedJob};
-use serde_bytes::ByteBuf;
+use pmi::{Answer, Entry, LookUpResult, Question, SpawnedJob};
 
-use super::{Action, Agent};
+use super::{Action, Agent, Step};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Question, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{Exited, Parent};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;
@@ -42,38 +41,38 @@ impl Parent for Agent {
         self.namespaces.get(&namespace).map(|ns| ns.owner_of(agent))
     }
 
-    fn to_parent(&mut self, message: Up, actions: &mut Vec<Action>) {
-        actions.push(Action::ToParent(message));
+    fn to_parent(&mut self, message: Up, step: &mut Step<'_>) {
+        step.push(Action::ToParent(message));
     }
 
-    fn on_failure(&mut self, _: Time, failure: Failure, actions: &mut Vec<Action>) {
-        self.report_failure(failure, actions);
+    fn on_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
+        self.report_failure(failure, step);
     }
 
     fn on_more_failures(&mut self, count: u64) {
         self.failures_more = self.failures_more.saturating_add(count);
     }
 
-    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, actions: &mut Vec<Action>) {
+    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, step: &mut Step<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started()) {
-            actions.push(Action::ToParent(Up::Started { namespace }));
+            step.push(Action::ToParent(Up::Started { namespace }));
         }
     }
 
-    fn on_contact(&mut self, namespace: NamespaceId, actions: &mut Vec<Action>) {
+    fn on_contact(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_contact()) {
-            actions.push(Action::ToParent(Up::Contact { namespace }));
+            step.push(Action::ToParent(Up::Contact { namespace }));
         }
     }
 
-    fn on_fence_complete(&mut self, now: Time, namespace: NamespaceId, actions: &mut Vec<Action>) {
-        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(now));
-        actions.extend(gathered.map(Action::ToParent));
+    fn on_fence_complete(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
+        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(step.now));
+        step.extend(gathered.map(Action::ToParent));
     }
 
-    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, actions: &mut Vec<Action>) {
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, step: &mut Step<'_>) {
         let waiting = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_waiting(number));
-        actions.extend(waiting.map(Action::ToParent));
+        step.extend(waiting.map(Action::ToParent));
     }
 
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited) {
@@ -82,45 +81,39 @@ impl Parent for Agent {
         }
     }
 
-    fn on_question(&mut self, requester: Requester, question: Question, actions: &mut Vec<Action>) {
-        actions.push(Action::ToParent(Up::Ask { requester, question }));
+    fn on_question(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
+        step.push(Action::ToParent(Up::Ask { requester, question }));
     }
 
-    fn answer_other_get(
-        &mut self,
-        namespace: NamespaceId,
-        reply_to: ReplyTo,
-        result: LookUpResult,
-        actions: &mut Vec<Action>,
-    ) {
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         match reply_to {
             ReplyTo::Rank(rank) => {
                 let value = result.entry().map(Entry::value_bytes);
-                actions.push(Action::Answer(namespace, rank, Answer::Got(value)));
+                step.push(Action::Answer(namespace, rank, Answer::Got(value)));
             }
             ReplyTo::Parent => {
                 let number = ns.exchange.fence.number();
-                actions.push(Action::ToParent(Up::Got { namespace, number, result }));
+                step.push(Action::ToParent(Up::Got { namespace, number, result }));
             }
             ReplyTo::OtherNamespace(requester) => {
                 let preput = || ns.preput(result.key()).map(Vec::as_slice);
-                let value = result.value().or_else(preput).map(ByteBuf::from);
-                self.route_reply(requester, Reply::GotFromJob(value), actions);
+                let value = result.value().or_else(preput).map(<[u8]>::to_vec);
+                self.route_reply(requester, Reply::GotFromJob(value), step);
             }
-            ReplyTo::Child(child) => actions.push(Action::ToChild(child, Down::Got { namespace, result })),
+            ReplyTo::Child(child) => step.push(Action::ToChild(child, Down::Got { namespace, result })),
         }
     }
 
-    fn on_own_inquiry(&mut self, requester: Requester, kind: InquiryKind, actions: &mut Vec<Action>) {
-        self.on_inquiry(requester, kind, actions);
+    fn on_own_inquiry(&mut self, requester: Requester, kind: InquiryKind, step: &mut Step<'_>) {
+        self.on_inquiry(requester, kind, step);
     }
 
-    fn on_own_reply(&mut self, requester: Requester, reply: Reply, actions: &mut Vec<Action>) {
+    fn on_own_reply(&mut self, requester: Requester, reply: Reply, step: &mut Step<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&requester.namespace) {
             ns.take_inquiring(requester.rank);
         }
-        actions.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
+        step.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
@@ -144,8 +137,8 @@ fn answer_of(reply: Reply) -> Answer {
             Answer::Spawned(result.map(|(job, count)| SpawnedJob { job, codes: vec![0; count as usize] }))
         }
         Reply::Connected(is_known) => Answer::Connected(is_known),
-        Reply::GotFromJob(value) => Answer::GotFromJob(value.map(ByteBuf::into_vec)),
+        Reply::GotFromJob(value) => Answer::GotFromJob(value),
         Reply::NodePut(is_stored) => Answer::NodePut(is_stored),
-        Reply::NodeGot(value) => Answer::NodeGot(value.map(ByteBuf::into_vec)),
+        Reply::NodeGot(value) => Answer::NodeGot(value),
     }
 }

@@ -4,9 +4,8 @@
 //! takes the same route back.
 
 use pmi::Rank;
-use serde_bytes::ByteBuf;
 
-use super::{Action, Agent};
+use super::{Action, Agent, Step};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
@@ -14,30 +13,24 @@ use crate::core::parent::Parent;
 
 impl Agent {
     /// Asks the agent that owns the node's attributes on behalf of an own rank.
-    pub(super) fn ask_owner(
-        &mut self,
-        namespace: NamespaceId,
-        rank: Rank,
-        kind: InquiryKind,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, step: &mut Step<'_>) {
         let here = self.id();
         let requester = Requester { agent: here, namespace, rank };
-        let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own().contains(rank)) else { return };
+        let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own.contains(rank)) else { return };
         let to = ns.owner_of(here);
         if !kind.is_bounded() {
-            return self.refuse(requester, &kind, actions);
+            return self.refuse(requester, &kind, step);
         }
         if to != here {
             ns.on_inquiry(rank, &kind);
         }
-        self.route_inquiry(Inquiry { to, requester, kind }, actions);
+        self.route_inquiry(Inquiry { to, requester, kind }, step);
     }
 
     /// Withdraws the parked inquiry of an own rank that has ended.
-    pub(super) fn withdraw_inquiry(&mut self, namespace: NamespaceId, rank: Rank, actions: &mut Vec<Action>) {
+    pub(super) fn withdraw_inquiry(&mut self, namespace: NamespaceId, rank: Rank, step: &mut Step<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.take_inquiring(rank)) {
-            self.ask_owner(namespace, rank, InquiryKind::NodeForget, actions);
+            self.ask_owner(namespace, rank, InquiryKind::NodeForget, step);
         }
     }
 
@@ -48,22 +41,21 @@ impl Agent {
         key: &[u8],
         requester: Requester,
         value: Option<Vec<u8>>,
-        actions: &mut Vec<Action>,
+        step: &mut Step<'_>,
     ) {
         let preput = || self.namespaces.get(&namespace)?.preput(key).cloned();
-        let value = value.or_else(preput).map(ByteBuf::from);
-        self.route_reply(requester, Reply::GotFromJob(value), actions);
+        self.route_reply(requester, Reply::GotFromJob(value.or_else(preput)), step);
     }
 
     /// Sends the refusal of an inquiry, if the requester waits for a reply.
-    fn refuse(&mut self, requester: Requester, kind: &InquiryKind, actions: &mut Vec<Action>) {
+    fn refuse(&mut self, requester: Requester, kind: &InquiryKind, step: &mut Step<'_>) {
         if let Some(reply) = kind.refusal() {
-            self.route_reply(requester, reply, actions);
+            self.route_reply(requester, reply, step);
         }
     }
 
     /// Answers an inquiry that was sent to this agent.
-    pub(super) fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, actions: &mut Vec<Action>) {
+    pub(super) fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, step: &mut Step<'_>) {
         let rank = requester.rank;
         let about = match &kind {
             InquiryKind::LookUp { namespace, .. } => *namespace,
@@ -72,28 +64,28 @@ impl Agent {
         let ns = self.namespaces.get_mut(&about).filter(|_| kind.is_bounded());
         match (kind, ns) {
             (InquiryKind::LookUp { namespace, key }, Some(ns)) if ns.exchange.cache.is_whole() => {
-                actions.push(Action::LookUp { namespace, key, requester });
+                step.push(Action::LookUp { namespace, key, requester });
             }
             (InquiryKind::LookUp { namespace, key }, Some(_)) => {
-                self.on_get(namespace, ReplyTo::OtherNamespace(requester), &key.into(), actions);
+                self.on_get(namespace, ReplyTo::OtherNamespace(requester), &key.into(), step);
             }
             (InquiryKind::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());
-                self.route_reply(requester, Reply::NodePut(put.is_some()), actions);
+                self.route_reply(requester, Reply::NodePut(put.is_some()), step);
                 for (rank, agent) in put.unwrap_or_default() {
                     let waiting = Requester { agent, rank, ..requester };
-                    self.route_reply(waiting, Reply::NodeGot(Some(ByteBuf::from(value.clone()))), actions);
+                    self.route_reply(waiting, Reply::NodeGot(Some(value.clone())), step);
                 }
             }
             (InquiryKind::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
                 None if wait => ns.node.park(rank, requester.agent, key),
                 value => {
-                    let value = value.cloned().map(ByteBuf::from);
-                    self.route_reply(requester, Reply::NodeGot(value), actions);
+                    let reply = Reply::NodeGot(value.cloned());
+                    self.route_reply(requester, reply, step);
                 }
             },
             (InquiryKind::NodeForget, Some(ns)) => ns.node.forget(rank),
-            (kind, _) => self.refuse(requester, &kind, actions),
+            (kind, _) => self.refuse(requester, &kind, step),
         }
     }
 }

@@ -2,25 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use pmi::{Puts, Rank, Ranks};
+use pmi::{Rank, Ranks};
 
 use super::node_attributes::NodeAttributes;
 use crate::core::cache::CachePolicy;
 use crate::core::exchange::Exchange;
-use crate::core::fence::{FenceError, RingPart};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
 use crate::core::message::{Contribution, InquiryKind, Up};
 use crate::core::parent::Exited;
-use crate::core::plan::{NamespacePlan, Variable};
-use crate::core::ring::RingPosition;
+use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
 
 /// The stage of an own rank's life.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
     /// The driver was told to start it.
+    #[default]
     Starting,
     /// Its process runs.
     Running,
@@ -29,7 +28,7 @@ pub(super) enum Stage {
 }
 
 /// One of the agent's own ranks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LocalRank {
     stage: Stage,
     /// The number of fences at which it has arrived.
@@ -73,14 +72,15 @@ pub(super) struct Namespace {
     /// How long each fence took from the subtree's last arrival to the release.
     pub(super) fence_times: DurationHistogram,
     here: AgentId,
-    size: u32,
+    pub(super) size: u32,
     /// For each agent of the subtree that does not own the attributes of its node, the agent that does.
-    owners: BTreeMap<AgentId, AgentId>,
+    owners: Vec<(AgentId, AgentId)>,
     preputs: Vec<Variable>,
-    own: Ranks,
+    /// This agent's own ranks.
+    pub(super) own: Ranks,
     locals: BTreeMap<Rank, LocalRank>,
     /// Own ranks that have not ended.
-    live: u64,
+    pub(super) live: u64,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
     unstarted: u64,
     contacted: bool,
@@ -100,31 +100,8 @@ pub(super) struct Namespace {
 impl Namespace {
     /// The namespace of `plan`, which is the share of `here`'s subtree.
     pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
-        let own = plan
-            .placement
-            .iter()
-            .find(|(agent, _)| *agent == here.head())
-            .map(|(_, ranks)| ranks.clone())
-            .unwrap_or_default();
-        let children: BTreeMap<_, _> = here
-            .children()
-            .map(|child| (child.head(), plan.ranks_of(child)))
-            .filter(|(_, ranks)| !ranks.is_empty())
-            .collect();
-        let locals: BTreeMap<_, _> = own
-            .iter()
-            .map(|rank| {
-                let local = LocalRank {
-                    stage: Stage::Starting,
-                    fences: 0,
-                    waiting: false,
-                    failed: false,
-                    active: false,
-                    inquiring: false,
-                };
-                (rank, local)
-            })
-            .collect();
+        let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
+        let exchange = Exchange::new(plan, here, policy);
         Self {
             id: plan.id,
             undone: false,
@@ -132,10 +109,10 @@ impl Namespace {
             fence_times: DurationHistogram::default(),
             here: here.head(),
             size: plan.size,
-            owners: plan.owners.iter().copied().collect(),
+            owners: plan.owners.clone(),
             preputs: plan.preputs.clone(),
-            live: locals.len() as u64,
-            unstarted: children.len() as u64 + u64::from(!own.is_empty()),
+            live: own.len(),
+            unstarted: exchange.children.len() as u64 + u64::from(!own.is_empty()),
             contacted: false,
             slow_reported: None,
             complete_reported: None,
@@ -143,23 +120,13 @@ impl Namespace {
             exits: BTreeMap::new(),
             exits_since: None,
             exited: 0,
+            locals: own.iter().map(|rank| (rank, LocalRank::default())).collect(),
             own,
-            exchange: Exchange::new(plan.ranks_of(here), children, false, policy),
-            locals,
+            exchange,
         }
     }
 
     // ---- own ranks ----
-
-    /// This agent's own ranks.
-    pub(super) fn own(&self) -> &Ranks {
-        &self.own
-    }
-
-    /// The number of own ranks that have not ended.
-    pub(super) fn live(&self) -> u64 {
-        self.live
-    }
 
     /// The own ranks at `stage`.
     pub(super) fn at(&self, stage: Stage) -> Ranks {
@@ -182,13 +149,6 @@ impl Namespace {
     pub(super) fn on_part_started(&mut self) -> bool {
         self.unstarted = self.unstarted.saturating_sub(1);
         self.unstarted == 0
-    }
-
-    /// Notes that own ranks will never run.
-    pub(super) fn on_not_started(&mut self, ranks: &Ranks) {
-        for rank in ranks.iter() {
-            self.end(rank, "it was not started");
-        }
     }
 
     /// Records the end of an own rank. Returns `None` if the rank is not this agent's, or had ended before.
@@ -220,11 +180,6 @@ impl Namespace {
 
     // ---- the open fence ----
 
-    /// Takes puts of own ranks ahead of the open fence.
-    pub(super) fn on_put(&mut self, puts: &Puts) -> Result<(), FenceError> {
-        self.exchange.on_own_put(&self.own, puts)
-    }
-
     /// Notes that an own rank has entered the open fence and waits for an answer.
     pub(super) fn on_entered(&mut self, rank: Rank) {
         if let Some(local) = self.locals.get_mut(&rank) {
@@ -249,15 +204,6 @@ impl Namespace {
         Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
     }
 
-    /// The positions of all parts of the open ring here. `whole` is the position of the subtree.
-    pub(super) fn ring_positions(
-        &self,
-        number: u32,
-        whole: &RingPosition,
-    ) -> Result<Vec<(RingPart, RingPosition)>, FenceError> {
-        self.exchange.fence.ring_positions(number, whole, self.size)
-    }
-
     /// Releases the open fence. Returns the own ranks that wait in it; `None` if `number` is not complete and open.
     pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
         if !self.exchange.fence.release(number) {
@@ -278,7 +224,7 @@ impl Namespace {
 
     /// The agent that owns the attributes of the node of `agent`.
     pub(super) fn owner_of(&self, agent: AgentId) -> AgentId {
-        self.owners.get(&agent).copied().unwrap_or(agent)
+        owner_of(&self.owners, agent)
     }
 
     /// Whether this agent owns the attributes of its node, and `rank` can be one that shares them.

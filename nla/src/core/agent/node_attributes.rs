@@ -16,10 +16,14 @@ pub(super) struct NodeAttributes {
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Bytes of all attributes, keys included.
     bytes: usize,
-    /// The ranks that wait for an attribute, and their agents, by the attribute's key.
-    parked: BTreeMap<Vec<u8>, BTreeMap<Rank, AgentId>>,
-    /// The key for which each parked rank waits.
-    keys: BTreeMap<Rank, Vec<u8>>,
+    /// The ranks that wait for an attribute.
+    parked: BTreeMap<Rank, Parked>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    agent: AgentId,
+    key: Vec<u8>,
 }
 
 impl NodeAttributes {
@@ -33,12 +37,11 @@ impl NodeAttributes {
             return None;
         }
         self.bytes = bytes;
-        let waiting = self.parked.remove(&key).unwrap_or_default();
-        for rank in waiting.keys() {
-            self.keys.remove(rank);
-        }
+        let waiting = self.parked.iter().filter(|(_, parked)| parked.key == key);
+        let waiting: Vec<_> = waiting.map(|(rank, parked)| (*rank, parked.agent)).collect();
+        waiting.iter().for_each(|(rank, _)| self.forget(*rank));
         self.attributes.insert(key, value);
-        Some(waiting.into_iter().collect())
+        Some(waiting)
     }
 
     /// The value of an attribute.
@@ -48,25 +51,17 @@ impl NodeAttributes {
 
     /// Parks a rank's get until a rank puts the attribute. Drops an earlier get of the same rank.
     pub(super) fn park(&mut self, rank: Rank, agent: AgentId, key: Vec<u8>) {
-        self.forget(rank);
-        self.keys.insert(rank, key.clone());
-        self.parked.entry(key).or_default().insert(rank, agent);
+        self.parked.insert(rank, Parked { agent, key });
     }
 
     /// Drops the parked get of a rank.
     pub(super) fn forget(&mut self, rank: Rank) {
-        let Some(key) = self.keys.remove(&rank) else { return };
-        if let Some(ranks) = self.parked.get_mut(&key) {
-            ranks.remove(&rank);
-            if ranks.is_empty() {
-                self.parked.remove(&key);
-            }
-        }
+        self.parked.remove(&rank);
     }
 
     /// Whether a get of this rank is parked.
     pub(super) fn is_parked(&self, rank: Rank) -> bool {
-        self.keys.contains_key(&rank)
+        self.parked.contains_key(&rank)
     }
 
     /// Panics if an invariant between two inputs is broken.
@@ -74,12 +69,8 @@ impl NodeAttributes {
         let bytes: usize = self.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
         assert_eq!(bytes, self.bytes, "the count of bytes is right");
         assert!(bytes <= NODE_ATTRIBUTES_BYTES_MAX && self.attributes.len() <= NODE_ATTRIBUTES_MAX);
-        let parked: usize = self.parked.values().map(BTreeMap::len).sum();
-        assert_eq!(parked, self.keys.len(), "one parked get per rank");
-        for (rank, key) in &self.keys {
-            assert!(self.parked.get(key).is_some_and(|ranks| ranks.contains_key(rank)), "rank {rank} is parked");
-            assert!(!self.attributes.contains_key(key), "no rank waits for an attribute that was put");
-        }
+        let is_put = |parked: &Parked| self.attributes.contains_key(&parked.key);
+        assert!(!self.parked.values().any(is_put), "no rank waits for an attribute that was put");
     }
 }
 

@@ -3,150 +3,125 @@
 use pmi::{Rank, Ranks, Request};
 
 use super::namespace::EndState;
-use super::{Action, Agent, SIGKILL, SIGSTOP};
+use super::{Action, Agent, SIGKILL, SIGSTOP, Step};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
-use crate::core::ids::{NamespaceId, Time};
+use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Contribution, InquiryKind, Question, Requester, Up};
+use crate::core::message::{Contribution, InquiryKind, Requester, Up};
 use crate::core::parent::{Exited, Parent};
 use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
 
 impl Agent {
     /// The driver has started own ranks.
-    pub(super) fn on_started(&mut self, now: Time, namespace: NamespaceId, ranks: &Ranks, actions: &mut Vec<Action>) {
+    pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_started(now);
+            self.times.on_started(step.now);
         }
         let complete = ns.on_started(ranks);
         if ns.undone || !self.is_serving() {
             // The driver had started them before it cancelled the others.
-            actions.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
+            step.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
         } else if self.suspended {
-            actions.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
+            step.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
         }
         if complete {
-            actions.push(Action::ToParent(Up::Started { namespace }));
+            step.push(Action::ToParent(Up::Started { namespace }));
         }
     }
 
     /// The driver has not started own ranks.
     pub(super) fn on_not_started(
         &mut self,
-        now: Time,
         namespace: NamespaceId,
         ranks: Ranks,
         why: NotStartedReason,
-        actions: &mut Vec<Action>,
+        step: &mut Step<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        ns.on_not_started(&ranks);
+        for rank in ranks.iter() {
+            ns.end(rank, "it was not started");
+        }
         let undone = ns.undone;
         if self.is_serving() && !undone {
             let cause = Cause::NotStarted { why };
-            self.report_failure(Failure { at: now, agent: self.id(), namespace, ranks, cause }, actions);
+            self.report_failure(Failure { at: step.now, agent: self.id(), namespace, ranks, cause }, step);
         }
     }
 
     /// An own rank sent a request.
-    pub(super) fn on_request(
-        &mut self,
-        now: Time,
-        namespace: NamespaceId,
-        rank: Rank,
-        request: Request,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_request(&mut self, namespace: NamespaceId, rank: Rank, request: Request, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let question = match request {
+        match request {
             Request::Joined => {
                 ns.set_active(rank, true);
                 if namespace == NamespaceId::FIRST {
-                    self.times.on_contact(now);
+                    self.times.on_contact(step.now);
                 }
                 if ns.on_contact() {
-                    actions.push(Action::ToParent(Up::Contact { namespace }));
+                    step.push(Action::ToParent(Up::Contact { namespace }));
                 }
-                return;
             }
-            Request::Finalized => return ns.set_active(rank, false),
+            Request::Finalized => ns.set_active(rank, false),
             Request::Fence { puts, .. } => {
-                return self.on_arrived(now, namespace, rank, Contribution::Puts(puts), actions);
+                self.on_arrived(namespace, rank, Contribution::Puts(puts), step);
             }
-            Request::Put { puts } => return self.on_own_put(now, namespace, rank, puts, actions),
-            Request::Get { key } => return self.on_get(namespace, ReplyTo::Rank(rank), &key, actions),
+            Request::Put { puts } => self.on_own_put(namespace, rank, puts, step),
+            Request::Get { key } => self.on_get(namespace, ReplyTo::Rank(rank), &key, step),
             Request::Ring { to_left, to_right } => {
                 let segment = RingSegment::of_rank(to_left, to_right);
-                return self.on_arrived(now, namespace, rank, Contribution::Ring(segment), actions);
+                self.on_arrived(namespace, rank, Contribution::Ring(segment), step);
             }
             Request::NodePut { key, value } => {
-                return self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, actions);
+                self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, step);
             }
             Request::NodeGet { key, wait } => {
-                return self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, actions);
+                self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, step);
             }
             Request::Abort { code, message } => {
                 let cause = Cause::Abort { code, message: bounded(message) };
-                return self.fail_rank(now, namespace, rank, cause, actions);
+                self.fail_rank(namespace, rank, cause, step);
             }
-            Request::Broken { why } => return self.kill_broken(now, namespace, rank, bounded(why), actions),
+            Request::Broken { why } => self.kill_broken(namespace, rank, bounded(why), step),
             // The driver answers it: it has the segment's descriptor.
-            Request::Segment => return,
-            Request::Publish { service, port } => Question::Publish { service, port },
-            Request::Lookup { service } => Question::Lookup { service },
-            Request::Unpublish { service } => Question::Unpublish { service },
-            Request::Spawn(request) => Question::Spawn(request),
-            Request::Connect { job } => Question::Connect { job },
-            Request::GetFromJob { job, key } => Question::GetFromJob { job, key },
-        };
-        let requester = Requester { agent: self.id(), namespace, rank };
-        actions.push(Action::ToParent(Up::Ask { requester, question }));
+            Request::Segment => {}
+            Request::Ask(question) => {
+                let requester = Requester { agent: self.id(), namespace, rank };
+                step.push(Action::ToParent(Up::Ask { requester, question }));
+            }
+        }
     }
 
     /// An own rank's process has ended.
-    pub(super) fn on_rank_ended(
-        &mut self,
-        now: Time,
-        namespace: NamespaceId,
-        rank: Rank,
-        exit: Exit,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some(EndState { fences, unfinished }) = ns.end(rank, "its process ended") else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_rank_ended(now);
+            self.times.on_rank_ended(step.now);
         }
         let undone = ns.undone;
-        self.withdraw_inquiry(namespace, rank, actions);
+        self.withdraw_inquiry(namespace, rank, step);
         if undone || !self.is_serving() {
             return;
         }
         match exit {
             Exit::Code(0) => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exited(now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
+                    ns.note_exited(step.now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
                 }
             }
-            Exit::Code(code) => self.fail_rank(now, namespace, rank, Cause::Code(code), actions),
+            Exit::Code(code) => self.fail_rank(namespace, rank, Cause::Code(code), step),
             Exit::Signal { signal, core, out_of_memory } => {
-                self.fail_rank(now, namespace, rank, Cause::Signal { signal, core, out_of_memory }, actions);
+                self.fail_rank(namespace, rank, Cause::Signal { signal, core, out_of_memory }, step);
             }
         }
     }
 
     /// Reports a failure of an own rank, unless one was reported before.
-    pub(super) fn fail_rank(
-        &mut self,
-        at: Time,
-        namespace: NamespaceId,
-        rank: Rank,
-        cause: Cause,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(super) fn fail_rank(&mut self, namespace: NamespaceId, rank: Rank, cause: Cause, step: &mut Step<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank)) {
-            self.report_failure(Failure::of_rank(at, self.id(), namespace, rank, cause), actions);
+            self.report_failure(Failure::of_rank(step.now, self.id(), namespace, rank, cause), step);
         }
     }
 }

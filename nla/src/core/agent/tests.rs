@@ -6,10 +6,10 @@ mod stats;
 
 use super::*;
 use crate::core::limits::FAILURES_SINGLE_MAX;
-use crate::core::message::{Contribution, Question, ReleaseContent, Reply, Update};
+use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, ranks};
 use crate::core::timing::TimedPhase;
-use pmi::Puts;
+use pmi::{Puts, Question};
 
 struct World {
     agent: Agent,
@@ -379,7 +379,8 @@ fn a_stopped_rank_is_continued_so_that_it_gets_the_signal() {
 fn questions_go_up_and_replies_reach_their_rank() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
-    let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Lookup { service: b"s".to_vec() }));
+    let actions =
+        world.after(T, Input::FromRank(NS, Rank(0), Request::Ask(Question::Lookup { service: b"s".to_vec() })));
     let question = Question::Lookup { service: b"s".to_vec() };
     assert_eq!(actions, [Action::ToParent(Up::Ask { requester: requester(1, 0), question })]);
     let reply = |agent, rank| Down::Reply { requester: requester(agent, rank), reply: Reply::Found(Ok(b"p".to_vec())) };

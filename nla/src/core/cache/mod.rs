@@ -117,12 +117,11 @@ pub(super) struct CacheLocation {
 }
 
 impl CacheLocation {
-    pub(super) fn new<'a>(is_root: bool, children: impl IntoIterator<Item = (&'a AgentId, &'a Ranks)>) -> Self {
-        let intervals = |(child, ranks): (&AgentId, &'a Ranks)| {
-            let child = *child;
-            ranks.intervals().iter().map(move |(first, end)| (*first, *end, child))
-        };
-        let mut shares: Vec<_> = children.into_iter().flat_map(intervals).collect();
+    pub(super) fn new(is_root: bool, children: &[(AgentId, Ranks)]) -> Self {
+        let mut shares = Vec::new();
+        for (child, ranks) in children {
+            shares.extend(ranks.intervals().iter().map(|(first, end)| (*first, *end, *child)));
+        }
         shares.sort_unstable();
         Self { is_root, shares }
     }

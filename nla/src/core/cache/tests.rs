@@ -15,7 +15,7 @@ fn policy_names_are_parsed_in_either_case() {
 fn each_rank_is_found_below_its_child() {
     let ranks = |text: &str| text.parse::<Ranks>().unwrap();
     let shares = [(AgentId(2), ranks("2-3,8")), (AgentId(5), ranks("4-7"))];
-    let location = CacheLocation::new(false, shares.iter().map(|(child, ranks)| (child, ranks)));
+    let location = CacheLocation::new(false, &shares);
     let children = (0..10).map(|rank| location.child_of(Rank(rank)).map_or(0, |child| child.0));
     assert_eq!(children.collect::<Vec<_>>(), [0, 0, 2, 2, 5, 5, 5, 5, 2, 0]);
 }
@@ -47,7 +47,7 @@ fn overwritten(update: Update) -> Vec<String> {
 #[test]
 fn a_release_names_the_keys_with_stale_values() {
     for policy in [CachePolicy::Hcs, CachePolicy::Hcma] {
-        let mut root = policy.cache_at(CacheLocation::new(true, []));
+        let mut root = policy.cache_at(CacheLocation::new(true, &[]));
         // Every cache keeps the last of one rank's puts, so "a" is stale nowhere.
         let first = fence(root.as_mut(), &[(0, "a", "1"), (0, "a", "2"), (1, "b", "1"), (2, "b", "2"), (3, "c", "1")]);
         assert_eq!(overwritten(first), ["b"]);
@@ -60,7 +60,7 @@ fn a_release_names_the_keys_with_stale_values() {
 
 #[test]
 fn puts_that_passed_are_visible_after_the_release_only() {
-    let mut cache = CachePolicy::Hcs.cache_at(CacheLocation::new(false, []));
+    let mut cache = CachePolicy::Hcs.cache_at(CacheLocation::new(false, &[]));
     cache.pass(&puts(&[(0, "a", "1"), (0, "b", "1")])).unwrap();
     assert_eq!(cache.look_up(b"a", 0), Source::Parent);
     cache.gather(&puts(&[]));
@@ -76,7 +76,7 @@ fn puts_that_passed_are_visible_after_the_release_only() {
 fn the_bounded_cache_names_the_child_that_has_the_entry() {
     let child = |agent, text: &str| (AgentId(agent), text.parse::<Ranks>().unwrap());
     let shares = [child(1, "0-1"), child(4, "2-3")];
-    let location = || CacheLocation::new(true, shares.iter().map(|(child, ranks)| (child, ranks)));
+    let location = || CacheLocation::new(true, &shares);
     let mut root = CachePolicy::HcmabLru { entries: 1 }.cache_at(location());
     fence(root.as_mut(), &[(0, "a", "1"), (2, "b", "1"), (3, "c", "1")]);
     assert_eq!(root.look_up(b"a", 0), Source::Child(AgentId(1)));

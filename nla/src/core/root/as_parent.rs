@@ -1,15 +1,16 @@
 //! The root as the parent of its children: it judges what they report, and answers what only it can.
 
-use pmi::{LookUpResult, Ranks};
+use pmi::{LookUpResult, Question, Ranks};
 
-use super::{Notice, Root, RootAction};
+use super::{Notice, Root, RootAction, Step};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Question, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{Exited, Parent};
+use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
@@ -38,49 +39,49 @@ impl Parent for Root {
     }
 
     fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId> {
-        self.namespaces.get(&namespace).map(|ns| ns.plan.owner_of(agent))
+        self.namespaces.get(&namespace).map(|ns| owner_of(&ns.plan.owners, agent))
     }
 
-    fn to_parent(&mut self, _: Up, _: &mut Vec<RootAction>) {}
+    fn to_parent(&mut self, _: Up, _: &mut Step<'_>) {}
 
-    fn on_failure(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
-        self.judge(now, failure, actions);
+    fn on_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
+        self.judge(failure, step);
     }
 
     fn on_more_failures(&mut self, count: u64) {
         self.failures_more = self.failures_more.saturating_add(count);
     }
 
-    fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
+    fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.unstarted = ns.unstarted.saturating_sub(1);
-        ns.started += ns.exchange.children.get(&child).map_or(0, Ranks::len);
+        ns.started += find(&ns.exchange.children, child).map_or(0, Ranks::len);
         if ns.unstarted > 0 || ns.undone {
             return;
         }
         let size = ns.plan.size;
-        actions.push(RootAction::Notice(Notice::Started(namespace, size)));
+        step.push(RootAction::Notice(Notice::Started(namespace, size)));
         if let Some(requester) = ns.requester.take() {
             let job = ns.plan.kvsname.clone();
-            self.route_reply(requester, Reply::Spawned(Ok((job, size))), actions);
+            self.route_reply(requester, Reply::Spawned(Ok((job, size))), step);
         }
     }
 
-    fn on_contact(&mut self, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
+    fn on_contact(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace)
             && !std::mem::replace(&mut ns.contacted, true)
         {
-            actions.push(RootAction::Notice(Notice::Contact(namespace)));
+            step.push(RootAction::Notice(Notice::Contact(namespace)));
         }
     }
 
-    fn on_fence_complete(&mut self, now: Time, namespace: NamespaceId, actions: &mut Vec<RootAction>) {
+    fn on_fence_complete(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.release(now, actions);
+            ns.release(step);
         }
     }
 
-    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, _: &mut Vec<RootAction>) {
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, _: &mut Step<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.waiting = Some(number);
         }
@@ -92,18 +93,22 @@ impl Parent for Root {
         }
     }
 
-    fn on_question(&mut self, requester: Requester, question: Question, actions: &mut Vec<RootAction>) {
-        self.answer(requester, question, actions);
+    fn on_question(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
+        self.answer(requester, question, step);
     }
 
     /// Only children make gets at the root.
-    fn answer_other_get(&mut self, _: NamespaceId, _: ReplyTo, _: LookUpResult, _: &mut Vec<RootAction>) {}
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
+        if let ReplyTo::Child(child) = reply_to {
+            step.push(Self::send(child, Down::Got { namespace, result }));
+        }
+    }
 
     /// The root owns no attributes and serves no board.
-    fn on_own_inquiry(&mut self, _: Requester, _: InquiryKind, _: &mut Vec<RootAction>) {}
+    fn on_own_inquiry(&mut self, _: Requester, _: InquiryKind, _: &mut Step<'_>) {}
 
     /// The root has no ranks.
-    fn on_own_reply(&mut self, _: Requester, _: Reply, _: &mut Vec<RootAction>) {}
+    fn on_own_reply(&mut self, _: Requester, _: Reply, _: &mut Step<'_>) {}
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);

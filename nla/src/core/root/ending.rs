@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM};
+use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Step};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW};
@@ -11,66 +11,66 @@ use crate::core::parent::Parent;
 
 impl Root {
     /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
-    pub(super) fn judge(&mut self, now: Time, failure: Failure, actions: &mut Vec<RootAction>) {
+    pub(super) fn judge(&mut self, failure: Failure, step: &mut Step<'_>) {
         if let Cause::NotStarted { why } = &failure.cause
             && self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.plan.spawner.is_some())
         {
             // A spawn that fails concerns only the rank that asked for it.
-            return self.undo(failure.namespace, why.to_string(), actions);
+            return self.undo(failure.namespace, why.to_string(), step);
         }
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
         }
-        actions.push(RootAction::Notice(Notice::Failure(failure.clone())));
+        step.push(RootAction::Notice(Notice::Failure(failure.clone())));
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
         }
         if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
-            self.enter(Phase::Gathering { until: now + GATHER_WINDOW }, "a failure was reported");
+            self.enter(Phase::Gathering { until: step.now + GATHER_WINDOW }, "a failure was reported");
         }
     }
 
     /// Undoes a spawn that failed, once.
-    fn undo(&mut self, namespace: NamespaceId, why: String, actions: &mut Vec<RootAction>) {
+    fn undo(&mut self, namespace: NamespaceId, why: String, step: &mut Step<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if std::mem::replace(&mut ns.undone, true) {
             return;
         }
         let requester = ns.requester.take();
-        let children = ns.exchange.children.keys();
-        actions.extend(children.map(|child| RootAction::ToChild(*child, Down::Undo { namespace })));
+        let children = ns.exchange.children.iter();
+        step.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
         if let Some(requester) = requester {
-            self.route_reply(requester, Reply::Spawned(Err(why)), actions);
+            self.route_reply(requester, Reply::Spawned(Err(why)), step);
         }
     }
 
     /// Reports ranks that ended with code 0 where others still need them.
-    pub(super) fn report_early_exits(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+    pub(super) fn report_early_exits(&mut self, step: &mut Step<'_>) {
         let early: Vec<_> = self
             .namespaces
             .values()
-            .filter_map(|ns| ns.exited_early(now).map(|(ranks, in_fence)| (ns.plan.id, ranks, in_fence)))
+            .filter_map(|ns| ns.exited_early(step.now).map(|(ranks, in_fence)| (ns.plan.id, ranks, in_fence)))
             .collect();
         for (namespace, ranks, in_fence) in early {
             let agent = self.agent_of(namespace, ranks.first());
             let cause = Cause::ExitedEarly { in_fence };
-            self.judge(now, Failure { at: now, agent, namespace, ranks, cause }, actions);
+            self.judge(Failure { at: step.now, agent, namespace, ranks, cause }, step);
         }
     }
 
-    pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, actions: &mut Vec<RootAction>) {
+    pub(super) fn on_interrupt(&mut self, signal: i32, step: &mut Step<'_>) {
         match &self.phase {
             Phase::Flushing { .. } => {
                 // Only output is left, and the user does not want it.
-                self.over(Outcome::Interrupted { signal }, "the user interrupted the output", actions);
+                self.over(Outcome::Interrupted { signal }, "the user interrupted the output", step);
             }
             Phase::Ending { interrupted: false, .. } => self.note_interrupted(None),
             Phase::Ending { interrupted: true, .. } => {
                 // The second interrupt ends the grace.
-                self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, actions);
-                self.note_interrupted(Some(now + END_MARGIN));
+                self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, step);
+                self.note_interrupted(Some(step.now + END_MARGIN));
             }
             Phase::Joining { .. } | Phase::Running | Phase::Gathering { .. } | Phase::Over => {
                 // Before the launch, agents may have failed because the same Ctrl-C reached them.
@@ -79,7 +79,7 @@ impl Root {
                 } else {
                     self.elected()
                 };
-                self.end(now, outcome, signal, "the user interrupted the session", actions);
+                self.end(outcome, signal, "the user interrupted the session", step);
                 self.note_interrupted(None);
             }
         }
@@ -94,32 +94,25 @@ impl Root {
     }
 
     /// Ends the session with `outcome`: all ranks get `signal` first, SIGKILL after the grace.
-    pub(super) fn end(
-        &mut self,
-        now: Time,
-        outcome: Outcome,
-        signal: i32,
-        why: &'static str,
-        actions: &mut Vec<RootAction>,
-    ) {
+    pub(super) fn end(&mut self, outcome: Outcome, signal: i32, why: &'static str, step: &mut Step<'_>) {
         if self.is_ending() {
             return;
         }
         let grace = self.session.kill_grace;
         if outcome != Outcome::Success {
-            actions.push(RootAction::Notice(Notice::Ending(signal, grace)));
+            step.push(RootAction::Notice(Notice::Ending(signal, grace)));
         }
         if self.first.is_some() {
             // No rank was started: an agent that has joined leaves when its link closes.
-            self.over(outcome, why, actions);
+            self.over(outcome, why, step);
             return;
         }
-        self.to_children(&Down::End { signal, grace }, actions);
-        self.enter(Phase::Ending { outcome, until: now + grace + END_MARGIN, interrupted: false }, why);
+        self.to_children(&Down::End { signal, grace }, step);
+        self.enter(Phase::Ending { outcome, until: step.now + grace + END_MARGIN, interrupted: false }, why);
     }
 
     /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
-    pub(super) fn on_output_lost(&mut self, now: Time, lost: Outcome, actions: &mut Vec<RootAction>) {
+    pub(super) fn on_output_lost(&mut self, lost: Outcome, step: &mut Step<'_>) {
         const WHY: &str = "the output cannot be written";
         match &self.phase {
             &Phase::Ending { outcome: Outcome::Success, until, interrupted } => {
@@ -131,17 +124,17 @@ impl Root {
             | Phase::Gathering { .. }
             | Phase::Ending { .. }
             | Phase::Flushing { .. }
-            | Phase::Over => self.end(now, lost, SIGTERM, WHY, actions),
+            | Phase::Over => self.end(lost, SIGTERM, WHY, step),
         }
     }
 
-    pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, actions: &mut Vec<RootAction>) {
-        self.to_children(&Down::Leave, actions);
+    pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, step: &mut Step<'_>) {
+        self.to_children(&Down::Leave, step);
         if self.leftovers > 0 {
-            actions.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
+            step.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
         }
         self.enter(Phase::Over, why);
-        actions.push(RootAction::Over(outcome));
+        step.push(RootAction::Over(outcome));
     }
 
     /// The outcome that the reported failures make.

@@ -1,12 +1,10 @@
 //! The launch of namespaces, and agents that could not be started.
 
-use pmi::Ranks;
-
 use super::namespace::Namespace;
-use super::{Phase, Root, RootAction};
+use super::{Phase, Root, Step};
 use crate::core::cause::{Cause, Failure};
 use crate::core::exchange::Exchange;
-use crate::core::ids::{AgentId, Time};
+use crate::core::ids::AgentId;
 use crate::core::message::Requester;
 use crate::core::parent::Parent;
 use crate::core::plan::NamespacePlan;
@@ -14,25 +12,16 @@ use crate::core::reason::NotStartedReason;
 
 impl Root {
     /// Launches a namespace. `requester` is the rank that spawned it, and is answered once all its ranks were started.
-    pub(super) fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, actions: &mut Vec<RootAction>) {
-        self.launch_below(&plan, actions);
-        let shares = self.tree.children().map(|child| (child.head(), plan.ranks_of(child)));
-        let children = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
-        let exchange = Exchange::new(Ranks::range(0..plan.size), children, true, self.session.cache);
-        self.jobs.insert(plan.kvsname.clone(), plan.id);
+    pub(super) fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, step: &mut Step<'_>) {
+        self.launch_below(&plan, step);
+        let exchange = Exchange::new(&plan, self.tree, self.session.cache);
         self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
     }
 
     /// An agent could not be started. Ignored unless agents are still joining.
-    pub(super) fn on_agent_failed(
-        &mut self,
-        now: Time,
-        agent: AgentId,
-        why: NotStartedReason,
-        actions: &mut Vec<RootAction>,
-    ) {
+    pub(super) fn on_agent_failed(&mut self, agent: AgentId, why: NotStartedReason, step: &mut Step<'_>) {
         if let Phase::Joining { .. } = self.phase {
-            self.judge(now, Failure::of_agent(now, agent, Cause::NotStarted { why }), actions);
+            self.judge(Failure::of_agent(step.now, agent, Cause::NotStarted { why }), step);
         }
     }
 }

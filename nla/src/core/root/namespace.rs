@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use pmi::Ranks;
 
-use super::{Notice, RootAction};
+use super::{Notice, RootAction, Step};
 use crate::core::exchange::Exchange;
 use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
@@ -23,11 +23,11 @@ pub(super) struct Namespace {
     /// Ranks of the other children.
     pub(super) started: u64,
     pub(super) contacted: bool,
-    /// Ranks that ended with code 0, by the number of fences at which they had arrived.
-    exited: BTreeMap<u32, Ranks>,
+    /// Ranks that ended with code 0, by the number of fences at which they had arrived and whether they had spoken PMI
+    /// and not finalized it.
+    exited: BTreeMap<(u32, bool), Ranks>,
     exited_count: u64,
-    /// The exited ranks that had spoken PMI and not finalized it. The time is that of the first report.
-    unfinished: Ranks,
+    /// The time of the first report of ranks that had not finalized PMI.
     unfinished_since: Option<Time>,
     /// A fence in which ranks wait although no child has reported its part as complete.
     pub(super) waiting: Option<u32>,
@@ -47,7 +47,6 @@ impl Namespace {
             contacted: false,
             exited: BTreeMap::new(),
             exited_count: 0,
-            unfinished: Ranks::new(),
             unfinished_since: None,
             waiting: None,
             requester,
@@ -61,10 +60,9 @@ impl Namespace {
 
     pub(super) fn on_exited(&mut self, now: Time, exited: &Exited) {
         if exited.unfinished {
-            self.unfinished.union_with(&exited.ranks);
             self.unfinished_since.get_or_insert(now);
         }
-        let ranks = self.exited.entry(exited.fences).or_default();
+        let ranks = self.exited.entry((exited.fences, exited.unfinished)).or_default();
         let before = ranks.len();
         ranks.union_with(&exited.ranks);
         self.exited_count += ranks.len() - before;
@@ -80,7 +78,7 @@ impl Namespace {
             return Some((missed, true));
         }
         let is_late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
-        is_late.then(|| (self.unfinished.clone(), false))
+        is_late.then(|| (union(self.exited.iter().filter(|((_, unfinished), _)| *unfinished)), false))
     }
 
     /// When [`Namespace::exited_early`] may return ranks for which no other waits in a fence.
@@ -90,15 +88,13 @@ impl Namespace {
 
     /// The ranks that have ended and for which others wait in the open fence.
     fn missed(&self) -> Ranks {
-        let mut missed = Ranks::new();
         let fence = &self.exchange.fence;
         let open = fence.number();
         if fence.since().is_some() || self.waiting == Some(open) {
-            for (_, ranks) in self.exited.range(..=open) {
-                missed.union_with(ranks);
-            }
+            union(self.exited.range(..=(open, true)))
+        } else {
+            Ranks::new()
         }
-        missed
     }
 
     /// An agent that has ranks of the namespace, and so its board: the requester's own, or one picked by the
@@ -111,16 +107,16 @@ impl Namespace {
     }
 
     /// Releases the open fence, which is complete.
-    pub(super) fn release(&mut self, now: Time, actions: &mut Vec<RootAction>) {
+    pub(super) fn release(&mut self, step: &mut Step<'_>) {
         let Exchange { fence, cache, children, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
-        let took = fence.since().map_or(Time::ZERO, |since| now.saturating_sub(since));
+        let took = fence.since().map_or(Time::ZERO, |since| step.now.saturating_sub(since));
         let mut send =
-            |child, content| actions.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
+            |child, content| step.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
         let (entries, bytes) = match fence.take() {
             Contribution::Puts(puts) => {
                 let (update, entries) = cache.close(puts);
-                for child in children.keys() {
+                for (child, _) in children.iter() {
                     send(*child, ReleaseContent::Update(update.clone()));
                 }
                 let bytes = match &update {
@@ -142,7 +138,13 @@ impl Namespace {
                 (0, 0)
             }
         };
-        actions.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
+        step.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
         fence.release(number);
     }
+}
+
+fn union<'a, K>(sets: impl Iterator<Item = (K, &'a Ranks)>) -> Ranks {
+    let mut all = Ranks::new();
+    sets.for_each(|(_, ranks)| all.union_with(ranks));
+    all
 }

@@ -1,18 +1,18 @@
 //! Requests that need one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, SpawnRequest};
+use pmi::{NameError, Question, SpawnRequest};
 
 use super::namespace::Namespace;
-use super::{Phase, Root, RootAction};
+use super::{Phase, Root, Step};
 use crate::core::ids::NamespaceId;
 use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
-use crate::core::message::{Inquiry, InquiryKind, Question, Reply, Requester};
+use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
 use crate::core::spawning::{self, SpawnContext};
 
 impl Root {
     /// Answers a request, or asks an agent that can.
-    pub(super) fn answer(&mut self, requester: Requester, question: Question, actions: &mut Vec<RootAction>) {
+    pub(super) fn answer(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
         let reply = match question {
             Question::Publish { service, port } => Reply::Published(if self.names.contains_key(&service) {
                 Err(NameError::Taken)
@@ -26,17 +26,17 @@ impl Root {
             Question::Unpublish { service } => {
                 Reply::Unpublished(self.names.remove(&service).map(drop).ok_or(NameError::Unknown))
             }
-            Question::Spawn(request) => match self.spawn(requester, request, actions) {
+            Question::Spawn(request) => match self.spawn(requester, request, step) {
                 Ok(()) => return,
                 Err(why) => Reply::Spawned(Err(why)),
             },
             Question::Connect { job } => Reply::Connected(self.namespace_of(&job).is_some()),
             Question::GetFromJob { job, key } => match self.look_up(requester, &job, key) {
-                Some(inquiry) => return self.route_inquiry(inquiry, actions),
+                Some(inquiry) => return self.route_inquiry(inquiry, step),
                 None => Reply::GotFromJob(None),
             },
         };
-        self.route_reply(requester, reply, actions);
+        self.route_reply(requester, reply, step);
     }
 
     /// Makes the inquiry to an agent that has the board of `job`. `None` if `job` is no namespace, or `key` cannot be
@@ -49,16 +49,10 @@ impl Root {
     }
 
     fn namespace_of(&self, job: &[u8]) -> Option<&Namespace> {
-        let id = self.jobs.get(std::str::from_utf8(job).ok()?)?;
-        self.namespaces.get(id).filter(|ns| !ns.undone)
+        self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job).filter(|ns| !ns.undone)
     }
 
-    fn spawn(
-        &mut self,
-        requester: Requester,
-        request: SpawnRequest,
-        actions: &mut Vec<RootAction>,
-    ) -> Result<(), String> {
+    fn spawn(&mut self, requester: Requester, request: SpawnRequest, step: &mut Step<'_>) -> Result<(), String> {
         if !matches!(self.phase, Phase::Running) {
             return Err("the_session_is_ending".to_owned());
         }
@@ -70,7 +64,7 @@ impl Root {
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
         let plan = spawning::plan(NamespaceId(next), request, &SpawnContext { parent, command, nodes: &self.nodes })?;
-        self.launch(plan, Some(requester), actions);
+        self.launch(plan, Some(requester), step);
         Ok(())
     }
 }

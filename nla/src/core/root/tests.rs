@@ -4,13 +4,12 @@ mod stats;
 
 use super::*;
 use crate::core::cache::CachePolicy;
-use crate::core::message::{Contribution, Inquiry, InquiryKind, Question, ReleaseContent, Reply, Requester, Update};
+use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
 use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
-use pmi::{NameError, Puts, SpawnCommand, SpawnRequest};
-use serde_bytes::ByteBuf;
+use pmi::{NameError, Puts, Question, SpawnCommand, SpawnRequest};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -483,7 +482,7 @@ fn inquiries_and_replies_between_agents_pass_through_the_root() {
     let mut world = World::on_one_node();
     let inquiry = Inquiry { to: AgentId(1), requester: requester(2, 3), kind: InquiryKind::NodeForget };
     assert_eq!(world.up(T, 2, Up::Inquire(inquiry.clone())), [RootAction::ToChild(AgentId(1), Down::Inquire(inquiry))]);
-    let reply = || Reply::NodeGot(Some(ByteBuf::from("v")));
+    let reply = || Reply::NodeGot(Some(b"v".to_vec()));
     assert_eq!(
         world.up(T, 1, Up::Reply { requester: requester(2, 3), reply: reply() }),
         [RootAction::ToChild(AgentId(2), Down::Reply { requester: requester(2, 3), reply: reply() })]

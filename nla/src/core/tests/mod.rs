@@ -43,7 +43,7 @@ pub(super) fn plan_of(size: u32, placement: Vec<(AgentId, Ranks)>) -> NamespaceP
             set: Vec::new(),
             wdir: b"/home".to_vec(),
         }],
-        mapping: Mapping::single_node(size),
+        mapping: Mapping::from_nodes(std::iter::repeat_n(0, size as usize)),
         placement,
         owners: Vec::new(),
         preputs: Vec::new(),

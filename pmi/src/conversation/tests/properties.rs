@@ -148,13 +148,13 @@ fn answer_to(request: &Request) -> Option<Answer> {
         }
         Request::NodePut { .. } => Answer::NodePut(true),
         Request::NodeGet { .. } => Answer::NodeGot(None),
-        Request::GetFromJob { .. } => Answer::GotFromJob(Some(b"v;".to_vec())),
-        Request::Connect { .. } => Answer::Connected(true),
+        Request::Ask(Question::GetFromJob { .. }) => Answer::GotFromJob(Some(b"v;".to_vec())),
+        Request::Ask(Question::Connect { .. }) => Answer::Connected(true),
         Request::Segment => Answer::Segment(false),
-        Request::Publish { .. } => Answer::Published(Ok(())),
-        Request::Lookup { .. } => Answer::Found(Ok(b"p".to_vec())),
-        Request::Unpublish { .. } => Answer::Unpublished(Ok(())),
-        Request::Spawn(_) => Answer::Spawned(Ok(SpawnedJob { job: String::new(), codes: vec![0] })),
+        Request::Ask(Question::Publish { .. }) => Answer::Published(Ok(())),
+        Request::Ask(Question::Lookup { .. }) => Answer::Found(Ok(b"p".to_vec())),
+        Request::Ask(Question::Unpublish { .. }) => Answer::Unpublished(Ok(())),
+        Request::Ask(Question::Spawn(_)) => Answer::Spawned(Ok(SpawnedJob { job: String::new(), codes: vec![0] })),
         Request::Fence { .. } | Request::Put { .. } => return None,
         Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
     })
@@ -176,7 +176,7 @@ fn serve_with(policy: Policy, pieces: &[&[u8]]) -> (Vec<Request>, Vec<u8>, Board
         world.conversation.receive(piece);
         while let Some(request) = world.conversation.advance(&world.board, &mut out) {
             let answer = host.answer_to(&request);
-            assert_eq!(answer.is_some(), request.wants_answer());
+            assert_eq!(answer.is_some(), wants_answer(&request));
             world.board = host.seen();
             requests.push(request);
             if let Some(answer) = answer {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::server::{ScriptedStream, Server};
 use crate::limits::PENDING_BYTES_MAX;
-use crate::{Puts, Request, SpawnCommand};
+use crate::{Puts, Question, Request, SpawnCommand};
 
 #[test]
 fn a_client_joins_puts_gets_finalizes_and_joins_again() {
@@ -62,7 +62,10 @@ fn a_spawn_arrives_as_it_was_sent() {
     let error = client.spawn(&spawn(b"missing")).unwrap_err();
     assert_eq!(error.to_string(), "spawn_result: refused with rc=-1: no_such_file_or_directory");
     let requests = client.into_stream().requests;
-    assert_eq!(requests[1..], [Request::Spawn(spawn(b"child")), Request::Spawn(spawn(b"missing"))]);
+    assert_eq!(
+        requests[1..],
+        [Request::Ask(Question::Spawn(spawn(b"child"))), Request::Ask(Question::Spawn(spawn(b"missing")))]
+    );
 }
 
 #[test]

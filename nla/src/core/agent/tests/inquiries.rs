@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::core::message::{Inquiry, InquiryKind};
-use serde_bytes::ByteBuf;
 
 fn get(key: &str, wait: bool) -> Request {
     Request::NodeGet { key: key.into(), wait }
@@ -24,8 +23,8 @@ fn inquiry(to: u32, requester: Requester, kind: InquiryKind) -> Inquiry {
     Inquiry { to: AgentId(to), requester, kind }
 }
 
-fn value(text: &str) -> Option<ByteBuf> {
-    Some(ByteBuf::from(text))
+fn value(text: &str) -> Option<Vec<u8>> {
+    Some(text.into())
 }
 
 #[test]
@@ -181,10 +180,10 @@ fn questions_about_other_namespaces_go_to_the_root() {
     let mut world = World::leaf(1, "0");
     let job = || b"scela-77_1".to_vec();
     let ask = |question| [Action::ToParent(Up::Ask { requester: requester(1, 0), question })];
-    assert_eq!(world.asks(0, Request::Connect { job: job() }), ask(Question::Connect { job: job() }));
+    assert_eq!(world.asks(0, Request::Ask(Question::Connect { job: job() })), ask(Question::Connect { job: job() }));
     let key = || b"k".to_vec();
     assert_eq!(
-        world.asks(0, Request::GetFromJob { job: job(), key: key() }),
+        world.asks(0, Request::Ask(Question::GetFromJob { job: job(), key: key() })),
         ask(Question::GetFromJob { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers it");
