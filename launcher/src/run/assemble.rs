@@ -157,7 +157,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
         StartPhase::Connect | StartPhase::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
         StartPhase::Busy => {
-            "its sshd refuses sessions: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
+            "its sshd refuses connections: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
         }
         StartPhase::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
         StartPhase::Login => {

@@ -173,7 +173,7 @@ async fn connect_to_parent(
 ) -> Result<(TreePosition, Accepted, Clock), StartFailure> {
     let Joining { position, parent, opener_port } = joining;
     if position.agents > AGENTS_MAX || position.subtree().is_none() {
-        return Err(StartFailure::new(StartPhase::Ended, "the tree that it was told of has no such agent"));
+        return Err(StartFailure::new(StartPhase::Ended, "its position is not in the tree"));
     }
     let addresses = candidates(opener_port, parent);
     let (parent, now) = connect_to_any(order, addresses, (parent_of(position), "its parent"), position.agent).await?;
@@ -309,7 +309,7 @@ async fn join_over_shell(
     };
     let Some(position) = position else { return Ok(JoinOutcome::Exit(0)) };
     let Some(here) = subtree_of_shells(order, position) else {
-        let words = "the tree that it was told of is not that of the sessions";
+        let words = "its position in the tree does not match its remote shells";
         let _ = own.report(&BootReport::NotStarted(StartFailure::new(StartPhase::Join, words))).await;
         return Ok(JoinOutcome::Exit(NOT_STARTED));
     };

@@ -36,7 +36,7 @@ impl AgentChannel {
             return Ok(Self::Own(read_commands(tasks).map_err(no_thread)?));
         }
         if !order.is_shared() {
-            let opener = (AgentId::ROOT, "who has opened the session to here");
+            let opener = (AgentId::ROOT, "the process that opened its remote shell");
             return Ok(Self::Callback(Box::new(call_back(order, opener, AgentId(order.target)).await?)));
         }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
