@@ -20,21 +20,15 @@ use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
 
 /// A launch on other nodes, as [`bootstrap::assemble`] sees it.
-struct Assembling<'a, Start, OnProgress> {
+struct Assembling<'a> {
     remote_launch: &'a mut RemoteLaunch,
-    start: Start,
+    start: &'a dyn Fn(&RemoteLaunch, Duration) -> Bootstrap,
     plan: &'a mut Plan,
     reporter: Reporter,
-    on_progress: OnProgress,
+    on_progress: &'a mut dyn FnMut(&Bootstrap),
 }
 
-impl<Start, OnProgress> Launch for Assembling<'_, Start, OnProgress>
-where
-    Start: Fn(&RemoteLaunch, Duration) -> Bootstrap,
-    OnProgress: FnMut(&Bootstrap),
-{
-    type Error = String;
-
+impl Launch for Assembling<'_> {
     fn nodes(&mut self) -> &mut NodeChoice {
         &mut self.remote_launch.choice
     }
@@ -70,10 +64,16 @@ pub(crate) async fn assemble(
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
-    on_progress: impl FnMut(&Bootstrap),
+    mut on_progress: impl FnMut(&Bootstrap),
 ) -> (Bootstrap, Result<RankLocations, u8>) {
     let timeout = remote_launch.timeout;
-    let mut launch = Assembling { remote_launch: &mut *remote_launch, start, plan: &mut *plan, reporter, on_progress };
+    let mut launch = Assembling {
+        remote_launch: &mut *remote_launch,
+        start: &start,
+        plan: &mut *plan,
+        reporter,
+        on_progress: &mut on_progress,
+    };
     let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals)).await;
     let locations = match targets {
         Ok(targets) => {
@@ -87,7 +87,7 @@ pub(crate) async fn assemble(
 
 /// Reports why no tree could be assembled. Returns the exit code.
 fn give_up(
-    why: NotAssembled<String>,
+    why: NotAssembled,
     remote_launch: &RemoteLaunch,
     failures: &BTreeMap<u32, StartFailure>,
     reporter: Reporter,

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::queue::Queue;
-use crate::core::{AgentId, Down, Traffic};
+use crate::core::{AgentId, Down, LossReason, Traffic, Up};
 use crate::link::{Accepted, Link, LinkEvent, Meter, Receipt, StreamSink};
 use crate::tasks::Tasks;
-use crate::wire::{DownEncoder, Lane};
+use crate::wire::{DownEncoder, Lane, decode};
 
 /// The settings and counters that all links of one end share, the link to a parent included.
 pub(super) struct LinkContext {
@@ -125,8 +125,17 @@ impl Children {
         was_linked
     }
 
-    pub(super) fn contains(&self, child: AgentId) -> bool {
-        self.links.contains_key(&child)
+    /// Takes an event of a child's link. Returns the child's message, or why the child is lost. A child that sends
+    /// something else is cut off; its messages that are still in the queue are dropped.
+    pub(super) fn receive(&mut self, child: AgentId, event: LinkEvent) -> Option<Result<Up, LossReason>> {
+        match event {
+            LinkEvent::Message(bytes) if self.links.contains_key(&child) => Some(decode(&bytes).map_err(|error| {
+                self.cut_off(child);
+                LossReason::Undecodable(error.to_string())
+            })),
+            LinkEvent::Message(_) => None,
+            LinkEvent::Lost(why) => self.remove(child).then_some(Err(why)),
+        }
     }
 
     pub(super) fn link(&self, child: AgentId) -> Option<&Link> {

@@ -24,13 +24,13 @@ use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::limits::DEAD_TIME;
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, LossReason, NamespacePlan, NotStartedReason, Notice, Outcome,
-    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
+    Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen};
 use crate::sys::Segment;
 use crate::tasks::Tasks;
-use crate::wire::{Lane, SessionId, SessionKey, decode};
+use crate::wire::{Lane, SessionId, SessionKey};
 
 /// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
 /// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
@@ -198,7 +198,7 @@ impl RootDriver {
             biased;
             events = self.links.events.next_turn() => Event::Links(events),
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
-            Some(report) = self.bootstrap.next() => Event::Report(report),
+            report = self.bootstrap.next() => Event::Report(report),
             () = self.output_lanes.notified() => Event::OutputEnded,
             () = Suspending::written(&mut self.suspending) => Event::SuspendWritten,
             () = self.alarm.due() => Event::Alarm,
@@ -284,21 +284,10 @@ impl RootDriver {
     }
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
-        match event {
-            // A child that was cut off may still have messages in the queue.
-            LinkEvent::Message(_) if !self.children.contains(peer) => {}
-            LinkEvent::Message(bytes) => match decode(&bytes) {
-                Ok(message) => self.handle(RootInput::FromChild(peer, message)),
-                Err(error) => {
-                    self.children.cut_off(peer);
-                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
-                }
-            },
-            LinkEvent::Lost(why) => {
-                if self.children.remove(peer) {
-                    self.handle(RootInput::ChildLost(peer, why));
-                }
-            }
+        match self.children.receive(peer, event) {
+            Some(Ok(message)) => self.handle(RootInput::FromChild(peer, message)),
+            Some(Err(why)) => self.handle(RootInput::ChildLost(peer, why)),
+            None => {}
         }
     }
 

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::arrival_times::ArrivalTimes;
 use super::failure::StartFailure;
-use crate::bootstrap::protocol::{BootCommand, BootReport, Links};
+use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, Links};
 use crate::core::{AgentId, Subtree, Time};
 use crate::wire::TreePosition;
 
@@ -151,12 +151,12 @@ impl Assembly {
         let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&target)) else {
             return;
         };
-        let place = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links == Links::RemoteShells {
             // An agent further down is told its position by its parent, once that has joined.
             if parent == 0 {
                 self.told.insert(target, now);
-                actions.push(AssemblyAction::AdmitOverShell(target, place));
+                actions.push(AssemblyAction::AdmitOverShell(target, position));
             }
             return;
         }
@@ -165,7 +165,7 @@ impl Assembly {
         let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
         let parent = addresses.clone();
         self.told.insert(target, now);
-        actions.push(AssemblyAction::Tell(target, BootCommand::Join { place, parent, opener_port }));
+        actions.push(AssemblyAction::Tell(target, BootCommand::Join(Joining { position, parent, opener_port })));
     }
 
     fn target(&self, agent: AgentId) -> Option<u32> {
@@ -234,8 +234,11 @@ mod tests {
     }
 
     fn join(target: u32, agent: u32, agents: u32, parent: u32, opener_port: Option<u16>) -> AssemblyAction {
-        let place = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
-        AssemblyAction::Tell(target, BootCommand::Join { place, parent: vec![address(parent)], opener_port })
+        let position = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
+        AssemblyAction::Tell(
+            target,
+            BootCommand::Join(Joining { position, parent: vec![address(parent)], opener_port }),
+        )
     }
 
     #[test]
