@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
@@ -184,24 +184,19 @@ fn hint(phase: StartPhase) -> &'static str {
 /// Returns the launcher's callback addresses, the likeliest first: those that the options name, else `own`.
 pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let port = own.first().map_or(0, SocketAddr::port);
-    let with_port =
-        |addresses: Vec<IpAddr>| addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
     if let Some(address) = &options.connect_back {
         let name = address.to_string_lossy();
         let found = (name.as_ref(), port).to_socket_addrs();
-        let found: Vec<SocketAddr> =
-            found.map_err(|error| io::Error::other(format!("--connect-back {name}: {error}")))?.collect();
-        return Ok(found);
+        let failed = |error| io::Error::other(format!("--connect-back {name}: {error}"));
+        return found.map(Iterator::collect).map_err(failed);
     }
-    if let Some(name) = &options.iface {
-        let name = name.to_string_lossy();
-        let found = sys::addresses_of(Some(&name));
-        if found.is_empty() {
-            return Err(io::Error::other(format!("--iface {name}: no interface of this name has an address")));
-        }
-        return Ok(with_port(found));
+    let Some(name) = &options.iface else { return Ok(own) };
+    let name = name.to_string_lossy();
+    let found = sys::addresses_of(Some(&name));
+    if found.is_empty() {
+        return Err(io::Error::other(format!("--iface {name}: no interface of this name has an address")));
     }
-    Ok(own)
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }
 
 #[cfg(test)]

@@ -99,11 +99,9 @@ async fn join_by_connection(
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
-    let listener = listen(order.reach).await.map_err(|error| {
+    let BoundListener { addresses, listener } = listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
-    let (addresses, listener) =
-        listener.map_or((Vec::new(), None), |BoundListener { addresses, listener }| (addresses, Some(listener)));
     let log = order.log.and_then(|place| {
         let log = SegmentReader::open(place);
         log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
@@ -154,7 +152,8 @@ async fn connect_to_parent(
         return Err(StartFailure::new(StartPhase::Ended, "its position is not in the tree"));
     }
     let addresses = candidates(opener_port, parent);
-    let (parent, now) = connect_to_any(order, addresses, (parent_of(position), "its parent"), position.agent).await?;
+    let above = (parent_of(position), "its parent");
+    let (parent, now) = connect_to_any(order, addresses, above, position.agent).await?;
     Ok((position, parent, Clock::joined(now)))
 }
 

@@ -150,7 +150,7 @@ impl Bootstrap {
 
     /// Returns the targets that have no agent, and why.
     pub fn failures(&self) -> &BTreeMap<u32, StartFailure> {
-        self.assembly.failures()
+        &self.assembly.failures
     }
 
     /// Sends the links of the root's children to `joined` if links go over remote shells. To be called before
@@ -177,12 +177,12 @@ impl Bootstrap {
 
     /// Returns whether all agents that have reported can read the launcher's log of long epochs.
     pub fn reads_log(&self) -> bool {
-        self.assembly.reads_log()
+        self.assembly.reads_log
     }
 
     /// Returns when agents reported and joined.
     pub fn arrivals(&self) -> &ArrivalTimes {
-        self.assembly.times()
+        &self.assembly.times
     }
 
     /// See [`Starter::wait`].

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use pmi::{Answer, Ranks, Request};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument, Span};
@@ -60,7 +60,6 @@ pub(super) struct AgentDriver {
     /// Opened the remote shells that carry the links to the children, if links are piped.
     pub(super) child_starter: Option<Starter>,
     joined: mpsc::Receiver<Accepted>,
-    output_ended: Rc<Notify>,
     input: Rc<RefCell<InputHub>>,
     table: RankTable,
     pub(super) startup: Option<Startup>,
@@ -134,7 +133,6 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let children = Children::default();
         let mut heartbeat = interval(dead_time / 8);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -151,8 +149,7 @@ impl AgentDriver {
             parent,
             parent_id,
             parent_lost: false,
-            output_ended: children.output_ended(),
-            children,
+            children: Children::default(),
             child_starter,
             joined,
             input,
@@ -233,7 +230,7 @@ impl AgentDriver {
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
                 Event::ChildFailed(child, why),
-            () = self.output_ended.notified() => Event::OutputEnded,
+            () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
             _ = self.guardian_end.readable(), if self.is_guarded => Event::GuardianLost,
             _ = self.heartbeat.tick() => Event::Heartbeat,
@@ -281,8 +278,8 @@ impl AgentDriver {
     fn flush_pump(&self) {
         if let Some(startup) = &self.startup {
             let in_segment = self.namespaces.values().any(|local| local.in_segment > 0);
-            startup.pump().set_pmi_waits(!self.waiting.is_empty() || in_segment);
-            startup.pump().flush();
+            startup.pump.set_pmi_waits(!self.waiting.is_empty() || in_segment);
+            startup.pump.flush();
         }
     }
 
@@ -358,7 +355,7 @@ impl AgentDriver {
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
                 if let Some(startup) = &self.startup {
-                    startup.pump().on_ended(key.0, key.1);
+                    startup.pump.on_ended(key.0, key.1);
                 }
                 self.handle(Input::RankEnded(key.0, key.1, exit));
             }
@@ -400,11 +397,11 @@ impl AgentDriver {
         let boards = || self.namespaces.values().map(|local| local.board.borrow());
         DriverCounts {
             up: self.sent_up,
-            down: self.children.sent(),
+            down: self.children.sent,
             link_bytes: self.links.meter.link_bytes(),
             stream_bytes: self.links.meter.stream_bytes(),
             board_gets: boards().map(|board| board.board().answered()).sum(),
-            segments: boards().map(|board| board.readers()).sum(),
+            segments: boards().map(|board| board.readers).sum(),
         }
     }
 }

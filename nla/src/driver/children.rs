@@ -57,10 +57,12 @@ struct Child {
 pub(super) struct Children {
     links: BTreeMap<AgentId, Child>,
     /// The number of children that have ever joined; each joins once.
-    joined: usize,
+    pub(super) joined: usize,
     encoder: DownEncoder,
-    sent: Traffic,
-    output_ended: Rc<Notify>,
+    /// The traffic sent down, in messages and bytes.
+    pub(super) sent: Traffic,
+    /// Notified of each output lane that ends and each child that is lost.
+    pub(super) output_ended: Rc<Notify>,
 }
 
 impl Children {
@@ -142,24 +144,9 @@ impl Children {
         self.links.get(&child).map(|child| &child.link)
     }
 
-    /// Returns how many children have ever joined.
-    pub(super) fn joined(&self) -> usize {
-        self.joined
-    }
-
-    /// Returns the traffic sent down, in messages and bytes.
-    pub(super) fn sent(&self) -> Traffic {
-        self.sent
-    }
-
     /// Returns whether none of the remaining children will send output.
     pub(super) fn have_ended_output(&self) -> bool {
         self.links.values().all(|child| child.lanes_open.get() == 0)
-    }
-
-    /// Returns a notification for each output lane that ends and each child that is lost.
-    pub(super) fn output_ended(&self) -> Rc<Notify> {
-        Rc::clone(&self.output_ended)
     }
 
     /// Closes all links, after the messages that are queued for them.

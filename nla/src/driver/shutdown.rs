@@ -133,7 +133,7 @@ impl AgentDriver {
             && (refused || !sys::has_children_but(&spared(self)))
         {
             self.sweep = match &self.startup {
-                Some(startup) => Sweep::Draining(startup.pump().finish()),
+                Some(startup) => Sweep::Draining(startup.pump.finish()),
                 None => Sweep::Drained,
             };
             self.handle(Input::Swept { leftovers });

@@ -54,7 +54,8 @@ pub(super) struct Startup {
     session: SessionPlan,
     spawner: Spawner,
     null: OwnedFd,
-    pump: OutputPump,
+    /// The thread that reads the ranks' output.
+    pub(super) pump: OutputPump,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     events: mpsc::Sender<RankEvent>,
@@ -94,11 +95,6 @@ impl Startup {
         })
     }
 
-    /// Returns the thread that reads the ranks' output.
-    pub(super) fn pump(&self) -> &OutputPump {
-        &self.pump
-    }
-
     /// Returns whether ranks remain to be started.
     pub(super) fn is_busy(&self) -> bool {
         !self.jobs.is_empty()
@@ -120,7 +116,7 @@ impl Startup {
         let port = port
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok())
             .map(Rc::new);
-        let address = port.as_ref().map(|port| port.address().to_string());
+        let address = port.as_ref().map(|port| port.address.to_string());
         let commands =
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));

@@ -25,17 +25,17 @@ pub enum Reach {
 pub struct BoundListener {
     /// The addresses, the likeliest first.
     pub addresses: Vec<SocketAddr>,
-    /// The listening socket.
-    pub listener: TcpListener,
+    /// The listening socket; `None` for [`Reach::Nobody`].
+    pub listener: Option<TcpListener>,
 }
 
-/// Opens a port that is reachable from `reach`; `None` for [`Reach::Nobody`].
-pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
+/// Opens a port that is reachable from `reach`.
+pub async fn listen(reach: Reach) -> io::Result<BoundListener> {
     let ports = match reach {
-        Reach::Nobody => return Ok(None),
+        Reach::Nobody => return Ok(BoundListener { addresses: Vec::new(), listener: None }),
         Reach::Here => {
             let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
-            return Ok(Some(BoundListener { addresses: vec![listener.local_addr()?], listener }));
+            return Ok(BoundListener { addresses: vec![listener.local_addr()?], listener: Some(listener) });
         }
         Reach::Network(ports) => ports,
     };
@@ -45,7 +45,7 @@ pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let mut own = sys::addresses();
     own.retain(|address| address.is_ipv4() || !is_v4_only);
     let addresses = ranked(ssh_address(SSH_SERVER), own).map(|address| SocketAddr::new(address, port)).collect();
-    Ok(Some(BoundListener { addresses, listener }))
+    Ok(BoundListener { addresses, listener: Some(listener) })
 }
 
 /// Binds a port of the range, or any port, on all addresses, IPv6 included if the kernel supports it.
@@ -143,8 +143,8 @@ mod tests {
         if let Ok(next) = bind(Some((port, port.saturating_add(20)))).await {
             assert_ne!(next.local_addr().unwrap().port(), port);
         }
-        let listener = listen(Reach::Here).await.unwrap().unwrap();
+        let listener = listen(Reach::Here).await.unwrap();
         assert!(listener.addresses.iter().all(|address| address.ip().is_loopback()));
-        assert!(listen(Reach::Nobody).await.unwrap().is_none());
+        assert!(listen(Reach::Nobody).await.unwrap().listener.is_none());
     }
 }

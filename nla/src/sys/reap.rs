@@ -135,7 +135,7 @@ fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
 /// Returns all children, including ended ones; `None` if /proc belongs to another pid namespace.
 fn children() -> Option<Vec<i32>> {
     // The pids in a /proc of another namespace belong to other processes.
-    let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
+    let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()));
     ours.then(|| listed_children().unwrap_or_else(scanned_children))
 }
 
@@ -166,7 +166,7 @@ fn scanned_children() -> Vec<i32> {
         std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     };
     let entries = entries.flatten();
-    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(own_pid())).collect()
+    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(std::process::id())).collect()
 }
 
 /// Returns the short name of a signal, such as "KILL", "SEGV" or "RTMIN+3", or its number if it has no name.
@@ -237,10 +237,6 @@ fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
 fn counter(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
     line.trim().parse().ok()
-}
-
-fn own_pid() -> u32 {
-    std::process::id()
 }
 
 pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {

@@ -165,7 +165,6 @@ impl Spawner {
             descriptors::claim(None)?,
             descriptors::claim(Some(PMI_FD))?,
         ];
-        let table = if close_range_works() { Table::Unshared } else { Table::Copied };
         let spawner = Self {
             shell: shell.fitted().0,
             stack: Stack::new()?,
@@ -174,10 +173,7 @@ impl Spawner {
             table: Table::Unshared,
             scratch: Scratch::default(),
         };
-        Ok(match table {
-            Table::Unshared => spawner,
-            Table::Copied => spawner.copying(),
-        })
+        Ok(if close_range_works() { spawner } else { spawner.copying() })
     }
 
     /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so
