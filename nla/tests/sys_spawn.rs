@@ -416,8 +416,7 @@ fn a_signal_reaches_the_whole_process_group() {
         text.ends_with('\n')
     });
     let below: u32 = text.trim().parse().unwrap();
-    let group = running.child.group();
-    group.signal(15).unwrap();
+    running.child.signal_group(15).unwrap();
     // The pipe reaches end of file when both processes have ended.
     read_all(OwnedFd::from(stdout));
     let mut ended = Vec::new();
@@ -428,7 +427,7 @@ fn a_signal_reaches_the_whole_process_group() {
     let killed = Ended::Killed { signal: 15, core: false };
     ended.sort_by_key(|(pid, _)| *pid != running.child.pid());
     assert_eq!(ended, [(running.child.pid(), killed), (below, killed)]);
-    assert!(group.signal(15).is_err());
+    assert!(running.child.signal_group(15).is_err());
 }
 
 fn daemons_of_ranks_are_killed() {

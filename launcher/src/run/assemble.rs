@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
@@ -20,21 +20,15 @@ use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
 
 /// A launch on other nodes, as [`bootstrap::assemble`] sees it.
-struct Assembling<'a, Start, OnProgress> {
+struct Assembling<'a> {
     remote_launch: &'a mut RemoteLaunch,
-    start: Start,
+    start: &'a dyn Fn(&RemoteLaunch, Duration) -> Bootstrap,
     plan: &'a mut Plan,
     reporter: Reporter,
-    on_progress: OnProgress,
+    on_progress: &'a mut dyn FnMut(&Bootstrap),
 }
 
-impl<Start, OnProgress> Launch for Assembling<'_, Start, OnProgress>
-where
-    Start: Fn(&RemoteLaunch, Duration) -> Bootstrap,
-    OnProgress: FnMut(&Bootstrap),
-{
-    type Error = String;
-
+impl Launch for Assembling<'_> {
     fn nodes(&mut self) -> &mut NodeChoice {
         &mut self.remote_launch.choice
     }
@@ -70,10 +64,16 @@ pub(crate) async fn assemble(
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
-    on_progress: impl FnMut(&Bootstrap),
+    mut on_progress: impl FnMut(&Bootstrap),
 ) -> (Bootstrap, Result<RankLocations, u8>) {
     let timeout = remote_launch.timeout;
-    let mut launch = Assembling { remote_launch: &mut *remote_launch, start, plan: &mut *plan, reporter, on_progress };
+    let mut launch = Assembling {
+        remote_launch: &mut *remote_launch,
+        start: &start,
+        plan: &mut *plan,
+        reporter,
+        on_progress: &mut on_progress,
+    };
     let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals)).await;
     let locations = match targets {
         Ok(targets) => {
@@ -87,7 +87,7 @@ pub(crate) async fn assemble(
 
 /// Reports why no tree could be assembled. Returns the exit code.
 fn give_up(
-    why: NotAssembled<String>,
+    why: NotAssembled,
     remote_launch: &RemoteLaunch,
     failures: &BTreeMap<u32, StartFailure>,
     reporter: Reporter,
@@ -157,7 +157,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
         StartPhase::Connect | StartPhase::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
         StartPhase::Busy => {
-            "its sshd refuses sessions: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
+            "its sshd refuses connections: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
         }
         StartPhase::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
         StartPhase::Login => {
@@ -184,24 +184,19 @@ fn hint(phase: StartPhase) -> &'static str {
 /// Returns the launcher's callback addresses, the likeliest first: those that the options name, else `own`.
 pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let port = own.first().map_or(0, SocketAddr::port);
-    let with_port =
-        |addresses: Vec<IpAddr>| addresses.into_iter().map(|address| SocketAddr::new(address, port)).collect();
     if let Some(address) = &options.connect_back {
         let name = address.to_string_lossy();
         let found = (name.as_ref(), port).to_socket_addrs();
-        let found: Vec<SocketAddr> =
-            found.map_err(|error| io::Error::other(format!("--connect-back {name}: {error}")))?.collect();
-        return Ok(found);
+        let failed = |error| io::Error::other(format!("--connect-back {name}: {error}"));
+        return found.map(Iterator::collect).map_err(failed);
     }
-    if let Some(name) = &options.iface {
-        let name = name.to_string_lossy();
-        let found = sys::addresses_of(Some(&name));
-        if found.is_empty() {
-            return Err(io::Error::other(format!("--iface {name}: no interface of this name has an address")));
-        }
-        return Ok(with_port(found));
+    let Some(name) = &options.iface else { return Ok(own) };
+    let name = name.to_string_lossy();
+    let found = sys::addresses_of(Some(&name));
+    if found.is_empty() {
+        return Err(io::Error::other(format!("--iface {name}: no interface of this name has an address")));
     }
-    Ok(own)
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }
 
 #[cfg(test)]

@@ -2,17 +2,19 @@
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
+use super::shell_channel::Reader;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::core::{AgentId, Time};
-use crate::link::{Accepted, candidates, connect};
+use crate::link::{Accepted, Stream, candidates, connect};
 use crate::sys;
-use crate::tasks::Tasks;
 use crate::wire::{decode, encode, framed};
 
 /// The variable with the number of a task in its step, from 0 on.
@@ -23,20 +25,22 @@ pub(crate) const NODE: &str = "SLURMD_NODENAME";
 /// The channel to the process that started this agent.
 pub(super) enum AgentChannel {
     /// Standard input and output.
-    Own(mpsc::UnboundedReceiver<BootCommand>),
+    Own { reader: Reader, output: Sender },
     /// A connection that this agent opened.
     Callback(Box<Accepted>),
 }
 
 impl AgentChannel {
     /// Opens the channel that the order describes. A task of a step reports its node first.
-    pub(super) async fn open(order: &BootOrder, tasks: &Tasks) -> Result<Self, StartFailure> {
+    pub(super) async fn open(order: &BootOrder) -> Result<Self, StartFailure> {
         if order.callback.is_empty() {
-            let no_thread = |error: io::Error| StartFailure::new(StartPhase::Limits, error.to_string());
-            return Ok(Self::Own(read_commands(tasks).map_err(no_thread)?));
+            return Self::own().map_err(|error| {
+                let words = format!("its standard input and output cannot be waited for: {error}");
+                StartFailure::new(StartPhase::Join, words)
+            });
         }
         if !order.is_shared() {
-            let opener = (AgentId::ROOT, "who has opened the session to here");
+            let opener = (AgentId::ROOT, "the process that opened its remote shell");
             return Ok(Self::Callback(Box::new(call_back(order, opener, AgentId(order.target)).await?)));
         }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
@@ -50,10 +54,22 @@ impl AgentChannel {
         Ok(Self::Callback(Box::new(accepted)))
     }
 
+    /// Duplicates standard input and output. They may be pipes or sockets, but must be something that epoll can wait
+    /// for.
+    fn own() -> io::Result<Self> {
+        let input = io::stdin().as_fd().try_clone_to_owned()?;
+        let output = io::stdout().as_fd().try_clone_to_owned()?;
+        for own in [&input, &output] {
+            sys::set_nonblocking(own.as_fd())?;
+        }
+        let reader = Reader::new(Receiver::from_owned_fd_unchecked(input)?);
+        Ok(Self::Own { reader, output: Sender::from_owned_fd_unchecked(output)? })
+    }
+
     /// Sends a report. Fails if the other end does not read any more.
     pub(super) async fn report(&mut self, report: &BootReport) -> io::Result<()> {
         match self {
-            Self::Own(_) => write_report(report),
+            Self::Own { output, .. } => output.write_all(&framed(&encode(report))).await,
             Self::Callback(accepted) => accepted.send(report).await.map_err(io::Error::other),
         }
     }
@@ -61,8 +77,19 @@ impl AgentChannel {
     /// Waits for the next command; `None` once the channel has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<BootCommand> {
         match self {
-            Self::Own(commands) => commands.recv().await,
+            Self::Own { reader, .. } => reader.next().await.ok().flatten(),
             Self::Callback(accepted) => accepted.receive().await.ok(),
+        }
+    }
+
+    /// Returns the stream for a link.
+    pub(super) fn into_stream(self) -> Stream {
+        match self {
+            Self::Own { reader, output } => {
+                let (input, unread) = reader.into_parts();
+                Stream::pipes(input, output, &unread)
+            }
+            Self::Callback(accepted) => accepted.stream,
         }
     }
 }
@@ -114,7 +141,15 @@ pub(super) async fn connect_to_any(
 
 /// Reads the order from standard input, and writes the marker that precedes all reports to standard output.
 pub(super) fn take_order() -> io::Result<BootOrder> {
-    let order: BootOrder = read_frame(&mut Input)?;
+    let mut length = [0; 4];
+    Input.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > BOOT_BYTES_MAX {
+        return Err(io::Error::other("what comes over the bootstrap channel is too long"));
+    }
+    let mut bytes = Vec::new();
+    Input.take(length as u64).read_to_end(&mut bytes)?;
+    let order: BootOrder = decode(&bytes).map_err(io::Error::other)?;
     if !order.is_shared() {
         let mut channel = io::stdout().lock();
         channel.write_all(&order.marker)?;
@@ -157,35 +192,8 @@ impl Read for Input {
     }
 }
 
-fn read_frame<M: serde::de::DeserializeOwned>(channel: &mut impl Read) -> io::Result<M> {
-    let mut length = [0; 4];
-    channel.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > BOOT_BYTES_MAX {
-        return Err(io::Error::other("what comes over the bootstrap channel is too long"));
-    }
-    let mut bytes = Vec::new();
-    channel.take(length as u64).read_to_end(&mut bytes)?;
-    decode(&bytes).map_err(io::Error::other)
-}
-
 fn write_report(report: &BootReport) -> io::Result<()> {
     let mut channel = io::stdout().lock();
     channel.write_all(&framed(&encode(report)))?;
     channel.flush()
-}
-
-/// Reads commands from standard input until it ends, in a thread of its own: standard input may be a file or a
-/// terminal, which tokio cannot wait for. The thread ends with the input.
-fn read_commands(tasks: &Tasks) -> io::Result<mpsc::UnboundedReceiver<BootCommand>> {
-    // Bounded by the targets that the launcher sends commands for, one each.
-    let (send, commands) = mpsc::unbounded_channel();
-    tasks.spawn_thread("bootstrap channel", move || {
-        while let Ok(command) = read_frame(&mut Input) {
-            if send.send(command).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(commands)
 }

@@ -3,17 +3,18 @@
 
 use std::rc::Rc;
 
+use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 
-use super::callback::CallbackChannel;
 use super::decide::conversation::{Conversation, Heard, Next};
-use super::decide::failure::StartFailure;
+use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::schedule::{ScheduleInput, Task};
-use super::processes::Processes;
-use super::protocol::{BootCommand, BootOrder, BootReport, Method};
+use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell::Shell;
 use super::shell_links;
-use super::starter::{END_TIME, Shared};
+use super::starter::Shared;
+use crate::link::Accepted;
+use crate::wire::{encode, framed};
 
 /// Why a start failed.
 struct Failed {
@@ -25,11 +26,7 @@ struct Failed {
 
 /// Opens a remote shell and waits for its agent's first report.
 async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channel, BootReport), Failed> {
-    let (mut shell, child) =
-        Shell::open(&shared.method, task.host.as_ref(), order, task.checks_version, &shared.spawner)
-            .map_err(|failure| Failed { failure, was_unchecked: false })?;
-    let pid = child.id();
-    shared.processes.add(child, shared.method == Method::Fork);
+    let mut shell = Shell::open(shared, task, order).map_err(|failure| Failed { failure, was_unchecked: false })?;
     let call = async {
         match shared.callbacks.get() {
             Some(callbacks) => callbacks.call_of(task.target).await,
@@ -39,7 +36,7 @@ async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channe
     let timeout = shared.deadline.timeout(shared.now(), order.below.is_some());
     let (callback, heard) = tokio::select! {
         biased;
-        (channel, report) = call => (Some(channel), Ok(Some(report))),
+        (accepted, report) = call => (Some(accepted), Ok(Some(report))),
         heard = shell.first_report(timeout, || shared.deadline.passed_on(shared.now(), order)) => (None, heard),
     };
     let was_unchecked = shell.was_unchecked && !matches!(heard, Ok(Some(_)));
@@ -47,17 +44,17 @@ async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channe
         Ok(Some(BootReport::NotStarted(failure))) | Err(failure) => failure,
         Ok(Some(report)) => {
             let channel = match callback {
-                Some(channel) => {
-                    shared.close(shell, pid, true);
-                    Channel::Callback(channel)
+                Some(accepted) => {
+                    shared.close(shell, true);
+                    Channel::Callback(Box::new(accepted), StartPhase::Ended)
                 }
-                None => Channel::Shell(Box::new(shell), pid),
+                None => Channel::Shell(Box::new(shell)),
             };
             return Ok((channel, report));
         }
-        Ok(None) => shell.end_reason(shared.processes.exit_code(pid, END_TIME).await).await,
+        Ok(None) => shell.end_reason(shared).await,
     };
-    shared.close(shell, pid, true);
+    shared.close(shell, true);
     Err(Failed { failure, was_unchecked })
 }
 
@@ -78,10 +75,10 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
     shared.schedule(ScheduleInput::Answered { took: shared.now().saturating_sub(began) });
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, target, below, report, &mut channel).await;
-    if let Channel::Shell(shell, pid) = channel {
+    if let Channel::Shell(shell) = channel {
         match has_joined && shared.has_shell_links() {
-            true => shell_links::take_over(&shared, target, *shell, pid).await,
-            false => shared.close(*shell, pid, !has_joined),
+            true => shell_links::take_over(&shared, target, *shell).await,
+            false => shared.close(*shell, !has_joined),
         }
     }
 }
@@ -89,29 +86,44 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
 /// A bootstrap channel, as the process above the agent sees it.
 pub(super) enum Channel {
     /// The input and output of a process of this machine.
-    Shell(Box<Shell>, u32),
-    /// A connection that the agent opened.
-    Callback(CallbackChannel),
+    Shell(Box<Shell>),
+    /// A connection that the agent opened, and the phase that has failed if it is lost.
+    Callback(Box<Accepted>, StartPhase),
 }
 
 impl Channel {
+    /// Sends commands until the agent is heard.
     async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Heard {
-        let report = match self {
-            Self::Shell(shell, _) => shell.next_report(commands).await,
-            Self::Callback(channel) => Ok(channel.next_report(commands).await),
-        };
-        match report {
-            Ok(Some(report)) => Heard::Report(report),
-            Ok(None) => Heard::Ended,
-            Err(failure) => Heard::Broken(failure),
+        loop {
+            let command = tokio::select! {
+                heard = self.receive() => return heard,
+                Some(command) = commands.recv() => command,
+            };
+            // If the agent does not read any more, its last report or the end of the channel says why.
+            match self {
+                Self::Shell(shell) => drop(shell.input.write_all(&framed(&encode(&command))).await),
+                Self::Callback(accepted, _) => drop(accepted.send(&command).await),
+            }
+        }
+    }
+
+    /// Cancel safe.
+    async fn receive(&mut self) -> Heard {
+        match self {
+            Self::Shell(shell) => match shell.reader.next().await {
+                Ok(Some(report)) => Heard::Report(report),
+                Ok(None) => Heard::Ended,
+                Err(failure) => Heard::Broken(failure),
+            },
+            Self::Callback(accepted, _) => accepted.receive().await.map_or(Heard::Ended, Heard::Report),
         }
     }
 
     /// Returns why the channel ended, as far as that can be known.
-    async fn end_reason(&mut self, processes: &Processes) -> StartFailure {
+    async fn end_reason(&mut self, shared: &Shared) -> StartFailure {
         match self {
-            Self::Shell(shell, pid) => shell.end_reason(processes.exit_code(*pid, END_TIME).await).await,
-            Self::Callback(channel) => channel.end_reason(),
+            Self::Shell(shell) => shell.end_reason(shared).await,
+            Self::Callback(_, lost) => StartFailure::new(*lost, "its agent ended before it was part of the tree"),
         }
     }
 }
@@ -134,7 +146,7 @@ pub(super) async fn converse(
         heard = match next {
             Next::Wait => channel.next(&mut commands).await,
             Next::ReportEnd => {
-                let failure = channel.end_reason(&shared.processes).await;
+                let failure = channel.end_reason(shared).await;
                 shared.report(target, BootReport::NotStarted(failure));
                 return false;
             }

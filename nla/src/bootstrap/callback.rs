@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tracing::Span;
 
 use super::decide::failure::{StartFailure, StartPhase};
-use super::protocol::{BootCommand, BootReport};
+use super::protocol::BootReport;
 use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
@@ -42,10 +42,8 @@ impl CallbackListener {
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
         let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
-        let listener = listen(order.reach).await.map_err(no_port)?;
-        let Some(BoundListener { mut addresses, listener }) = listener else {
-            return Err(no_port(io::ErrorKind::Unsupported.into()));
-        };
+        let BoundListener { mut addresses, listener } = listen(order.reach).await.map_err(no_port)?;
+        let listener = listener.ok_or_else(|| no_port(io::ErrorKind::Unsupported.into()))?;
         if !own.is_empty() {
             let port = addresses.first().map_or(0, SocketAddr::port);
             addresses = own.iter().map(|address| SocketAddr::new(*address, port)).collect();
@@ -102,48 +100,15 @@ impl Callbacks {
     }
 
     /// Waits for the callback of the agent at a target, and its first report. Pending for ever if it does not call.
-    pub(super) async fn call_of(&self, target: u32) -> (CallbackChannel, BootReport) {
+    pub(super) async fn call_of(&self, target: u32) -> (Accepted, BootReport) {
         let (waiter, call) = oneshot::channel();
         self.expected.borrow_mut().insert(target, waiter);
         if let Ok(mut accepted) = call.await {
             match timeout(HELLO_TIME, accepted.receive()).await {
-                Ok(Ok(report)) => return (CallbackChannel::new(accepted, StartPhase::Ended), report),
+                Ok(Ok(report)) => return (accepted, report),
                 other => tracing::warn!(target, ?other, "an agent called back and sent no valid report"),
             }
         }
         std::future::pending().await
-    }
-}
-
-/// The bootstrap channel of an agent that called back.
-pub(super) struct CallbackChannel {
-    accepted: Accepted,
-    /// The phase that has failed if the connection is lost.
-    lost: StartPhase,
-}
-
-impl CallbackChannel {
-    pub(super) fn new(accepted: Accepted, lost: StartPhase) -> Self {
-        Self { accepted, lost }
-    }
-
-    /// Sends commands until the next report. `None` at the end of the connection.
-    pub(super) async fn next_report(
-        &mut self,
-        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
-    ) -> Option<BootReport> {
-        loop {
-            let command = tokio::select! {
-                report = self.accepted.receive() => return report.ok(),
-                Some(command) = commands.recv() => command,
-            };
-            // If the agent does not read any more, the connection ends.
-            let _ = self.accepted.send(&command).await;
-        }
-    }
-
-    /// Returns the failure of an agent whose connection has ended.
-    pub(super) fn end_reason(&self) -> StartFailure {
-        StartFailure::new(self.lost, "its agent ended before it was part of the tree")
     }
 }

@@ -15,7 +15,7 @@
 //! 4. The launcher waits until each target has reported or has failed, leaves out nodes that failed, and gives out
 //!    the positions in the tree (`root.rs`; `decide/assembly.rs`, `decide/node_choice.rs`).
 //! 5. The agent connects to its parent (`agent.rs`), or makes its remote shell the link (`shell_links.rs`,
-//!    `child_shells.rs`). From there on the [driver](crate::driver) runs it.
+//!    `starter.rs`). From there on the [driver](crate::driver) runs it.
 //!
 //! All decisions are values in `decide/`, without sockets, clocks, threads or processes. The other files carry them
 //! out. What a failure *means* is decided in `decide/ssh.rs` and `decide/slurm.rs`; what the user reads about it is the
@@ -25,7 +25,6 @@ mod agent;
 mod agent_channel;
 mod attempt;
 mod callback;
-mod child_shells;
 mod decide;
 mod processes;
 mod program;
@@ -40,17 +39,16 @@ mod step;
 
 pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, join, with_order};
 pub(crate) use agent_channel::report_failure;
-pub(crate) use child_shells::ChildShells;
 pub use decide::arrival_times::ArrivalTimes;
 pub use decide::failure::{StartFailure, StartPhase};
 pub use decide::node_choice::NodeChoice;
 pub use program::own_program;
 pub use protocol::{
-    Below, BootCommand, BootOrder, BootReport, HostAt, Links, MARKER, Method, NoMarker, RemoteProgram, Sent,
-    TargetReport, marked,
+    Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, RemoteProgram, Sent,
+    TargetReport,
 };
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;
 pub use shell::opening_words;
-pub use starter::Starter;
+pub(crate) use starter::Starter;
 pub use step::step_words;

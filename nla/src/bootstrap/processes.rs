@@ -2,8 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::Child;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -15,10 +14,38 @@ use crate::sys::Ended;
 
 struct Process {
     child: Child,
-    /// How it ended, if it was reaped, here or elsewhere. Its pid may be another process's now and must not be signalled.
-    ended: Option<Ended>,
+    /// It was reaped, here or elsewhere. Its pid may be another process's now and must not be signalled.
+    has_ended: bool,
+    /// The exit code, if it has ended by itself.
+    code: Option<i32>,
     /// It is an agent's guardian or a step, which exits by itself; otherwise a remote shell.
     is_guardian: bool,
+}
+
+impl Process {
+    /// Reaps the process if it has exited. Returns whether it has ended.
+    fn has_ended(&mut self) -> bool {
+        // Never ask for a process that was reaped: its pid may be another's.
+        if !self.has_ended {
+            match self.child.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => {
+                    tracing::debug!(%status, "a started process has ended");
+                    (self.has_ended, self.code) = (true, status.code());
+                }
+                // It was reaped elsewhere.
+                Err(_) => self.has_ended = true,
+            }
+        }
+        self.has_ended
+    }
+
+    /// Sends SIGTERM.
+    fn terminate(&self) {
+        if !self.has_ended {
+            let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        }
+    }
 }
 
 /// All started processes that have not been reaped.
@@ -29,59 +56,55 @@ impl Processes {
     pub(super) fn add(&self, child: Child, is_guardian: bool) {
         // Keeps the list short. Before the push: the exit code of a process that has exited already is still wanted.
         self.reap();
-        self.0.borrow_mut().push(Process { child, ended: None, is_guardian });
+        self.0.borrow_mut().push(Process { child, has_ended: false, code: None, is_guardian });
     }
 
     /// Returns the pids of the processes that have not been reaped.
     pub(super) fn pids(&self) -> BTreeSet<u32> {
-        self.0.borrow().iter().filter(|process| process.ended.is_none()).map(|process| process.child.id()).collect()
+        self.0.borrow().iter().filter(|process| !process.has_ended).map(|process| process.child.id()).collect()
     }
 
     /// Notes that `waitid(P_ALL)` elsewhere has reaped this process. Returns whether it is one of these.
     pub(super) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
         let mut all = self.0.borrow_mut();
-        let process = all.iter_mut().find(|process| process.child.id() == pid && process.ended.is_none());
-        process.map(|process| process.ended = Some(ended)).is_some()
+        let Some(process) = all.iter_mut().find(|process| process.child.id() == pid && !process.has_ended) else {
+            return false;
+        };
+        process.has_ended = true;
+        if let Ended::Exited(code) = ended {
+            process.code = Some(code);
+        }
+        true
     }
 
     /// Sends SIGTERM to one process.
     pub(super) fn end(&self, pid: u32) {
-        self.0.borrow().iter().filter(|process| process.child.id() == pid).for_each(terminate);
+        self.0.borrow().iter().filter(|process| process.child.id() == pid).for_each(Process::terminate);
     }
 
     /// Sends SIGTERM to all remote shells.
     pub(super) fn end_shells(&self) {
-        self.0.borrow().iter().filter(|process| !process.is_guardian).for_each(terminate);
+        self.0.borrow().iter().filter(|process| !process.is_guardian).for_each(Process::terminate);
     }
 
     /// Sends SIGTERM to all processes.
     pub(super) fn end_all(&self) {
-        self.0.borrow().iter().for_each(terminate);
+        self.0.borrow().iter().for_each(Process::terminate);
     }
 
     /// Waits up to `limit` for the exit code of a process; `None` if a signal killed it, if its code is unknown since
     /// it was reaped elsewhere, or if it takes longer.
     pub(super) async fn exit_code(&self, pid: u32, limit: Duration) -> Option<i32> {
-        let mut ended = signal(SignalKind::child()).ok()?;
+        let mut exits = signal(SignalKind::child()).ok()?;
         let code = async {
             loop {
-                let status = {
-                    let mut all = self.0.borrow_mut();
-                    let process = all.iter_mut().find(|process| process.child.id() == pid)?;
-                    if let Some(ended) = process.ended {
-                        return code_of(ended);
-                    }
-                    let status = process.child.try_wait();
-                    if let Ok(Some(status)) = status {
-                        process.ended = Some(ended_of(status));
-                    }
-                    status
-                };
-                match status {
-                    Ok(None) => drop(ended.recv().await),
-                    Ok(Some(status)) => return status.code(),
-                    Err(_) => return None,
+                let mut all = self.0.borrow_mut();
+                let process = all.iter_mut().find(|process| process.child.id() == pid)?;
+                if process.has_ended() {
+                    return process.code;
                 }
+                drop(all);
+                exits.recv().await;
             }
         };
         timeout(limit, code).await.ok().flatten()
@@ -89,10 +112,10 @@ impl Processes {
 
     /// Waits up to `limit` until all processes have exited. Returns how many have not.
     pub(super) async fn wait(&self, limit: Duration) -> usize {
-        let Ok(mut ended) = signal(SignalKind::child()) else { return self.reap() };
+        let Ok(mut exits) = signal(SignalKind::child()) else { return self.reap() };
         let all = async {
             while self.reap() > 0 {
-                ended.recv().await;
+                exits.recv().await;
             }
         };
         let _ = timeout(limit, all).await;
@@ -102,43 +125,9 @@ impl Processes {
     /// Removes the processes that have exited. Returns how many are left.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
-        // Never ask for a process that was reaped: its pid may be another's.
-        all.retain_mut(|process| process.ended.is_none() && is_running(&mut process.child));
+        all.retain_mut(|process| !process.has_ended());
         all.len()
     }
-}
-
-fn is_running(child: &mut Child) -> bool {
-    match child.try_wait() {
-        Ok(None) => true,
-        Ok(Some(status)) => {
-            tracing::debug!(code = status.code(), signal = status.signal(), "a started process has ended");
-            false
-        }
-        // It was reaped elsewhere.
-        Err(_) => false,
-    }
-}
-
-fn ended_of(status: ExitStatus) -> Ended {
-    match status.code() {
-        Some(code) => Ended::Exited(code),
-        None => Ended::Killed { signal: status.signal().unwrap_or_default(), core: status.core_dumped() },
-    }
-}
-
-fn code_of(ended: Ended) -> Option<i32> {
-    match ended {
-        Ended::Exited(status) => Some(status),
-        Ended::Killed { .. } => None,
-    }
-}
-
-fn terminate(process: &Process) {
-    if process.ended.is_some() {
-        return;
-    }
-    let _ = kill(Pid::from_raw(process.child.id() as i32), Signal::SIGTERM);
 }
 
 #[cfg(test)]

@@ -23,19 +23,9 @@ const UNKNOWN_USER: u32 = 65534;
 
 /// Describes the program of this process as it may be sent. Reads all of it.
 pub fn own_program() -> io::Result<Sent> {
-    let (mut hasher, mut size) = (Sha256::new(), 0);
-    let mut file = loaded()?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match file.read(&mut piece)? {
-            0 => break,
-            length => {
-                hasher.update(&piece[..length]);
-                size += length as u64;
-            }
-        }
-    }
-    Ok(Sent { digest: hex(hasher.finalize()), size })
+    let mut program = Vec::new();
+    loaded()?.read_to_end(&mut program)?;
+    Ok(Sent { digest: hex(Sha256::digest(&program)), size: program.len() as u64 })
 }
 
 /// Writes bytes as hexadecimal digits.

@@ -7,7 +7,7 @@
 //! A channel is one of these:
 //!
 //! - The standard input and output of the process that becomes the agent. A remote shell may print greetings first. So
-//!   the agent's first bytes are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`] bytes before it are
+//!   the agent's first bytes are a marker that the order named, and up to [`SHELL_GREETING_BYTES_MAX`](crate::core::limits::SHELL_GREETING_BYTES_MAX) bytes before it are
 //!   skipped.
 //! - A connection. The order names the callback addresses; the agent connects there as to a parent and sends all
 //!   reports over that connection. On standard output it writes only its marker and, if it cannot connect, why. The
@@ -23,10 +23,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use super::decide::failure::StartFailure;
-use crate::core::limits::SHELL_GREETING_BYTES_MAX;
 use crate::link::Reach;
 use crate::wire::{SessionId, SessionKey, TreePosition};
 
@@ -161,19 +159,23 @@ pub struct Sent {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum BootCommand {
     /// Join the tree.
-    Join {
-        /// The agent's position.
-        place: TreePosition,
-        /// The parent's addresses, the likeliest first; empty if links go over remote shells.
-        parent: Vec<SocketAddr>,
-        /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
-        /// is then the likeliest of all.
-        opener_port: Option<u16>,
-    },
+    Join(Joining),
     /// Exit: the agent is not needed.
     Leave,
     /// Pass the command on to a target below.
     Below(u32, Box<BootCommand>),
+}
+
+/// An agent's position in the tree, and where its parent is.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Joining {
+    /// The agent's position.
+    pub position: TreePosition,
+    /// The parent's addresses, the likeliest first; empty if links go over remote shells.
+    pub parent: Vec<SocketAddr>,
+    /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
+    /// is then the likeliest of all.
+    pub opener_port: Option<u16>,
 }
 
 /// A report of an agent that has not joined the tree.
@@ -209,35 +211,5 @@ pub enum BootReport {
     Below(u32, Box<BootReport>),
 }
 
-/// A channel carried more than [`SHELL_GREETING_BYTES_MAX`] bytes without the marker.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error("its channel said {SHELL_GREETING_BYTES_MAX} bytes, none of them from an agent")]
-pub struct NoMarker;
-
 /// A report, and the target that it is about.
 pub type TargetReport = (u32, BootReport);
-
-/// Returns where the bytes after `marker` begin in what a channel has carried so far; `None` while the marker may still
-/// follow.
-pub fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, NoMarker> {
-    match said.windows(MARKER).position(|window| window == marker) {
-        Some(at) => Ok(Some(at + MARKER)),
-        None if said.len() > SHELL_GREETING_BYTES_MAX + MARKER => Err(NoMarker),
-        None => Ok(None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn greetings_are_skipped_up_to_their_bound() {
-        let marker = [9; MARKER];
-        let mut said = b"Welcome to the cluster!\r\n".to_vec();
-        assert_eq!(marked(&said, &marker), Ok(None));
-        said.extend_from_slice(&marker);
-        assert_eq!(marked(&said, &marker), Ok(Some(said.len())));
-        assert_eq!(marked(&vec![b'x'; SHELL_GREETING_BYTES_MAX + MARKER + 1], &marker), Err(NoMarker));
-    }
-}

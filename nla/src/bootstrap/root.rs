@@ -44,7 +44,6 @@ pub struct RemoteTargets {
 /// Agents between their start and the tree.
 pub struct Bootstrap {
     starter: Starter,
-    reports: mpsc::UnboundedReceiver<TargetReport>,
     assembly: Assembly,
     clock: Clock,
 }
@@ -106,15 +105,13 @@ impl Bootstrap {
         settings: AssemblySettings,
         tasks: Tasks,
     ) -> Self {
-        // Bounded by the number of targets.
-        let (events, reports) = mpsc::unbounded_channel();
         let assembly = Assembly::new(clock.now(), settings);
-        Self { starter: Starter::new(order, method, batch, timeout, events, tasks), reports, assembly, clock }
+        Self { starter: Starter::new(order, method, batch, timeout, tasks), assembly, clock }
     }
 
     /// Waits for the next report. Cancel safe.
-    pub async fn next(&mut self) -> Option<TargetReport> {
-        self.reports.recv().await
+    pub async fn next(&mut self) -> TargetReport {
+        self.starter.next().await
     }
 
     /// Takes a report. Returns the agent that is lost to the tree, and why.
@@ -132,9 +129,9 @@ impl Bootstrap {
     async fn settle(&mut self, deadline: Instant, mut on_progress: impl FnMut(&Self)) {
         while !self.assembly.is_settled() {
             match timeout_at(deadline.min(Instant::now() + PROGRESS_INTERVAL), self.next()).await {
-                Ok(Some(report)) => drop(self.on_report(report)),
+                Ok(report) => drop(self.on_report(report)),
                 Err(_) if Instant::now() < deadline => {}
-                Ok(None) | Err(_) => break,
+                Err(_) => break,
             }
             on_progress(self);
         }
@@ -153,7 +150,7 @@ impl Bootstrap {
 
     /// Returns the targets that have no agent, and why.
     pub fn failures(&self) -> &BTreeMap<u32, StartFailure> {
-        self.assembly.failures()
+        &self.assembly.failures
     }
 
     /// Sends the links of the root's children to `joined` if links go over remote shells. To be called before
@@ -180,12 +177,12 @@ impl Bootstrap {
 
     /// Returns whether all agents that have reported can read the launcher's log of long epochs.
     pub fn reads_log(&self) -> bool {
-        self.assembly.reads_log()
+        self.assembly.reads_log
     }
 
     /// Returns when agents reported and joined.
     pub fn arrivals(&self) -> &ArrivalTimes {
-        self.assembly.times()
+        &self.assembly.times
     }
 
     /// See [`Starter::wait`].
@@ -207,18 +204,15 @@ pub struct PlannedTree {
 
 /// The launcher's part in [`assemble`].
 pub trait Launch {
-    /// Why a plan cannot be made.
-    type Error;
-
     /// Returns the nodes of this launch.
     fn nodes(&mut self) -> &mut NodeChoice;
 
     /// Starts the agents at the targets of [`nodes`](Self::nodes).
     fn start(&self, timeout: Duration) -> Bootstrap;
 
-    /// Makes the plan again without the nodes in `left_out`, since these targets failed.
-    fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>)
-    -> Result<(), Self::Error>;
+    /// Makes the plan again without the nodes in `left_out`, since these targets failed. The error says why that cannot
+    /// be done.
+    fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String>;
 
     /// Returns the tree of the plan as it is now.
     fn planned(&self) -> PlannedTree;
@@ -229,13 +223,13 @@ pub trait Launch {
 
 /// Why no tree was assembled.
 #[derive(Debug)]
-pub enum NotAssembled<E> {
+pub enum NotAssembled {
     /// A signal asked the launcher to end.
     Interrupted(i32),
     /// Too few nodes have agents.
     TooFewNodes,
     /// The plan cannot be made without the nodes that failed.
-    Replan(E),
+    Replan(String),
     /// Without the failed nodes, a node would have more agents than were started there.
     TooManyAgents,
 }
@@ -245,11 +239,11 @@ pub enum NotAssembled<E> {
 ///
 /// If remote shells and links are one tree, a failure sends all agents away and starts them again without the failed
 /// nodes, within the same `timeout`. `interrupted` yields the number of a signal that gives the launch up.
-pub async fn assemble<L: Launch>(
-    launch: &mut L,
+pub async fn assemble(
+    launch: &mut dyn Launch,
     timeout: Duration,
     interrupted: impl Future<Output = i32>,
-) -> (Bootstrap, Result<Vec<u32>, NotAssembled<L::Error>>) {
+) -> (Bootstrap, Result<Vec<u32>, NotAssembled>) {
     let deadline = Instant::now() + timeout;
     let mut interrupted = pin!(interrupted);
     loop {
@@ -275,10 +269,7 @@ pub async fn assemble<L: Launch>(
 }
 
 /// Decides what to do after these failures: the target of each agent, or `None` if all are to be started again.
-fn choose<L: Launch>(
-    launch: &mut L,
-    failures: &BTreeMap<u32, StartFailure>,
-) -> Result<Option<Vec<u32>>, NotAssembled<L::Error>> {
+fn choose(launch: &mut dyn Launch, failures: &BTreeMap<u32, StartFailure>) -> Result<Option<Vec<u32>>, NotAssembled> {
     let failed = || failures.keys().copied();
     let left_out = launch.nodes().left_out(failed()).ok_or(NotAssembled::TooFewNodes)?;
     if !failures.is_empty() {
@@ -314,8 +305,6 @@ mod tests {
     }
 
     impl Launch for Planned {
-        type Error = &'static str;
-
         fn nodes(&mut self) -> &mut NodeChoice {
             &mut self.nodes
         }
@@ -324,10 +313,10 @@ mod tests {
             unreachable!("these tests start no process")
         }
 
-        fn replan(&mut self, _: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), Self::Error> {
+        fn replan(&mut self, _: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String> {
             self.replanned = Some(left_out.clone());
             self.agents = self.agents.min(self.nodes.nodes - left_out.len());
-            if self.agents == 1 { Err("one is too few") } else { Ok(()) }
+            if self.agents == 1 { Err("one is too few".to_owned()) } else { Ok(()) }
         }
 
         fn planned(&self) -> PlannedTree {
@@ -370,7 +359,9 @@ mod tests {
         assert!(matches!(choose(&mut launch, &failures(&[1, 2])), Err(NotAssembled::TooFewNodes)));
         assert_eq!(launch.replanned, None);
         let mut launch = Planned::new(2, 1, 2, false);
-        assert!(matches!(choose(&mut launch, &failures(&[1])), Err(NotAssembled::Replan("one is too few"))));
+        assert!(
+            matches!(choose(&mut launch, &failures(&[1])), Err(NotAssembled::Replan(why)) if why == "one is too few")
+        );
         let mut launch = Planned { agents: 5, ..Planned::new(4, 3, 4, false) };
         assert!(matches!(choose(&mut launch, &failures(&[])), Err(NotAssembled::TooManyAgents)));
     }

@@ -6,23 +6,22 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::Span;
 
 use super::decide::failure::{StartFailure, StartPhase};
+use super::decide::schedule::Task;
 use super::decide::ssh::judge;
-use super::protocol::{BootCommand, BootOrder, BootReport, HostAt, Method, RemoteProgram};
+use super::protocol::{BootOrder, BootReport, HostAt, Method, RemoteProgram};
 use super::shell_channel::Reader;
-use super::starter::END_TIME;
+use super::starter::{END_TIME, Shared};
 use super::step::remove_step_variables;
 use super::{program, script};
 use crate::link::{SSH_CONNECTION, Stream};
@@ -34,8 +33,10 @@ const ERRORS_KEPT: usize = 4096;
 
 /// A remote shell that was opened.
 pub(super) struct Shell {
-    input: Sender,
-    reader: Reader,
+    pub(super) input: Sender,
+    pub(super) reader: Reader,
+    /// The process of this machine.
+    pub(super) pid: u32,
     errors: Option<Errors>,
     /// The script for the shell at the other end; `None` for a forked agent.
     script: Option<Script>,
@@ -75,19 +76,9 @@ impl Errors {
         Self { kept, reading }
     }
 
-    /// Reads to the end, so that no process at the other end ever blocks on a full pipe. Returns the last bytes.
-    pub(super) async fn read_to_end(&mut self) -> String {
-        let _ = (&mut self.reading).await;
-        self.text()
-    }
-
-    /// Returns the last words of a remote shell that has ended. Waits at most [`END_TIME`] for them.
-    pub(super) async fn last_words(&mut self) -> String {
-        let _ = timeout(END_TIME, &mut self.reading).await;
-        self.text()
-    }
-
-    fn text(&self) -> String {
+    /// Reads to the end, but for at most `limit`. Returns the last bytes.
+    pub(super) async fn last_words(&mut self, limit: Duration) -> String {
+        let _ = timeout(limit, &mut self.reading).await;
         String::from_utf8_lossy(&self.kept.borrow()).into_owned()
     }
 }
@@ -99,63 +90,40 @@ impl Drop for Errors {
 }
 
 impl Shell {
-    /// Starts the process that reaches the node. With `checks_version`, the script asks a program that is already
-    /// there for its version.
-    pub(super) fn open(
-        method: &Method,
-        host: Option<&HostAt>,
-        order: &BootOrder,
-        checks_version: bool,
-        spawner: &Tasks,
-    ) -> Result<(Self, Child), StartFailure> {
+    /// Starts the process that reaches the node of a task.
+    pub(super) fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<Self, StartFailure> {
         let dead_ms = order.dead_time.as_millis().to_string();
-        match method {
+        match &shared.method {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
-                Self::spawn(command, false, None, true, spawner).map_err(|error| {
+                Self::spawn(shared, command, None, true).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
                 })
             }
             // Steps are started as a whole: `Starter::start_steps`.
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
             Method::RemoteShell { words, lasts, program } => {
-                let mark: String = order.marker.iter().map(|byte| format!("{byte:02x}")).collect();
-                let text = script::script(program, checks_version, &mark, &order.label, &dead_ms);
-                let is_unchecked = !checks_version && matches!(program, RemoteProgram::Own { .. });
-                let script = Script { mark, text, is_unchecked };
-                let words = words_for(words, host);
-                let mut command = Command::new(&words[0]);
-                command.args(&words[1..]);
-                Self::spawn(command, true, Some(script), *lasts, spawner)
+                let mark = program::hex(order.marker);
+                let text = script::script(program, task.checks_version, &mark, &order.label, &dead_ms);
+                let is_unchecked = !task.checks_version && matches!(program, RemoteProgram::Own { .. });
+                let words = words_for(words, task.host.as_ref());
+                Self::spawn(shared, remote_command(&words), Some(Script { mark, text, is_unchecked }), *lasts)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
     }
 
-    fn spawn(
-        mut command: Command,
-        is_remote: bool,
-        script: Option<Script>,
-        lasts: bool,
-        spawner: &Tasks,
-    ) -> io::Result<(Self, Child)> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        if is_remote {
-            // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
-            command.stderr(Stdio::piped()).process_group(0);
-            // SSH_CONNECTION describes how this process was reached. A command other than ssh would pass it on to the
-            // other node, where it is wrong.
-            command.env_remove(SSH_CONNECTION);
-            remove_step_variables(&mut command);
-        }
-        let mut child = command.spawn()?;
+    fn spawn(shared: &Shared, mut command: Command, script: Option<Script>, lasts: bool) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
-        let errors = errors.map(|errors| Errors::read(errors, spawner));
-        Ok((Self { input, reader, errors, script, was_unchecked: false, lasts }, child))
+        let errors = errors.map(|errors| Errors::read(errors, &shared.spawner));
+        let pid = child.id();
+        shared.processes.add(child, script.is_none());
+        Ok(Self { input, reader, pid, errors, script, was_unchecked: false, lasts })
     }
 
     /// Runs the script, sends the program if the node lacks it, sends the order, and waits for the agent's first
@@ -188,29 +156,15 @@ impl Shell {
         reader.next().await
     }
 
-    /// Sends commands until the next report. `None` at the end of the channel.
-    pub(super) async fn next_report(
-        &mut self,
-        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
-    ) -> Result<Option<BootReport>, StartFailure> {
-        loop {
-            let command = tokio::select! {
-                report = self.reader.next() => return report,
-                Some(command) = commands.recv() => command,
-            };
-            // If the agent does not read any more, its last report or the end of the channel says why.
-            let _ = self.input.write_all(&framed(&encode(&command))).await;
-        }
-    }
-
-    /// Returns the stream for a link, the bytes that were already read from it, and the reader of standard error.
-    pub(super) fn into_parts(self) -> (Stream, BytesMut, Option<Errors>) {
+    /// Returns the stream for a link, and the reader of standard error.
+    pub(super) fn into_parts(self) -> (Stream, Option<Errors>) {
         let (output, unread) = self.reader.into_parts();
-        (Stream::pipes(output, self.input), BytesMut::from(&unread[..]), self.errors)
+        (Stream::pipes(output, self.input, &unread), self.errors)
     }
 
     /// Returns why a remote shell ended, by its exit code and its last words.
-    pub(super) async fn end_reason(&mut self, code: Option<i32>) -> StartFailure {
+    pub(super) async fn end_reason(&mut self, shared: &Shared) -> StartFailure {
+        let code = shared.processes.exit_code(self.pid, END_TIME).await;
         let Some(errors) = &mut self.errors else {
             let rest = self.reader.rest();
             let words = if rest.is_empty() {
@@ -220,10 +174,22 @@ impl Shell {
             };
             return StartFailure::new(StartPhase::Ended, words);
         };
-        let said = errors.last_words().await;
+        let said = errors.last_words(END_TIME).await;
         tracing::debug!(?code, %said, "a remote shell has ended");
         judge(code, &said)
     }
+}
+
+/// Returns a command that reaches other nodes, with a pipe from its standard error.
+pub(super) fn remote_command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
+    command.args(&words[1..]).stderr(Stdio::piped()).process_group(0);
+    // SSH_CONNECTION describes how this process was reached. A command other than ssh would pass it on to the other
+    // nodes, where it is wrong.
+    command.env_remove(SSH_CONNECTION);
+    remove_step_variables(&mut command);
+    command
 }
 
 /// Returns the command that a [`Starter`](super::starter::Starter) runs for an agent on `host`, word by word; `None`

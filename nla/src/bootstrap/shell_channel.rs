@@ -7,7 +7,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use super::decide::failure::{StartFailure, StartPhase};
-use super::protocol::{MARKER, marked};
+use super::protocol::MARKER;
 use crate::core::limits::{BOOT_BYTES_MAX, SHELL_GREETING_BYTES_MAX};
 use crate::wire::decode;
 
@@ -46,13 +46,9 @@ impl Reader {
     /// Skips everything up to the agent's marker. Returns false at the end of the channel.
     pub(crate) async fn skip_to(&mut self, marker: &[u8; MARKER]) -> Result<bool, StartFailure> {
         loop {
-            match marked(&self.unread, marker) {
-                Ok(Some(start)) => {
-                    self.unread.drain(..start);
-                    return Ok(true);
-                }
-                Ok(None) => {}
-                Err(error) => return Err(StartFailure::new(StartPhase::Answer, error.to_string())),
+            if let Some(start) = marked(&self.unread, marker)? {
+                self.unread.drain(..start);
+                return Ok(true);
             }
             if !self.read_more().await? {
                 return Ok(false);
@@ -98,4 +94,33 @@ impl Reader {
 
 fn not_an_agent() -> StartFailure {
     StartFailure::new(StartPhase::Answer, "what it says is not what an agent says")
+}
+
+/// Returns where the bytes after `marker` begin in what a channel has carried so far; `None` while the marker may still
+/// follow.
+fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, StartFailure> {
+    match said.windows(MARKER).position(|window| window == marker) {
+        Some(at) => Ok(Some(at + MARKER)),
+        None if said.len() > SHELL_GREETING_BYTES_MAX + MARKER => {
+            let words = format!("its channel said {SHELL_GREETING_BYTES_MAX} bytes, none of them from an agent");
+            Err(StartFailure::new(StartPhase::Answer, words))
+        }
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_are_skipped_up_to_their_bound() {
+        let marker = [9; MARKER];
+        let mut said = b"Welcome to the cluster!\r\n".to_vec();
+        assert_eq!(marked(&said, &marker), Ok(None));
+        said.extend_from_slice(&marker);
+        assert_eq!(marked(&said, &marker), Ok(Some(said.len())));
+        let failure = marked(&vec![b'x'; SHELL_GREETING_BYTES_MAX + MARKER + 1], &marker).unwrap_err();
+        assert_eq!(failure.phase, StartPhase::Answer);
+    }
 }

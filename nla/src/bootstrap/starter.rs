@@ -8,6 +8,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,15 +21,16 @@ use tracing::Span;
 use super::attempt;
 use super::callback::Callbacks;
 use super::decide::deadline::Deadline;
+use super::decide::pending_joins::PendingJoins;
 use super::decide::roster::steps;
 use super::decide::schedule::{Schedule, ScheduleAction, ScheduleInput, Task, tasks_below};
 use super::decide::window::Window;
 use super::processes::Processes;
-use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Links, Method, TargetReport};
+use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, TargetReport};
 use super::shell::Shell;
-use super::shell_links::{self, ShellLinks};
+use super::shell_links;
 use super::step::Step;
-use crate::core::Time;
+use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
 use crate::sys::Ended;
 use crate::tasks::Tasks;
@@ -38,8 +40,9 @@ use crate::wire::TreePosition;
 pub(super) const END_TIME: Duration = Duration::from_secs(1);
 
 /// Starts the agents of some targets. Dropping it ends all starts that are under way.
-pub struct Starter {
+pub(crate) struct Starter {
     shared: Rc<Shared>,
+    reports: mpsc::UnboundedReceiver<TargetReport>,
     scheduler: AbortHandle,
 }
 
@@ -59,8 +62,9 @@ pub(super) struct Shared {
     pub(super) processes: Processes,
     /// Where started agents call back, if they do.
     pub(super) callbacks: OnceCell<Callbacks>,
-    /// The links over remote shells, if there are any.
-    pub(super) links: ShellLinks,
+    /// The session's clock, and the queue for links over remote shells. Set before any agent is told to join.
+    pub(super) links: OnceCell<(Clock, mpsc::Sender<Accepted>)>,
+    pub(super) pending_joins: RefCell<PendingJoins>,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
@@ -73,23 +77,16 @@ struct Route {
 
 impl Starter {
     /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `batch`
-    /// fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed. Reports are
-    /// bounded by the number of targets.
-    pub fn new(
-        order: BootOrder,
-        method: Method,
-        batch: Option<u32>,
-        timeout: Duration,
-        reports: mpsc::UnboundedSender<TargetReport>,
-        spawner: Tasks,
-    ) -> Self {
+    /// fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed.
+    pub(crate) fn new(order: BootOrder, method: Method, batch: Option<u32>, timeout: Duration, spawner: Tasks) -> Self {
         let window = match method {
             // A fork never waits for another host.
             Method::Fork => Window::new(Some(u32::MAX)),
             Method::RemoteShell { .. } | Method::Step { .. } => Window::new(batch),
         };
-        // Bounded by the number of targets: each is in it once at a time.
+        // Bounded by the number of targets: each is in it once at a time, and makes at most three reports.
         let (inputs, incoming) = mpsc::unbounded_channel();
+        let (reporting, reports) = mpsc::unbounded_channel();
         let clock = Clock::start();
         let deadline = Deadline::after(clock.now(), timeout);
         let schedule = Schedule::new(window, deadline, order.marker);
@@ -100,35 +97,54 @@ impl Starter {
             deadline,
             clock,
             inputs,
-            reports,
+            reports: reporting,
             routes: RefCell::default(),
             processes: Processes::default(),
             callbacks: OnceCell::new(),
-            links: ShellLinks::default(),
+            links: OnceCell::new(),
+            pending_joins: RefCell::default(),
             tasks: RefCell::default(),
         });
         let scheduling = run_schedule(Rc::clone(&shared), schedule, incoming);
         let scheduler = shared.spawner.spawn("starter", Span::current(), scheduling);
-        Self { shared, scheduler: scheduler.abort_handle() }
+        Self { shared, reports, scheduler: scheduler.abort_handle() }
     }
 
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.
-    pub fn below(order: &BootOrder, reports: mpsc::UnboundedSender<TargetReport>, spawner: Tasks) -> Option<Self> {
+    pub(super) fn below(order: &BootOrder, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, reports, spawner);
+        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
 
+    /// Waits for the next report. Cancel safe.
+    pub(super) async fn next(&mut self) -> TargetReport {
+        match self.reports.recv().await {
+            Some(report) => report,
+            // Unreachable: `shared` has a sender.
+            None => pending().await,
+        }
+    }
+
+    /// Waits for an agent that does not join, and the reason. For agents with the numbers of their targets. Cancel safe.
+    pub(crate) async fn next_failure(&mut self) -> (AgentId, String) {
+        loop {
+            if let (target, BootReport::NotStarted(failure)) = self.next().await {
+                return (AgentId(target), failure.words);
+            }
+        }
+    }
+
     /// Starts an agent at a target on `host`, or on this machine. It must be reachable from `reach`.
-    pub fn start(&self, target: u32, host: Option<HostAt>, reach: Reach) {
+    pub(crate) fn start(&self, target: u32, host: Option<HostAt>, reach: Reach) {
         self.shared.schedule(ScheduleInput::Start(Task::new(target, host, reach, None)));
     }
 
     /// Starts agents at all targets of `below`: the children of `here` from this process, the others from there. They
     /// call back at the `own` addresses, the likeliest first; without any, at those that this process finds itself.
-    pub fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
+    pub(crate) fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
         let children = tasks_below(here, below, self.shared.order.reach);
         let lasts = !matches!(self.shared.method, Method::RemoteShell { lasts: false, .. });
         if lasts || self.shared.has_shell_links() {
@@ -152,7 +168,7 @@ impl Starter {
     /// Starts agents on all of `hosts`, the targets from 1 on, by steps of a resource manager: one step, unless a host
     /// is listed several times. They call back at the `own` addresses, the likeliest first. `fold` writes names of
     /// hosts as a host list. For [`Method::Step`] only.
-    pub fn start_steps(&self, hosts: &[HostAt], own: &[IpAddr], fold: fn(&[&str]) -> String) {
+    pub(crate) fn start_steps(&self, hosts: &[HostAt], own: &[IpAddr], fold: fn(&[&str]) -> String) {
         for targets in steps(hosts) {
             let step = Step { shared: Rc::clone(&self.shared), own: own.to_vec(), fold };
             self.shared.spawn(step.run(targets));
@@ -160,7 +176,7 @@ impl Starter {
     }
 
     /// Sends a command to the agent at a target, through the agents on the route to it.
-    pub fn tell(&self, target: u32, command: BootCommand) {
+    pub(crate) fn tell(&self, target: u32, command: BootCommand) {
         let routes = self.shared.routes.borrow();
         if let Some((first, route)) = routes.range(..=target).next_back()
             && target - first < route.targets
@@ -173,32 +189,47 @@ impl Starter {
 
     /// Sends the links over remote shells to `joined`. `clock` is the session's. To be called before
     /// [`admit`](Self::admit).
-    pub fn take_links(&self, clock: Clock, joined: mpsc::Sender<Accepted>) {
-        self.shared.links.take_links(clock, joined);
+    pub(crate) fn take_links(&self, clock: Clock, joined: mpsc::Sender<Accepted>) {
+        let _ = self.shared.links.set((clock, joined));
     }
 
     /// Tells the agent at a target, which was started from here, to join over its remote shell with this process as
     /// its parent.
-    pub fn admit(&self, target: u32, position: TreePosition) {
-        self.shared.links.pending.borrow_mut().expect(self.shared.now(), target, position.agent);
+    pub(crate) fn admit(&self, target: u32, position: TreePosition) {
+        self.shared.pending_joins.borrow_mut().expect(self.shared.now(), target, position.agent);
         self.shared.spawn(shell_links::time_out(Rc::clone(&self.shared), target));
-        self.tell(target, BootCommand::Join { place: position, parent: Vec::new(), opener_port: None });
+        self.tell(target, BootCommand::Join(Joining { position, parent: Vec::new(), opener_port: None }));
+    }
+
+    /// Tells the children of `here` to join over their remote shells. Their links go to `joined`. In their tree each
+    /// agent has the number of its target.
+    pub(crate) fn admit_children(
+        &self,
+        position: TreePosition,
+        here: Subtree,
+        clock: Clock,
+        joined: mpsc::Sender<Accepted>,
+    ) {
+        self.take_links(clock, joined);
+        for child in here.children() {
+            self.admit(child.head().0, TreePosition { agent: child.head(), ..position });
+        }
     }
 
     /// Returns the pids of started processes that have not been reaped.
-    pub fn processes(&self) -> BTreeSet<u32> {
+    pub(crate) fn processes(&self) -> BTreeSet<u32> {
         self.shared.processes.pids()
     }
 
     /// Notes that the process with this pid was reaped elsewhere (`waitid(P_ALL)`). Returns whether it was started
     /// here.
-    pub fn note_ended(&self, pid: u32, ended: Ended) -> bool {
+    pub(crate) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
         self.shared.processes.note_ended(pid, ended)
     }
 
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
     /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
-    pub async fn wait(&mut self, timeout: Duration) -> usize {
+    pub(crate) async fn wait(&mut self, timeout: Duration) -> usize {
         self.stop();
         let processes = &self.shared.processes;
         // A remote shell that carries a link exits by itself, after all processes at its other end.
@@ -276,10 +307,15 @@ impl Shared {
 
     pub(super) fn report(&self, target: u32, report: BootReport) {
         if let BootReport::NotStarted(_) = report {
-            self.links.pending.borrow_mut().settle(self.now(), target);
+            self.settle(target);
         }
         // At the end of the session nothing receives reports any more.
         let _ = self.reports.send((target, report));
+    }
+
+    /// Stops waiting for the agent at a target to join. Returns how long it was waited for; `None` if it was not.
+    pub(super) fn settle(&self, target: u32) -> Option<Duration> {
+        self.pending_joins.borrow_mut().settle(self.now(), target)
     }
 
     /// Makes the channel to `target` the route to it and to the `below` targets behind it. Returns the commands that
@@ -292,9 +328,9 @@ impl Shared {
     }
 
     /// Closes the descriptors of a remote shell. Ends its process as well, unless an agent needs it.
-    pub(super) fn close(&self, shell: Shell, pid: u32, is_over: bool) {
+    pub(super) fn close(&self, shell: Shell, is_over: bool) {
         if self.method != Method::Fork && (is_over || !shell.lasts) {
-            self.processes.end(pid);
+            self.processes.end(shell.pid);
         }
     }
 }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -24,15 +23,16 @@ use tokio::time::{sleep, timeout};
 use tracing::Span;
 
 use super::attempt::{Channel, converse};
-use super::callback::{CallbackChannel, CallbackListener};
+use super::callback::CallbackListener;
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::roster::{Roster, RosterInput, StepOutcome, StepTargets};
 use super::processes::Processes;
 use super::protocol::{BootOrder, BootReport, Method, RemoteProgram, Sent};
+use super::shell::remote_command;
 use super::starter::{END_TIME, Shared};
 use super::{program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
-use crate::link::{Accepted, HandshakeError, SSH_CONNECTION};
+use crate::link::{Accepted, HandshakeError};
 use crate::wire::{encode, framed};
 
 /// Bound of the queues between tasks.
@@ -57,7 +57,7 @@ struct Running<'a> {
     /// Where its tasks connect. A task that connects after it is closed exits.
     listener: CallbackListener,
     /// The agents that have reported, by node, with their first reports.
-    agents: BTreeMap<String, (CallbackChannel, BootReport)>,
+    agents: BTreeMap<String, (Accepted, BootReport)>,
 }
 
 impl Drop for Running<'_> {
@@ -105,10 +105,11 @@ impl Step {
             without_program.extend(without);
             running.listener.close().await;
             for (node, target) in started {
-                let Some((channel, report)) = running.agents.remove(&node) else { continue };
+                let Some((accepted, report)) = running.agents.remove(&node) else { continue };
+                let mut channel = Channel::Callback(Box::new(accepted), StartPhase::Step);
                 let shared = Rc::clone(&self.shared);
                 self.shared.spawn(async move {
-                    converse(&shared, target, 0, report, &mut Channel::Callback(channel)).await;
+                    converse(&shared, target, 0, report, &mut channel).await;
                 });
             }
             targets = restart;
@@ -169,8 +170,8 @@ impl Step {
                     shared.spawn(introduce(accepted, introduced.clone()));
                     continue;
                 }
-                Some((node, channel, report)) = introductions.recv() => {
-                    running.agents.insert(node.clone(), (channel, report));
+                Some((node, accepted, report)) = introductions.recv() => {
+                    running.agents.insert(node.clone(), (accepted, report));
                     RosterInput::Reported(node)
                 }
                 Some(line) = running.lines.recv() => RosterInput::Line(line),
@@ -190,14 +191,8 @@ impl Step {
 
     /// Starts the command. Returns its pid, its input, and the lines that it writes to standard error.
     fn spawn(&self, words: &[String]) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
-        command.process_group(0);
-        // All tasks inherit this environment.
-        command.env_remove(SSH_CONNECTION);
-        remove_step_variables(&mut command);
-        let mut child = command.spawn()?;
+        // All tasks inherit its environment.
+        let mut child = remote_command(words).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
         let pid = child.id();
         self.shared.processes.add(child, true);
@@ -216,13 +211,13 @@ pub fn step_words(words: &[String], hosts: &str, count: usize) -> Vec<String> {
 }
 
 /// Receives the node of a task and its agent's first report.
-async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, CallbackChannel, BootReport)>) {
+async fn introduce(mut accepted: Accepted, introduced: mpsc::Sender<(String, Accepted, BootReport)>) {
     let reports = async { Ok((accepted.receive().await?, accepted.receive().await?)) };
     let reports: Result<Result<_, HandshakeError>, _> = timeout(HELLO_TIME, reports).await;
     match reports {
         Ok(Ok((BootReport::Task { node }, report))) => {
             // After the step is settled nothing receives this.
-            let _ = introduced.send((node, CallbackChannel::new(accepted, StartPhase::Step), report)).await;
+            let _ = introduced.send((node, accepted, report)).await;
         }
         other => tracing::warn!(task = %accepted.peer, ?other, "a task of the step sent no valid report"),
     }

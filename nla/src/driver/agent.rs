@@ -7,16 +7,16 @@ mod actions;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::{pending, ready};
+use std::future::ready;
 use std::io;
 use std::rc::Rc;
 
 use pmi::{Answer, Ranks, Request};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use tracing::Instrument;
+use tracing::{Instrument, Span};
 
 use super::children::{Children, LinkContext};
 use super::input::InputHub;
@@ -26,30 +26,18 @@ use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
-use crate::bootstrap::{BootOrder, ChildShells};
+use crate::bootstrap::{BootOrder, ChildLinks, Joined, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     Traffic, Up,
 };
-use crate::link::{Accepted, Clock, Link, LinkEvent, StreamSink};
+use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, StreamSink, accept_children};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
-use crate::wire::{Lane, StepFrame, TreePosition, decode, decode_down};
+use crate::wire::{Lane, StepFrame, decode_down};
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
-
-/// The state of an agent that has just joined the tree.
-pub(super) struct AgentSetup {
-    pub(super) position: TreePosition,
-    pub(super) here: Subtree,
-    /// The connection to the parent.
-    pub(super) parent: Accepted,
-    pub(super) clock: Clock,
-    pub(super) guardian: GuardianLink,
-    /// The launcher's log of long epochs, if this agent can read it.
-    pub(super) log: Option<SegmentReader>,
-}
 
 /// See the module.
 pub(super) struct AgentDriver {
@@ -69,11 +57,9 @@ pub(super) struct AgentDriver {
     parent_id: AgentId,
     parent_lost: bool,
     pub(super) children: Children,
-    /// The remote shells that carry the links to the children, if links are piped.
-    pub(super) child_shells: Option<ChildShells>,
-    joining: mpsc::Sender<Accepted>,
+    /// Opened the remote shells that carry the links to the children, if links are piped.
+    pub(super) child_starter: Option<Starter>,
     joined: mpsc::Receiver<Accepted>,
-    output_ended: Rc<Notify>,
     input: Rc<RefCell<InputHub>>,
     table: RankTable,
     pub(super) startup: Option<Startup>,
@@ -119,11 +105,10 @@ enum Event {
 }
 
 impl AgentDriver {
-    /// Prepares the actor of an agent that has joined. Its children are sent to [`joining`](Self::joining).
-    pub(super) fn new(setup: AgentSetup, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
-        let AgentSetup { position, here, parent, clock, guardian, log } = setup;
+    /// Prepares the actor of an agent that has joined, and lets its children join.
+    pub(super) fn new(joined: Joined, guardian: GuardianLink, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
+        let Joined { position, here, parent, clock, children, log } = joined;
         let dead_time = order.dead_time;
-        let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let input = Rc::new(RefCell::new(InputHub::new()));
         let hub = Rc::clone(&input);
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
@@ -134,7 +119,20 @@ impl AgentDriver {
         let parent_id = parent.peer;
         let links = LinkContext::new(tasks.clone(), dead_time);
         let parent = links.start(parent, streams);
-        let children = Children::default();
+        let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
+        let child_starter = match children {
+            ChildLinks::None => None,
+            ChildLinks::Listener(listener) => {
+                let expected = here.children().map(|child| child.head());
+                let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
+                tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining));
+                None
+            }
+            ChildLinks::Shells(starter) => {
+                starter.admit_children(position, here, clock, joining);
+                Some(starter)
+            }
+        };
         let mut heartbeat = interval(dead_time / 8);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -151,10 +149,8 @@ impl AgentDriver {
             parent,
             parent_id,
             parent_lost: false,
-            output_ended: children.output_ended(),
-            children,
-            child_shells: None,
-            joining,
+            children: Children::default(),
+            child_starter,
             joined,
             input,
             table: RankTable::default(),
@@ -170,11 +166,6 @@ impl AgentDriver {
             exit_code: None,
             sent_up: Traffic::default(),
         })
-    }
-
-    /// Returns the queue for children that have authenticated themselves.
-    pub(super) fn joining(&self) -> mpsc::Sender<Accepted> {
-        self.joining.clone()
     }
 
     /// Runs until the session is over and returns the exit code. After a panic in any task of this agent, the parent is
@@ -237,8 +228,9 @@ impl AgentDriver {
             events = self.ranks.next_turn() => Event::Ranks(events),
             _ = self.reaped.recv() => Event::Reaped,
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
-            (child, why) = child_failure(&mut self.child_shells) => Event::ChildFailed(child, why),
-            () = self.output_ended.notified() => Event::OutputEnded,
+            Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
+                Event::ChildFailed(child, why),
+            () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
             _ = self.guardian_end.readable(), if self.is_guarded => Event::GuardianLost,
             _ = self.heartbeat.tick() => Event::Heartbeat,
@@ -286,8 +278,8 @@ impl AgentDriver {
     fn flush_pump(&self) {
         if let Some(startup) = &self.startup {
             let in_segment = self.namespaces.values().any(|local| local.in_segment > 0);
-            startup.pump().set_pmi_waits(!self.waiting.is_empty() || in_segment);
-            startup.pump().flush();
+            startup.pump.set_pmi_waits(!self.waiting.is_empty() || in_segment);
+            startup.pump.flush();
         }
     }
 
@@ -323,21 +315,10 @@ impl AgentDriver {
         if peer == self.parent_id {
             return self.on_parent(event);
         }
-        match event {
-            // A child that was cut off may still have messages in the queue.
-            LinkEvent::Message(_) if !self.children.contains(peer) => {}
-            LinkEvent::Message(bytes) => match decode::<Up>(&bytes) {
-                Ok(message) => self.handle(Input::FromChild(peer, message)),
-                Err(error) => {
-                    self.children.cut_off(peer);
-                    self.handle(Input::ChildLost(peer, LossReason::Undecodable(error.to_string())));
-                }
-            },
-            LinkEvent::Lost(why) => {
-                if self.children.remove(peer) {
-                    self.handle(Input::ChildLost(peer, why));
-                }
-            }
+        match self.children.receive(peer, event) {
+            Some(Ok(message)) => self.handle(Input::FromChild(peer, message)),
+            Some(Err(why)) => self.handle(Input::ChildLost(peer, why)),
+            None => {}
         }
     }
 
@@ -374,7 +355,7 @@ impl AgentDriver {
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
                 if let Some(startup) = &self.startup {
-                    startup.pump().on_ended(key.0, key.1);
+                    startup.pump.on_ended(key.0, key.1);
                 }
                 self.handle(Input::RankEnded(key.0, key.1, exit));
             }
@@ -383,19 +364,13 @@ impl AgentDriver {
 
     fn start_ranks(&mut self) {
         let Some(startup) = &mut self.startup else { return };
-        let batch = startup.start_batch(&mut self.table);
-        for (namespace, ranks) in batch.started {
-            self.handle(Input::Started(namespace, ranks));
-        }
-        for (namespace, ranks, why) in batch.failed {
-            self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Reported(why)));
-        }
+        startup.start_batch(&mut self.table).into_iter().for_each(|input| self.handle(input));
     }
 
     /// Reaps all children of this process that have exited, without blocking.
     pub(super) fn reap(&mut self) {
         while let Some((pid, ended)) = sys::reap() {
-            if self.child_shells.as_ref().is_some_and(|shells| shells.note_ended(pid, ended)) {
+            if self.child_starter.as_ref().is_some_and(|starter| starter.note_ended(pid, ended)) {
                 continue;
             }
             let is_rank = self.table.on_reaped(pid, ended);
@@ -422,18 +397,11 @@ impl AgentDriver {
         let boards = || self.namespaces.values().map(|local| local.board.borrow());
         DriverCounts {
             up: self.sent_up,
-            down: self.children.sent(),
+            down: self.children.sent,
             link_bytes: self.links.meter.link_bytes(),
             stream_bytes: self.links.meter.stream_bytes(),
             board_gets: boards().map(|board| board.board().answered()).sum(),
-            segments: boards().map(|board| board.readers()).sum(),
+            segments: boards().map(|board| board.readers).sum(),
         }
-    }
-}
-
-async fn child_failure(shells: &mut Option<ChildShells>) -> (AgentId, String) {
-    match shells {
-        Some(shells) => shells.next_failure().await,
-        None => pending().await,
     }
 }

@@ -15,7 +15,8 @@ pub(super) struct SharedBoard {
     board: Board,
     attributes: Arc<JobAttributes>,
     shared: Shared,
-    readers: u64,
+    /// The number of ranks that have been sent the segment.
+    pub(super) readers: u64,
 }
 
 enum Shared {
@@ -64,16 +65,6 @@ impl SharedBoard {
         if let Shared::In { segment, .. } | Shared::Closed { segment } = &mut self.shared {
             segment.release();
         }
-    }
-
-    /// Counts a rank that has been sent the segment.
-    pub(super) fn note_reader(&mut self) {
-        self.readers += 1;
-    }
-
-    /// Returns how many ranks have been sent the segment.
-    pub(super) fn readers(&self) -> u64 {
-        self.readers
     }
 
     /// Returns the segment's descriptor for a rank, or `None` if the board is not shared.

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 
 use super::queue::Queue;
-use crate::core::{AgentId, Down, Traffic};
+use crate::core::{AgentId, Down, LossReason, Traffic, Up};
 use crate::link::{Accepted, Link, LinkEvent, Meter, Receipt, StreamSink};
 use crate::tasks::Tasks;
-use crate::wire::{DownEncoder, Lane};
+use crate::wire::{DownEncoder, Lane, decode};
 
 /// The settings and counters that all links of one end share, the link to a parent included.
 pub(super) struct LinkContext {
@@ -57,10 +57,12 @@ struct Child {
 pub(super) struct Children {
     links: BTreeMap<AgentId, Child>,
     /// The number of children that have ever joined; each joins once.
-    joined: usize,
+    pub(super) joined: usize,
     encoder: DownEncoder,
-    sent: Traffic,
-    output_ended: Rc<Notify>,
+    /// The traffic sent down, in messages and bytes.
+    pub(super) sent: Traffic,
+    /// Notified of each output lane that ends and each child that is lost.
+    pub(super) output_ended: Rc<Notify>,
 }
 
 impl Children {
@@ -125,32 +127,26 @@ impl Children {
         was_linked
     }
 
-    pub(super) fn contains(&self, child: AgentId) -> bool {
-        self.links.contains_key(&child)
+    /// Takes an event of a child's link. Returns the child's message, or why the child is lost. A child that sends
+    /// something else is cut off; its messages that are still in the queue are dropped.
+    pub(super) fn receive(&mut self, child: AgentId, event: LinkEvent) -> Option<Result<Up, LossReason>> {
+        match event {
+            LinkEvent::Message(bytes) if self.links.contains_key(&child) => Some(decode(&bytes).map_err(|error| {
+                self.cut_off(child);
+                LossReason::Undecodable(error.to_string())
+            })),
+            LinkEvent::Message(_) => None,
+            LinkEvent::Lost(why) => self.remove(child).then_some(Err(why)),
+        }
     }
 
     pub(super) fn link(&self, child: AgentId) -> Option<&Link> {
         self.links.get(&child).map(|child| &child.link)
     }
 
-    /// Returns how many children have ever joined.
-    pub(super) fn joined(&self) -> usize {
-        self.joined
-    }
-
-    /// Returns the traffic sent down, in messages and bytes.
-    pub(super) fn sent(&self) -> Traffic {
-        self.sent
-    }
-
     /// Returns whether none of the remaining children will send output.
     pub(super) fn have_ended_output(&self) -> bool {
         self.links.values().all(|child| child.lanes_open.get() == 0)
-    }
-
-    /// Returns a notification for each output lane that ends and each child that is lost.
-    pub(super) fn output_ended(&self) -> Rc<Notify> {
-        Rc::clone(&self.output_ended)
     }
 
     /// Closes all links, after the messages that are queued for them.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use pmi::{Rank, Ranks};
+use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::mpsc;
 use tracing::Span;
@@ -85,23 +86,14 @@ impl InputHub {
     }
 }
 
-async fn feed(pipe: Sender, mut blocks: mpsc::UnboundedReceiver<Block>) {
+async fn feed(mut pipe: Sender, mut blocks: mpsc::UnboundedReceiver<Block>) {
     while let Some((bytes, _receipt)) = blocks.recv().await {
         if bytes.is_empty() {
             return;
         }
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            match pipe.try_write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    if pipe.writable().await.is_err() {
-                        return;
-                    }
-                }
-                // The rank has closed its input, which is not a failure.
-                Err(_) => return,
-            }
+        if pipe.write_all(&bytes).await.is_err() {
+            // The rank has closed its input, which is not a failure.
+            return;
         }
     }
 }

@@ -37,7 +37,8 @@ type Expected = Rc<RefCell<BTreeMap<Rank, mpsc::Sender<Connection>>>>;
 
 /// The open port of one namespace on one agent.
 pub(super) struct PortServer {
-    address: SocketAddr,
+    /// The address that ranks find in PMI_PORT.
+    pub(super) address: SocketAddr,
     expected: Expected,
     task: JoinHandle<()>,
 }
@@ -53,11 +54,6 @@ impl PortServer {
         let accepting = accept(listener, attributes, Rc::clone(&expected), tasks.clone());
         let task = tasks.spawn("PMI port", Span::current(), accepting);
         Ok(Self { address, expected, task })
-    }
-
-    /// Returns the address that ranks find in PMI_PORT.
-    pub(super) fn address(&self) -> SocketAddr {
-        self.address
     }
 
     /// Makes the port send the connections of `rank` to `task`.

@@ -4,13 +4,10 @@ use std::io;
 use std::process::ExitCode;
 
 use tokio::task::LocalSet;
-use tracing::Span;
 
-use super::agent::{AgentDriver, AgentSetup, PANICKED};
-use crate::bootstrap::{self, BootOrder, ChildLinks, JoinOutcome, Joined, StartFailure, StartPhase};
-use crate::core::AgentId;
+use super::agent::{AgentDriver, PANICKED};
+use crate::bootstrap::{self, BootOrder, JoinOutcome, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
-use crate::link::{Authenticator, accept_children};
 use crate::sys::{self, GuardianLink};
 use crate::tasks::Panics;
 
@@ -57,22 +54,7 @@ async fn run(
             return Ok(PANICKED);
         }
     };
-    let Joined { position, here, parent, clock, children, log } = joined;
-    let setup = AgentSetup { position, here, parent, clock, guardian, log };
-    let mut driver = AgentDriver::new(setup, order, &tasks).map_err(limits)?;
-    match children {
-        ChildLinks::None => {}
-        ChildLinks::Listener(listener) => {
-            let expected: Vec<AgentId> = here.children().map(|child| child.head()).collect();
-            let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
-            let accepting = accept_children(listener, authenticator, clock, driver.joining());
-            tasks.spawn("listener", Span::current(), accepting);
-        }
-        ChildLinks::Shells(shells) => {
-            shells.admit(position, here, clock, driver.joining());
-            driver.child_shells = Some(shells);
-        }
-    }
+    let driver = AgentDriver::new(joined, guardian, order, &tasks).map_err(limits)?;
     Ok(driver.run(&mut panics).await)
 }
 

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::Span;
@@ -24,13 +24,15 @@ use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::limits::DEAD_TIME;
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, LossReason, NamespacePlan, NotStartedReason, Notice, Outcome,
-    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
+    Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
-use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen};
+use crate::link::{
+    Accepted, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen,
+};
 use crate::sys::Segment;
 use crate::tasks::Tasks;
-use crate::wire::{Lane, SessionId, SessionKey, decode};
+use crate::wire::{Lane, SessionId, SessionKey};
 
 /// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
 /// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
@@ -49,9 +51,7 @@ impl RootPort {
     /// Listens for connections from the machines of `reach`.
     pub async fn open(reach: Reach) -> io::Result<Self> {
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
-        let listening = listen(reach).await?;
-        let (addresses, listener) =
-            listening.map_or((Vec::new(), None), |bound| (bound.addresses, Some(bound.listener)));
+        let BoundListener { addresses, listener } = listen(reach).await?;
         Ok(Self { addresses, listener, joining, joined })
     }
 
@@ -105,7 +105,6 @@ pub struct RootDriver {
     pub(super) links: LinkContext,
     pub(super) children: Children,
     output: OutputSink,
-    output_lanes: Rc<Notify>,
     has_output_ended: bool,
     pub(super) joined: mpsc::Receiver<Accepted>,
     pub(super) accepting: Option<JoinHandle<()>>,
@@ -155,7 +154,6 @@ impl RootDriver {
             let authenticator = Authenticator::new(id, key, tree.children().map(|child| child.head()));
             tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining))
         });
-        let children = Children::default();
         let mut root = Self {
             core: Root::new(settings),
             clock,
@@ -163,8 +161,7 @@ impl RootDriver {
             first,
             transport,
             links: LinkContext::new(tasks.clone(), DEAD_TIME),
-            output_lanes: children.output_ended(),
-            children,
+            children: Children::default(),
             output,
             has_output_ended: false,
             joined,
@@ -198,8 +195,8 @@ impl RootDriver {
             biased;
             events = self.links.events.next_turn() => Event::Links(events),
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
-            Some(report) = self.bootstrap.next() => Event::Report(report),
-            () = self.output_lanes.notified() => Event::OutputEnded,
+            report = self.bootstrap.next() => Event::Report(report),
+            () = self.children.output_ended.notified() => Event::OutputEnded,
             () = Suspending::written(&mut self.suspending) => Event::SuspendWritten,
             () = self.alarm.due() => Event::Alarm,
         }
@@ -284,21 +281,10 @@ impl RootDriver {
     }
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
-        match event {
-            // A child that was cut off may still have messages in the queue.
-            LinkEvent::Message(_) if !self.children.contains(peer) => {}
-            LinkEvent::Message(bytes) => match decode(&bytes) {
-                Ok(message) => self.handle(RootInput::FromChild(peer, message)),
-                Err(error) => {
-                    self.children.cut_off(peer);
-                    self.handle(RootInput::ChildLost(peer, LossReason::Undecodable(error.to_string())));
-                }
-            },
-            LinkEvent::Lost(why) => {
-                if self.children.remove(peer) {
-                    self.handle(RootInput::ChildLost(peer, why));
-                }
-            }
+        match self.children.receive(peer, event) {
+            Some(Ok(message)) => self.handle(RootInput::FromChild(peer, message)),
+            Some(Err(why)) => self.handle(RootInput::ChildLost(peer, why)),
+            None => {}
         }
     }
 
@@ -313,7 +299,7 @@ impl RootDriver {
     }
 
     fn check_output(&mut self) {
-        let all_joined = self.children.joined() == self.tree.children().count();
+        let all_joined = self.children.joined == self.tree.children().count();
         if all_joined && !self.has_output_ended && self.children.have_ended_output() {
             self.has_output_ended = true;
             self.events.push_back(RootEvent::OutputEnded);
@@ -360,7 +346,7 @@ impl RootDriver {
     /// Returns the statistics of the session.
     pub fn stats(&self) -> Stats {
         let counted = DriverCounts {
-            down: self.children.sent(),
+            down: self.children.sent,
             link_bytes: self.links.meter.link_bytes(),
             stream_bytes: self.links.meter.stream_bytes(),
             ..DriverCounts::default()

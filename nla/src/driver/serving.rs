@@ -181,7 +181,7 @@ impl Serving {
             let sent = when_writable(connection, ended, send).await?;
             reply.drain(..sent);
             if !std::mem::replace(&mut self.has_segment, true) {
-                self.board.borrow_mut().note_reader();
+                self.board.borrow_mut().readers += 1;
             }
         }
         self.scratch.borrow_mut().outgoing.extend_from_slice(&reply);

@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 
 use super::agent::AgentDriver;
 use super::root::RootDriver;
-use crate::bootstrap::{ChildShells, Links};
+use crate::bootstrap::{Links, Starter};
 use crate::core::Input;
 use crate::link::Receipt;
 use crate::sys;
@@ -120,7 +120,7 @@ impl AgentDriver {
 
     fn kill_leftovers(&mut self, since: Instant) {
         // Remote shells that carry links are children of this process too.
-        let spared = |driver: &Self| driver.child_shells.as_ref().map(ChildShells::processes).unwrap_or_default();
+        let spared = |driver: &Self| driver.child_starter.as_ref().map(Starter::processes).unwrap_or_default();
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let refused = sys::has_children_but(&spared(self))
             && sys::kill_children_but(9, &spared(self)) == 0
@@ -133,7 +133,7 @@ impl AgentDriver {
             && (refused || !sys::has_children_but(&spared(self)))
         {
             self.sweep = match &self.startup {
-                Some(startup) => Sweep::Draining(startup.pump().finish()),
+                Some(startup) => Sweep::Draining(startup.pump.finish()),
                 None => Sweep::Drained,
             };
             self.handle(Input::Swept { leftovers });
@@ -146,8 +146,11 @@ impl AgentDriver {
         if timeout(FAREWELL_TIME, self.await_farewells(false)).await.is_err() {
             log_late("children", FAREWELL_TIME, self.children.left());
         }
-        if let Some(shells) = &mut self.child_shells {
-            shells.wait(FAREWELL_TIME).await;
+        if let Some(starter) = &mut self.child_starter {
+            let left = starter.wait(FAREWELL_TIME).await;
+            if left > 0 {
+                log_late("shells", FAREWELL_TIME, left);
+            }
         }
         self.parent.close();
         if timeout(FAREWELL_TIME, self.await_farewells(true)).await.is_err() {

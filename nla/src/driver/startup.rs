@@ -21,7 +21,7 @@ use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{RankEvent, Scratch, Serving};
 use super::table::RankTable;
-use crate::core::{CommandPlan, Inherit, NamespaceId, NamespacePlan, SessionPlan, Variable};
+use crate::core::{CommandPlan, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Variable};
 use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
@@ -49,21 +49,13 @@ struct Job {
     left: VecDeque<Rank>,
 }
 
-/// The result of a batch of starts.
-#[derive(Default)]
-pub(super) struct Batch {
-    /// Ranks that have started.
-    pub(super) started: Vec<(NamespaceId, Ranks)>,
-    /// Ranks that failed to start, with the reason.
-    pub(super) failed: Vec<(NamespaceId, Ranks, String)>,
-}
-
 /// Starts the ranks of a session on this agent.
 pub(super) struct Startup {
     session: SessionPlan,
     spawner: Spawner,
     null: OwnedFd,
-    pump: OutputPump,
+    /// The thread that reads the ranks' output.
+    pub(super) pump: OutputPump,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     events: mpsc::Sender<RankEvent>,
@@ -103,11 +95,6 @@ impl Startup {
         })
     }
 
-    /// Returns the thread that reads the ranks' output.
-    pub(super) fn pump(&self) -> &OutputPump {
-        &self.pump
-    }
-
     /// Returns whether ranks remain to be started.
     pub(super) fn is_busy(&self) -> bool {
         !self.jobs.is_empty()
@@ -129,7 +116,7 @@ impl Startup {
         let port = port
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok())
             .map(Rc::new);
-        let address = port.as_ref().map(|port| port.address().to_string());
+        let address = port.as_ref().map(|port| port.address.to_string());
         let commands =
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
@@ -146,15 +133,17 @@ impl Startup {
         Local { board, in_segment: 0, _port: port }
     }
 
-    /// Removes the ranks that have not been started, and returns them.
-    pub(super) fn cancel(&mut self) -> Vec<(NamespaceId, Ranks)> {
-        self.jobs.drain(..).map(|job| (job.namespace, job.left.into_iter().collect())).collect()
+    /// Removes the ranks that have not been started, and returns them as inputs for the core.
+    pub(super) fn cancel(&mut self) -> Vec<Input> {
+        let cancelled =
+            |job: Job| Input::NotStarted(job.namespace, job.left.into_iter().collect(), NotStartedReason::Cancelled);
+        self.jobs.drain(..).map(cancelled).collect()
     }
 
-    /// Starts ranks for about [`BATCH_TIME`], at least one.
-    pub(super) fn start_batch(&mut self, table: &mut RankTable) -> Batch {
+    /// Starts ranks for about [`BATCH_TIME`], at least one. Returns the inputs for the core.
+    pub(super) fn start_batch(&mut self, table: &mut RankTable) -> Vec<Input> {
         let began = Instant::now();
-        let mut batch = Batch::default();
+        let mut inputs = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
             let mut started = Ranks::new();
             let mut failed: BTreeMap<String, Ranks> = BTreeMap::new();
@@ -167,17 +156,18 @@ impl Startup {
                     break;
                 }
             }
-            let namespace = job.namespace;
             if !started.is_empty() {
-                batch.started.push((namespace, started));
+                inputs.push(Input::Started(job.namespace, started));
             }
-            batch.failed.extend(failed.into_iter().map(|(why, ranks)| (namespace, ranks, why)));
+            for (why, ranks) in failed {
+                inputs.push(Input::NotStarted(job.namespace, ranks, NotStartedReason::Reported(why)));
+            }
             if !job.left.is_empty() {
                 self.jobs.push_front(job);
                 break;
             }
         }
-        batch
+        inputs
     }
 
     fn start(&mut self, job: &mut Job, rank: Rank, table: &mut RankTable) -> Result<(), String> {
@@ -204,7 +194,8 @@ impl Startup {
             .map_err(|error| format!("program '{}': {error}", image.path().display()))?;
         let key = (job.namespace, rank);
         let (ended, on_end) = oneshot::channel();
-        table.insert(key, child.pid(), child.group(), ended);
+        let span = tracing::debug_span!("rank", %rank, pid = child.pid());
+        table.insert(key, child, ended);
         if let Some((ours, _)) = socket {
             let connection = sys::watch(ours).map_err(machine)?;
             // Never full: the channel is new and has room for one.
@@ -223,7 +214,6 @@ impl Startup {
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };
-        let span = tracing::debug_span!("rank", %rank, pid = child.pid());
         self.tasks.spawn("rank", span, serving.run(connections, on_end));
         self.pump.follow(job.namespace, rank, Lane::Stdout, out_read);
         self.pump.follow(job.namespace, rank, Lane::Stderr, err_read);

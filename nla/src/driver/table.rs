@@ -6,13 +6,13 @@ use pmi::{Rank, Ranks};
 use tokio::sync::oneshot;
 
 use crate::core::{Exit, NamespaceId};
-use crate::sys::{self, Ended, Group};
+use crate::sys::{self, Child, Ended};
 
 /// A rank of this agent.
 pub(super) type Key = (NamespaceId, Rank);
 
 struct Entry {
-    group: Group,
+    child: Child,
     ended: oneshot::Sender<Exit>,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct RankTable {
 
 impl RankTable {
     /// Adds a rank that has just started. Its exit is sent to `ended`.
-    pub(super) fn insert(&mut self, key: Key, pid: u32, group: Group, ended: oneshot::Sender<Exit>) {
-        self.by_pid.insert(pid, key);
-        self.by_rank.insert(key, Entry { group, ended });
+    pub(super) fn insert(&mut self, key: Key, child: Child, ended: oneshot::Sender<Exit>) {
+        self.by_pid.insert(child.pid(), key);
+        self.by_rank.insert(key, Entry { child, ended });
     }
 
     /// Stores the out-of-memory killer's count of killed processes before any rank runs.
@@ -69,7 +69,7 @@ impl RankTable {
     pub(super) fn signal(&self, namespace: NamespaceId, ranks: &Ranks, signal: i32) {
         for (start, end) in ranks.intervals() {
             for (_, entry) in self.by_rank.range((namespace, Rank(*start))..(namespace, Rank(*end))) {
-                if let Err(error) = entry.group.signal(signal) {
+                if let Err(error) = entry.child.signal_group(signal) {
                     tracing::debug!(%error, signal, "a signal was not delivered");
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,32 +43,53 @@ pub enum HandshakeError {
     NotExpected(AgentId),
 }
 
-impl HandshakeError {
-    /// Returns whether the connection broke, so that nothing is wrong with the handshake itself.
-    fn is_broken_connection(&self) -> bool {
-        matches!(self, Self::Io(_))
-    }
-}
-
 /// A stream whose other end is authenticated.
 pub struct Accepted {
     /// The agent at the other end.
     pub peer: AgentId,
     pub(crate) stream: Stream,
     pub(crate) established: Established,
-    pub(crate) leftover: BytesMut,
 }
 
 impl Accepted {
     /// Sends a message of at most a record's size. For streams that are no link, or not yet.
     pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
-        send(&mut self.stream, &mut self.established, message).await
+        self.send_bytes(framed(&encode(message))).await
+    }
+
+    async fn send_bytes(&mut self, framed: Vec<u8>) -> Result<(), HandshakeError> {
+        let mut out = Vec::new();
+        self.established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
+        Ok(self.stream.write.write_all(&out).await?)
     }
 
     /// Receives the next such message. Cancel safe.
     pub(crate) async fn receive<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, HandshakeError> {
-        receive(&mut self.stream, &mut self.established, &mut self.leftover).await
+        Ok(decode(&self.receive_bytes().await?).map_err(|_| HelloError::Unexpected)?)
     }
+
+    async fn receive_bytes(&mut self) -> Result<Bytes, HandshakeError> {
+        let Stream { read, unread, .. } = &mut self.stream;
+        loop {
+            if let Some((content, length)) = self.established.opener.open(unread)? {
+                let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
+                let mut assembler = Assembler::new(Lane::Control);
+                assembler.push(piece);
+                let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
+                unread.advance(length);
+                return Ok(message);
+            }
+            unread.reserve(RECORD_BYTES_MAX);
+            if read.read_buf(unread).await? == 0 {
+                return Err(HelloError::Truncated.into());
+            }
+        }
+    }
+}
+
+/// Runs a handshake within [`HELLO_TIME`].
+async fn in_time<T>(handshake: impl Future<Output = Result<T, HandshakeError>>) -> Result<T, HandshakeError> {
+    timeout(HELLO_TIME, handshake).await.unwrap_or(Err(HandshakeError::Late))
 }
 
 /// Connects to the parent at `address` as `agent`. Returns the stream and the session's time.
@@ -79,39 +100,27 @@ pub async fn connect(
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    timeout(HELLO_TIME, connect_untimed(address, parent, agent, session, key))
-        .await
-        .map_err(|_| HandshakeError::Late)?
+    let handshake = async {
+        let stream = Stream::connection(TcpStream::connect(address).await?);
+        initiate(stream, parent, agent, session, key).await
+    };
+    in_time(handshake).await
 }
 
-/// Does the same over the pipes of a remote shell, from which `leftover` was read before.
+/// Does the same over the pipes of a remote shell.
 pub(crate) async fn connect_over(
     stream: Stream,
-    leftover: BytesMut,
     parent: AgentId,
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    let handshake = initiate(stream, leftover, parent, agent, session, key);
-    timeout(HELLO_TIME, handshake).await.map_err(|_| HandshakeError::Late)?
+    in_time(initiate(stream, parent, agent, session, key)).await
 }
 
-async fn connect_untimed(
-    address: SocketAddr,
-    parent: AgentId,
-    agent: AgentId,
-    session: SessionId,
-    key: &SessionKey,
-) -> Result<(Accepted, Time), HandshakeError> {
-    let stream = Stream::connection(TcpStream::connect(address).await?);
-    initiate(stream, BytesMut::new(), parent, agent, session, key).await
-}
-
-/// Runs the child's part of the handshake on a stream from which `leftover` was read before.
+/// Runs the child's part of the handshake.
 async fn initiate(
     mut stream: Stream,
-    mut leftover: BytesMut,
     parent: AgentId,
     agent: AgentId,
     session: SessionId,
@@ -120,56 +129,24 @@ async fn initiate(
     let (initiator, request) = Initiator::new(session, key)?;
     stream.write.write_all(&request).await?;
     let mut verdict = [0; Initiator::VERDICT_BYTES];
-    read(&mut stream, &mut leftover, &mut verdict).await?;
+    read(&mut stream, &mut verdict).await?;
     initiator.verdict(&verdict)?;
     let mut message = [0; Initiator::ANSWER_BYTES - Initiator::VERDICT_BYTES];
-    read(&mut stream, &mut leftover, &mut message).await?;
-    let mut established = initiator.finish(&message)?;
-    send(&mut stream, &mut established, &Hello { agent }).await?;
-    let Welcome { now } = receive(&mut stream, &mut established, &mut leftover).await?;
-    Ok((Accepted { peer: parent, stream, established, leftover }, now))
+    read(&mut stream, &mut message).await?;
+    let mut accepted = Accepted { peer: parent, stream, established: initiator.finish(&message)? };
+    accepted.send(&Hello { agent }).await?;
+    let Welcome { now } = accepted.receive().await?;
+    Ok((accepted, now))
 }
 
-/// Fills `bytes` from `leftover`, then from the stream.
-async fn read(stream: &mut Stream, leftover: &mut BytesMut, bytes: &mut [u8]) -> Result<(), HandshakeError> {
-    let (first, rest) = bytes.split_at_mut(leftover.len().min(bytes.len()));
-    leftover.copy_to_slice(first);
+/// Fills `bytes` from the unread bytes, then from the stream.
+async fn read(stream: &mut Stream, bytes: &mut [u8]) -> Result<(), HandshakeError> {
+    let (first, rest) = bytes.split_at_mut(stream.unread.len().min(bytes.len()));
+    stream.unread.copy_to_slice(first);
     match stream.read.read_exact(rest).await {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Err(HelloError::Truncated.into()),
         Err(error) => Err(error.into()),
-    }
-}
-
-async fn send<M: serde::Serialize>(
-    stream: &mut Stream,
-    established: &mut Established,
-    message: &M,
-) -> Result<(), HandshakeError> {
-    let framed = framed(&encode(message));
-    let mut out = Vec::new();
-    established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
-    Ok(stream.write.write_all(&out).await?)
-}
-
-async fn receive<M: serde::de::DeserializeOwned>(
-    stream: &mut Stream,
-    established: &mut Established,
-    buffer: &mut BytesMut,
-) -> Result<M, HandshakeError> {
-    loop {
-        if let Some((content, length)) = established.opener.open(buffer)? {
-            let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
-            let mut assembler = Assembler::new(Lane::Control);
-            assembler.push(piece);
-            let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
-            buffer.advance(length);
-            return Ok(decode(&message).map_err(|_| HelloError::Unexpected)?);
-        }
-        buffer.reserve(RECORD_BYTES_MAX);
-        if stream.read.read_buf(buffer).await? == 0 {
-            return Err(HelloError::Truncated.into());
-        }
     }
 }
 
@@ -217,7 +194,7 @@ pub async fn accept_children(
             match accept(stream, &authenticator, || clock.now()).await {
                 Ok(accepted) => drop(joined.send(accepted).await),
                 // An agent that exits during its handshake is no reason to warn.
-                Err(error) if error.is_broken_connection() => {
+                Err(HandshakeError::Io(error)) => {
                     tracing::debug!(%peer, %error, "a connection broke during its handshake")
                 }
                 Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
@@ -247,38 +224,36 @@ pub async fn accept(
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, HandshakeError> {
-    let stream = Stream::connection(stream);
-    timeout(HELLO_TIME, admit(stream, BytesMut::new(), authenticator, now)).await.map_err(|_| HandshakeError::Late)?
+    accept_over(Stream::connection(stream), authenticator, now).await
 }
 
-/// Does the same over the pipes of a remote shell, from which `leftover` was read before.
+/// Does the same over the pipes of a remote shell.
 pub(crate) async fn accept_over(
     stream: Stream,
-    leftover: BytesMut,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, HandshakeError> {
-    timeout(HELLO_TIME, admit(stream, leftover, authenticator, now)).await.map_err(|_| HandshakeError::Late)?
+    in_time(admit(stream, authenticator, now)).await
 }
 
 async fn admit(
     mut stream: Stream,
-    mut leftover: BytesMut,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, HandshakeError> {
     let mut request = [0; Responder::REQUEST_BYTES];
-    read(&mut stream, &mut leftover, &mut request).await?;
+    read(&mut stream, &mut request).await?;
     let (result, answer) = {
         let authenticator = &mut *authenticator.borrow_mut();
         Responder::answer(&request, authenticator.session, &authenticator.key, &mut authenticator.seen)
     };
     stream.write.write_all(&answer).await?;
-    let mut established = result?;
-    let Hello { agent } = receive(&mut stream, &mut established, &mut leftover).await?;
-    if !authenticator.borrow_mut().expected.remove(&agent) {
-        return Err(HandshakeError::NotExpected(agent));
+    // The hello says which agent it is.
+    let mut accepted = Accepted { peer: AgentId::ROOT, stream, established: result? };
+    Hello { agent: accepted.peer } = accepted.receive().await?;
+    if !authenticator.borrow_mut().expected.remove(&accepted.peer) {
+        return Err(HandshakeError::NotExpected(accepted.peer));
     }
-    send(&mut stream, &mut established, &Welcome { now: now() }).await?;
-    Ok(Accepted { peer: agent, stream, established, leftover })
+    accepted.send(&Welcome { now: now() }).await?;
+    Ok(accepted)
 }

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::handshake::Accepted;
-use super::stream::{ReadHalf, Stream, WriteHalf};
+use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::core::{AgentId, LossReason, Violation};
 use crate::tasks::Tasks;
@@ -112,9 +112,7 @@ impl Shared {
         // No holder of the lock panics while the queues are inconsistent.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Shared {
     /// Counts received bytes. Returns false if the peer had no window for them.
     fn take_in(&self, lane: Lane, bytes: usize) -> bool {
         let ungranted = &mut self.queues().ungranted[lane.index()];
@@ -166,8 +164,8 @@ impl Link {
         meter: Meter,
         tasks: &Tasks,
     ) -> Self {
-        let Accepted { peer, stream, established, leftover } = accepted;
-        let (Stream { read, write }, Established { sealer, opener }) = (stream, established);
+        let Accepted { peer, stream: Stream { read, write, unread }, established } = accepted;
+        let Established { sealer, opener } = established;
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues { window: [STREAM_WINDOW_BYTES; LANES], ..Queues::default() }),
             work: Notify::new(),
@@ -186,7 +184,7 @@ impl Link {
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link.
             let why = tokio::select! {
-                why = reader.run(read, leftover) => why,
+                why = reader.run(read, unread) => why,
                 why = writer.run(write) => why,
                 why = watch(heard, suspended, dead_time) => why,
             };
@@ -330,9 +328,7 @@ impl Writer {
             }
             if closing {
                 // The reader continues until the peer has closed as well.
-                let _ = stream.shutdown().await;
-                // Closing a pipe ends it for the peer; shutdown does not.
-                drop(stream);
+                end(stream);
                 return std::future::pending().await;
             }
             tokio::select! {

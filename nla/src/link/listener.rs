@@ -25,17 +25,17 @@ pub enum Reach {
 pub struct BoundListener {
     /// The addresses, the likeliest first.
     pub addresses: Vec<SocketAddr>,
-    /// The listening socket.
-    pub listener: TcpListener,
+    /// The listening socket; `None` for [`Reach::Nobody`].
+    pub listener: Option<TcpListener>,
 }
 
-/// Opens a port that is reachable from `reach`; `None` for [`Reach::Nobody`].
-pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
+/// Opens a port that is reachable from `reach`.
+pub async fn listen(reach: Reach) -> io::Result<BoundListener> {
     let ports = match reach {
-        Reach::Nobody => return Ok(None),
+        Reach::Nobody => return Ok(BoundListener { addresses: Vec::new(), listener: None }),
         Reach::Here => {
             let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
-            return Ok(Some(BoundListener { addresses: vec![listener.local_addr()?], listener }));
+            return Ok(BoundListener { addresses: vec![listener.local_addr()?], listener: Some(listener) });
         }
         Reach::Network(ports) => ports,
     };
@@ -44,8 +44,8 @@ pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let is_v4_only = listener.local_addr()?.is_ipv4();
     let mut own = sys::addresses();
     own.retain(|address| address.is_ipv4() || !is_v4_only);
-    let addresses = ranked(ssh_end(End::Server), own).map(|address| SocketAddr::new(address, port)).collect();
-    Ok(Some(BoundListener { addresses, listener }))
+    let addresses = ranked(ssh_address(SSH_SERVER), own).map(|address| SocketAddr::new(address, port)).collect();
+    Ok(BoundListener { addresses, listener: Some(listener) })
 }
 
 /// Binds a port of the range, or any port, on all addresses, IPv6 included if the kernel supports it.
@@ -78,11 +78,15 @@ pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, Socke
 /// Returns the addresses to try for a parent: the one that the remote shell to this node came from, if the parent
 /// opened that, with `opener_port`; then the parent's own.
 pub(crate) fn candidates(opener_port: Option<u16>, parent: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let opener = opener_port.and_then(|port| Some(SocketAddr::new(opener()?, port)));
-    let mut all: Vec<SocketAddr> = opener.into_iter().collect();
-    for address in parent {
-        if !all.contains(&address) {
-            all.push(address);
+    first_of(opener_port.and_then(|port| Some(SocketAddr::new(opener()?, port))), parent)
+}
+
+/// Returns `first` and then the others, without repetitions.
+fn first_of<T: PartialEq>(first: Option<T>, others: Vec<T>) -> Vec<T> {
+    let mut all = Vec::new();
+    for one in first.into_iter().chain(others) {
+        if !all.contains(&one) {
+            all.push(one);
         }
     }
     all
@@ -91,12 +95,7 @@ pub(crate) fn candidates(opener_port: Option<u16>, parent: Vec<SocketAddr>) -> V
 /// Orders addresses by how likely others reach this node at them: the `known` one first, at which they did, and
 /// loopback addresses last, for processes of this machine.
 fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAddr> {
-    let mut all: Vec<IpAddr> = known.into_iter().collect();
-    for address in own {
-        if !all.contains(&address) {
-            all.push(address);
-        }
-    }
+    let mut all = first_of(known, own);
     // The sort is stable.
     all.sort_by_key(IpAddr::is_loopback);
     all.into_iter()
@@ -105,7 +104,7 @@ fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAdd
 /// Returns the address that this process was started from, by sshd's or slurmd's environment.
 fn opener() -> Option<IpAddr> {
     let of_step = || std::env::var(STEP_OPENER).ok()?.parse().ok();
-    ssh_end(End::Client).or_else(of_step)
+    ssh_address(SSH_CLIENT).or_else(of_step)
 }
 
 /// The variable with the address of `srun`, in the environment of a step's tasks.
@@ -113,20 +112,13 @@ const STEP_OPENER: &str = "SLURM_LAUNCH_NODE_IPADDR";
 /// The variable with both ends of the connection, in the environment of a remote shell that sshd started.
 pub(crate) const SSH_CONNECTION: &str = "SSH_CONNECTION";
 
-/// An end of ssh's connection.
-#[derive(Copy, Clone)]
-enum End {
-    Client,
-    Server,
-}
+/// The words of SSH_CONNECTION with an address: sshd sets it to `client port server port`.
+const SSH_CLIENT: usize = 0;
+const SSH_SERVER: usize = 2;
 
-/// Returns an address of SSH_CONNECTION, which sshd sets to `client port server port`.
-fn ssh_end(end: End) -> Option<IpAddr> {
+fn ssh_address(word: usize) -> Option<IpAddr> {
     let connection = std::env::var(SSH_CONNECTION).ok()?;
-    let word = connection.split_ascii_whitespace().nth(match end {
-        End::Client => 0,
-        End::Server => 2,
-    })?;
+    let word = connection.split_ascii_whitespace().nth(word)?;
     // A link-local address has a zone, which means nothing on another host; it does not parse.
     word.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
@@ -151,8 +143,8 @@ mod tests {
         if let Ok(next) = bind(Some((port, port.saturating_add(20)))).await {
             assert_ne!(next.local_addr().unwrap().port(), port);
         }
-        let listener = listen(Reach::Here).await.unwrap().unwrap();
+        let listener = listen(Reach::Here).await.unwrap();
         assert!(listener.addresses.iter().all(|address| address.ip().is_loopback()));
-        assert!(listen(Reach::Nobody).await.unwrap().is_none());
+        assert!(listen(Reach::Nobody).await.unwrap().listener.is_none());
     }
 }

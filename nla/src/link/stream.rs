@@ -1,33 +1,26 @@
 //! The byte stream of a link: a TCP connection, or the input and output pipes of a remote shell.
 
-use std::io;
 use std::os::fd::AsRawFd;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::unix::pipe;
+use tokio_util::either::Either;
 
 /// A byte stream in both directions.
 pub(crate) struct Stream {
     pub(crate) read: ReadHalf,
     pub(crate) write: WriteHalf,
+    /// Bytes that were read from the stream and not used.
+    pub(crate) unread: BytesMut,
 }
 
-/// The reading half.
-pub(crate) enum ReadHalf {
-    Connection(OwnedReadHalf),
-    Pipe(pipe::Receiver),
-}
-
-/// The writing half.
-pub(crate) enum WriteHalf {
-    Connection(OwnedWriteHalf),
-    Pipe(pipe::Sender),
-}
+/// The reading half: of a connection, or a pipe.
+pub(crate) type ReadHalf = Either<OwnedReadHalf, pipe::Receiver>;
+/// The writing half: of a connection, or a pipe. Neither buffers in this process.
+pub(crate) type WriteHalf = Either<OwnedWriteHalf, pipe::Sender>;
 
 impl Stream {
     /// Prepares a connection for a link: sets TCP_NODELAY, and limits the send buffer so that urgent messages do not
@@ -37,56 +30,28 @@ impl Stream {
         let _ = stream.set_nodelay(true);
         let _ = setsockopt(&stream, sockopt::SndBuf, &(256 * 1024));
         let (read, write) = stream.into_split();
-        Self { read: ReadHalf::Connection(read), write: WriteHalf::Connection(write) }
+        Self { read: Either::Left(read), write: Either::Left(write), unread: BytesMut::new() }
     }
 
-    /// Combines the pipes from and to a remote shell.
-    pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender) -> Self {
-        Self { read: ReadHalf::Pipe(input), write: WriteHalf::Pipe(output) }
+    /// Combines the pipes from and to a remote shell. `unread` was read from `input` before.
+    pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender, unread: &[u8]) -> Self {
+        Self { read: Either::Right(input), write: Either::Right(output), unread: unread.into() }
     }
 
     /// Returns the TCP connection, if it is one.
     pub(crate) fn as_connection(&self) -> Option<&TcpStream> {
         match &self.read {
-            ReadHalf::Connection(read) => Some(read.as_ref()),
-            ReadHalf::Pipe(_) => None,
+            Either::Left(read) => Some(read.as_ref()),
+            Either::Right(_) => None,
         }
     }
 }
 
-fn poll_end(output: &pipe::Sender) -> Poll<io::Result<()>> {
-    // If one socket serves as input and output, closing one of its descriptors does not end the stream.
-    let _ = shutdown(output.as_raw_fd(), Shutdown::Write);
-    Poll::Ready(Ok(()))
-}
-
-impl AsyncRead for ReadHalf {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::Pipe(input) => Pin::new(input).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for WriteHalf {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Pipe(output) => Pin::new(output).poll_write(cx, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Neither buffers in this process.
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Connection(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Pipe(output) => poll_end(output),
-        }
+/// Ends a stream for the peer's reader. Dropping the half does that, except in the case here.
+pub(super) fn end(write: WriteHalf) {
+    if let Either::Right(output) = &write {
+        // If one socket serves as input and output, closing one of its descriptors does not end the stream.
+        let _ = shutdown(output.as_raw_fd(), Shutdown::Write);
     }
 }
 
@@ -98,7 +63,7 @@ mod tests {
     use std::rc::Rc;
     use std::time::Duration;
 
-    use bytes::{Bytes, BytesMut};
+    use bytes::Bytes;
     use tokio::io::AsyncReadExt;
     use tokio::sync::mpsc;
     use tokio::task::LocalSet;
@@ -116,7 +81,7 @@ mod tests {
     fn pipes() -> [Stream; 2] {
         let (to_child, from_parent) = pipe::pipe().expect("descriptors are left");
         let (to_parent, from_child) = pipe::pipe().expect("descriptors are left");
-        [Stream::pipes(from_child, to_child), Stream::pipes(from_parent, to_parent)]
+        [Stream::pipes(from_child, to_child, &[]), Stream::pipes(from_parent, to_parent, &[])]
     }
 
     /// One socket pair for both directions, as some sshd versions use.
@@ -127,7 +92,7 @@ mod tests {
             let other = OwnedFd::from(end.try_clone().expect("descriptors are left"));
             let input =
                 pipe::Receiver::from_owned_fd_unchecked(OwnedFd::from(end)).expect("a socket can be waited for");
-            Stream::pipes(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"))
+            Stream::pipes(input, pipe::Sender::from_owned_fd_unchecked(other).expect("a socket can be waited for"), &[])
         })
     }
 
@@ -138,9 +103,10 @@ mod tests {
         let accepted = async {
             let mut leftover = vec![0; early];
             parent.read.read_exact(&mut leftover).await.expect("the child speaks first");
-            accept_over(parent, BytesMut::from(&leftover[..]), &authenticator, || Duration::from_secs(9)).await
+            parent.unread = BytesMut::from(&leftover[..]);
+            accept_over(parent, &authenticator, || Duration::from_secs(9)).await
         };
-        let connected = connect_over(child, BytesMut::new(), AgentId::ROOT, CHILD, SESSION, &keys[1]);
+        let connected = connect_over(child, AgentId::ROOT, CHILD, SESSION, &keys[1]);
         let (accepted, connected) = tokio::join!(accepted, connected);
         let (child, now) = connected.ok()?;
         assert_eq!(now, Duration::from_secs(9));

@@ -8,6 +8,8 @@ use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
 use std::{io, ptr};
 
+use nix::errno::Errno;
+
 use super::shell::SIGNAL_MAX;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
@@ -109,7 +111,7 @@ extern "C" fn child(order: *mut c_void) -> c_int {
     // SAFETY: `clone_child` passed a pointer to an Order, which is only read, but for its cell.
     let order = unsafe { &*order.cast::<Order<'_>>() };
     let failed = become_program(order);
-    let errno = last_errno();
+    let errno = Errno::last_raw();
     // SAFETY: the parent reads the cell only after the child's end; no other thread has a pointer to it.
     unsafe { order.outcome.get().write_volatile((failed, errno)) };
     // SAFETY: ends this process at once, without running the parent's exit handlers.
@@ -150,12 +152,12 @@ fn become_program(order: &Order<'_>) -> Progress {
     swap_signal_mask(order.blocked);
     // SAFETY: as above.
     unsafe { libc::execve(order.path, order.argv, order.envp) };
-    let errno = last_errno();
+    let errno = Errno::last_raw();
     if errno == libc::ENOEXEC && !order.shell_argv.is_null() {
         // execvp does the same with a script that has no #! line.
         // SAFETY: as above; the first argument is the shell itself.
         unsafe { libc::execve(c"/bin/sh".as_ptr(), order.shell_argv, order.envp) };
-        set_errno(errno);
+        Errno::set_raw(errno);
     }
     Progress::Failed(SpawnStep::Exec)
 }
@@ -207,14 +209,4 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> bool {
     // SAFETY: numbers only; the caller owns the descriptors that it closes.
     unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
-}
-
-fn last_errno() -> c_int {
-    // SAFETY: the address of this thread's errno, always valid.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(errno: c_int) {
-    // SAFETY: the address of this thread's errno, always valid.
-    unsafe { *libc::__errno_location() = errno };
 }

@@ -87,11 +87,6 @@ pub fn dev_null(write: bool) -> io::Result<OwnedFd> {
     Ok(open("/dev/null", access | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
-/// Returns whether `fd` is a terminal.
-pub fn is_terminal(fd: BorrowedFd<'_>) -> bool {
-    std::io::IsTerminal::is_terminal(&fd)
-}
-
 /// Returns how many bytes can be read from a pipe or socket without blocking (FIONREAD).
 pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
@@ -221,7 +216,7 @@ pub(super) static SLOTS_IN_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::{IsTerminal, Read, Write};
 
     fn nonblocking(fd: BorrowedFd<'_>) -> bool {
         let flags = fcntl(fd, FcntlArg::F_GETFL).expect("an open descriptor has flags");
@@ -242,7 +237,7 @@ mod tests {
         {
             assert_eq!(nonblocking(fd.as_fd()), expected);
             assert!(close_on_exec(fd.as_fd()));
-            assert!(!is_terminal(fd.as_fd()));
+            assert!(!fd.is_terminal());
         }
     }
 

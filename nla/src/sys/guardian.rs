@@ -110,7 +110,7 @@ impl Guardian {
         descriptors::close_from(3);
         identity::become_subreaper()?;
         identity::forbid_dump()?;
-        let _ = identity::set_process_name("scela-guard");
+        let _ = identity::set_process_name(c"scela-guard");
         reset_sigchld();
         let (signals, mask) = block_signals()?;
         let (ours, theirs) = UnixStream::pair()?;
@@ -273,7 +273,7 @@ fn fork_alone() -> io::Result<Option<Pid>> {
 /// Gives the agent a session, a name and the original signal mask.
 fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
-    let _ = identity::set_process_name("scela-agent");
+    let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
     Ok(GuardianLink(descriptors::move_up(link.into())?))
 }
@@ -322,11 +322,5 @@ impl GuardianLink {
     /// Returns the descriptor, which becomes readable (end of file) only when the guardian dies.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-impl AsRawFd for GuardianLink {
-    fn as_raw_fd(&self) -> i32 {
-        self.0.as_raw_fd()
     }
 }

@@ -1,8 +1,10 @@
 //! The identity of this process: its host, addresses and cores, and the attributes that it sets on itself.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+
+use nix::sys::prctl;
 
 /// Returns the node's name as the kernel reports it: never shortened, never resolved.
 pub fn host_name() -> String {
@@ -39,14 +41,14 @@ pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
 
 /// Makes this process a child subreaper: orphaned descendants, even double-forked ones, become its children.
 pub fn become_subreaper() -> io::Result<()> {
-    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
+    Ok(prctl::set_child_subreaper(true)?)
 }
 
 /// Forbids core dumps and debuggers of the same user, because the memory contains the session's key.
 ///
 /// The setting is not inherited through exec, so ranks can be debugged.
 pub fn forbid_dump() -> io::Result<()> {
-    prctl(libc::PR_SET_DUMPABLE, 0)
+    Ok(prctl::set_dumpable(false)?)
 }
 
 /// Creates a new session (setsid), without a controlling terminal. Fails with EPERM in the leader of a process group.
@@ -56,11 +58,8 @@ pub fn new_session() -> io::Result<()> {
 }
 
 /// Sets the name of the calling thread in `ps` and `top`. The kernel truncates it to 15 bytes.
-pub fn set_process_name(name: &str) -> io::Result<()> {
-    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: PR_SET_NAME reads at most 16 bytes of a string that ends with a NUL.
-    let status = unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+pub fn set_process_name(name: &CStr) -> io::Result<()> {
+    Ok(prctl::set_name(name)?)
 }
 
 /// Sets the calling thread's nice value, -20 to 19, if the kernel permits it.
@@ -148,12 +147,6 @@ fn is_address(text: &str, address: SocketAddr) -> bool {
     };
     // An IPv6 socket may have an IPv4 peer: ::ffff:127.0.0.1.
     listed.to_canonical() == address.ip().to_canonical()
-}
-
-fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: the options of both callers take one number and no pointer.
-    let status = unsafe { libc::prctl(option, value) };
-    if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

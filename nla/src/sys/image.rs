@@ -172,69 +172,50 @@ fn enter(wdir: &CStr) -> Result<OwnedFd, ImageError> {
 
 /// Finds the path for exec, as execvp does.
 fn find(at: &OwnedFd, program: &[u8], search: &[u8], wdir: &CStr) -> Result<CString, ImageError> {
-    let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| ImageError::Nul { what: "program's name or PATH" });
-    let name = || shown(program);
-    let in_wdir = || format!("from working directory '{}'", shown(wdir.to_bytes()));
-    if program.is_empty() {
-        return Err(ImageError::NotFound { program: name(), searched: in_wdir() });
-    }
-    if program.contains(&b'/') {
-        let path = text(program.to_vec())?;
-        return match check_file(at, &path) {
-            Ok(()) => Ok(path),
-            Err(FileFailure::Absent) => Err(ImageError::NotFound { program: name(), searched: in_wdir() }),
-            Err(failure) => Err(failure.error(name())),
-        };
-    }
-    let mut first_failure: Option<FileFailure> = None;
-    for folder in search.split(|&byte| byte == b':') {
-        // Use "./name": /bin/sh would take a name with a leading dash for an option.
-        let folder = if folder.is_empty() { b"." } else { folder };
-        let path = text([folder, b"/", program].concat())?;
-        match check_file(at, &path) {
-            Ok(()) => return Ok(path),
-            Err(FileFailure::Absent) => {}
-            Err(failure) => first_failure = first_failure.or(Some(failure)),
-        }
-    }
-    match first_failure {
-        Some(failure) => Err(failure.error(name())),
-        None => Err(ImageError::NotFound { program: name(), searched: "in PATH".to_owned() }),
-    }
-}
-
-/// The reason why the file at a path cannot be executed.
-enum FileFailure {
-    Absent,
-    Directory,
-    Permission,
-    Other(Errno),
-}
-
-impl FileFailure {
-    fn error(self, program: String) -> ImageError {
-        match self {
-            Self::Absent => ImageError::Unreadable { program, errno: libc::ENOENT },
-            Self::Directory => ImageError::IsDirectory { program },
-            Self::Permission => ImageError::NotExecutable { program },
-            Self::Other(error) => ImageError::Unreadable { program, errno: error as i32 },
-        }
-    }
-}
-
-fn check_file(at: &OwnedFd, path: &CStr) -> Result<(), FileFailure> {
-    let failure = |error| match error {
-        Errno::ENOENT | Errno::ENOTDIR => FileFailure::Absent,
-        Errno::EACCES | Errno::EPERM => FileFailure::Permission,
-        error => FileFailure::Other(error),
+    // Use "./name": /bin/sh would take a name with a leading dash for an option.
+    let folder = |folder: &[u8]| [if folder.is_empty() { b"." } else { folder }, b"/", program].concat();
+    let is_path = program.is_empty() || program.contains(&b'/');
+    let paths = match is_path {
+        true => vec![program.to_vec()],
+        false => search.split(|&byte| byte == b':').map(folder).collect(),
     };
-    let stat = fstatat(at, path, AtFlags::empty()).map_err(failure)?;
-    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
-        SFlag::S_IFREG => {}
-        SFlag::S_IFDIR => return Err(FileFailure::Directory),
-        _ => return Err(FileFailure::Permission),
+    let mut failure = None;
+    for path in paths {
+        let path = CString::new(path).map_err(|_| ImageError::Nul { what: "program's name or PATH" })?;
+        match is_executable(at, &path, program) {
+            Ok(true) => return Ok(path),
+            Ok(false) => {}
+            Err(error) => drop(failure.get_or_insert(error)),
+        }
     }
-    faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_err(failure)
+    Err(failure.unwrap_or_else(|| ImageError::NotFound {
+        program: shown(program),
+        searched: match is_path {
+            true => format!("from working directory '{}'", shown(wdir.to_bytes())),
+            false => "in PATH".to_owned(),
+        },
+    }))
+}
+
+/// Returns whether there is a file at this path, or why it cannot be executed.
+fn is_executable(at: &OwnedFd, path: &CStr, program: &[u8]) -> Result<bool, ImageError> {
+    let program = || shown(program);
+    let failure = |error| match error {
+        Errno::ENOENT | Errno::ENOTDIR => Ok(false),
+        Errno::EACCES | Errno::EPERM => Err(ImageError::NotExecutable { program: program() }),
+        error => Err(ImageError::Unreadable { program: program(), errno: error as i32 }),
+    };
+    let stat = match fstatat(at, path, AtFlags::empty()) {
+        Ok(stat) => stat,
+        Err(error) => return failure(error),
+    };
+    match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
+        SFlag::S_IFREG => {
+            faccessat(at, path, AccessFlags::X_OK, AtFlags::AT_EACCESS).map_or_else(failure, |()| Ok(true))
+        }
+        SFlag::S_IFDIR => Err(ImageError::IsDirectory { program: program() }),
+        _ => failure(Errno::EACCES),
+    }
 }
 
 /// Reads the first bytes of a file; `None` if it cannot be read.

@@ -7,7 +7,7 @@
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
 //!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
 //! - **One thread starts and reaps.** [`Spawner::spawn`], [`reap()`], [`has_children`],
-//!   [`kill_children`] and [`Group::signal`] belong to one thread: a pid is signalled only
+//!   [`kill_children`] and [`Child::signal_group`] belong to one thread: a pid is signalled only
 //!   while no other thread can reap it, so a reused pid is never signalled.
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
@@ -29,8 +29,8 @@ pub mod shell;
 pub mod spawn;
 
 pub use descriptors::{
-    LOW_MAX, dev_null, inode, input_pipe, is_terminal, make_room, pipe, raise_limit, reserve_low, send_descriptor,
-    set_nonblocking, socket_pair, unread_bytes,
+    LOW_MAX, dev_null, inode, input_pipe, make_room, pipe, raise_limit, reserve_low, send_descriptor, set_nonblocking,
+    socket_pair, unread_bytes,
 };
 pub use guardian::{GuardianLink, guarded};
 pub use identity::{
@@ -41,8 +41,7 @@ pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, Group, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap,
-    signal_name,
+    Ended, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap, signal_name,
 };
 pub use segment::{Segment, SegmentReader};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};

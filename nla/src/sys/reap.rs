@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 /// How a process ended.
@@ -44,31 +44,6 @@ impl fmt::Display for Ended {
                 write!(f, "killed by signal {signal} ({})", signal_name(signal))?;
                 if core { f.write_str(", core dumped") } else { Ok(()) }
             }
-        }
-    }
-}
-
-/// The process group of a child that has not been reaped: the only way to signal a rank.
-///
-/// [`Child::group`](super::spawn::Child::group) returns it. Drop it when [`reap`] returns the child's pid. It cannot
-/// express pid 0, pid -1 or the pid of a process that was never our child.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Group(NonZeroU32);
-
-impl Group {
-    /// Creates the group of `leader`, a child that leads its own group. The caller guarantees that its pid is above
-    /// 1.
-    pub(super) fn led_by(leader: NonZeroU32) -> Self {
-        Self(leader)
-    }
-
-    /// Sends the signal to every process of the group.
-    ///
-    /// Fails with ESRCH if the group has no process left, with EPERM if all of them belong to another user.
-    pub fn signal(&self, signal: i32) -> io::Result<()> {
-        match i32::try_from(self.0.get()) {
-            Ok(leader) if leader > 1 => kill(-leader, signal),
-            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
     }
 }
@@ -160,7 +135,7 @@ fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
 /// Returns all children, including ended ones; `None` if /proc belongs to another pid namespace.
 fn children() -> Option<Vec<i32>> {
     // The pids in a /proc of another namespace belong to other processes.
-    let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&own_pid().to_string()));
+    let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()));
     ours.then(|| listed_children().unwrap_or_else(scanned_children))
 }
 
@@ -191,16 +166,11 @@ fn scanned_children() -> Vec<i32> {
         std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
     };
     let entries = entries.flatten();
-    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(own_pid())).collect()
+    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(std::process::id())).collect()
 }
 
 /// Returns the short name of a signal, such as "KILL", "SEGV" or "RTMIN+3", or its number if it has no name.
 pub fn signal_name(signal: i32) -> String {
-    const NAMES: [&str; 31] = [
-        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
-        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
-        "WINCH", "IO", "PWR", "SYS",
-    ];
     let first = libc::SIGRTMIN();
     if signal == first {
         return "RTMIN".to_owned();
@@ -208,11 +178,7 @@ pub fn signal_name(signal: i32) -> String {
     if (first..=libc::SIGRTMAX()).contains(&signal) {
         return format!("RTMIN+{}", signal - first);
     }
-    let index = usize::try_from(signal).ok().and_then(|n| n.checked_sub(1));
-    match index.and_then(|index| NAMES.get(index)) {
-        Some(&name) => name.to_owned(),
-        None => signal.to_string(),
-    }
+    Signal::try_from(signal).map_or(signal.to_string(), |signal| signal.as_str().replacen("SIG", "", 1))
 }
 
 /// Returns how many processes the kernel's OOM killer has killed in this process's memory cgroup.
@@ -273,11 +239,7 @@ fn counter(text: &str, name: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-fn own_pid() -> u32 {
-    std::process::id()
-}
-
-fn kill(pid: i32, signal: i32) -> io::Result<()> {
+pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two numbers.
     if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

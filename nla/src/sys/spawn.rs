@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::child::{Order, Progress, Stack};
 use super::descriptors;
-pub use super::image::{Image, ImageError};
-use super::reap::{self, Group};
+use super::image::Image;
+use super::reap;
 use super::shell::{KernelAction, ShellState, disposition};
 
 /// The descriptor of a rank's PMI socket: 10, because shell scripts use 3 to 9.
@@ -48,9 +48,10 @@ pub struct Descriptors<'a> {
     pub pmi: Option<BorrowedFd<'a>>,
 }
 
-/// A started process, the leader of its own process group.
+/// A started process, the leader of its own process group: the only way to signal a rank.
 ///
-/// Dropping it does not affect the process. [`reap`](super::reap::reap) reports the end of the process.
+/// Drop it when [`reap`](super::reap::reap) returns its pid. Dropping it does not affect the process. It cannot express
+/// pid 0, pid -1 or the pid of a process that was never our child.
 #[derive(Debug)]
 pub struct Child {
     pid: NonZeroU32,
@@ -62,9 +63,13 @@ impl Child {
         self.pid.get()
     }
 
-    /// Returns the process group, which may be signalled until the pid has been reaped.
-    pub fn group(&self) -> Group {
-        Group::led_by(self.pid)
+    /// Sends the signal to every process of the group. Fails with ESRCH if the group has no process left, with EPERM
+    /// if all of them belong to another user.
+    pub fn signal_group(&self, signal: i32) -> io::Result<()> {
+        match i32::try_from(self.pid()) {
+            Ok(leader) if leader > 1 => reap::kill(-leader, signal),
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
     }
 }
 
@@ -160,7 +165,6 @@ impl Spawner {
             descriptors::claim(None)?,
             descriptors::claim(Some(PMI_FD))?,
         ];
-        let table = if close_range_works() { Table::Unshared } else { Table::Copied };
         let spawner = Self {
             shell: shell.fitted().0,
             stack: Stack::new()?,
@@ -169,10 +173,7 @@ impl Spawner {
             table: Table::Unshared,
             scratch: Scratch::default(),
         };
-        Ok(match table {
-            Table::Unshared => spawner,
-            Table::Copied => spawner.copying(),
-        })
+        Ok(if close_range_works() { spawner } else { spawner.copying() })
     }
 
     /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so

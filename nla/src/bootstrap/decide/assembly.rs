@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::arrival_times::ArrivalTimes;
 use super::failure::StartFailure;
-use crate::bootstrap::protocol::{BootCommand, BootReport, Links};
+use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, Links};
 use crate::core::{AgentId, Subtree, Time};
 use crate::wire::TreePosition;
 
@@ -40,7 +40,8 @@ pub(in crate::bootstrap) struct Assembly {
     settings: AssemblySettings,
     /// The addresses of the launcher and of each agent that has reported, by target.
     addresses: BTreeMap<u32, Vec<SocketAddr>>,
-    failures: BTreeMap<u32, StartFailure>,
+    /// The targets that have no agent, and why.
+    pub failures: BTreeMap<u32, StartFailure>,
     /// The agent number of each target that has a position, and the reverse.
     agents: BTreeMap<u32, AgentId>,
     targets: BTreeMap<AgentId, u32>,
@@ -48,8 +49,9 @@ pub(in crate::bootstrap) struct Assembly {
     fanout: u32,
     /// When each target was given its position, unless its agent has joined.
     told: BTreeMap<u32, Time>,
-    times: ArrivalTimes,
-    reads_log: bool,
+    pub times: ArrivalTimes,
+    /// All agents that have reported can read the launcher's log of long epochs.
+    pub reads_log: bool,
 }
 
 impl Assembly {
@@ -151,12 +153,12 @@ impl Assembly {
         let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&target)) else {
             return;
         };
-        let place = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
+        let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links == Links::RemoteShells {
             // An agent further down is told its position by its parent, once that has joined.
             if parent == 0 {
                 self.told.insert(target, now);
-                actions.push(AssemblyAction::AdmitOverShell(target, place));
+                actions.push(AssemblyAction::AdmitOverShell(target, position));
             }
             return;
         }
@@ -165,7 +167,7 @@ impl Assembly {
         let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
         let parent = addresses.clone();
         self.told.insert(target, now);
-        actions.push(AssemblyAction::Tell(target, BootCommand::Join { place, parent, opener_port }));
+        actions.push(AssemblyAction::Tell(target, BootCommand::Join(Joining { position, parent, opener_port })));
     }
 
     fn target(&self, agent: AgentId) -> Option<u32> {
@@ -181,20 +183,6 @@ impl Assembly {
     pub(in crate::bootstrap) fn unsettled(&self) -> Vec<u32> {
         let is_settled = |target: &u32| self.addresses.contains_key(target) || self.failures.contains_key(target);
         (1..self.settings.starters.size()).filter(|target| !is_settled(target)).collect()
-    }
-
-    /// Returns the targets that have no agent, and why.
-    pub(in crate::bootstrap) fn failures(&self) -> &BTreeMap<u32, StartFailure> {
-        &self.failures
-    }
-
-    /// Returns whether all agents that have reported can read the launcher's log of long epochs.
-    pub(in crate::bootstrap) fn reads_log(&self) -> bool {
-        self.reads_log
-    }
-
-    pub(in crate::bootstrap) fn times(&self) -> &ArrivalTimes {
-        &self.times
     }
 }
 
@@ -234,8 +222,11 @@ mod tests {
     }
 
     fn join(target: u32, agent: u32, agents: u32, parent: u32, opener_port: Option<u16>) -> AssemblyAction {
-        let place = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
-        AssemblyAction::Tell(target, BootCommand::Join { place, parent: vec![address(parent)], opener_port })
+        let position = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
+        AssemblyAction::Tell(
+            target,
+            BootCommand::Join(Joining { position, parent: vec![address(parent)], opener_port }),
+        )
     }
 
     #[test]
@@ -266,7 +257,7 @@ mod tests {
         let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
         assert_eq!(report(&mut assembly, 2, BootReport::NotStarted(refused.clone())), []);
         assert!(assembly.is_settled());
-        assert_eq!(assembly.failures(), &BTreeMap::from([(2, refused)]));
+        assert_eq!(assembly.failures, BTreeMap::from([(2, refused)]));
         let mut actions = Vec::new();
         assembly.commit(NOW, vec![3], Subtree::whole(1, 2), 2, &mut actions);
         let leave = AssemblyAction::Tell(1, BootCommand::Leave);
@@ -280,7 +271,7 @@ mod tests {
         let refused = StartFailure::new(StartPhase::Refused, "Connection refused");
         report(&mut assembly, 2, BootReport::NotStarted(refused.clone()));
         assembly.fail_missing();
-        assert_eq!(assembly.failures(), &BTreeMap::from([(2, refused), (3, StartFailure::late())]));
+        assert_eq!(assembly.failures, BTreeMap::from([(2, refused), (3, StartFailure::late())]));
         assert!(assembly.is_settled());
     }
 
@@ -313,10 +304,10 @@ mod tests {
     fn one_agent_without_the_log_is_enough() {
         let mut assembly = remote(2, Links::Connections);
         report(&mut assembly, 1, here(1));
-        assert!(assembly.reads_log());
+        assert!(assembly.reads_log);
         let blind = BootReport::Here { addresses: Vec::new(), host: String::new(), descriptors: 9, reads_log: false };
         report(&mut assembly, 2, blind);
-        assert!(!assembly.reads_log());
+        assert!(!assembly.reads_log);
     }
 
     #[test]
@@ -325,9 +316,9 @@ mod tests {
         report(&mut assembly, 1, here(1));
         let joined = BootReport::Joined { took: Duration::from_millis(5) };
         report(&mut assembly, 1, joined.clone());
-        assert_eq!(assembly.times().join().took.count(), 0, "it has no position");
+        assert_eq!(assembly.times.join().took.count(), 0, "it has no position");
         assembly.commit(NOW, vec![1], Subtree::whole(1, 2), 2, &mut Vec::new());
         report(&mut assembly, 1, joined);
-        assert_eq!(assembly.times().join().took.count(), 1);
+        assert_eq!(assembly.times.join().took.count(), 1);
     }
 }

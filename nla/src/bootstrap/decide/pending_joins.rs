@@ -44,8 +44,10 @@ pub(in crate::bootstrap) fn is_late(took: Duration) -> bool {
 /// Returns the failure of a handshake over a remote shell that ended with `code` and wrote `said` to standard error.
 pub(in crate::bootstrap) fn failure(error: &str, code: Option<i32>, said: &str) -> StartFailure {
     let words = match said.trim() {
-        "" => format!("no link came about over its session: {error}"),
-        said => format!("no link came about over its session: {error}; its last words: {}", judge(code, said).words),
+        "" => format!("no link came about over its remote shell: {error}"),
+        said => {
+            format!("no link came about over its remote shell: {error}; its last words: {}", judge(code, said).words)
+        }
     };
     StartFailure::new(StartPhase::Join, words)
 }
@@ -72,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_has_the_last_words_of_its_remote_shell() {
-        assert_eq!(failure("it hung up", None, " \n").words, "no link came about over its session: it hung up");
+        assert_eq!(failure("it hung up", None, " \n").words, "no link came about over its remote shell: it hung up");
         let said = "Welcome\nssh: connect to host n3 port 22: No route to host\n";
         assert_eq!(
             failure("it hung up", Some(255), said).words,
-            "no link came about over its session: it hung up; its last words: No route to host"
+            "no link came about over its remote shell: it hung up; its last words: No route to host"
         );
     }
 }

@@ -1,22 +1,10 @@
 //! Relays between the process above an agent and the agents that this agent has started: commands down, reports up.
 
-use core::net::SocketAddr;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::failure::StartFailure;
-use crate::bootstrap::protocol::{BootCommand, BootReport, TargetReport};
-use crate::wire::TreePosition;
-
-/// The agent's position in the tree, and where its parent is.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::bootstrap) struct Joining {
-    pub position: TreePosition,
-    /// The parent's addresses, the likeliest first.
-    pub parent: Vec<SocketAddr>,
-    /// The port of the parent if the parent opened the remote shell to this node.
-    pub opener_port: Option<u16>,
-}
+use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, TargetReport};
 
 /// An event of the agent.
 #[derive(Clone, Debug)]
@@ -60,9 +48,9 @@ impl Relay {
 
     pub(in crate::bootstrap) fn handle(&mut self, input: RelayInput, actions: &mut Vec<RelayAction>) {
         match input {
-            RelayInput::Command(Some(BootCommand::Join { place, parent, opener_port })) => {
+            RelayInput::Command(Some(BootCommand::Join(joining))) => {
                 if !std::mem::replace(&mut self.is_placed, true) {
-                    actions.push(RelayAction::Join(Joining { position: place, parent, opener_port }));
+                    actions.push(RelayAction::Join(joining));
                 }
             }
             RelayInput::Command(Some(BootCommand::Below(target, command))) => {
@@ -99,6 +87,7 @@ mod tests {
     use super::*;
     use crate::bootstrap::StartPhase;
     use crate::core::AgentId;
+    use crate::wire::TreePosition;
 
     const JOINED: BootReport = BootReport::Joined { took: Duration::ZERO };
 
@@ -133,10 +122,10 @@ mod tests {
     #[test]
     fn an_agent_is_told_its_position_once() {
         let position = TreePosition { agents: 3, fanout: 2, agent: AgentId(3) };
-        let command = || BootCommand::Join { place: position, parent: Vec::new(), opener_port: Some(9) };
-        let mut relay = Relay::new(3, 0);
         let joining = Joining { position, parent: Vec::new(), opener_port: Some(9) };
-        assert_eq!(handle(&mut relay, RelayInput::Command(Some(command()))), [RelayAction::Join(joining)]);
+        let command = || BootCommand::Join(joining.clone());
+        let mut relay = Relay::new(3, 0);
+        assert_eq!(handle(&mut relay, RelayInput::Command(Some(command()))), [RelayAction::Join(joining.clone())]);
         assert_eq!(handle(&mut relay, RelayInput::Command(Some(command()))), []);
     }
 

@@ -46,7 +46,7 @@ pub(in crate::bootstrap) enum RosterInput {
 }
 
 /// The result of a step whose targets are all settled.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(in crate::bootstrap) struct StepOutcome {
     /// The nodes whose agents are used.
     pub started: StepTargets,
@@ -59,6 +59,7 @@ pub(in crate::bootstrap) struct StepOutcome {
 }
 
 /// The tasks of a step under way.
+#[derive(Default)]
 pub(in crate::bootstrap) struct Roster {
     targets: StepTargets,
     deadline: Time,
@@ -77,17 +78,7 @@ pub(in crate::bootstrap) struct Roster {
 
 impl Roster {
     pub(in crate::bootstrap) fn new(targets: StepTargets, deadline: Time) -> Self {
-        Self {
-            targets,
-            deadline,
-            present: BTreeSet::new(),
-            failures: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            words_until: None,
-            said: VecDeque::new(),
-            is_taken_down: false,
-            is_over: false,
-        }
+        Self { targets, deadline, ..Self::default() }
     }
 
     pub(in crate::bootstrap) fn handle(&mut self, now: Time, input: RosterInput) {
@@ -135,12 +126,7 @@ impl Roster {
     pub(in crate::bootstrap) fn conclude(self, may_send: bool) -> StepOutcome {
         let Self { mut targets, present, failures, is_taken_down, .. } = self;
         let restarts = is_taken_down && !failures.is_empty();
-        let mut outcome = StepOutcome {
-            started: StepTargets::new(),
-            failed: Vec::new(),
-            without_program: StepTargets::new(),
-            restart: StepTargets::new(),
-        };
+        let mut outcome = StepOutcome::default();
         for (node, failure) in failures {
             let Some(target) = targets.remove(&node) else { continue };
             if may_send && failure.phase == StartPhase::Program {

@@ -17,9 +17,9 @@ pub(in crate::bootstrap) fn judge(code: Option<i32>, said: &str) -> StartFailure
     };
     let words = match (lines().next_back(), code) {
         (Some(line), _) => line.to_owned(),
-        (None, Some(0)) => "the session ended by itself and said nothing".to_owned(),
-        (None, Some(code)) => format!("the session ended with code {code} and said nothing"),
-        (None, None) => "the session was ended and said nothing".to_owned(),
+        (None, Some(0)) => "the remote shell ended by itself and said nothing".to_owned(),
+        (None, Some(code)) => format!("the remote shell ended with code {code} and said nothing"),
+        (None, None) => "the remote shell was ended and said nothing".to_owned(),
     };
     StartFailure::new(phase, words)
 }
@@ -113,8 +113,8 @@ mod tests {
                 Program,
                 "bash: line 1: /opt/scela-run: No such file or directory",
             ),
-            (127, "", Program, "the session ended with code 127 and said nothing"),
-            (0, "\n", Ended, "the session ended by itself and said nothing"),
+            (127, "", Program, "the remote shell ended with code 127 and said nothing"),
+            (0, "\n", Ended, "the remote shell ended by itself and said nothing"),
             (1, "out of luck", Ended, "out of luck"),
         ] {
             assert_eq!(judge(Some(code), said), StartFailure { phase, words: words.to_owned() }, "{said}");

@@ -12,7 +12,7 @@ const SLOW: u32 = 8;
 /// A window of starts. It grows by one for each start that is quick, and halves when one is refused or slow, at most
 /// once for all that were under way then. From then on it grows by one per window of quick starts, as TCP's congestion
 /// window does, so that it stays near what the hosts allow. A window of a fixed size never changes.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(in crate::bootstrap) struct Window {
     limit: u32,
     is_fixed: bool,
@@ -29,15 +29,7 @@ pub(in crate::bootstrap) struct Window {
 impl Window {
     /// Creates a window of a fixed size, or an adaptive one without `fixed`.
     pub(in crate::bootstrap) fn new(fixed: Option<u32>) -> Self {
-        Self {
-            limit: fixed.unwrap_or(SIZE_FIRST).max(1),
-            is_fixed: fixed.is_some(),
-            under_way: 0,
-            quickest: None,
-            is_careful: false,
-            quick: 0,
-            old: 0,
-        }
+        Self { limit: fixed.unwrap_or(SIZE_FIRST).max(1), is_fixed: fixed.is_some(), ..Self::default() }
     }
 
     /// Returns whether one more start may begin, and counts it.

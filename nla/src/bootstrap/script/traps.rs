@@ -52,7 +52,7 @@ impl Host {
     fn new() -> Option<Self> {
         let unshares = || Command::new("unshare").args(["--mount", "true"]).output();
         if !geteuid().is_root() || !unshares().is_ok_and(|output| output.status.success()) {
-            skip("only root can start sessions of two users, each with mounts of its own");
+            skip("only root can start remote shells of two users, each with mounts of its own");
             return None;
         }
         let host = Self(tempfile::tempdir().unwrap());

@@ -32,9 +32,7 @@ impl AgentDriver {
             Action::Start(plan, ranks, board) => self.enqueue(plan, ranks, board),
             Action::CancelStarts => {
                 let cancelled = self.startup.as_mut().map(Startup::cancel).unwrap_or_default();
-                for (namespace, ranks) in cancelled {
-                    self.handle(Input::NotStarted(namespace, ranks, NotStartedReason::Cancelled));
-                }
+                cancelled.into_iter().for_each(|input| self.handle(input));
             }
             Action::Publish(namespace, epoch) => {
                 if let Some(local) = self.namespaces.get(&namespace) {
