@@ -27,6 +27,7 @@ use launcher::plan::machine::Machine;
 use launcher::plan::remote_launch::Recommended;
 use launcher::plan::request::Request;
 use launcher::run::demo;
+use launcher::run::output;
 use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
 use nla::link::Clock;
@@ -159,19 +160,11 @@ fn restart_with_large_pages() {
     }
 }
 
-/// Writes `text` to standard output. A reader that has closed the pipe, such as `head`, is not an error.
+/// Writes `text` to standard output, and returns the exit code.
 fn print(text: &str) -> ExitCode {
-    let written = if sys::stdout_was_closed() {
-        Err(io::Error::from(nix::errno::Errno::EBADF))
-    } else {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-    };
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code())
-        }
-        _ => ExitCode::from(EarlyEnd::Done.code()),
+    match output::print(text) {
+        Ok(()) => ExitCode::from(EarlyEnd::Done.code()),
+        Err(error) => fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code()),
     }
 }
 

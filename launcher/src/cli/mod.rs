@@ -55,21 +55,19 @@ mod request;
 mod scan;
 mod simulation;
 mod text;
-mod value_problem;
 mod values;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-pub use self::error::{Problem, UsageError};
+pub use self::error::UsageError;
 pub use self::help::{ENVIRONMENT, EXAMPLES, command};
 pub use self::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CONFIGFILE_BYTES_MAX, ENV_NAMES_MAX, FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX,
     IFACE_BYTES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, START_TIMEOUT_MAX, TIMEOUT_MAX,
 };
 pub use self::log_filter::{LogFilterError, check_log_filter};
-pub use self::value_problem::ValueProblem;
 
 use self::scan::Scanned;
 use crate::forecast::simulate::Simulation;
@@ -107,7 +105,7 @@ pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Res
         Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
         Scanned::Segments(segments) => request::build(segments, read_file),
     });
-    scanned.map_err(|fault| fault.into_usage_error(&called))
+    scanned.map_err(|error| error.for_call(&called))
 }
 
 /// Returns the last part of `argv0`, fit for printing.

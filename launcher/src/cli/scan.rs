@@ -6,7 +6,7 @@ use std::path::Path;
 use std::vec;
 
 use super::configfile::{self, Word};
-use super::error::{Fault, Problem};
+use super::error::{CALLED, UsageError};
 use super::foreign;
 use super::help::Length;
 use super::options::{self, Id, Mode, Spec};
@@ -50,23 +50,28 @@ impl Item {
     pub(super) fn value(&self, index: usize) -> &OsStr {
         self.values.get(index).map_or(OsStr::new(""), OsString::as_os_str)
     }
+
+    /// Returns an error whose text begins with the option.
+    pub(super) fn error(&self, text: impl Fn(&str) -> String, hint: impl Into<String>) -> UsageError {
+        UsageError::new(&self.place, text(&format!("option '{}'", self.typed)), hint)
+    }
 }
 
 /// Why a scan stopped early.
 enum Stop {
     Help(Length),
     Version,
-    Fault(Fault),
+    Error(UsageError),
 }
 
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<UsageError> for Stop {
+    fn from(error: UsageError) -> Self {
+        Self::Error(error)
     }
 }
 
 /// Scans the words of a command line.
-pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
+pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, UsageError> {
     let words: Vec<_> = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
     let scanner = Scanner { path: None, words: words.into_iter() };
     let mut segments = Vec::new();
@@ -74,21 +79,21 @@ pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
         Ok(()) => Ok(Scanned::Segments(segments)),
         Err(Stop::Help(length)) => Ok(Scanned::Help(length)),
         Err(Stop::Version) => Ok(Scanned::Version),
-        Err(Stop::Fault(fault)) => Err(fault),
+        Err(Stop::Error(error)) => Err(error),
     }
 }
 
 /// Scans the bytes of a configfile.
-pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
+pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, UsageError> {
     let lines = configfile::lines(bytes).map_err(|(spot, problem)| {
         let place = TypedAt::File { path: path.into(), line: spot.line, column: spot.column };
-        Fault::new(place, problem)
+        UsageError::new(&place, problem.to_string(), problem.hint())
     })?;
     let mut segments = Vec::new();
     for line in lines {
         let scanner = Scanner { path: Some(path), words: line.into_iter() };
         match scanner.segments(&mut segments) {
-            Err(Stop::Fault(fault)) => return Err(fault),
+            Err(Stop::Error(error)) => return Err(error),
             // Help and version are refused in a file.
             Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
         }
@@ -146,7 +151,8 @@ impl Scanner<'_> {
             };
             if program.text.is_empty() {
                 let place = self.place(Some(&program));
-                return Err(Fault::new(place, Problem::EmptyProgram).into());
+                let hint = "a variable on the command line may be unset";
+                return Err(UsageError::new(&place, "the program's name is empty", hint).into());
             }
             segment.program = Some(program.text);
             while let Some(word) = self.words.next() {
@@ -174,7 +180,8 @@ impl Scanner<'_> {
         if let Some(spec) = options::find(&name) {
             match spec.id {
                 _ if self.path.is_some() && spec.is_of_the_command_line() => {
-                    return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
+                    let text = format!("option '{typed}' is not allowed in a configfile");
+                    return Err(UsageError::new(&place, text, "put it on the command line").into());
                 }
                 Id::Mode(Mode::Help) if name == "h" => return Err(Stop::Help(Length::Screen)),
                 Id::Mode(Mode::Help) => return Err(Stop::Help(Length::Full)),
@@ -202,7 +209,7 @@ impl Scanner<'_> {
                 return Ok(());
             }
         }
-        Err(Fault::new(place, unknown(typed, &name, dashes)).into())
+        Err(unknown(&place, &typed, &name, dashes).into())
     }
 
     /// Scans the values of an option: the value after `=` first, then the words that follow. A word that names an
@@ -213,7 +220,7 @@ impl Scanner<'_> {
         typed: &str,
         glued: Option<OsString>,
         place: &TypedAt,
-    ) -> Result<Vec<OsString>, Fault> {
+    ) -> Result<Vec<OsString>, UsageError> {
         if let Some(optional) = &spec.optional {
             let follows = |word: &&Word| looks_like(&word.text, optional.ending);
             return Ok(match (glued, self.words.as_slice().first().filter(follows)) {
@@ -223,8 +230,8 @@ impl Scanner<'_> {
             });
         }
         if let (Some(value), true) = (&glued, spec.values.is_empty()) {
-            let problem = Problem::UnexpectedValue { option: typed.to_owned(), value: shown(value) };
-            return Err(Fault::new(place.clone(), problem));
+            let text = format!("option '{typed}' takes no value, and was given '{}'", shown(value));
+            return Err(UsageError::new(place, text, format!("write '{typed}' alone")));
         }
         let mut values: Vec<_> = glued.into_iter().collect();
         while values.len() < spec.values.len() {
@@ -236,9 +243,9 @@ impl Scanner<'_> {
                     values.extend(self.words.next().map(|word| word.text));
                 }
                 _ => {
-                    let option = typed.to_owned();
-                    let problem = Problem::MissingValue { option, values: spec.values.join(" ") };
-                    return Err(Fault::new(place.clone(), problem));
+                    let text = format!("option '{typed}' needs a value: {typed} {}", spec.values.join(" "));
+                    let name = "write a ':' or an option's name as a value after '='";
+                    return Err(UsageError::new(place, text, format!("'{CALLED} --help' describes it; {name}")));
                 }
             }
         }
@@ -268,15 +275,22 @@ fn repeated_letter(name: &str) -> Option<&'static Spec> {
     if repeated { options::find("v") } else { None }
 }
 
-/// Returns the problem of an unknown option.
-fn unknown(typed: String, name: &str, dashes: usize) -> Problem {
+/// Returns the error for an unknown option.
+fn unknown(place: &TypedAt, typed: &str, name: &str, dashes: usize) -> UsageError {
+    let lists = format!("'{CALLED} --help' lists all options");
     if name == "pmi_args" {
-        return Problem::Singleton { option: typed };
+        let text = format!("'{typed}' comes from an MPI program that was started without a launcher");
+        let hint = "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later";
+        return UsageError::new(place, text, hint);
     }
-    if let Some(foreign) = foreign::find(name) {
-        let foreign::Foreign { purpose, instead, .. } = foreign;
-        return Problem::NotHere { option: typed, purpose, instead: *instead };
+    if let Some(foreign::Foreign { purpose, instead, .. }) = foreign::find(name) {
+        let text = format!("scela-run has no option '{typed}', which in other launchers {purpose}");
+        let advice = instead.map_or("remove it".to_owned(), |instead| format!("use '{instead}'"));
+        return UsageError::new(place, text, format!("{advice}; {lists}"));
     }
-    let similar = options::nearest(name).map(|near| format!("{}{near}", &"--"[..dashes]));
-    Problem::UnknownOption { option: typed, similar }
+    let hint = match options::nearest(name) {
+        Some(near) => format!("did you mean '{}{near}'? {lists}", &"--"[..dashes]),
+        None => format!("{lists}; options of the program go after its name"),
+    };
+    UsageError::new(place, format!("there is no option '{typed}'"), hint)
 }
