@@ -132,7 +132,7 @@ fn run(request: Request, clock: Clock) -> ExitCode {
     let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &loaded.constants));
     let Prepared { mut plan, agent_hosts, allocation } = match prepare(request, &machine, &recommend) {
         Ok(prepared) => prepared,
-        Err(error) => return fail(&error.to_string(), error.early_end().code()),
+        Err(error) => return fail(&error.with_hint(), error.early_end().code()),
     };
     if plan.options.explain || agent_hosts.is_remote() {
         plan.remarks.extend(loaded.remark.clone());

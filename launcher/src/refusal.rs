@@ -24,11 +24,6 @@ impl Refusal {
         Self { end: EarlyEnd::NotLaunched, ..self }
     }
 
-    /// Returns the refusal with this text in front of the reason.
-    pub fn after(self, text: &str) -> Self {
-        Self { text: format!("{text}{}", self.text), ..self }
-    }
-
     /// Returns the next step to try; empty if there is none.
     pub fn hint(&self) -> &str {
         &self.hint

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 
-use thiserror::Error;
-
 use crate::cluster::hosts::HostEntry;
+use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
 
 /// A machine that a session may use.
@@ -18,15 +17,6 @@ pub struct Node {
     pub slots: Option<u32>,
     /// The most ranks that it may run. Not less than `slots`.
     pub max_slots: Option<u32>,
-}
-
-/// One host with two users.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("host {name} is given with two users, {one} and {other}")]
-pub struct TwoUsers {
-    name: String,
-    one: String,
-    other: String,
 }
 
 impl Node {
@@ -58,10 +48,11 @@ impl Node {
     }
 
     /// Adds a further entry for the same host.
-    fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), TwoUsers> {
+    fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), Refusal> {
         match (&self.user, entry.user) {
             (Some(one), Some(other)) if *one != other => {
-                return Err(TwoUsers { name: entry.name, one: one.clone(), other });
+                let text = format!("host {} is given with two users, {one} and {other}", entry.name);
+                return Err(Refusal::new(text, "give it one of them"));
             }
             (None, user @ Some(_)) => self.user = user,
             _ => {}
@@ -92,7 +83,7 @@ impl From<Node> for HostEntry {
 /// The slots of a repeated name add up, and its maximum is the least of its maxima. If a name without a
 /// number is repeated, as in the files of PBS, every entry without a number is one slot, also that of a
 /// name that occurs once.
-pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
+pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, Refusal> {
     let counts_mentions = repeats_a_plain_name(&entries);
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut nodes: Vec<Node> = Vec::new();

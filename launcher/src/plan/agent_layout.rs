@@ -7,11 +7,11 @@ use nla::core::{AgentId, place};
 use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
-use super::PlanError;
 use crate::cluster::node_list::{Node, NodeList};
-use crate::cluster::placement::{self, MapBy, Placement, PlacementError, RankMap, Rule};
+use crate::cluster::placement::{self, MapBy, Placement, RankMap, Rule};
 use crate::plan::machine::Machine;
 use crate::plan::request::{LaunchShape, Options};
+use crate::refusal::Refusal;
 
 /// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
 pub(crate) const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -42,13 +42,14 @@ pub(super) struct AgentLayout {
 }
 
 /// Returns the rule that assigns ranks to nodes. A rank map overrides all other options.
-pub(super) fn rule(options: &Options) -> Result<Rule, PlanError> {
+pub(super) fn rule(options: &Options) -> Result<Rule, Refusal> {
     if let Some(map) = &options.hosts.rankmap {
         return Ok(Rule::Map(RankMap::parse(&map.to_string_lossy())?));
     }
     Ok(match (options.hosts.map_by, options.ppn) {
         (MapBy::PerNode(per_node), Some(ppn)) if per_node != ppn => {
-            return Err(PlanError::TwoPerNode { ppn, per_node });
+            let text = format!("-ppn {ppn} and --map-by ppr:{per_node}:node do not agree");
+            return Err(Refusal::new(text, "leave one of them out"));
         }
         (MapBy::PerNode(per_node), _) => Rule::Block { per_node: Some(per_node) },
         (MapBy::Slot, per_node) => Rule::Block { per_node },
@@ -63,13 +64,16 @@ pub(super) fn agent_layout(
     machine: &Machine,
     node_list: &NodeList,
     rule: &Rule,
-) -> Result<AgentLayout, PlanError> {
+) -> Result<AgentLayout, Refusal> {
     match node_list {
         NodeList::Local { slots, max_slots } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
             local_layout(size, options, machine, &node, rule)
         }
-        NodeList::Named { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
+        NodeList::Named { .. } if options.agents_as_nodes => Err(Refusal::new(
+            "--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts",
+            "leave --agents-as-nodes out, or name no hosts",
+        )),
         NodeList::Named { nodes, .. } => {
             let placement = placement::place(size, nodes, rule)?;
             let per_node = match options.launch.shape {
@@ -90,7 +94,7 @@ fn local_layout(
     machine: &Machine,
     node: &Node,
     rule: &Rule,
-) -> Result<AgentLayout, PlanError> {
+) -> Result<AgentLayout, Refusal> {
     let agents = local_agents(size, options, rule.per_node(), machine);
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
     let nodes: BTreeMap<AgentId, u32> =
@@ -122,7 +126,7 @@ enum AgentsPerNode {
 }
 
 /// Lays out agents on the nodes of a placement.
-fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<AgentLayout, PlanError> {
+fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<AgentLayout, Refusal> {
     let ranks_by_node = placement.ranks_by_node()?;
     let agents_of = |ranks: &Ranks| match per_node {
         AgentsPerNode::Fewest => ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)),
@@ -131,11 +135,12 @@ fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<Agent
     };
     let agents: u64 = ranks_by_node.iter().map(|(_, ranks)| agents_of(ranks)).sum();
     if agents > u64::from(AGENTS_MAX) {
-        return Err(PlanError::TooManyAgents { agents });
+        let text = format!("{agents} agents are more than a session can have ({AGENTS_MAX})");
+        return Err(Refusal::new(text, "leave --agents-per-node and --launch linear out"));
     }
     let mapping = mapping(placement, &ranks_by_node);
     if mapping.blocks().len() > MAPPING_BLOCKS_MAX {
-        return Err(PlacementError::TooScattered.into());
+        return Err(placement::too_scattered());
     }
     let mut ids = (1..).map(AgentId);
     let mut layout = AgentLayout {

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use pmi::Ranks;
 use serde::Deserialize;
 
-use super::{Allocation, AllocationError, entry, id, nodes_of};
+use super::{Allocation, entry, id, nodes_of, unreadable};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
 
 pub(super) const SIGN: &str = "FLUX_URI";
@@ -48,7 +49,7 @@ struct Children {
     core: String,
 }
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     if system.variable(SIGN).is_none() {
         return Ok(None);
     }
@@ -60,8 +61,10 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     let answer = system.answer(&command, TEXT_BYTES_MAX);
     let command = command.join(" ");
     let answer =
-        answer.map_err(|error| AllocationError::NoAnswer { variable: found_by, command: command.clone(), error })?;
-    let nodes = nodes(&answer).map_err(|reason| AllocationError::Answer { variable: found_by, command, reason })?;
+        answer.map_err(|error| unreadable(format!("{found_by} is set, but '{command}' gives no answer: {error}")))?;
+    let nodes = nodes(&answer).map_err(|reason| {
+        unreadable(format!("{found_by} is set, but the answer of '{command}' cannot be read: {reason}"))
+    })?;
     Ok(Some(Allocation { manager: Manager::Flux, id, nodes, ranks: None, found_by }))
 }
 

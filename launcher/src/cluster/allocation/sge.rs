@@ -4,12 +4,13 @@
 //! `JOB_ID` alone does not indicate Grid Engine: the name is too common, and a job without a parallel environment
 //! has one node and no file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, shown};
+use super::{Allocation, count, entry, file_of, id, missing, nodes_of, shown, unreadable};
 use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
 use crate::cluster::manager::Manager;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 
 pub(super) const SIGN: &str = "PE_HOSTFILE";
 
@@ -17,10 +18,10 @@ const JOB: &str = "JOB_ID";
 const WANTED: &str = "a host and its slots";
 const SHOWN_CHARS_MAX: usize = 64;
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let Some(path) = system.variable(SIGN).map(PathBuf::from) else { return Ok(None) };
     let job = system.variable(JOB);
-    let job = job.ok_or(AllocationError::Missing { manager: Manager::Sge, job: SIGN, variable: JOB })?;
+    let job = job.ok_or_else(|| missing(Manager::Sge, SIGN, JOB))?;
     let bytes = file_of(SIGN, &path, system)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).take(HOSTS_MAX);
@@ -39,7 +40,7 @@ fn host(line: &str) -> Option<HostEntry> {
     Some(entry(name, count(words.next()?)?))
 }
 
-fn wrong(path: &std::path::Path, line: usize, text: &str) -> AllocationError {
-    let text = shown(text, SHOWN_CHARS_MAX);
-    AllocationError::Line { variable: SIGN, path: path.to_path_buf(), line, text, wanted: WANTED }
+fn wrong(path: &Path, line: usize, text: &str) -> Refusal {
+    let (path, text) = (path.display(), shown(text, SHOWN_CHARS_MAX));
+    unreadable(format!("{SIGN} names {path}, whose line {line} is '{text}' and not {WANTED}"))
 }
