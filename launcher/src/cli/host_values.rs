@@ -20,15 +20,8 @@ use crate::refusal::Refusal;
 /// Parses `--rm`. `user` is Hydra's word for none; `torque` and `uge` are further names of two managers.
 pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
     use ManagerChoice::{Auto, None, Only};
-    let choices = [
-        ("auto", Auto),
-        ("none", None),
-        ("slurm", Only(Manager::Slurm)),
-        ("pbs", Only(Manager::Pbs)),
-        ("lsf", Only(Manager::Lsf)),
-        ("sge", Only(Manager::Sge)),
-        ("flux", Only(Manager::Flux)),
-    ];
+    let managers = Manager::ALL.map(|manager| (manager.word(), Only(manager)));
+    let choices = [&[("auto", Auto), ("none", None)][..], &managers].concat();
     let aliases = [("user", None), ("torque", Only(Manager::Pbs)), ("uge", Only(Manager::Sge))];
     let unknown = |value: &str, names: &str| format!("there is no resource manager '{value}', only {names}");
     choice(value, &choices, &aliases, unknown, described())
@@ -57,16 +50,9 @@ pub(super) fn bootstrap(value: &OsStr) -> Parsed<Option<BootstrapKind>> {
         return Ok(Some(BootstrapKind::Exec(command.to_owned())));
     }
     let manager = |manager| Some(BootstrapKind::Manager(manager));
-    let choices = [
-        ("auto", None),
-        ("fork", Some(BootstrapKind::Fork)),
-        ("ssh", Some(BootstrapKind::Ssh)),
-        ("slurm", manager(Manager::Slurm)),
-        ("pbs", manager(Manager::Pbs)),
-        ("lsf", manager(Manager::Lsf)),
-        ("sge", manager(Manager::Sge)),
-        ("flux", manager(Manager::Flux)),
-    ];
+    let managers = Manager::ALL.map(|each| (each.word(), manager(each)));
+    let words = [("auto", None), ("fork", Some(BootstrapKind::Fork)), ("ssh", Some(BootstrapKind::Ssh))];
+    let choices = [&words[..], &managers].concat();
     let aliases = [("torque", manager(Manager::Pbs)), ("uge", manager(Manager::Sge))];
     let unknown = |value: &str, names: &str| format!("there is no bootstrap '{value}', only {names}, exec:COMMAND");
     let hint = format!("any command that reaches a host will do, as in {OPTION} 'exec:rsh {{host}}'");

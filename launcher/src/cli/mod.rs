@@ -69,7 +69,7 @@ pub use self::limits::{
 };
 pub use self::log_filter::{LogFilterError, check_log_filter};
 
-use self::scan::Scanned;
+use self::scan::Stop;
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Options, Request};
 
@@ -100,12 +100,13 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 /// `-configfile`.
 pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let called = called_name(argv0);
-    let scanned = scan::command_line(args).and_then(|scanned| match scanned {
-        Scanned::Help(length) => Ok(Typed::Help(help::text(&called, length))),
-        Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
-        Scanned::Segments(segments) => request::build(segments, read_file),
-    });
-    scanned.map_err(|error| error.for_call(&called))
+    let typed = match scan::command_line(args) {
+        Ok(segments) => request::build(segments, read_file),
+        Err(Stop::Help(length)) => return Ok(Typed::Help(help::text(&called, length))),
+        Err(Stop::Version) => return Ok(Typed::Version(help::VERSION.to_owned())),
+        Err(Stop::Error(error)) => Err(error),
+    };
+    typed.map_err(|error| error.for_call(&called))
 }
 
 /// Returns the last part of `argv0`, fit for printing.

@@ -11,7 +11,7 @@ use super::host_values;
 use super::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
 };
-use super::options::{Global, Group, Id, Local, Mode};
+use super::options::{Global, Id, Local, Mode, group};
 use super::scan::{self, Item, Segment};
 use super::simulation;
 use super::text::shown;
@@ -83,7 +83,7 @@ fn program(segments: &[Segment]) -> Option<&OsString> {
 /// Returns `--simulate`. Fails on another option of a simulation without it.
 fn simulate(segments: &[Segment]) -> Result<Option<&Item>, UsageError> {
     let simulate = last(segments, Id::Global(Global::Simulate));
-    match items(segments).find(|item| item.spec.group == Group::Simulation) {
+    match items(segments).find(|item| item.spec.group == group::SIMULATION) {
         Some(item) if simulate.is_none() => {
             let hint = format!("try '{CALLED} --simulate 1024x64'");
             Err(item.error(|option| format!("{option} is about a simulation, and this is none"), hint))
@@ -96,7 +96,7 @@ fn simulate(segments: &[Segment]) -> Result<Option<&Item>, UsageError> {
 fn calibration(segments: &[Segment]) -> Result<Option<OsString>, UsageError> {
     let Some(item) = last(segments, Id::Mode(Mode::Calibrate)) else { return Ok(None) };
     let list = values::non_empty(item.value(0)).map_err(|problem| in_option(item, &problem))?;
-    if let Some(other) = items(segments).find(|item| item.spec.group == Group::Simulation) {
+    if let Some(other) = items(segments).find(|item| item.spec.group == group::SIMULATION) {
         return Err(conflicts::between(other, item, "each is all that scela-run does"));
     }
     let hint = format!("try '{CALLED} --calibrate node[01-04]'");
@@ -303,7 +303,7 @@ impl TypedOptions {
             Global::OutfilePattern => options.outfile_pattern = Some(values::file_pattern(value)?),
             Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
-            Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
+            Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
             }

@@ -14,15 +14,6 @@ use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
 
-/// The scanned words of a command line.
-#[derive(Debug)]
-pub(super) enum Scanned {
-    Help(Length),
-    Version,
-    /// The commands, at least one.
-    Segments(Vec<Segment>),
-}
-
 /// The words between two `:`, or one line of a configfile.
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -58,7 +49,7 @@ impl Item {
 }
 
 /// Why a scan stopped early.
-enum Stop {
+pub(super) enum Stop {
     Help(Length),
     Version,
     Error(UsageError),
@@ -70,17 +61,12 @@ impl From<UsageError> for Stop {
     }
 }
 
-/// Scans the words of a command line.
-pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, UsageError> {
+/// Scans the words of a command line. Returns its commands, at least one.
+pub(super) fn command_line(args: Vec<OsString>) -> Result<Vec<Segment>, Stop> {
     let words: Vec<_> = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
-    let scanner = Scanner { path: None, words: words.into_iter() };
     let mut segments = Vec::new();
-    match scanner.segments(&mut segments) {
-        Ok(()) => Ok(Scanned::Segments(segments)),
-        Err(Stop::Help(length)) => Ok(Scanned::Help(length)),
-        Err(Stop::Version) => Ok(Scanned::Version),
-        Err(Stop::Error(error)) => Err(error),
-    }
+    Scanner { path: None, words: words.into_iter() }.segments(&mut segments)?;
+    Ok(segments)
 }
 
 /// Scans the bytes of a configfile.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::cluster::allocation::{self, Allocation};
-use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry, TEXT_BYTES_MAX};
+use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::ManagerChoice;
 pub use crate::cluster::node::Node;
 use crate::cluster::node::merged;
@@ -139,7 +139,7 @@ pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String
 
 /// Returns the nodes of typed lists and files; `None` if none were typed.
 fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>>, Refusal> {
-    let mut entries: Vec<HostEntry> = Vec::new();
+    let mut entries: Vec<Node> = Vec::new();
     for source in sources {
         entries.extend(match source {
             HostSource::List(list) => {
@@ -154,7 +154,7 @@ fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>
     Ok(if sources.is_empty() { None } else { Some(merged(entries)?) })
 }
 
-fn from_file(path: &Path, system: &dyn System) -> Result<Vec<HostEntry>, Refusal> {
+fn from_file(path: &Path, system: &dyn System) -> Result<Vec<Node>, Refusal> {
     let (file, read) = if path.as_os_str() == "-" {
         ("standard input".to_owned(), system.standard_input(TEXT_BYTES_MAX))
     } else {
@@ -194,13 +194,12 @@ fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) 
         nodes = hosts::select(&nodes, indices.as_encoded_bytes()).map_err(|error| error.after("--select"))?;
     }
     if let Some(names) = &options.exclude {
-        let entries = nodes.into_iter().map(HostEntry::from).collect();
-        let excluded = hosts::exclude(entries, names.as_encoded_bytes()).map_err(|error| error.after("--exclude"))?;
+        let excluded = hosts::exclude(nodes, names.as_encoded_bytes()).map_err(|error| error.after("--exclude"))?;
         // A list of bad nodes is often older than the job and names nodes outside it: no error.
         if !excluded.unmatched.is_empty() {
             remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
         }
-        nodes = excluded.kept.into_iter().map(Node::from).collect();
+        nodes = excluded.kept;
     }
     if nodes.is_empty() {
         return Err(Refusal::new("--exclude leaves no host to run on", "exclude fewer"));

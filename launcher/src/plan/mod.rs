@@ -129,7 +129,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             shell: nla::wire::encode(&machine.shell).into(),
             hold_lines: !(machine.stdout_is_terminal || size == 1),
             pmi_port: options.pmi_port,
-            kill_grace: options.kill_grace,
+            kill_grace: options.kill_grace(),
             cache: options.cache,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,

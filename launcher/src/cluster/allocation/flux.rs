@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use pmi::Ranks;
 use serde::Deserialize;
 
-use super::{Allocation, entry, id, nodes_of, unreadable};
+use super::{Allocation, id, nodes_of, unreadable};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
@@ -84,7 +84,9 @@ fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
         return Err(format!("it has the cores of {} nodes and the names of {}", cores.len(), names.len()));
     }
     // Names are in the order of node numbers, not of shares.
-    Ok(nodes_of(names.into_iter().zip(cores.into_values()).map(|(name, cores)| entry(name, cores)).collect()))
+    Ok(nodes_of(
+        names.into_iter().zip(cores.into_values()).map(|(name, cores)| Node::named(name).with_slots(cores)).collect(),
+    ))
 }
 
 /// Returns the cores of each node, by its number.

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
-use super::{Allocation, count, entry, hosts_of_file, id, missing, names_in, nodes_of, not};
-use crate::cluster::hosts::{HOSTS_MAX, HostEntry};
+use super::{Allocation, count, hosts_of_file, id, missing, names_in, nodes_of, not};
+use crate::cluster::hosts::HOSTS_MAX;
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
 
@@ -23,7 +24,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let text = |variable| Some(system.variable(variable)?.to_string_lossy().into_owned());
     let (found_by, entries) = if let Some(path) = system.variable(FILE) {
         let hosts = hosts_of_file(FILE, Path::new(&path), system)?;
-        (FILE, hosts.into_iter().map(|each| entry(each.name, 1)).collect())
+        (FILE, hosts.into_iter().map(|each| Node::named(each.name).with_slots(1)).collect())
     } else if let Some(pairs) = text(PAIRS) {
         (PAIRS, in_pairs(&pairs)?)
     } else if let Some(hosts) = text(HOSTS) {
@@ -34,22 +35,28 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     Ok(Some(Allocation { manager: Manager::Lsf, id: id(job), nodes: nodes_of(entries), ranks: None, found_by }))
 }
 
-fn in_pairs(text: &str) -> Result<Vec<HostEntry>, Refusal> {
+fn in_pairs(text: &str) -> Result<Vec<Node>, Refusal> {
     const WANTED: &str = "hosts and numbers of slots in turn";
     let words: Vec<&str> = text.split_ascii_whitespace().take(2 * HOSTS_MAX).collect();
     let pair = |pair: &[&str]| match pair {
-        [host, slots] => Ok(entry(host_name(PAIRS, host)?, count(slots).ok_or_else(|| not(PAIRS, text, WANTED))?)),
+        [host, slots] => {
+            Ok(Node::named(host_name(PAIRS, host)?).with_slots(count(slots).ok_or_else(|| not(PAIRS, text, WANTED))?))
+        }
         _ => Err(not(PAIRS, text, WANTED)),
     };
     some(PAIRS, text, words.chunks(2).map(pair).collect::<Result<_, _>>()?)
 }
 
-fn in_words(variable: &str, text: &str) -> Result<Vec<HostEntry>, Refusal> {
+fn in_words(variable: &str, text: &str) -> Result<Vec<Node>, Refusal> {
     let words = text.split_ascii_whitespace().take(HOSTS_MAX);
-    some(variable, text, words.map(|host| Ok(entry(host_name(variable, host)?, 1))).collect::<Result<_, _>>()?)
+    some(
+        variable,
+        text,
+        words.map(|host| Ok(Node::named(host_name(variable, host)?).with_slots(1))).collect::<Result<_, _>>()?,
+    )
 }
 
-fn some(variable: &str, text: &str, entries: Vec<HostEntry>) -> Result<Vec<HostEntry>, Refusal> {
+fn some(variable: &str, text: &str, entries: Vec<Node>) -> Result<Vec<Node>, Refusal> {
     if entries.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(entries) }
 }
 

@@ -15,7 +15,7 @@ mod tests;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::cluster::hosts::{self, HostEntry, TEXT_BYTES_MAX};
+use crate::cluster::hosts::{self, TEXT_BYTES_MAX};
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node::{Node, merged};
 use crate::cluster::system::System;
@@ -67,52 +67,37 @@ fn missing(manager: Manager, sign: &str, variable: &str) -> Refusal {
     unreadable(format!("{sign} is set, as in a job of {}, but {variable} is not", manager.name()))
 }
 
-/// Finds the job that the launcher runs in; `None` outside a job, or if the user wants none.
-///
+/// A manager, the variable that every job of it has, and the function that finds the job.
+type Finder = (Manager, &'static str, fn(&dyn System) -> Result<Option<Allocation>, Refusal>);
+
 /// Flux comes first: it is the only manager that runs inside a job of another one.
+const FINDERS: [Finder; 5] = [
+    (Manager::Flux, flux::SIGN, flux::find),
+    (Manager::Slurm, slurm::SIGN, slurm::find),
+    (Manager::Pbs, pbs::SIGN, pbs::find),
+    (Manager::Lsf, lsf::SIGN, lsf::find),
+    (Manager::Sge, sge::SIGN, sge::find),
+];
+
+/// Finds the job that the launcher runs in; `None` outside a job, or if the user wants none.
 pub fn find(choice: ManagerChoice, system: &dyn System) -> Result<Option<Allocation>, Refusal> {
-    match choice {
-        ManagerChoice::None => Ok(None),
-        ManagerChoice::Only(manager) => match of(manager, system)? {
-            Some(allocation) => Ok(Some(allocation)),
-            None => Err(not_there(manager)),
-        },
-        ManagerChoice::Auto => {
-            for manager in [Manager::Flux, Manager::Slurm, Manager::Pbs, Manager::Lsf, Manager::Sge] {
-                if let Some(allocation) = of(manager, system)? {
-                    return Ok(Some(allocation));
-                }
+    let is_chosen = |manager| match choice {
+        ManagerChoice::None => false,
+        ManagerChoice::Only(only) => manager == only,
+        ManagerChoice::Auto => true,
+    };
+    for (manager, sign, find) in FINDERS.into_iter().filter(|(manager, ..)| is_chosen(*manager)) {
+        match find(system)? {
+            Some(allocation) => return Ok(Some(allocation)),
+            None if choice == ManagerChoice::Auto => {}
+            None => {
+                let text = format!("this is not inside of a job of {}: {sign} is not set", manager.name());
+                let hint = "start it inside of a job, or name the nodes with -hosts or -f";
+                return Err(Refusal::new(text, hint).of_system());
             }
-            Ok(None)
         }
     }
-}
-
-/// Returns the refusal of a manager that the user named outside its jobs.
-fn not_there(manager: Manager) -> Refusal {
-    let text = format!("this is not inside of a job of {}: {} is not set", manager.name(), sign(manager));
-    Refusal::new(text, "start it inside of a job, or name the nodes with -hosts or -f").of_system()
-}
-
-fn of(manager: Manager, system: &dyn System) -> Result<Option<Allocation>, Refusal> {
-    match manager {
-        Manager::Slurm => slurm::find(system),
-        Manager::Pbs => pbs::find(system),
-        Manager::Lsf => lsf::find(system),
-        Manager::Sge => sge::find(system),
-        Manager::Flux => flux::find(system),
-    }
-}
-
-/// Returns the variable that every job of a manager has.
-fn sign(manager: Manager) -> &'static str {
-    match manager {
-        Manager::Slurm => slurm::SIGN,
-        Manager::Pbs => pbs::SIGN,
-        Manager::Lsf => lsf::SIGN,
-        Manager::Sge => sge::SIGN,
-        Manager::Flux => flux::SIGN,
-    }
+    Ok(None)
 }
 
 /// Returns a job's number, fit for messages.
@@ -154,7 +139,7 @@ fn file_of(variable: &str, path: &Path, system: &dyn System) -> Result<Vec<u8>, 
 }
 
 /// Reads the hosts of a file that a variable names.
-fn hosts_of_file(variable: &str, path: &Path, system: &dyn System) -> Result<Vec<HostEntry>, Refusal> {
+fn hosts_of_file(variable: &str, path: &Path, system: &dyn System) -> Result<Vec<Node>, Refusal> {
     let hosts = hosts::parse_file(&file_of(variable, path, system)?);
     hosts.map_err(|error| unreadable(format!("{variable} names {}", error.after(&path.display().to_string()))))
 }
@@ -165,12 +150,7 @@ fn names_in(variable: &str, text: &[u8]) -> Result<Vec<String>, Refusal> {
 }
 
 /// Returns the nodes of entries without users, each once.
-fn nodes_of(entries: Vec<HostEntry>) -> Vec<Node> {
+fn nodes_of(entries: Vec<Node>) -> Vec<Node> {
     // Managers name no users, so no host has two users.
     merged(entries).unwrap_or_default()
-}
-
-/// Returns an entry of a manager's list.
-fn entry(name: String, slots: u32) -> HostEntry {
-    HostEntry { user: None, name, slots: Some(slots), max_slots: None }
 }

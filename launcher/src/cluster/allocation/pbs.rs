@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Allocation, count_in, hosts_of_file, id, missing, nodes_of};
-use crate::cluster::hosts::HostEntry;
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
 
@@ -22,7 +22,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let entries = hosts_of_file(FILE, Path::new(&path), system)?;
     let lines = entries.len();
     // Each line is one slot.
-    let one = |entry: HostEntry| HostEntry { user: None, slots: Some(1), max_slots: None, ..entry };
+    let one = |entry: Node| Node::named(entry.name).with_slots(1);
     let mut nodes = nodes_of(entries.into_iter().map(one).collect());
     if nodes.len() == lines
         && let Some(slots) = count_in(SLOTS, system)?

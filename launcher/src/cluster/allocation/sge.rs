@@ -6,9 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Allocation, count, entry, file_of, id, missing, nodes_of, shown, unreadable};
-use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use super::{Allocation, count, file_of, id, missing, nodes_of, shown, unreadable};
+use crate::cluster::hosts::{self, HOSTS_MAX};
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
 
@@ -27,17 +28,17 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let lines = text.lines().zip(1..).filter(|(line, _)| !line.trim().is_empty()).take(HOSTS_MAX);
     // A host has a line for each queue that contributes slots.
     let read = |(line, number)| host(line).ok_or_else(|| wrong(&path, number, line));
-    let entries: Vec<HostEntry> = lines.map(read).collect::<Result<_, _>>()?;
+    let entries: Vec<Node> = lines.map(read).collect::<Result<_, _>>()?;
     if entries.is_empty() {
         return Err(wrong(&path, 1, ""));
     }
     Ok(Some(Allocation { manager: Manager::Sge, id: id(job), nodes: nodes_of(entries), ranks: None, found_by: SIGN }))
 }
 
-fn host(line: &str) -> Option<HostEntry> {
+fn host(line: &str) -> Option<Node> {
     let mut words = line.split_ascii_whitespace();
     let [name] = <[String; 1]>::try_from(hosts::expand(words.next()?.as_bytes()).ok()?).ok()?;
-    Some(entry(name, count(words.next()?)?))
+    Some(Node::named(name).with_slots(count(words.next()?)?))
 }
 
 fn wrong(path: &Path, line: usize, text: &str) -> Refusal {

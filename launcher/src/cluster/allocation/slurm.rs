@@ -5,8 +5,9 @@
 //! the node list. Seen with Slurm 22.05; the interactive step of `salloc` has the job's tasks.
 
 use super::{Allocation, count, count_in, id, missing, names_in, nodes_of, not, unreadable};
-use crate::cluster::hosts::{HOSTS_MAX, HostEntry};
+use crate::cluster::hosts::HOSTS_MAX;
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
 
@@ -40,7 +41,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
         None => by_processors(found_by, names.len(), system)?,
     };
     let ranks = if is_of_step { None } else { count_in(RANKS, system)? };
-    let entry = |(name, slots)| HostEntry { user: None, name, slots, max_slots: None };
+    let entry = |(name, slots): (String, _)| Node { slots, ..Node::named(name) };
     let nodes = nodes_of(names.into_iter().zip(slots).map(entry).collect());
     Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
 }

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use super::error::HostsError;
-use super::list::{HostEntry, expand};
+use super::list::expand;
+use crate::cluster::node::Node;
 
 /// The rest of a list, and the names that were not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excluded {
     /// The remaining hosts, in order; may be empty.
-    pub kept: Vec<HostEntry>,
+    pub kept: Vec<Node>,
     /// Names that no host had, in the order in which they were first typed: a range may
     /// name hosts outside the job.
     pub unmatched: Vec<String>,
@@ -17,7 +18,7 @@ pub struct Excluded {
 
 /// Removes every entry of the hosts in the list `text`. Names are compared character by character: `node1` does not
 /// remove `node1.example.org`. The list must not have users or slots.
-pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsError> {
+pub fn exclude(hosts: Vec<Node>, text: &[u8]) -> Result<Excluded, HostsError> {
     let names = expand(text)?;
     let mut matched: HashMap<&str, bool> = names.iter().map(|name| (name.as_str(), false)).collect();
     let mut kept = hosts;

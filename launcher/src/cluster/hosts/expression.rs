@@ -115,7 +115,7 @@ fn extend(parts: &[Part<'_>], name: &mut String, names: &mut Vec<String>) {
         }
         Part::Ranges(ranges) => {
             for range in ranges {
-                let width = range.width();
+                let width = range.width;
                 for number in range.numbers() {
                     let _ = write!(name, "{number:0width$}");
                     extend(parts, name, names);

@@ -18,12 +18,13 @@
 use super::TEXT_BYTES_MAX;
 use super::cursor::{Cursor, Fault, is_blank};
 use super::error::HostsError;
-use super::list::{HostEntry, checked_user, list, not_utf8, slots};
+use super::list::{checked_user, list, not_utf8, slots};
 use super::problem::{not_an_attribute, shown, stray, too_large};
+use crate::cluster::node::Node;
 use crate::refusal::Refusal;
 
 /// Parses the hosts of a file, in order; duplicates stay. A file without hosts is an error.
-pub fn parse_file(bytes: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
+pub fn parse_file(bytes: &[u8]) -> Result<Vec<Node>, HostsError> {
     if bytes.len() > TEXT_BYTES_MAX {
         return Err(HostsError::without_place(too_large()));
     }
@@ -51,7 +52,7 @@ fn without_comment(line: &[u8]) -> &[u8] {
 }
 
 /// Adds the hosts of a line, if it has any.
-fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<Node>) -> Result<(), Fault> {
     cursor.take_while(is_blank);
     if cursor.is_at_end() {
         return Ok(());
@@ -85,7 +86,7 @@ fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<()
 /// Parses `name=value` and applies it to all hosts. Returns `max_slots` with its position for a later check.
 fn attribute(
     cursor: &mut Cursor<'_>,
-    hosts: &mut [HostEntry],
+    hosts: &mut [Node],
     max_slots: &mut Option<(u32, std::ops::Range<usize>)>,
 ) -> Result<(), Fault> {
     let begin = cursor.at();
@@ -136,7 +137,7 @@ fn attribute(
 mod tests {
     use super::*;
 
-    fn written(entry: &HostEntry) -> String {
+    fn written(entry: &Node) -> String {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();
         let max_slots = entry.max_slots.map(|max| format!("<{max}")).unwrap_or_default();

@@ -15,11 +15,11 @@ pub fn select<T: Clone>(hosts: &[T], text: &[u8]) -> Result<Vec<T>, HostsError> 
         let mut selected = Vec::new();
         for (at, range) in ranges(&mut cursor.take_part(cursor.rest().len()))? {
             let fault = |text, hint| Err(Fault::new(at.clone(), Refusal::new(text, hint)));
-            if range.first() == 0 {
+            if range.first == 0 {
                 return fault("there is no host 0, the first is host 1".to_owned(), COUNT);
             }
-            if range.last() > hosts.len() as u64 {
-                let index = range.numbers().find(|&index| index > hosts.len() as u64).unwrap_or(range.last());
+            if range.last > hosts.len() as u64 {
+                let index = range.numbers().find(|&index| index > hosts.len() as u64).unwrap_or(range.last);
                 return fault(format!("there is no host {index}, the list has {}", hosts.len()), COUNT);
             }
             for index in range.numbers() {

@@ -10,25 +10,13 @@ use super::problem::{
     too_many_hosts, user_missing,
 };
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::cluster::node::Node;
 use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
 
-/// One host of a list, as written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostEntry {
-    /// The user to log in as.
-    pub user: Option<String>,
-    /// A name or address as written. An IPv6 address has no brackets and keeps its zone.
-    pub name: String,
-    /// The ranks that it should run. More than zero; `None` if not given.
-    pub slots: Option<u32>,
-    /// The most ranks that it may run. Not less than `slots`; only a file can give it.
-    pub max_slots: Option<u32>,
-}
-
 /// Parses the hosts of a list such as `a,b:4,ada@c[1-3]:2`, in order; duplicates stay. An empty list is an error,
 /// and so is any blank.
-pub fn parse_list(text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
+pub fn parse_list(text: &[u8]) -> Result<Vec<Node>, HostsError> {
     whole(text, |cursor| {
         let mut entries = Vec::new();
         list(cursor, &mut entries)?;
@@ -84,7 +72,7 @@ pub(super) fn not_utf8(line: &[u8], number: Option<usize>, valid_bytes: usize) -
 }
 
 /// Parses items between commas, and adds their hosts.
-pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<Node>) -> Result<(), Fault> {
     loop {
         item(cursor)?.add_to(entries)?;
         if !cursor.eat(',') {
@@ -108,7 +96,7 @@ enum Host<'a> {
 
 impl Item<'_> {
     /// Adds its hosts, if all of them stay within the bound.
-    fn add_to(self, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+    fn add_to(self, entries: &mut Vec<Node>) -> Result<(), Fault> {
         let count = match &self.host {
             Host::Address(_) => 1,
             Host::Names(expression) => expression.count(),
@@ -120,7 +108,7 @@ impl Item<'_> {
             Host::Address(address) => vec![address.to_owned()],
             Host::Names(expression) => expression.names(),
         };
-        let entry = |name| HostEntry { user: self.user.map(str::to_owned), name, slots: self.slots, max_slots: None };
+        let entry = |name| Node { user: self.user.map(str::to_owned), name, slots: self.slots, max_slots: None };
         entries.extend(names.into_iter().map(entry));
         Ok(())
     }
@@ -261,7 +249,7 @@ mod tests {
     use super::*;
 
     /// Writes an entry as a list has it.
-    fn written(entry: &HostEntry) -> String {
+    fn written(entry: &Node) -> String {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();
         assert_eq!(entry.max_slots, None);

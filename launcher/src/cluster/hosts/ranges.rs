@@ -10,30 +10,18 @@ use crate::refusal::Refusal;
 /// Numbers from `first` to `last`, `step` apart, with at least `width` digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NumberRange {
-    first: u64,
+    pub(super) first: u64,
     /// The last number that the steps reach. Not less than the first.
-    last: u64,
+    pub(super) last: u64,
     /// Not zero.
     step: u64,
-    width: usize,
+    pub(super) width: usize,
 }
 
 impl NumberRange {
     /// Returns the count of its numbers, at least one.
     pub(super) fn count(&self) -> u64 {
         ((self.last - self.first) / self.step).saturating_add(1)
-    }
-
-    pub(super) fn first(&self) -> u64 {
-        self.first
-    }
-
-    pub(super) fn last(&self) -> u64 {
-        self.last
-    }
-
-    pub(super) fn width(&self) -> usize {
-        self.width
     }
 
     /// Returns the digits of its longest number.
@@ -141,7 +129,7 @@ mod tests {
     fn read(text: &str) -> Result<Vec<String>, (Range<usize>, String)> {
         let ranges = ranges(&mut Cursor::new(text)).map_err(|fault| (fault.at, fault.problem.to_string()))?;
         let texts = |range: &NumberRange| {
-            let width = range.width();
+            let width = range.width;
             range.numbers().map(|number| format!("{number:0width$}")).collect::<Vec<_>>()
         };
         Ok(ranges.iter().flat_map(|(_, range)| texts(range)).collect())

@@ -23,7 +23,6 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
-use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -114,7 +113,7 @@ pub(super) async fn start(
         output,
         writers_done: 0,
         input,
-        reader: Reader::none(),
+        reader: None,
         limit: options.timeout.map(|limit| (limit, Instant::now() + limit)),
         progress,
         refresh,
