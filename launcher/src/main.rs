@@ -58,7 +58,7 @@ fn main() -> ExitCode {
             if let Some(value) = std::env::var_os("SCELA_LOG")
                 && let Err(error) = cli::check_log_filter(&value)
             {
-                return fail(&format!("{error}\n  hint: {}", error.hint()), EarlyEnd::Usage.code());
+                return fail(&error.with_hint(), error.early_end().code());
             }
             trace();
             // The panic hook has already printed where the panic happened.

@@ -47,3 +47,12 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
+
+/// Returns the beginning of a text from outside, fit for messages.
+pub(crate) fn shown(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push('…');
+    }
+    shown
+}

@@ -67,7 +67,7 @@ pub use self::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CONFIGFILE_BYTES_MAX, ENV_NAMES_MAX, FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX,
     IFACE_BYTES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, START_TIMEOUT_MAX, TIMEOUT_MAX,
 };
-pub use self::log_filter::{LogFilterError, check_log_filter};
+pub use self::log_filter::check_log_filter;
 
 use self::scan::Stop;
 use crate::forecast::simulate::Simulation;

@@ -82,11 +82,14 @@ fn unfit(manager: Manager, why: &str) -> Refusal {
     Refusal::new(text, hint)
 }
 
+/// The command that opens a remote shell by ssh. No terminal (-T), no forwarding (-x, -a), no prompts (BatchMode).
+/// ControlMaster=no: ending a shared connection would end the remote shells of others.
+const SSH: &str = "ssh -T -x -a -o BatchMode=yes -o ControlMaster=no -o ControlPath=none {host}";
+
 /// The command that starts a step of Slurm. The step runs beside the job's other steps (`--overlap`) and may use all
 /// that the job has on each node. scela-run itself judges agents that exit and nodes that are lost, so the step must
 /// not end because of them (`--kill-on-bad-exit=0`, `--no-kill`, `--wait=0`).
-const SRUN: [&str; 8] =
-    ["srun", "--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--cpu-bind=none", "--quiet"];
+const SRUN: &str = "srun --overlap --mpi=none --kill-on-bad-exit=0 --no-kill --wait=0 --cpu-bind=none --quiet";
 
 /// Returns the command that starts agents, and what that command runs on a node. `manager` allocated the nodes, if
 /// any did; `program` is the file of this program. The result does not send the program yet: see [`may_send`].
@@ -102,49 +105,32 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
         }
         None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent: None },
     };
-    let words = |default: &[&str]| {
-        let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
+    let words = |default: &str| {
+        let mut words: Vec<String> = default.split(' ').map(str::to_owned).collect();
         if let Some(exec) = &exec {
             words[0].clone_from(exec);
         }
         words
     };
     let with =
-        |default: &[&str], lasts: bool| Method::RemoteShell { words: words(default), lasts, program: remote.clone() };
+        |default: &str, lasts: bool| Method::RemoteShell { words: words(default), lasts, program: remote.clone() };
     Ok(match kind(options, manager) {
         BootstrapKind::Fork => {
             let text = "--bootstrap fork starts agents on this machine only, and there are other hosts";
             return Err(Refusal::new(text, "leave --bootstrap out, or name no other hosts"));
         }
-        // No terminal (-T), no forwarding (-x, -a), no prompts (BatchMode). ControlMaster=no: ending a shared
-        // connection would end the remote shells of others.
-        BootstrapKind::Ssh => with(
-            &[
-                "ssh",
-                "-T",
-                "-x",
-                "-a",
-                "-o",
-                "BatchMode=yes",
-                "-o",
-                "ControlMaster=no",
-                "-o",
-                "ControlPath=none",
-                "{host}",
-            ],
-            false,
-        ),
+        BootstrapKind::Ssh => with(SSH, false),
         // A link needs the input and output of a single task, without buffering by lines (--unbuffered).
         BootstrapKind::Manager(Manager::Slurm) if options.no_ports => {
-            with(&[&SRUN[..], &["--unbuffered", "--nodes=1", "--ntasks=1", "--nodelist={host}"]].concat(), true)
+            with(&[SRUN, "--unbuffered --nodes=1 --ntasks=1 --nodelist={host}"].join(" "), true)
         }
         BootstrapKind::Manager(Manager::Slurm) => {
-            let all = ["--nodes={nodes}", "--ntasks={nodes}", "--ntasks-per-node=1", "--nodelist={hosts}"];
-            Method::Step { words: words(&[&SRUN[..], &all].concat()), program: remote }
+            let all = "--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --nodelist={hosts}";
+            Method::Step { words: words(&[SRUN, all].join(" ")), program: remote }
         }
         // Both pass standard input on (unless given -n, -nostdin) and hand the words to a shell.
-        BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
-        BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "{host}"], true),
+        BootstrapKind::Manager(Manager::Lsf) => with("blaunch {host}", true),
+        BootstrapKind::Manager(Manager::Sge) => with("qrsh -inherit {host}", true),
         BootstrapKind::Manager(manager @ (Manager::Pbs | Manager::Flux)) => {
             return Err(unfit(manager, why_not(manager).unwrap_or_default()));
         }

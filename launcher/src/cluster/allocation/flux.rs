@@ -14,7 +14,7 @@ use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
 use crate::cluster::system::System;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 use nla::core::limits::RANKS_MAX;
 
 pub(super) const SIGN: &str = "FLUX_URI";
@@ -106,5 +106,5 @@ fn cores(shares: &[Share]) -> Result<BTreeMap<u32, u32>, String> {
 /// Parses a set of numbers as in RFC 22, `0-3,7` or `[0-3,7]`: the same as a set of ranks.
 fn set(text: &str) -> Result<Ranks, String> {
     let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    inside.parse().map_err(|_| format!("'{}' is not a set of numbers", super::shown(text, 40)))
+    inside.parse().map_err(|_| format!("'{}' is not a set of numbers", shown(text, 40)))
 }

@@ -19,7 +19,7 @@ use crate::cluster::hosts::{self, TEXT_BYTES_MAX};
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node::{Node, merged};
 use crate::cluster::system::System;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 use nla::core::limits::RANKS_MAX;
 
 /// The most characters of a job's number in messages.
@@ -103,15 +103,6 @@ pub fn find(choice: ManagerChoice, system: &dyn System) -> Result<Option<Allocat
 /// Returns a job's number, fit for messages.
 fn id(value: OsString) -> String {
     shown(&value.to_string_lossy(), ID_CHARS_MAX)
-}
-
-/// Returns the beginning of a value, fit for messages.
-fn shown(text: &str, chars_max: usize) -> String {
-    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { '?' } else { c }).collect();
-    if text.chars().nth(chars_max).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 /// Returns the refusal of an unexpected value.

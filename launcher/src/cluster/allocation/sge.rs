@@ -6,12 +6,12 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Allocation, count, file_of, id, missing, nodes_of, shown, unreadable};
+use super::{Allocation, count, file_of, id, missing, nodes_of, unreadable};
 use crate::cluster::hosts::{self, HOSTS_MAX};
 use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
 use crate::cluster::system::System;
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 
 pub(super) const SIGN: &str = "PE_HOSTFILE";
 

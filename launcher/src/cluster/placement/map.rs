@@ -2,10 +2,13 @@
 
 use nla::core::limits::RANKS_MAX;
 
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 
 /// The longest text of a rank map: no argument of a program is longer.
 pub const MAP_BYTES_MAX: usize = 128 << 10;
+
+/// The most characters of a rank map in a message.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// The node of each rank, as typed.
 ///
@@ -31,7 +34,7 @@ fn refused(text: impl Into<String>) -> Refusal {
 
 /// Returns the refusal of a part that is not understood. `wanted` is the syntax that is expected there.
 fn not(text: &str, wanted: &str) -> Refusal {
-    refused(format!("the rank map has '{}' where {wanted} must be", shown(text)))
+    refused(format!("the rank map has '{}' where {wanted} must be", shown(text, SHOWN_CHARS_MAX)))
 }
 
 fn too_many_ranks() -> Refusal {
@@ -105,16 +108,6 @@ fn number(text: &str, wanted: &str) -> Result<u32, Refusal> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = is_number.then(|| text.parse().ok()).flatten();
     number.ok_or_else(|| not(text, wanted))
-}
-
-/// Returns a part of the text, fit for printing.
-fn shown(text: &str) -> String {
-    const CHARS_MAX: usize = 40;
-    let mut shown: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
-    if text.chars().nth(CHARS_MAX).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 #[cfg(test)]
