@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use nla::core::{AgentId, place};
+use nla::sys::ShellState;
 use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
@@ -196,17 +197,17 @@ fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &M
     if let (true, Some(ppn)) = (options.agents_as_nodes, per_node) {
         return size.div_ceil(ppn);
     }
-    let descriptors = machine
-        .shell
-        .limits
-        .iter()
-        .find(|(resource, _, _)| *resource == libc_nofile())
-        .map_or(u64::MAX, |(_, _, hard)| *hard);
-    let by_descriptors = descriptors.saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
+    let by_descriptors = open_files_max(&machine.shell).saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
     let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
     let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };
     let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
     size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
+}
+
+/// Returns the hard limit on open files, to which an agent raises its own limit.
+pub(crate) fn open_files_max(shell: &ShellState) -> u64 {
+    let limit = shell.limits.iter().find(|(resource, _, _)| *resource == libc_nofile());
+    limit.map_or(u64::MAX, |(_, _, hard)| *hard)
 }
 
 /// Returns the number of RLIMIT_NOFILE, which is the same on all Linux machines that ScELA runs on.

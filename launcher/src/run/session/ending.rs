@@ -1,9 +1,11 @@
 //! The end of a session: waits for the agents, writes the reports and decides the exit code.
 
 use nla::core::{Failure, Outcome};
+use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
 use crate::exit;
+use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::output::print;
@@ -39,6 +41,10 @@ impl Session {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
                 text.push_str(&format!("\n  hint: {hint}"));
+            }
+            if text.contains("'ulimit -n") && !self.agent_hosts.is_remote() {
+                let limit = open_files_max(&ShellState::recorded());
+                text.push_str(&format!("; the hard limit here is {limit}"));
             }
             self.reporter.error(&text);
         }
