@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::vec;
 
-use super::configfile::{self, Word};
+use super::configfile::{self, Spot, Word};
 use super::error::{CALLED, UsageError};
 use super::foreign;
 use super::help::Length;
@@ -63,22 +63,20 @@ impl From<UsageError> for Stop {
 
 /// Scans the words of a command line. Returns its commands, at least one.
 pub(super) fn command_line(args: Vec<OsString>) -> Result<Vec<Segment>, Stop> {
-    let words: Vec<_> = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
+    let words = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
     let mut segments = Vec::new();
-    Scanner { path: None, words: words.into_iter() }.segments(&mut segments)?;
+    scan(None, words, &mut segments)?;
     Ok(segments)
 }
 
 /// Scans the bytes of a configfile.
 pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, UsageError> {
     let lines = configfile::lines(bytes).map_err(|(spot, problem)| {
-        let place = TypedAt::File { path: path.into(), line: spot.line, column: spot.column };
-        UsageError::new(&place, problem.to_string(), problem.hint())
+        UsageError::new(&place_in(Some(path), Some(spot)), problem.to_string(), problem.hint())
     })?;
     let mut segments = Vec::new();
     for line in lines {
-        let scanner = Scanner { path: Some(path), words: line.into_iter() };
-        match scanner.segments(&mut segments) {
+        match scan(Some(path), line, &mut segments) {
             Err(Stop::Error(error)) => return Err(error),
             // Help and version are refused in a file.
             Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
@@ -87,73 +85,57 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, UsageError
     Ok(segments)
 }
 
+fn place_in(path: Option<&Path>, spot: Option<Spot>) -> TypedAt {
+    match (path, spot) {
+        (Some(path), Some(Spot { line, column })) => TypedAt::File { path: path.into(), line, column },
+        _ => TypedAt::CommandLine,
+    }
+}
+
+/// Scans the commands between separators.
+fn scan(path: Option<&Path>, words: Vec<Word>, segments: &mut Vec<Segment>) -> Result<(), Stop> {
+    let separators = words.iter().filter(|word| word.is_separator()).count();
+    // If the last command is empty, its place is that of the separator before it.
+    let last = words.last().and_then(|word| word.spot);
+    let mut words = words.into_iter();
+    for _ in 0..=separators {
+        let place = place_in(path, words.as_slice().first().map_or(last, |word| word.spot));
+        let own: Vec<_> = words.by_ref().take_while(|word| !word.is_separator()).collect();
+        segments.push(Scanner { path, words: own.into_iter() }.segment(place)?);
+    }
+    Ok(())
+}
+
+/// The words of one command.
 struct Scanner<'a> {
     path: Option<&'a Path>,
     words: vec::IntoIter<Word>,
 }
 
 impl Scanner<'_> {
-    fn place(&self, word: Option<&Word>) -> TypedAt {
-        match (self.path, word.and_then(|word| word.spot)) {
-            (Some(path), Some(spot)) => TypedAt::File { path: path.into(), line: spot.line, column: spot.column },
-            _ => TypedAt::CommandLine,
-        }
-    }
-
-    /// Scans all commands to the end of the words.
-    fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
-        let mut before = Some(TypedAt::CommandLine);
-        while let Some(place) = before {
-            let (segment, separator) = self.segment(place)?;
-            segments.push(segment);
-            before = separator;
-        }
-        Ok(())
-    }
-
-    /// Scans one command. Returns it with the place of the `:` that ended it. `before` is the place of the `:`
-    /// before it.
-    fn segment(&mut self, before: TypedAt) -> Result<(Segment, Option<TypedAt>), Stop> {
-        let place = match self.words.as_slice().first() {
-            Some(word) => self.place(Some(word)),
-            None => before,
-        };
-        let mut segment = Segment { place, items: Vec::new(), program: None, args: Vec::new() };
-        while let Some(word) = self.words.next() {
-            if word.is_separator() {
-                return Ok((segment, Some(self.place(Some(&word)))));
-            }
-            let program = if word.text == "--" {
-                match self.words.next() {
-                    None => break,
-                    Some(word) if word.is_separator() => return Ok((segment, Some(self.place(Some(&word))))),
-                    Some(word) => word,
-                }
+    fn segment(mut self, place: TypedAt) -> Result<Segment, Stop> {
+        let mut items = Vec::new();
+        while let Some(mut word) = self.words.next() {
+            if word.text == "--" {
+                let Some(program) = self.words.next() else { break };
+                word = program;
             } else if is_option(&word.text) {
-                self.option(word, &mut segment.items)?;
+                self.option(word, &mut items)?;
                 continue;
-            } else {
-                word
-            };
-            if program.text.is_empty() {
-                let place = self.place(Some(&program));
-                let hint = "a variable on the command line may be unset";
+            }
+            if word.text.is_empty() {
+                let (place, hint) = (place_in(self.path, word.spot), "a variable on the command line may be unset");
                 return Err(UsageError::new(&place, "the program's name is empty", hint).into());
             }
-            segment.program = Some(program.text);
-            while let Some(word) = self.words.next() {
-                if word.is_separator() {
-                    return Ok((segment, Some(self.place(Some(&word)))));
-                }
-                segment.args.push(word.text);
-            }
+            let args = self.words.map(|word| word.text).collect();
+            return Ok(Segment { place, items, program: Some(word.text), args });
         }
-        Ok((segment, None))
+        Ok(Segment { place, items, program: None, args: Vec::new() })
     }
 
     /// Scans one option with its values.
     fn option(&mut self, word: Word, items: &mut Vec<Item>) -> Result<(), Stop> {
-        let place = self.place(Some(&word));
+        let place = place_in(self.path, word.spot);
         let (typed, glued) = match split_at_equals(&word.text) {
             Some((name, value)) => (name, Some(value)),
             None => (word.text, None),
@@ -225,7 +207,7 @@ impl Scanner<'_> {
                 break; // NAME=VALUE
             }
             match self.words.as_slice().first() {
-                Some(word) if !word.is_separator() && (spec.values.len() > 1 || !names_option(&word.text)) => {
+                Some(word) if spec.values.len() > 1 || !names_option(&word.text) => {
                     values.extend(self.words.next().map(|word| word.text));
                 }
                 _ => {

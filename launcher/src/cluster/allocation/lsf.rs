@@ -28,7 +28,7 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     } else if let Some(pairs) = text(PAIRS) {
         (PAIRS, in_pairs(&pairs)?)
     } else if let Some(hosts) = text(HOSTS) {
-        (HOSTS, in_words(HOSTS, &hosts)?)
+        (HOSTS, in_words(&hosts)?)
     } else {
         return Err(missing(Manager::Lsf, SIGN, PAIRS));
     };
@@ -39,31 +39,25 @@ fn in_pairs(text: &str) -> Result<Vec<Node>, Refusal> {
     const WANTED: &str = "hosts and numbers of slots in turn";
     let words: Vec<&str> = text.split_ascii_whitespace().take(2 * HOSTS_MAX).collect();
     let pair = |pair: &[&str]| match pair {
-        [host, slots] => {
-            Ok(Node::named(host_name(PAIRS, host)?).with_slots(count(slots).ok_or_else(|| not(PAIRS, text, WANTED))?))
-        }
+        [name, slots] => host(PAIRS, name, || count(slots).ok_or_else(|| not(PAIRS, text, WANTED))),
         _ => Err(not(PAIRS, text, WANTED)),
     };
     some(PAIRS, text, words.chunks(2).map(pair).collect::<Result<_, _>>()?)
 }
 
-fn in_words(variable: &str, text: &str) -> Result<Vec<Node>, Refusal> {
+fn in_words(text: &str) -> Result<Vec<Node>, Refusal> {
     let words = text.split_ascii_whitespace().take(HOSTS_MAX);
-    some(
-        variable,
-        text,
-        words.map(|host| Ok(Node::named(host_name(variable, host)?).with_slots(1))).collect::<Result<_, _>>()?,
-    )
+    some(HOSTS, text, words.map(|name| host(HOSTS, name, || Ok(1))).collect::<Result<_, _>>()?)
 }
 
-fn some(variable: &str, text: &str, entries: Vec<Node>) -> Result<Vec<Node>, Refusal> {
-    if entries.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(entries) }
+fn some(variable: &str, text: &str, nodes: Vec<Node>) -> Result<Vec<Node>, Refusal> {
+    if nodes.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(nodes) }
 }
 
 /// Parses one name of a host.
-fn host_name(variable: &str, text: &str) -> Result<String, Refusal> {
+fn host(variable: &str, text: &str, slots: impl Fn() -> Result<u32, Refusal>) -> Result<Node, Refusal> {
     match <[String; 1]>::try_from(names_in(variable, text.as_bytes())?) {
-        Ok([name]) => Ok(name),
+        Ok([name]) => Ok(Node::named(name).with_slots(slots()?)),
         Err(_) => Err(not(variable, text, "the name of one host")),
     }
 }
