@@ -9,11 +9,12 @@
 //! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
+//! - [`refusal`]: why scela-run does not start what was asked for.
 //!
 //! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
-//! exit, suggest, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! exit, suggest, refusal, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
@@ -26,5 +27,6 @@ pub mod cluster;
 pub mod exit;
 pub mod forecast;
 pub mod plan;
+pub mod refusal;
 pub mod run;
 pub mod suggest;

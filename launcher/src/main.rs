@@ -27,6 +27,7 @@ use launcher::plan::machine::Machine;
 use launcher::plan::remote_launch::Recommended;
 use launcher::plan::request::Request;
 use launcher::run::demo;
+use launcher::run::output;
 use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
 use nla::link::Clock;
@@ -57,7 +58,7 @@ fn main() -> ExitCode {
             if let Some(value) = std::env::var_os("SCELA_LOG")
                 && let Err(error) = cli::check_log_filter(&value)
             {
-                return fail(&format!("{error}\n  hint: {}", error.hint()), EarlyEnd::Usage.code());
+                return fail(&error.with_hint(), error.early_end().code());
             }
             trace();
             // The panic hook has already printed where the panic happened.
@@ -131,7 +132,7 @@ fn run(request: Request, clock: Clock) -> ExitCode {
     let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &loaded.constants));
     let Prepared { mut plan, agent_hosts, allocation } = match prepare(request, &machine, &recommend) {
         Ok(prepared) => prepared,
-        Err(error) => return fail(&error.to_string(), error.early_end().code()),
+        Err(error) => return fail(&error.with_hint(), error.early_end().code()),
     };
     if plan.options.explain || agent_hosts.is_remote() {
         plan.remarks.extend(loaded.remark.clone());
@@ -159,19 +160,11 @@ fn restart_with_large_pages() {
     }
 }
 
-/// Writes `text` to standard output. A reader that has closed the pipe, such as `head`, is not an error.
+/// Writes `text` to standard output, and returns the exit code.
 fn print(text: &str) -> ExitCode {
-    let written = if sys::stdout_was_closed() {
-        Err(io::Error::from(nix::errno::Errno::EBADF))
-    } else {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-    };
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code())
-        }
-        _ => ExitCode::from(EarlyEnd::Done.code()),
+    match output::print(text) {
+        Ok(()) => ExitCode::from(EarlyEnd::Done.code()),
+        Err(error) => fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code()),
     }
 }
 

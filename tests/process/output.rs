@@ -198,7 +198,7 @@ fn a_closed_standard_output_is_reported() {
         let script = format!("\"$0\" {words} >&-");
         std::process::Command::new("sh").args(["-c", &script]).arg(tests::scela_run()).output().unwrap()
     };
-    for words in ["--help", "--version", "-np 2 echo lost"] {
+    for words in ["--help", "--version", "-np 2 echo lost", "-np 2 --demo"] {
         let output = shell(words);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{words}: {said}");
@@ -209,11 +209,21 @@ fn a_closed_standard_output_is_reported() {
 
 #[test]
 fn help_that_cannot_be_written_is_reported() {
-    let full = std::fs::File::create("/dev/full").unwrap();
-    let output = std::process::Command::new(tests::scela_run()).arg("--help").stdout(full).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("scela-run: error: standard output cannot be written: No space left on device"), "{said}");
+    for words in ["--help", "-np 2 --demo", "-np 2 --demo --explain", "--np 2 --demo --timing --stats"] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let run = std::process::Command::new(tests::scela_run()).args(words.split(' ')).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(1), "{words}: {said}");
+        let why = "scela-run: error: standard output cannot be written: No space left on device";
+        assert!(said.contains(why), "{words}: {said}");
+    }
+}
+
+#[test]
+fn a_summary_of_the_demo_that_no_process_reads_is_no_failure() {
+    let script = "{ \"$0\" -np 2 --demo; echo $? >&2; } | true";
+    let run = std::process::Command::new("sh").args(["-c", script]).arg(tests::scela_run()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&run.stderr), "0\n");
 }
 
 #[test]

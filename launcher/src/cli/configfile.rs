@@ -9,7 +9,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use super::error::Problem;
+use crate::refusal::Refusal;
 
 /// A position in a file: line and character, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Word {
 }
 
 /// Returns the words of each line that is not empty.
-pub(super) fn lines(bytes: &[u8]) -> Result<Vec<Vec<Word>>, (Spot, Problem)> {
+pub(super) fn lines(bytes: &[u8]) -> Result<Vec<Vec<Word>>, (Spot, Refusal)> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut lexer = Lexer { bytes, at: 0, spot: Spot { line: 1, column: 1 } };
     let mut lines = Vec::new();
@@ -97,7 +97,7 @@ impl Lexer<'_> {
     }
 
     /// Reads one word; `None` if only a joined line end was left.
-    fn word(&mut self) -> Result<Option<Word>, (Spot, Problem)> {
+    fn word(&mut self) -> Result<Option<Word>, (Spot, Refusal)> {
         let mut begin = self.spot;
         let mut text = Vec::new();
         let mut quoted = false;
@@ -105,7 +105,7 @@ impl Lexer<'_> {
             let here = self.spot;
             match byte {
                 b'\n' | b' ' | b'\t' => break,
-                0 => return Err((here, Problem::NulByte)),
+                0 => return Err(nul_byte(here)),
                 b'\'' | b'"' => {
                     self.bump();
                     quoted = true;
@@ -114,8 +114,11 @@ impl Lexer<'_> {
                 b'\\' => {
                     self.bump();
                     match self.bump() {
-                        None => return Err((here, Problem::BackslashAtEnd)),
-                        Some(0) => return Err((here, Problem::NulByte)),
+                        None => {
+                            let hint = r"remove it, or write \\ for the character itself";
+                            return Err((here, Refusal::new("the file ends with a backslash", hint)));
+                        }
+                        Some(0) => return Err(nul_byte(here)),
                         Some(b'\n') if text.is_empty() && !quoted => begin = self.spot,
                         Some(b'\n') => {}
                         Some(byte) => {
@@ -139,14 +142,17 @@ impl Lexer<'_> {
     }
 
     /// Reads the text up to the closing quote. The opening quote has been read.
-    fn quotation(&mut self, quote: u8, begin: Spot, text: &mut Vec<u8>) -> Result<(), (Spot, Problem)> {
+    fn quotation(&mut self, quote: u8, begin: Spot, text: &mut Vec<u8>) -> Result<(), (Spot, Refusal)> {
         loop {
             let here = self.spot;
             match self.bump() {
                 None | Some(b'\n') => {
-                    return Err((begin, Problem::QuoteOpen { quote: char::from(quote) }));
+                    let quote = char::from(quote);
+                    let text = format!("the quote {quote} is not closed on its line");
+                    let hint = format!("close it, or write \\{quote} for the character itself");
+                    return Err((begin, Refusal::new(text, hint)));
                 }
-                Some(0) => return Err((here, Problem::NulByte)),
+                Some(0) => return Err(nul_byte(here)),
                 Some(byte) if byte == quote => return Ok(()),
                 Some(b'\\') if quote == b'"' => match self.peek() {
                     Some(next @ (b'"' | b'\\' | b'$' | b'`')) => {
@@ -159,6 +165,11 @@ impl Lexer<'_> {
             }
         }
     }
+}
+
+fn nul_byte(spot: Spot) -> (Spot, Refusal) {
+    let text = "there is a NUL byte, which no argument can contain";
+    (spot, Refusal::new(text, "check that it is a text file"))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::error::{Fault, Problem};
+use super::error::UsageError;
 use super::options::{Global, Id};
 use super::scan::{Item, Segment};
 use crate::cluster::node_list::HostSource;
@@ -12,7 +12,10 @@ use crate::plan::request::{BootstrapKind, Options, StdinTo};
 
 /// Fails on the first contradiction between typed options. `options` is their result, in which the last of
 /// an option given twice has won.
-pub(super) fn check<'a>(options: &Options, segments: impl Iterator<Item = &'a Segment> + Clone) -> Result<(), Fault> {
+pub(super) fn check<'a>(
+    options: &Options,
+    segments: impl Iterator<Item = &'a Segment> + Clone,
+) -> Result<(), UsageError> {
     let items: Vec<&Item> = segments.flat_map(|segment| &segment.items).collect();
     let last = |global| items.iter().rposition(|item| item.spec.id == Id::Global(global));
     let both = |a, b, why| match (last(a), last(b)) {
@@ -55,8 +58,9 @@ fn is_stdin(source: &HostSource) -> bool {
     matches!(source, HostSource::File(path) if path == Path::new("-"))
 }
 
-/// Returns the fault of two options; `other` was typed first.
-pub(super) fn between(option: &Item, other: &Item, why: &'static str) -> Fault {
-    let problem = Problem::Conflict { option: option.typed.clone(), other: other.typed.clone(), why };
-    Fault::new(option.place.clone(), problem)
+/// Returns the error for two options; `other` was typed first.
+pub(super) fn between(option: &Item, other: &Item, why: &str) -> UsageError {
+    let (typed, before) = (&option.typed, &other.typed);
+    let text = format!("options '{typed}' and '{before}' contradict each other: {why}");
+    UsageError::new(&option.place, text, format!("leave '{typed}' or '{before}' out"))
 }

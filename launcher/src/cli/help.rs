@@ -78,7 +78,7 @@ fn arg(spec: &'static Spec, length: Length) -> Arg {
             Length::Screen => spec.short.unwrap_or(spec.help).to_owned(),
         })
         .help_heading(match length {
-            Length::Full => spec.group.heading(),
+            Length::Full => spec.group,
             Length::Screen => "Options",
         })
         .action(if spec.values.is_empty() && spec.optional.is_none() { ArgAction::SetTrue } else { ArgAction::Set });
@@ -178,7 +178,7 @@ mod tests {
         let text = text("scela-run");
         let mut at = 0;
         for spec in OPTIONS {
-            let heading = format!("\n{}:\n", spec.group.heading());
+            let heading = format!("\n{}:\n", spec.group);
             let found = text.find(&heading).expect("each group has its heading");
             assert!(found >= at, "{heading}");
             at = found;

@@ -8,32 +8,23 @@ use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
 
-use super::limits::{EXEC_CHOICE, IFACE_BYTES_MAX, START_TIMEOUT_MAX};
+use super::limits::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 use super::text::shown;
-use super::value_problem::ValueProblem;
-use super::values::{Parsed, choice, decimal, number, some_time};
+use super::values::{OPTION, Parsed, choice, decimal, described, number, some, some_time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, LaunchShape};
-
-/// How errors write the choice of `--map-by` that is more than one word.
-const PER_NODE_CHOICE: &str = "ppr:N:node";
+use crate::refusal::Refusal;
 
 /// Parses `--rm`. `user` is Hydra's word for none; `torque` and `uge` are further names of two managers.
 pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
     use ManagerChoice::{Auto, None, Only};
-    let choices = [
-        ("auto", Auto),
-        ("none", None),
-        ("slurm", Only(Manager::Slurm)),
-        ("pbs", Only(Manager::Pbs)),
-        ("lsf", Only(Manager::Lsf)),
-        ("sge", Only(Manager::Sge)),
-        ("flux", Only(Manager::Flux)),
-    ];
+    let managers = Manager::ALL.map(|manager| (manager.word(), Only(manager)));
+    let choices = [&[("auto", Auto), ("none", None)][..], &managers].concat();
     let aliases = [("user", None), ("torque", Only(Manager::Pbs)), ("uge", Only(Manager::Sge))];
-    choice(value, "resource manager", &choices, &aliases)
+    let unknown = |value: &str, names: &str| format!("there is no resource manager '{value}', only {names}");
+    choice(value, &choices, &aliases, unknown, described())
 }
 
 /// Parses `--map-by`: a word, or `ppr:N:node`.
@@ -43,31 +34,29 @@ pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
         return Ok(MapBy::PerNode(number(OsStr::new(count), 1, RANKS_MAX)?));
     }
     let choices = [("slot", MapBy::Slot), ("node", MapBy::Node)];
-    choice(value, "mapping", &choices, &[]).map_err(|problem| one_more(problem, PER_NODE_CHOICE))
+    let unknown = |value: &str, names: &str| format!("there is no mapping '{value}', only {names}, ppr:N:node");
+    choice(value, &choices, &[], unknown, described())
 }
 
 /// Parses `--bootstrap`: a word, or `exec:COMMAND`; `None` for `auto`.
 pub(super) fn bootstrap(value: &OsStr) -> Parsed<Option<BootstrapKind>> {
     if let Some(command) = value.as_bytes().strip_prefix(b"exec:") {
         let command = OsStr::from_bytes(command);
-        return match command.as_bytes().trim_ascii() {
-            [] => Err(ValueProblem::CommandMissing { value: shown(value) }),
-            _ => Ok(Some(BootstrapKind::Exec(command.to_owned()))),
-        };
+        if command.as_bytes().trim_ascii().is_empty() {
+            let hint = "write the command that reaches a host, as in";
+            let hint = format!("{hint} {OPTION} 'exec:kubectl exec -i {{host}} --'");
+            return Err(Refusal::new(format!("'{}' has no command after its ':'", shown(value)), hint));
+        }
+        return Ok(Some(BootstrapKind::Exec(command.to_owned())));
     }
     let manager = |manager| Some(BootstrapKind::Manager(manager));
-    let choices = [
-        ("auto", None),
-        ("fork", Some(BootstrapKind::Fork)),
-        ("ssh", Some(BootstrapKind::Ssh)),
-        ("slurm", manager(Manager::Slurm)),
-        ("pbs", manager(Manager::Pbs)),
-        ("lsf", manager(Manager::Lsf)),
-        ("sge", manager(Manager::Sge)),
-        ("flux", manager(Manager::Flux)),
-    ];
+    let managers = Manager::ALL.map(|each| (each.word(), manager(each)));
+    let words = [("auto", None), ("fork", Some(BootstrapKind::Fork)), ("ssh", Some(BootstrapKind::Ssh))];
+    let choices = [&words[..], &managers].concat();
     let aliases = [("torque", manager(Manager::Pbs)), ("uge", manager(Manager::Sge))];
-    choice(value, "bootstrap", &choices, &aliases).map_err(|problem| one_more(problem, EXEC_CHOICE))
+    let unknown = |value: &str, names: &str| format!("there is no bootstrap '{value}', only {names}, exec:COMMAND");
+    let hint = format!("any command that reaches a host will do, as in {OPTION} 'exec:rsh {{host}}'");
+    choice(value, &choices, &aliases, unknown, hint)
 }
 
 /// Parses `--launch`.
@@ -78,29 +67,23 @@ pub(super) fn shape(value: &OsStr) -> Parsed<LaunchShape> {
         ("flat", LaunchShape::Flat),
         ("tree", LaunchShape::Tree),
     ];
-    choice(value, "shape of a launch", &choices, &[])
-}
-
-/// Adds a choice of more than one word to the problem.
-fn one_more(mut problem: ValueProblem, more: &'static str) -> ValueProblem {
-    if let ValueProblem::ChoiceUnknown { choices, .. } = &mut problem {
-        choices.push(more);
-    }
-    problem
+    let unknown = |value: &str, names: &str| format!("there is no shape of a launch '{value}', only {names}");
+    choice(value, &choices, &[], unknown, described())
 }
 
 /// Parses `--connect-back`: an IP address or the name of a host, without a port. Removes brackets around an
 /// IPv6 address; keeps a zone.
 pub(super) fn address(value: &OsStr) -> Parsed<OsString> {
-    if value.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let text = value.to_str().unwrap_or_default();
+    let text = some(value)?.to_str().unwrap_or_default();
     let bracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
     let plain = match bracketed {
         Some(address) if is_ipv6(address) => address,
         None if text.parse::<IpAddr>().is_ok() || is_ipv6(text) || is_name(text) => text,
-        _ => return Err(ValueProblem::NotAnAddress { value: shown(value) }),
+        _ => {
+            let text = format!("'{}' is neither an IP address nor the name of a host", shown(value));
+            let hint = format!("write it without a port, as in '{OPTION} 10.1.0.5'; '--port-range' is about ports");
+            return Err(Refusal::new(text, hint));
+        }
     };
     Ok(plain.into())
 }
@@ -120,13 +103,12 @@ fn is_name(text: &str) -> bool {
 
 /// Parses `--iface`: a name that Linux accepts, including the `:` of an alias.
 pub(super) fn interface(value: &OsStr) -> Parsed<OsString> {
-    if value.is_empty() {
-        return Err(ValueProblem::Empty);
+    let is_address = some(value)?.to_str().is_some_and(|text| text.parse::<IpAddr>().is_ok());
+    if is_address || !is_interface(value.as_bytes()) {
+        let hint = format!("'ip link' lists them, as in '{OPTION} ib0'; '--connect-back' takes an address");
+        return Err(Refusal::new(format!("'{}' is not the name of a network interface", shown(value)), hint));
     }
-    match is_interface(value.as_bytes()) && value.to_str().is_none_or(|text| text.parse::<IpAddr>().is_err()) {
-        true => Ok(value.to_owned()),
-        false => Err(ValueProblem::NotAnInterface { value: shown(value) }),
-    }
+    Ok(value.to_owned())
 }
 
 fn is_interface(name: &[u8]) -> bool {
@@ -137,18 +119,16 @@ fn is_interface(name: &[u8]) -> bool {
 
 /// Parses `--port-range`: `50000:50999` or `50000-50999`, both included, the first not greater than the last.
 pub(super) fn ports(value: &OsStr) -> Parsed<(u16, u16)> {
-    let not_ports = || ValueProblem::NotPorts { value: shown(value) };
-    if value.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let (first, last) = value.to_str().and_then(|text| text.split_once([':', '-'])).ok_or_else(not_ports)?;
+    let refused = |text| Refusal::new(text, format!("write two ports, 1 to 65535, as in '{OPTION} 50000:50999'"));
+    let not_ports = || refused(format!("'{}' is not a first port, a ':' and a last port", shown(value)));
+    let (first, last) = some(value)?.to_str().and_then(|text| text.split_once([':', '-'])).ok_or_else(not_ports)?;
     let port = |text: &str| {
         let digits = Some(text.as_bytes()).filter(|digits| !digits.is_empty());
         let port = digits.and_then(decimal).and_then(|port| u16::try_from(port).ok());
         port.filter(|port| *port > 0).ok_or_else(not_ports)
     };
     let (first, last) = (port(first)?, port(last)?);
-    if first <= last { Ok((first, last)) } else { Err(ValueProblem::PortsReversed { first, last }) }
+    if first <= last { Ok((first, last)) } else { Err(refused(format!("the ports {first}:{last} go downwards"))) }
 }
 
 /// Parses `--start-timeout`: more than zero.

@@ -30,5 +30,3 @@ pub const ENV_NAMES_MAX: usize = 4096;
 pub const IFACE_BYTES_MAX: usize = 15;
 /// The largest configfile, in bytes.
 pub const CONFIGFILE_BYTES_MAX: usize = 16 << 20;
-/// How errors write the choice of `--bootstrap` that is more than one word.
-pub(super) const EXEC_CHOICE: &str = "exec:COMMAND";

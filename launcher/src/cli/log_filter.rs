@@ -3,30 +3,17 @@
 use std::ffi::OsStr;
 
 use super::text::shown;
+use crate::refusal::Refusal;
 
 /// The names of levels, as `tracing` knows them.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates whose names select everything that they log.
 const CRATES: [&str; 5] = ["nla", "launcher", "scela_run", "pmi", "sim"];
 
-/// Why the value of `SCELA_LOG` is of no use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("SCELA_LOG: '{directive}' is not a level")]
-pub struct LogFilterError {
-    directive: String,
-}
-
-impl LogFilterError {
-    /// Returns the next step to try, a fragment without full stop.
-    pub fn hint(&self) -> &'static str {
-        "SCELA_LOG=LEVEL, with error, warn, info, debug, trace or off, or as in SCELA_LOG=warn,nla::driver=debug"
-    }
-}
-
 /// Checks the value of `SCELA_LOG`: levels, or targets with levels, between commas.
 ///
 /// `tracing_subscriber` alone takes any word for a target and then logs nothing.
-pub fn check_log_filter(value: &OsStr) -> Result<(), LogFilterError> {
+pub fn check_log_filter(value: &OsStr) -> Result<(), Refusal> {
     let text = value.to_string_lossy();
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     let is_target = |word: &str| CRATES.contains(&word.split("::").next().unwrap_or_default());
@@ -36,7 +23,10 @@ pub fn check_log_filter(value: &OsStr) -> Result<(), LogFilterError> {
         _ => is_level(directive) || is_target(directive) || directive.contains('['),
     };
     match text.split(',').map(str::trim).filter(|directive| !directive.is_empty()).find(|word| !is_known(word)) {
-        Some(directive) => Err(LogFilterError { directive: shown(OsStr::new(directive)) }),
+        Some(directive) => Err(Refusal::new(
+            format!("SCELA_LOG: '{}' is not a level", shown(OsStr::new(directive))),
+            "SCELA_LOG=LEVEL, with error, warn, info, debug, trace or off, or as in SCELA_LOG=warn,nla::driver=debug",
+        )),
         None => Ok(()),
     }
 }

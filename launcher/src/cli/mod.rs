@@ -55,23 +55,21 @@ mod request;
 mod scan;
 mod simulation;
 mod text;
-mod value_problem;
 mod values;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-pub use self::error::{Problem, UsageError};
+pub use self::error::UsageError;
 pub use self::help::{ENVIRONMENT, EXAMPLES, command};
 pub use self::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CONFIGFILE_BYTES_MAX, ENV_NAMES_MAX, FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX,
     IFACE_BYTES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, START_TIMEOUT_MAX, TIMEOUT_MAX,
 };
-pub use self::log_filter::{LogFilterError, check_log_filter};
-pub use self::value_problem::ValueProblem;
+pub use self::log_filter::check_log_filter;
 
-use self::scan::Scanned;
+use self::scan::Stop;
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Options, Request};
 
@@ -102,12 +100,13 @@ pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<Vec<u8>>;
 /// `-configfile`.
 pub fn parse(argv0: &OsStr, args: Vec<OsString>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let called = called_name(argv0);
-    let scanned = scan::command_line(args).and_then(|scanned| match scanned {
-        Scanned::Help(length) => Ok(Typed::Help(help::text(&called, length))),
-        Scanned::Version => Ok(Typed::Version(help::VERSION.to_owned())),
-        Scanned::Segments(segments) => request::build(segments, read_file),
-    });
-    scanned.map_err(|fault| fault.into_usage_error(&called))
+    let typed = match scan::command_line(args) {
+        Ok(segments) => request::build(segments, read_file),
+        Err(Stop::Help(length)) => return Ok(Typed::Help(help::text(&called, length))),
+        Err(Stop::Version) => return Ok(Typed::Version(help::VERSION.to_owned())),
+        Err(Stop::Error(error)) => Err(error),
+    };
+    typed.map_err(|error| error.for_call(&called))
 }
 
 /// Returns the last part of `argv0`, fit for printing.

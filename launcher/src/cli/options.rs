@@ -88,37 +88,18 @@ pub(super) enum Mode {
     Version,
 }
 
-/// A heading of the help text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
-    Program,
-    Programs,
-    Hosts,
-    Launch,
-    Environment,
-    Streams,
-    Ending,
-    Tree,
-    Simulation,
-    Talking,
-}
-
-impl Group {
-    /// Returns the heading's text.
-    pub(super) fn heading(self) -> &'static str {
-        match self {
-            Self::Program => "For the program that follows",
-            Self::Programs => "For all programs",
-            Self::Hosts => "Hosts",
-            Self::Launch => "How agents are started",
-            Self::Environment => "Environment of all programs",
-            Self::Streams => "Input and output",
-            Self::Ending => "End of the session",
-            Self::Tree => "The tree of agents",
-            Self::Simulation => "Simulation instead of a job",
-            Self::Talking => "Messages and reports",
-        }
-    }
+/// The headings of the help text.
+pub(super) mod group {
+    pub(in crate::cli) const PROGRAM: &str = "For the program that follows";
+    pub(in crate::cli) const PROGRAMS: &str = "For all programs";
+    pub(in crate::cli) const HOSTS: &str = "Hosts";
+    pub(in crate::cli) const LAUNCH: &str = "How agents are started";
+    pub(in crate::cli) const ENVIRONMENT: &str = "Environment of all programs";
+    pub(in crate::cli) const STREAMS: &str = "Input and output";
+    pub(in crate::cli) const ENDING: &str = "End of the session";
+    pub(in crate::cli) const TREE: &str = "The tree of agents";
+    pub(in crate::cli) const SIMULATION: &str = "Simulation instead of a job";
+    pub(in crate::cli) const TALKING: &str = "Messages and reports";
 }
 
 /// The description of one option.
@@ -135,7 +116,7 @@ pub(super) struct Spec {
     /// Its help text in `-h`, one line; `None` if only `--help` shows it.
     pub(super) short: Option<&'static str>,
     /// The heading under which help shows it.
-    pub(super) group: Group,
+    pub(super) group: &'static str,
     /// The help text, in lines that fit a terminal.
     pub(super) help: &'static str,
 }
@@ -165,7 +146,7 @@ impl Spec {
 
     /// Returns whether the option is refused in a configfile.
     pub(super) fn is_of_the_command_line(&self) -> bool {
-        matches!(self.id, Id::Mode(_)) || self.group == Group::Simulation
+        matches!(self.id, Id::Mode(_)) || self.group == group::SIMULATION
     }
 
     /// Returns whether its value is a number, which may be glued to the name.
@@ -180,7 +161,7 @@ const fn spec(
     id: Id,
     names: &'static [&'static str],
     values: &'static [&'static str],
-    group: Group,
+    group: &'static str,
     help: &'static str,
 ) -> Spec {
     Spec { id, names, values, optional: None, short: None, group, help }
@@ -189,167 +170,167 @@ const fn spec(
 /// All options, in the order of the help text.
 #[rustfmt::skip]
 pub(super) const OPTIONS: &[Spec] = &[
-    spec(Id::Local(Local::Np), &["np", "n", "c", "sz"], &[N], Group::Program,
+    spec(Id::Local(Local::Np), &["np", "n", "c", "sz"], &[N], group::PROGRAM,
         "start N ranks (default: as many as the allocation or\n\
          the machine has room for)").common("start N ranks"),
-    spec(Id::Local(Local::Wdir), &["wdir", "wd"], &["DIR"], Group::Program,
+    spec(Id::Local(Local::Wdir), &["wdir", "wd"], &["DIR"], group::PROGRAM,
         "start it in DIR").common("start the program in DIR"),
-    spec(Id::Local(Local::Env), &["env"], &["NAME", "VALUE"], Group::Program,
+    spec(Id::Local(Local::Env), &["env"], &["NAME", "VALUE"], group::PROGRAM,
         "set a variable (NAME=VALUE does as well)"),
-    spec(Id::Local(Local::EnvList), &["envlist"], &["A,B"], Group::Program,
+    spec(Id::Local(Local::EnvList), &["envlist"], &["A,B"], group::PROGRAM,
         "pass only these variables of your environment"),
-    spec(Id::Local(Local::EnvNone), &["envnone"], &[], Group::Program,
+    spec(Id::Local(Local::EnvNone), &["envnone"], &[], group::PROGRAM,
         "pass none of your environment"),
-    spec(Id::Local(Local::EnvAll), &["envall"], &[], Group::Program,
+    spec(Id::Local(Local::EnvAll), &["envall"], &[], group::PROGRAM,
         "pass all of your environment (default)"),
 
-    spec(Id::Global(Global::Ppn), &["ppn", "N", "npernode"], &[N], Group::Programs,
+    spec(Id::Global(Global::Ppn), &["ppn", "N", "npernode"], &[N], group::PROGRAMS,
         "put at most N ranks on a node").common("put at most N ranks on a node"),
-    spec(Id::Mode(Mode::ConfigFile), &["configfile"], &["FILE"], Group::Programs,
+    spec(Id::Mode(Mode::ConfigFile), &["configfile"], &["FILE"], group::PROGRAMS,
         "read the programs from FILE, a line of options,\n\
          program and arguments for each; # begins a comment,\n\
          quotes and backslashes work as in a shell"),
-    spec(Id::Mode(Mode::Demo), &["demo"], &[], Group::Programs,
+    spec(Id::Mode(Mode::Demo), &["demo"], &[], group::PROGRAMS,
         "run a built-in PMI program; it needs no MPI").common("run a built-in PMI program; it needs no MPI"),
 
-    spec(Id::Global(Global::HostFile), &["f", "hostfile", "machinefile"], &["FILE"], Group::Hosts,
+    spec(Id::Global(Global::HostFile), &["f", "hostfile", "machinefile"], &["FILE"], group::HOSTS,
         "use the hosts in FILE, - for standard\n\
          input").common("use the hosts in FILE"),
-    spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], Group::Hosts,
+    spec(Id::Global(Global::HostList), &["hosts", "host", "H"], &["LIST"], group::HOSTS,
         "use these hosts: node[001-032],gpu[1-4]:8,ada@login;\n\
          lists and files add up").common("use these hosts: node[001-032],gpu[1-4]:8"),
-    spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], Group::Hosts,
+    spec(Id::Global(Global::Exclude), &["exclude"], &["LIST"], group::HOSTS,
         "leave these hosts out"),
-    spec(Id::Global(Global::Select), &["select"], &["INDICES"], Group::Hosts,
+    spec(Id::Global(Global::Select), &["select"], &["INDICES"], group::HOSTS,
         "use only these positions of the list: 1..4,10"),
-    spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], Group::Hosts,
+    spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], group::HOSTS,
         "use the allocation of slurm, pbs, lsf, sge or flux;\n\
          none, or auto (default), the first found"),
-    spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], Group::Hosts,
+    spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], group::HOSTS,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),
-    spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], Group::Hosts,
+    spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], group::HOSTS,
         "the node of each rank, counted from 0: 0,0,1,1"),
 
-    spec(Id::Global(Global::Bootstrap), &["bootstrap", "launcher"], &["NAME"], Group::Launch,
+    spec(Id::Global(Global::Bootstrap), &["bootstrap", "launcher"], &["NAME"], group::LAUNCH,
         "start agents by fork, ssh, slurm, pbs, lsf, sge,\n\
          flux, or exec:COMMAND with {host} in it; by default\n\
          as the allocation does, else ssh"),
-    spec(Id::Global(Global::LauncherExec), &["launcher-exec", "bootstrap-exec"], &["PROGRAM"], Group::Launch,
+    spec(Id::Global(Global::LauncherExec), &["launcher-exec", "bootstrap-exec"], &["PROGRAM"], group::LAUNCH,
         "run this in place of ssh or srun"),
-    spec(Id::Global(Global::LaunchAgent), &["launch-agent"], &["COMMAND"], Group::Launch,
+    spec(Id::Global(Global::LaunchAgent), &["launch-agent"], &["COMMAND"], group::LAUNCH,
         "the command to run on the nodes as the agent"),
-    spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], Group::Launch,
+    spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], group::LAUNCH,
         "tree: agents start agents; flat: scela-run starts all;\n\
          linear: it starts one for each rank, for comparison;\n\
          auto (default): as a model recommends"),
-    spec(Id::Global(Global::Batch), &["batch"], &[N], Group::Launch,
+    spec(Id::Global(Global::Batch), &["batch"], &[N], group::LAUNCH,
         "open at most N remote shells at a time, 1 to 1024\n\
          (default: adaptive)"),
-    spec(Id::Global(Global::ConnectBack), &["connect-back"], &["ADDRESS"], Group::Launch,
+    spec(Id::Global(Global::ConnectBack), &["connect-back"], &["ADDRESS"], group::LAUNCH,
         "the address or name by which nodes reach this host"),
-    spec(Id::Global(Global::Iface), &["iface"], &["NAME"], Group::Launch,
+    spec(Id::Global(Global::Iface), &["iface"], &["NAME"], group::LAUNCH,
         "the network interface for links: ib0"),
-    spec(Id::Global(Global::PortRange), &["port-range"], &["FIRST:LAST"], Group::Launch,
+    spec(Id::Global(Global::PortRange), &["port-range"], &["FIRST:LAST"], group::LAUNCH,
         "listen on these ports only"),
-    spec(Id::Global(Global::NoPorts), &["no-ports"], &[], Group::Launch,
+    spec(Id::Global(Global::NoPorts), &["no-ports"], &[], group::LAUNCH,
         "listen on no port: links go through the remote shells"),
-    spec(Id::Global(Global::MinNodes), &["min-nodes"], &[N], Group::Launch,
+    spec(Id::Global(Global::MinNodes), &["min-nodes"], &[N], group::LAUNCH,
         "continue without nodes that fail if N nodes start"),
-    spec(Id::Global(Global::Spares), &["spares"], &[N], Group::Launch,
+    spec(Id::Global(Global::Spares), &["spares"], &[N], group::LAUNCH,
         "keep N nodes of the list to replace those that fail"),
-    spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], Group::Launch,
+    spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], group::LAUNCH,
         "how long agents may take to report: seconds, or 2m"),
-    spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], Group::Launch,
+    spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], group::LAUNCH,
         "run nothing; measure the constants of the model of\n\
          start-up times on these hosts, and store them"),
 
-    spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], Group::Environment,
+    spec(Id::Global(Global::Genv), &["genv"], &["NAME", "VALUE"], group::ENVIRONMENT,
         "set a variable (NAME=VALUE does as well)").common("set a variable"),
-    spec(Id::Global(Global::X), &["x"], &["NAME[=VALUE]"], Group::Environment,
+    spec(Id::Global(Global::X), &["x"], &["NAME[=VALUE]"], group::ENVIRONMENT,
         "set a variable, or pass it on from your environment").common("set a variable, or pass yours on"),
-    spec(Id::Global(Global::GenvList), &["genvlist"], &["A,B"], Group::Environment,
+    spec(Id::Global(Global::GenvList), &["genvlist"], &["A,B"], group::ENVIRONMENT,
         "pass only these variables of your environment"),
-    spec(Id::Global(Global::GenvNone), &["genvnone"], &[], Group::Environment,
+    spec(Id::Global(Global::GenvNone), &["genvnone"], &[], group::ENVIRONMENT,
         "pass none of your environment"),
-    spec(Id::Global(Global::GenvAll), &["genvall"], &[], Group::Environment,
+    spec(Id::Global(Global::GenvAll), &["genvall"], &[], group::ENVIRONMENT,
         "pass all of your environment (default)"),
-    spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], Group::Environment,
+    spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], group::ENVIRONMENT,
         "set what this MPI library needs: openmpi (3 and 4),\n\
          none, or auto, which looks into the program's file\n\
          (default)"),
 
-    spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], Group::Streams,
+    spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], group::STREAMS,
         "ranks that read standard input: none, all, 0,3-5,\n\
          or the name of a file for all ranks to read instead\n\
          (./0 for a file called 0); rank 0 by default").common("ranks that read standard input: none, all, 0,3-5"),
-    spec(Id::Global(Global::PrependRank), &["prepend-rank", "l", "tag-output"], &[], Group::Streams,
+    spec(Id::Global(Global::PrependRank), &["prepend-rank", "l", "tag-output"], &[], group::STREAMS,
         "begin each line with its rank").common("prefix each line with its rank"),
-    spec(Id::Global(Global::OutfilePattern), &["outfile-pattern"], &["FILE"], Group::Streams,
+    spec(Id::Global(Global::OutfilePattern), &["outfile-pattern"], &["FILE"], group::STREAMS,
         "write stdout to FILE; %r stands for the rank, %h for\n\
          the host, %n for the namespace, %j for the session;\n\
          without %r, ranks share the file, line by line").common("write stdout to FILE; %r stands for the rank"),
-    spec(Id::Global(Global::ErrfilePattern), &["errfile-pattern"], &["FILE"], Group::Streams,
+    spec(Id::Global(Global::ErrfilePattern), &["errfile-pattern"], &["FILE"], group::STREAMS,
         "the same for stderr"),
 
-    spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], Group::Ending,
+    spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], group::ENDING,
         "end the session after TIME: seconds, or 1.5h, 30m").common("end the session after TIME: seconds, or 1.5h, 30m"),
-    spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], Group::Ending,
+    spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], group::ENDING,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
 
-    spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], Group::Tree,
+    spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], group::TREE,
         "start N agents on each node (default: automatic)"),
-    spec(Id::Global(Global::AgentsAsNodes), &["agents-as-nodes"], &[], Group::Tree,
+    spec(Id::Global(Global::AgentsAsNodes), &["agents-as-nodes"], &[], group::TREE,
         "treat each agent as a node of its own, for tests"),
-    spec(Id::Global(Global::Fanout), &["fanout"], &[N], Group::Tree,
+    spec(Id::Global(Global::Fanout), &["fanout"], &[N], group::TREE,
         "give an agent at most N children, 2 to 1024\n\
          (default: 32)"),
-    spec(Id::Global(Global::Cache), &["cache"], &["POLICY"], Group::Tree,
+    spec(Id::Global(Global::Cache), &["cache"], &["POLICY"], group::TREE,
         "how agents cache entries of ranks: hcs, hcma,\n\
          hcmab (default) or hcmab-lru"),
-    spec(Id::Global(Global::CacheEntries), &["cache-entries"], &[N], Group::Tree,
+    spec(Id::Global(Global::CacheEntries), &["cache-entries"], &[N], group::TREE,
         "the most entries of other agents' ranks in an agent's\n\
          cache under hcmab-lru (default: 4096)"),
-    spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], Group::Tree,
+    spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], group::TREE,
         "let ranks connect to a loopback port for PMI"),
 
-    spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], Group::Simulation,
+    spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate so many nodes with so many ranks each, with\n\
          the same code for the tree; --fanout and --cache hold"),
-    spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], Group::Simulation,
+    spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], group::SIMULATION,
         "what ranks get after a fence: entries of neighbours,\n\
          1:2 (default), of all, 1:p; or fence, or none"),
-    spec(Id::Global(Global::Latency), &["latency"], &["TIME"], Group::Simulation,
+    spec(Id::Global(Global::Latency), &["latency"], &["TIME"], group::SIMULATION,
         "latency of a link: 25us, 1ms"),
-    spec(Id::Global(Global::Bandwidth), &["bandwidth"], &["BYTES"], Group::Simulation,
+    spec(Id::Global(Global::Bandwidth), &["bandwidth"], &["BYTES"], group::SIMULATION,
         "bytes per second that a node sends: 100M, 12.5G"),
-    spec(Id::Global(Global::Cores), &["cores"], &[N], Group::Simulation,
+    spec(Id::Global(Global::Cores), &["cores"], &[N], group::SIMULATION,
         "all nodes share N cores, as on one machine"),
-    spec(Id::Global(Global::Fanouts), &["fanouts"], &["A,B"], Group::Simulation,
+    spec(Id::Global(Global::Fanouts), &["fanouts"], &["A,B"], group::SIMULATION,
         "compare these fan-outs"),
-    spec(Id::Global(Global::Seed), &["seed"], &["NUMBER"], Group::Simulation,
+    spec(Id::Global(Global::Seed), &["seed"], &["NUMBER"], group::SIMULATION,
         "the seed of --faults"),
-    spec(Id::Global(Global::Faults), &["faults"], &[], Group::Simulation,
+    spec(Id::Global(Global::Faults), &["faults"], &[], group::SIMULATION,
         "let links and agents fail"),
 
-    spec(Id::Global(Global::Label), &["label"], &["TEXT"], Group::Talking,
+    spec(Id::Global(Global::Label), &["label"], &["TEXT"], group::TALKING,
         "call the session TEXT in messages and in ps"),
-    spec(Id::Global(Global::Explain), &["explain"], &[], Group::Talking,
+    spec(Id::Global(Global::Explain), &["explain"], &[], group::TALKING,
         "print hosts, ranks, tree, commands and predicted\n\
          times; start nothing").common("print the plan and predicted times, start nothing"),
-    spec(Id::Global(Global::Timing), &["timing"], &[], Group::Talking,
+    spec(Id::Global(Global::Timing), &["timing"], &[], group::TALKING,
         "report how long each phase took").common("report how long each phase took"),
-    spec(Id::Global(Global::Stats), &["stats"], &[], Group::Talking,
+    spec(Id::Global(Global::Stats), &["stats"], &[], group::TALKING,
         "report what each level of the tree sent, answered and\n\
          stored; with a file, write it there as JSON").with("FILE.json", ".json"),
-    spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], Group::Talking,
+    spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], group::TALKING,
         "print more; -vv still more").common("print more; -vv still more"),
-    spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], Group::Talking,
+    spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], group::TALKING,
         "print errors only").common("print errors only"),
-    spec(Id::Mode(Mode::Help), &["help", "h"], &[], Group::Talking,
+    spec(Id::Mode(Mode::Help), &["help", "h"], &[], group::TALKING,
         "print this text; -h prints the most common options").common("print this text; --help prints everything"),
-    spec(Id::Mode(Mode::Version), &["version", "V"], &[], Group::Talking,
+    spec(Id::Mode(Mode::Version), &["version", "V"], &[], group::TALKING,
         "print the version").common("print the version"),
 ];
 
@@ -400,7 +381,7 @@ mod tests {
     fn options_of_a_program_form_a_group_of_their_own() {
         for spec in OPTIONS {
             let local = matches!(spec.id, Id::Local(_));
-            assert_eq!(spec.group == Group::Program, local, "{:?}", spec.id);
+            assert_eq!(spec.group == group::PROGRAM, local, "{:?}", spec.id);
         }
     }
 

@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
 use super::conflicts;
-use super::error::{Fault, Problem};
+use super::error::{CALLED, UsageError};
 use super::host_values;
 use super::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
 };
-use super::options::{Global, Group, Id, Local, Mode};
+use super::options::{Global, Id, Local, Mode, group};
 use super::scan::{self, Item, Segment};
 use super::simulation;
-use super::text::{shown, shown_path};
-use super::value_problem::ValueProblem;
-use super::values;
+use super::text::shown;
+use super::values::{self, OPTION};
 use super::{ReadFile, Typed};
 use crate::cluster::node_list::HostSource;
 use crate::forecast::simulate::Simulation;
-use crate::plan::request::{Command, EnvChange, EnvPolicy, Options, Program, Request, TypedAt};
+use crate::plan::request::{Command, EnvPolicy, Options, Program, Request, TypedAt};
+use crate::refusal::Refusal;
 
 /// Builds what the segments of a command line ask for.
-pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, Fault> {
+pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<Typed, UsageError> {
     let mut typed = TypedOptions::default();
     if let Some(list) = calibration(&segments)? {
         typed.apply(&segments)?;
@@ -32,17 +32,16 @@ pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<T
         return Ok(Typed::Calibrate(Box::new(typed.session)));
     }
     if let Some(simulate) = simulate(&segments)? {
+        let hint = format!("try '{CALLED} --simulate 1024x64'");
         typed.apply(&segments)?;
-        if let Some(local) = segments.iter().flat_map(|segment| &segment.items).find(|item| is_local(item)) {
-            let problem = Problem::NotInSimulation { option: local.typed.clone() };
-            return Err(Fault::new(local.place.clone(), problem));
+        if let Some(local) = items(&segments).find(|item| is_local(item)) {
+            return Err(local.error(|option| format!("{option} is about a program, and a simulation runs none"), hint));
         }
-        let program = segments.iter().find_map(|segment| segment.program.as_ref());
-        return match program {
+        return match program(&segments) {
             None => Ok(Typed::Simulate(Box::new(typed.into_simulation()))),
             Some(program) => {
-                let problem = Problem::SimulationNotAlone { program: shown(program) };
-                Err(Fault::new(simulate, problem))
+                let text = format!("a simulation runs no program, and '{}' is one", shown(program));
+                Err(UsageError::new(&simulate.place, text, hint))
             }
         };
     }
@@ -67,67 +66,71 @@ pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<T
     Ok(Typed::Run(Box::new(Request { options: typed.session, commands })))
 }
 
-/// Returns the place of `--simulate`. Fails on another option of a simulation without it.
-fn simulate(segments: &[Segment]) -> Result<Option<TypedAt>, Fault> {
-    let items = || segments.iter().flat_map(|segment| &segment.items);
-    if let Some(item) = items().rfind(|item| item.spec.id == Id::Global(Global::Simulate)) {
-        return Ok(Some(item.place.clone()));
-    }
-    match items().find(|item| item.spec.group == Group::Simulation) {
-        None => Ok(None),
-        Some(item) => {
-            let problem = Problem::OnlyInSimulation { option: item.typed.clone() };
-            Err(Fault::new(item.place.clone(), problem))
+fn items(segments: &[Segment]) -> impl DoubleEndedIterator<Item = &Item> {
+    segments.iter().flat_map(|segment| &segment.items)
+}
+
+/// Returns the last option of this kind.
+fn last(segments: &[Segment], id: Id) -> Option<&Item> {
+    items(segments).rfind(|item| item.spec.id == id)
+}
+
+/// Returns the first program.
+fn program(segments: &[Segment]) -> Option<&OsString> {
+    segments.iter().find_map(|segment| segment.program.as_ref())
+}
+
+/// Returns `--simulate`. Fails on another option of a simulation without it.
+fn simulate(segments: &[Segment]) -> Result<Option<&Item>, UsageError> {
+    let simulate = last(segments, Id::Global(Global::Simulate));
+    match items(segments).find(|item| item.spec.group == group::SIMULATION) {
+        Some(item) if simulate.is_none() => {
+            let hint = format!("try '{CALLED} --simulate 1024x64'");
+            Err(item.error(|option| format!("{option} is about a simulation, and this is none"), hint))
         }
+        _ => Ok(simulate),
     }
 }
 
 /// Returns the hosts of `--calibrate`. Fails on options and programs that a calibration does not have.
-fn calibration(segments: &[Segment]) -> Result<Option<OsString>, Fault> {
-    let items = || segments.iter().flat_map(|segment| &segment.items);
-    let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::Calibrate)) else {
-        return Ok(None);
-    };
-    let list = values::non_empty(item.value(0)).map_err(|problem| in_option(item, problem))?;
-    if let Some(other) = items().find(|item| item.spec.group == Group::Simulation) {
+fn calibration(segments: &[Segment]) -> Result<Option<OsString>, UsageError> {
+    let Some(item) = last(segments, Id::Mode(Mode::Calibrate)) else { return Ok(None) };
+    let list = values::non_empty(item.value(0)).map_err(|problem| in_option(item, &problem))?;
+    if let Some(other) = items(segments).find(|item| item.spec.group == group::SIMULATION) {
         return Err(conflicts::between(other, item, "each is all that scela-run does"));
     }
-    let is_out_of_place = |item: &&Item| {
-        let of_program = matches!(item.spec.id, Id::Mode(Mode::ConfigFile | Mode::Demo));
-        of_program || is_local(item)
-    };
-    if let Some(other) = items().find(is_out_of_place) {
-        let problem = Problem::NotInCalibration { option: other.typed.clone() };
-        return Err(Fault::new(other.place.clone(), problem));
+    let hint = format!("try '{CALLED} --calibrate node[01-04]'");
+    let is_of_program = |item: &&Item| matches!(item.spec.id, Id::Local(_) | Id::Mode(Mode::ConfigFile | Mode::Demo));
+    if let Some(other) = items(segments).find(is_of_program) {
+        let text = |option: &str| format!("{option} has no place in a calibration, which runs no program");
+        return Err(other.error(text, hint));
     }
-    if let Some(program) = segments.iter().find_map(|segment| segment.program.as_ref()) {
-        let problem = Problem::CalibrationNotAlone { program: shown(program) };
-        return Err(Fault::new(item.place.clone(), problem));
+    if let Some(program) = program(segments) {
+        let text = format!("a calibration runs no program, and '{}' is one", shown(program));
+        return Err(UsageError::new(&item.place, text, hint));
     }
     Ok(Some(list))
 }
 
 /// Returns the configfile of a command line. Fails if the command line has programs too.
-fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
-    let items = || segments.iter().flat_map(|segment| &segment.items);
-    let Some(item) = items().rfind(|item| item.spec.id == Id::Mode(Mode::ConfigFile)) else {
-        return Ok(None);
-    };
-    let path = values::non_empty(item.value(0)).map_err(|problem| in_option(item, problem))?;
+fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, UsageError> {
+    let Some(item) = last(segments, Id::Mode(Mode::ConfigFile)) else { return Ok(None) };
+    let path = values::non_empty(item.value(0)).map_err(|problem| in_option(item, &problem))?;
     let shown_path = shown(&path);
-    let program = segments.iter().find_map(|segment| segment.program.as_ref());
-    if let Some(program) = program {
-        let problem = Problem::ConfigfileNotAlone { path: shown_path, program: shown(program) };
-        return Err(Fault::new(TypedAt::CommandLine, problem));
+    let one_more = |place: &TypedAt, program: &str| {
+        let text = format!("the programs come from '{shown_path}', and '{program}' is one more on the command line");
+        let hint = "put it on a line of its own in the file, or leave '-configfile' out";
+        Err(UsageError::new(place, text, hint))
+    };
+    if let Some(program) = program(segments) {
+        return one_more(&TypedAt::CommandLine, &shown(program));
     }
-    if let Some(demo) = items().find(|item| item.spec.id == Id::Mode(Mode::Demo)) {
-        let problem = Problem::ConfigfileNotAlone { path: shown_path, program: demo.typed.clone() };
-        return Err(Fault::new(demo.place.clone(), problem));
+    if let Some(demo) = items(segments).find(|item| item.spec.id == Id::Mode(Mode::Demo)) {
+        return one_more(&demo.place, &demo.typed);
     }
-    if let Some(local) = items().find(|item| is_local(item)) {
-        let option = local.typed.clone();
-        let problem = Problem::ConfigfileLocalOption { option, path: shown_path };
-        return Err(Fault::new(local.place.clone(), problem));
+    if let Some(local) = items(segments).find(|item| is_local(item)) {
+        let text = |option: &str| format!("{option} is about one program, and the programs come from '{shown_path}'");
+        return Err(local.error(text, "put it on the program's line in the file"));
     }
     match segments {
         [_] => Ok(Some(path.into())),
@@ -136,114 +139,117 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, Fault> {
 }
 
 /// Reads the commands of a configfile. A line may have global options only.
-fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Vec<Segment>, Fault> {
-    let fault = |problem| Err(Fault::new(TypedAt::CommandLine, problem));
-    match read_file(path) {
-        Err(source) => fault(Problem::ConfigfileRead { path: shown_path(path), source }),
-        Ok(bytes) if bytes.len() > CONFIGFILE_BYTES_MAX => {
-            fault(Problem::ConfigfileTooLarge { path: shown_path(path) })
-        }
-        Ok(bytes) => scan::file(path, &bytes),
+fn read(path: &Path, read_file: ReadFile<'_>) -> Result<Vec<Segment>, UsageError> {
+    let shown_path = shown(path.as_os_str());
+    let error = |text, hint| UsageError::new(&TypedAt::CommandLine, text, hint);
+    let bytes = read_file(path).map_err(|cause| {
+        let text = format!("cannot read the configfile '{shown_path}'");
+        error(text, "check the file's name and permissions").caused_by(cause)
+    })?;
+    if bytes.len() > CONFIGFILE_BYTES_MAX {
+        let text = format!("the configfile '{shown_path}' is larger than {} MiB", CONFIGFILE_BYTES_MAX >> 20);
+        return Err(error(text, "check the file's name"));
     }
+    scan::file(path, &bytes)
 }
 
-fn commands_of_file(segments: Vec<Segment>, path: &Path) -> Result<Vec<Command>, Fault> {
+fn commands_of_file(segments: Vec<Segment>, path: &Path) -> Result<Vec<Command>, UsageError> {
     let mut commands = Vec::new();
-    for segment in segments {
-        let Segment { place, items, program, args } = segment;
-        let own = Own::of(&items)?;
+    for Segment { place, items, program, args } in segments {
+        let command = command(&items, args, place)?;
+        let error = |text, hint| Err(UsageError::new(&command.place, text, hint));
         match program {
-            Some(program) => commands.push(own.command(Program::Named(program), args, place)),
-            None if items.is_empty() => return Err(Fault::new(place, Problem::LonelyColon)),
+            Some(program) => commands.push(Command { program: Program::Named(program), ..command }),
+            None if items.is_empty() => {
+                return error(
+                    "there is no program on one side of this ':'",
+                    "remove it; each line is a command of its own",
+                );
+            }
             None if items.iter().any(is_local) => {
-                return Err(Fault::new(place, Problem::MissingProgramOnLine));
+                let hint = "put the program on the same line, or end the line with a backslash";
+                return error("there are options for a program, but no program", hint);
             }
             None => {}
         }
     }
     if commands.is_empty() {
-        let problem = Problem::ConfigfileEmpty { path: shown_path(path) };
-        return Err(Fault::new(TypedAt::CommandLine, problem));
+        let text = format!("the configfile '{}' names no program", shown(path.as_os_str()));
+        let hint = "write a line for each program, for example: -np 4 ./a.out";
+        return Err(UsageError::new(&TypedAt::CommandLine, text, hint));
     }
     Ok(commands)
 }
 
-fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, Fault> {
-    let mut items = segments.iter().flat_map(|segment| &segment.items);
-    let demo = items.any(|item| item.spec.id == Id::Mode(Mode::Demo));
+fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, UsageError> {
+    let demo = last(&segments, Id::Mode(Mode::Demo)).is_some();
     let total = segments.len();
     let mut commands = Vec::with_capacity(total);
-    for (index, segment) in segments.into_iter().enumerate() {
-        let Segment { place, items, program, args } = segment;
+    for (index, Segment { place, items, program, args }) in segments.into_iter().enumerate() {
         // Values come first: `-np ./a` lacks its number rather than its program.
-        let own = Own::of(&items)?;
+        let command = command(&items, args, place)?;
         let program = match (program, demo) {
             (None, true) if total == 1 => Program::Demo,
             (Some(program), true) => {
-                let problem = Problem::DemoNotAlone { program: shown(&program) };
-                return Err(Fault::new(place, problem));
+                let program = shown(&program);
+                let text = format!("option '--demo' runs a program of its own, and '{program}' cannot run beside it");
+                return Err(UsageError::new(&command.place, text, format!("try '{CALLED} -np 64 --demo'")));
             }
             (Some(program), false) => Program::Named(program),
             (None, _) => return Err(taken_as_value(&items, total).unwrap_or_else(|| missing_program(index, total))),
         };
-        commands.push(own.command(program, args, place));
+        commands.push(Command { program, ..command });
     }
     Ok(commands)
 }
 
-/// Returns the fault of a command line such as `-genv FOO ./a.out`, whose last option took the program as its value.
-fn taken_as_value(items: &[Item], commands: usize) -> Option<Fault> {
+/// Returns the error for a command line such as `-genv FOO ./a.out`, whose last option took the program as its value.
+fn taken_as_value(items: &[Item], commands: usize) -> Option<UsageError> {
     let item = items.last().filter(|_| commands == 1)?;
     let [name, value] = item.values.as_slice() else { return None };
-    let (option, name, value) = (item.typed.clone(), shown(name), shown(value));
-    Some(Fault::new(item.place.clone(), Problem::ProgramTakenAsValue { option, name, value }))
+    let (option, name, value) = (&item.typed, shown(name), shown(value));
+    let text = format!("there is no program to run: '{option}' took '{value}' as the value of '{name}'");
+    let hint = format!("name a program after it, or write '{option} {name}=VALUE {value}'");
+    Some(UsageError::new(&item.place, text, hint))
 }
 
-fn missing_program(index: usize, commands: usize) -> Fault {
-    let problem = match commands {
-        1 => Problem::MissingProgram,
-        _ => Problem::MissingProgramOf { command: index + 1, commands },
+fn missing_program(index: usize, commands: usize) -> UsageError {
+    let (text, hint) = match commands {
+        1 => (
+            "there is no program to run".to_owned(),
+            format!("name one after the options, '{CALLED} -np 4 ./a.out', or try '{CALLED} --demo'"),
+        ),
+        _ => (
+            format!("command {} of {commands} has no program", index + 1),
+            format!("each ':' begins another command: '{CALLED} -np 1 ./a.out : -np 3 ./b.out'"),
+        ),
     };
-    Fault::new(TypedAt::CommandLine, problem)
+    UsageError::new(&TypedAt::CommandLine, text, hint)
 }
 
-/// The typed options of one command.
-#[derive(Default)]
-struct Own {
-    nprocs: Option<u32>,
-    wdir: Option<PathBuf>,
-    env: Vec<EnvChange>,
-    env_policy: Option<EnvPolicy>,
+/// Returns a command with its typed options. The caller sets its program.
+fn command(items: &[Item], args: Vec<OsString>, place: TypedAt) -> Result<Command, UsageError> {
+    let (env, program) = (Vec::new(), Program::Demo);
+    let mut command = Command { nprocs: None, program, args, wdir: None, env, env_policy: None, place };
+    for item in items {
+        if let Id::Local(local) = item.spec.id {
+            apply_local(&mut command, local, item).map_err(|problem| in_option(item, &problem))?;
+        }
+    }
+    Ok(command)
 }
 
-impl Own {
-    fn of(items: &[Item]) -> Result<Self, Fault> {
-        let mut own = Self::default();
-        for item in items {
-            if let Id::Local(local) = item.spec.id {
-                own.apply(local, item).map_err(|problem| in_option(item, problem))?;
-            }
-        }
-        Ok(own)
+fn apply_local(command: &mut Command, local: Local, item: &Item) -> Result<(), Refusal> {
+    let value = item.value(0);
+    match local {
+        Local::Np => command.nprocs = Some(values::number(value, 1, RANKS_MAX)?),
+        Local::Wdir => command.wdir = Some(values::non_empty(value)?.into()),
+        Local::Env => command.env.push(values::env_set(value, item.values.get(1))?),
+        Local::EnvList => command.env_policy = Some(EnvPolicy::List(values::env_names(value)?)),
+        Local::EnvNone => command.env_policy = Some(EnvPolicy::None),
+        Local::EnvAll => command.env_policy = Some(EnvPolicy::All),
     }
-
-    fn apply(&mut self, local: Local, item: &Item) -> Result<(), ValueProblem> {
-        let value = item.value(0);
-        match local {
-            Local::Np => self.nprocs = Some(values::number(value, 1, RANKS_MAX)?),
-            Local::Wdir => self.wdir = Some(values::non_empty(value)?.into()),
-            Local::Env => self.env.push(values::env_set(value, item.values.get(1))?),
-            Local::EnvList => self.env_policy = Some(EnvPolicy::List(values::env_names(value)?)),
-            Local::EnvNone => self.env_policy = Some(EnvPolicy::None),
-            Local::EnvAll => self.env_policy = Some(EnvPolicy::All),
-        }
-        Ok(())
-    }
-
-    fn command(self, program: Program, args: Vec<OsString>, place: TypedAt) -> Command {
-        let Self { nprocs, wdir, env, env_policy } = self;
-        Command { nprocs, program, args, wdir, env, env_policy, place }
-    }
+    Ok(())
 }
 
 /// The typed options of a session or a simulation.
@@ -255,28 +261,30 @@ struct TypedOptions {
 
 impl TypedOptions {
     /// Applies all options but those of single commands, in whichever segment they were typed.
-    fn apply(&mut self, segments: &[Segment]) -> Result<(), Fault> {
-        for item in segments.iter().flat_map(|segment| &segment.items) {
+    fn apply(&mut self, segments: &[Segment]) -> Result<(), UsageError> {
+        for item in items(segments) {
             if let Id::Global(global) = item.spec.id {
-                self.apply_option(global, item).map_err(|problem| in_option(item, problem))?;
+                self.apply_option(global, item).map_err(|problem| in_option(item, &problem))?;
             }
         }
         // `--cache` may be typed after `--cache-entries`.
-        let mut items = segments.iter().flat_map(|segment| &segment.items);
-        if let Some(item) = items.rfind(|item| item.spec.id == Id::Global(Global::CacheEntries)) {
-            self.bound_cache(item).map_err(|problem| in_option(item, problem))?;
+        if let Some(item) = last(segments, Id::Global(Global::CacheEntries)) {
+            self.bound_cache(item).map_err(|problem| in_option(item, &problem))?;
         }
         Ok(())
     }
 
-    fn bound_cache(&mut self, item: &Item) -> Result<(), ValueProblem> {
+    fn bound_cache(&mut self, item: &Item) -> Result<(), Refusal> {
         let entries = values::number(item.value(0), 1, CACHE_ENTRIES_MAX)?;
         let policy = self.session.cache;
-        self.session.cache = policy.with_entries(entries).ok_or(ValueProblem::CacheUnbounded { policy })?;
+        self.session.cache = policy.with_entries(entries).ok_or_else(|| {
+            let hint = format!("leave '{OPTION}' out, or say '--cache hcmab-lru'");
+            Refusal::new(format!("the policy '{policy}' has no bound on its entries"), hint)
+        })?;
         Ok(())
     }
 
-    fn apply_option(&mut self, global: Global, item: &Item) -> Result<(), ValueProblem> {
+    fn apply_option(&mut self, global: Global, item: &Item) -> Result<(), Refusal> {
         let value = item.value(0);
         let Self { session: options, simulation } = self;
         let Options { hosts, launch, .. } = options;
@@ -295,7 +303,7 @@ impl TypedOptions {
             Global::OutfilePattern => options.outfile_pattern = Some(values::file_pattern(value)?),
             Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
-            Global::KillGrace => options.kill_grace = values::kill_grace(value)?,
+            Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
             }
@@ -364,7 +372,6 @@ fn is_local(item: &Item) -> bool {
 }
 
 /// Adds option and place to the problem of a value.
-fn in_option(item: &Item, problem: ValueProblem) -> Fault {
-    let problem = Problem::Value { option: item.typed.clone(), problem };
-    Fault::new(item.place.clone(), problem)
+fn in_option(item: &Item, problem: &Refusal) -> UsageError {
+    item.error(|option| format!("{option}: {problem}"), problem.hint().replace(OPTION, &item.typed))
 }

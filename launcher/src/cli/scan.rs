@@ -5,23 +5,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::vec;
 
-use super::configfile::{self, Word};
-use super::error::{Fault, Problem};
+use super::configfile::{self, Spot, Word};
+use super::error::{CALLED, UsageError};
 use super::foreign;
 use super::help::Length;
 use super::options::{self, Id, Mode, Spec};
 use super::text::shown;
 use super::values::split_at_equals;
 use crate::plan::request::TypedAt;
-
-/// The scanned words of a command line.
-#[derive(Debug)]
-pub(super) enum Scanned {
-    Help(Length),
-    Version,
-    /// The commands, at least one.
-    Segments(Vec<Segment>),
-}
 
 /// The words between two `:`, or one line of a configfile.
 #[derive(Debug)]
@@ -50,45 +41,43 @@ impl Item {
     pub(super) fn value(&self, index: usize) -> &OsStr {
         self.values.get(index).map_or(OsStr::new(""), OsString::as_os_str)
     }
+
+    /// Returns an error whose text begins with the option.
+    pub(super) fn error(&self, text: impl Fn(&str) -> String, hint: impl Into<String>) -> UsageError {
+        UsageError::new(&self.place, text(&format!("option '{}'", self.typed)), hint)
+    }
 }
 
 /// Why a scan stopped early.
-enum Stop {
+pub(super) enum Stop {
     Help(Length),
     Version,
-    Fault(Fault),
+    Error(UsageError),
 }
 
-impl From<Fault> for Stop {
-    fn from(fault: Fault) -> Self {
-        Self::Fault(fault)
+impl From<UsageError> for Stop {
+    fn from(error: UsageError) -> Self {
+        Self::Error(error)
     }
 }
 
-/// Scans the words of a command line.
-pub(super) fn command_line(args: Vec<OsString>) -> Result<Scanned, Fault> {
-    let words: Vec<_> = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
-    let scanner = Scanner { path: None, words: words.into_iter() };
+/// Scans the words of a command line. Returns its commands, at least one.
+pub(super) fn command_line(args: Vec<OsString>) -> Result<Vec<Segment>, Stop> {
+    let words = args.into_iter().map(|text| Word { text, quoted: false, spot: None }).collect();
     let mut segments = Vec::new();
-    match scanner.segments(&mut segments) {
-        Ok(()) => Ok(Scanned::Segments(segments)),
-        Err(Stop::Help(length)) => Ok(Scanned::Help(length)),
-        Err(Stop::Version) => Ok(Scanned::Version),
-        Err(Stop::Fault(fault)) => Err(fault),
-    }
+    scan(None, words, &mut segments)?;
+    Ok(segments)
 }
 
 /// Scans the bytes of a configfile.
-pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
+pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, UsageError> {
     let lines = configfile::lines(bytes).map_err(|(spot, problem)| {
-        let place = TypedAt::File { path: path.into(), line: spot.line, column: spot.column };
-        Fault::new(place, problem)
+        UsageError::new(&place_in(Some(path), Some(spot)), problem.to_string(), problem.hint())
     })?;
     let mut segments = Vec::new();
     for line in lines {
-        let scanner = Scanner { path: Some(path), words: line.into_iter() };
-        match scanner.segments(&mut segments) {
-            Err(Stop::Fault(fault)) => return Err(fault),
+        match scan(Some(path), line, &mut segments) {
+            Err(Stop::Error(error)) => return Err(error),
             // Help and version are refused in a file.
             Ok(()) | Err(Stop::Help(_) | Stop::Version) => {}
         }
@@ -96,72 +85,57 @@ pub(super) fn file(path: &Path, bytes: &[u8]) -> Result<Vec<Segment>, Fault> {
     Ok(segments)
 }
 
+fn place_in(path: Option<&Path>, spot: Option<Spot>) -> TypedAt {
+    match (path, spot) {
+        (Some(path), Some(Spot { line, column })) => TypedAt::File { path: path.into(), line, column },
+        _ => TypedAt::CommandLine,
+    }
+}
+
+/// Scans the commands between separators.
+fn scan(path: Option<&Path>, words: Vec<Word>, segments: &mut Vec<Segment>) -> Result<(), Stop> {
+    let separators = words.iter().filter(|word| word.is_separator()).count();
+    // If the last command is empty, its place is that of the separator before it.
+    let last = words.last().and_then(|word| word.spot);
+    let mut words = words.into_iter();
+    for _ in 0..=separators {
+        let place = place_in(path, words.as_slice().first().map_or(last, |word| word.spot));
+        let own: Vec<_> = words.by_ref().take_while(|word| !word.is_separator()).collect();
+        segments.push(Scanner { path, words: own.into_iter() }.segment(place)?);
+    }
+    Ok(())
+}
+
+/// The words of one command.
 struct Scanner<'a> {
     path: Option<&'a Path>,
     words: vec::IntoIter<Word>,
 }
 
 impl Scanner<'_> {
-    fn place(&self, word: Option<&Word>) -> TypedAt {
-        match (self.path, word.and_then(|word| word.spot)) {
-            (Some(path), Some(spot)) => TypedAt::File { path: path.into(), line: spot.line, column: spot.column },
-            _ => TypedAt::CommandLine,
-        }
-    }
-
-    /// Scans all commands to the end of the words.
-    fn segments(mut self, segments: &mut Vec<Segment>) -> Result<(), Stop> {
-        let mut before = Some(TypedAt::CommandLine);
-        while let Some(place) = before {
-            let (segment, separator) = self.segment(place)?;
-            segments.push(segment);
-            before = separator;
-        }
-        Ok(())
-    }
-
-    /// Scans one command. Returns it with the place of the `:` that ended it. `before` is the place of the `:`
-    /// before it.
-    fn segment(&mut self, before: TypedAt) -> Result<(Segment, Option<TypedAt>), Stop> {
-        let place = match self.words.as_slice().first() {
-            Some(word) => self.place(Some(word)),
-            None => before,
-        };
-        let mut segment = Segment { place, items: Vec::new(), program: None, args: Vec::new() };
-        while let Some(word) = self.words.next() {
-            if word.is_separator() {
-                return Ok((segment, Some(self.place(Some(&word)))));
-            }
-            let program = if word.text == "--" {
-                match self.words.next() {
-                    None => break,
-                    Some(word) if word.is_separator() => return Ok((segment, Some(self.place(Some(&word))))),
-                    Some(word) => word,
-                }
+    fn segment(mut self, place: TypedAt) -> Result<Segment, Stop> {
+        let mut items = Vec::new();
+        while let Some(mut word) = self.words.next() {
+            if word.text == "--" {
+                let Some(program) = self.words.next() else { break };
+                word = program;
             } else if is_option(&word.text) {
-                self.option(word, &mut segment.items)?;
+                self.option(word, &mut items)?;
                 continue;
-            } else {
-                word
-            };
-            if program.text.is_empty() {
-                let place = self.place(Some(&program));
-                return Err(Fault::new(place, Problem::EmptyProgram).into());
             }
-            segment.program = Some(program.text);
-            while let Some(word) = self.words.next() {
-                if word.is_separator() {
-                    return Ok((segment, Some(self.place(Some(&word)))));
-                }
-                segment.args.push(word.text);
+            if word.text.is_empty() {
+                let (place, hint) = (place_in(self.path, word.spot), "a variable on the command line may be unset");
+                return Err(UsageError::new(&place, "the program's name is empty", hint).into());
             }
+            let args = self.words.map(|word| word.text).collect();
+            return Ok(Segment { place, items, program: Some(word.text), args });
         }
-        Ok((segment, None))
+        Ok(Segment { place, items, program: None, args: Vec::new() })
     }
 
     /// Scans one option with its values.
     fn option(&mut self, word: Word, items: &mut Vec<Item>) -> Result<(), Stop> {
-        let place = self.place(Some(&word));
+        let place = place_in(self.path, word.spot);
         let (typed, glued) = match split_at_equals(&word.text) {
             Some((name, value)) => (name, Some(value)),
             None => (word.text, None),
@@ -174,7 +148,8 @@ impl Scanner<'_> {
         if let Some(spec) = options::find(&name) {
             match spec.id {
                 _ if self.path.is_some() && spec.is_of_the_command_line() => {
-                    return Err(Fault::new(place, Problem::NotInConfigfile { option: typed }).into());
+                    let text = format!("option '{typed}' is not allowed in a configfile");
+                    return Err(UsageError::new(&place, text, "put it on the command line").into());
                 }
                 Id::Mode(Mode::Help) if name == "h" => return Err(Stop::Help(Length::Screen)),
                 Id::Mode(Mode::Help) => return Err(Stop::Help(Length::Full)),
@@ -202,7 +177,7 @@ impl Scanner<'_> {
                 return Ok(());
             }
         }
-        Err(Fault::new(place, unknown(typed, &name, dashes)).into())
+        Err(unknown(&place, &typed, &name, dashes).into())
     }
 
     /// Scans the values of an option: the value after `=` first, then the words that follow. A word that names an
@@ -213,7 +188,7 @@ impl Scanner<'_> {
         typed: &str,
         glued: Option<OsString>,
         place: &TypedAt,
-    ) -> Result<Vec<OsString>, Fault> {
+    ) -> Result<Vec<OsString>, UsageError> {
         if let Some(optional) = &spec.optional {
             let follows = |word: &&Word| looks_like(&word.text, optional.ending);
             return Ok(match (glued, self.words.as_slice().first().filter(follows)) {
@@ -223,8 +198,8 @@ impl Scanner<'_> {
             });
         }
         if let (Some(value), true) = (&glued, spec.values.is_empty()) {
-            let problem = Problem::UnexpectedValue { option: typed.to_owned(), value: shown(value) };
-            return Err(Fault::new(place.clone(), problem));
+            let text = format!("option '{typed}' takes no value, and was given '{}'", shown(value));
+            return Err(UsageError::new(place, text, format!("write '{typed}' alone")));
         }
         let mut values: Vec<_> = glued.into_iter().collect();
         while values.len() < spec.values.len() {
@@ -232,13 +207,13 @@ impl Scanner<'_> {
                 break; // NAME=VALUE
             }
             match self.words.as_slice().first() {
-                Some(word) if !word.is_separator() && (spec.values.len() > 1 || !names_option(&word.text)) => {
+                Some(word) if spec.values.len() > 1 || !names_option(&word.text) => {
                     values.extend(self.words.next().map(|word| word.text));
                 }
                 _ => {
-                    let option = typed.to_owned();
-                    let problem = Problem::MissingValue { option, values: spec.values.join(" ") };
-                    return Err(Fault::new(place.clone(), problem));
+                    let text = format!("option '{typed}' needs a value: {typed} {}", spec.values.join(" "));
+                    let name = "write a ':' or an option's name as a value after '='";
+                    return Err(UsageError::new(place, text, format!("'{CALLED} --help' describes it; {name}")));
                 }
             }
         }
@@ -268,15 +243,22 @@ fn repeated_letter(name: &str) -> Option<&'static Spec> {
     if repeated { options::find("v") } else { None }
 }
 
-/// Returns the problem of an unknown option.
-fn unknown(typed: String, name: &str, dashes: usize) -> Problem {
+/// Returns the error for an unknown option.
+fn unknown(place: &TypedAt, typed: &str, name: &str, dashes: usize) -> UsageError {
+    let lists = format!("'{CALLED} --help' lists all options");
     if name == "pmi_args" {
-        return Problem::Singleton { option: typed };
+        let text = format!("'{typed}' comes from an MPI program that was started without a launcher");
+        let hint = "start that program with 'scela-run -np 1 PROGRAM'; a launcher cannot be added later";
+        return UsageError::new(place, text, hint);
     }
-    if let Some(foreign) = foreign::find(name) {
-        let foreign::Foreign { purpose, instead, .. } = foreign;
-        return Problem::NotHere { option: typed, purpose, instead: *instead };
+    if let Some(foreign::Foreign { purpose, instead, .. }) = foreign::find(name) {
+        let text = format!("scela-run has no option '{typed}', which in other launchers {purpose}");
+        let advice = instead.map_or("remove it".to_owned(), |instead| format!("use '{instead}'"));
+        return UsageError::new(place, text, format!("{advice}; {lists}"));
     }
-    let similar = options::nearest(name).map(|near| format!("{}{near}", &"--"[..dashes]));
-    Problem::UnknownOption { option: typed, similar }
+    let hint = match options::nearest(name) {
+        Some(near) => format!("did you mean '{}{near}'? {lists}", &"--"[..dashes]),
+        None => format!("{lists}; options of the program go after its name"),
+    };
+    UsageError::new(place, format!("there is no option '{typed}'"), hint)
 }

@@ -9,20 +9,20 @@ use sim::Pattern;
 
 use super::limits::{FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX};
 use super::text::shown;
-use super::value_problem::ValueProblem;
-use super::values::{Parsed, number};
+use super::values::{OPTION, Parsed, described, is_whole_number, not_a_number, number, some};
+use crate::refusal::Refusal;
 use crate::suggest;
 
 /// Parses `1024x64`: nodes, and ranks on each.
 pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
-    let not_a_size = || ValueProblem::NotASize { value: shown(value) };
-    if value.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let (nodes, ppn) = value.to_str().and_then(|text| text.split_once(['x', 'X'])).ok_or_else(not_a_size)?;
-    let count = |text: &str| match number(OsStr::new(text), 1, RANKS_MAX) {
-        Err(ValueProblem::NotANumber { .. } | ValueProblem::Empty) => Err(not_a_size()),
-        other => other,
+    let not_a_size = || {
+        let text = format!("'{}' is not a number of nodes, an 'x' and a number of ranks on each", shown(value));
+        Refusal::new(text, format!("write it as in '{OPTION} 1024x64'"))
+    };
+    let (nodes, ppn) = some(value)?.to_str().and_then(|text| text.split_once(['x', 'X'])).ok_or_else(not_a_size)?;
+    let count = |text: &str| match is_whole_number(text.as_bytes()) {
+        true => number(OsStr::new(text), 1, RANKS_MAX),
+        false => Err(not_a_size()),
     };
     Ok((count(nodes)?, count(ppn)?))
 }
@@ -30,22 +30,21 @@ pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
 /// Parses `25us`, `1.5ms`, `2s`, `100ns`.
 pub(super) fn latency(value: &OsStr) -> Parsed<Duration> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
-    let nanoseconds = with_unit(value, &units).filter(|nanoseconds| *nanoseconds <= 3600e9);
-    match nanoseconds {
-        Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds as u64)),
-        None if value.is_empty() => Err(ValueProblem::Empty),
-        None => Err(ValueProblem::NotALatency { value: shown(value) }),
-    }
+    let nanoseconds = with_unit(some(value)?, &units).filter(|nanoseconds| *nanoseconds <= 3600e9);
+    nanoseconds.map(|nanoseconds| Duration::from_nanos(nanoseconds as u64)).ok_or_else(|| {
+        let hint = format!("write a number with ns, us, ms or s, as in '{OPTION} 25us'");
+        Refusal::new(format!("'{}' is not a latency", shown(value)), hint)
+    })
 }
 
 /// Parses bytes per second: `1.5G`, `100M`, `12500000000`.
 pub(super) fn bandwidth(value: &OsStr) -> Parsed<u64> {
     let units = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("", 1.0)];
-    match with_unit(value, &units).filter(|bytes| (1.0..=1e15).contains(bytes)) {
-        Some(bytes) => Ok(bytes as u64),
-        None if value.is_empty() => Err(ValueProblem::Empty),
-        None => Err(ValueProblem::NotABandwidth { value: shown(value) }),
-    }
+    let bytes = with_unit(some(value)?, &units).filter(|bytes| (1.0..=1e15).contains(bytes));
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| {
+        let hint = format!("write a number with k, M, G or T, as in '{OPTION} 12.5G'");
+        Refusal::new(format!("'{}' is not a number of bytes per second", shown(value)), hint)
+    })
 }
 
 /// Parses a number and one of these units, of which the first that fits counts.
@@ -63,29 +62,24 @@ const PATTERNS: [(&str, Pattern); 4] =
 
 /// Parses the name of a pattern.
 pub(super) fn pattern(value: &OsStr) -> Parsed<Pattern> {
-    let name = value.to_string_lossy();
-    if name.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let named = |name: &str| PATTERNS.iter().find(|(known, _)| *known == name);
-    named(&name).map(|(_, pattern)| *pattern).ok_or_else(|| ValueProblem::PatternUnknown {
-        value: shown(value),
-        near: suggest::nearest(&name, PATTERNS.iter().map(|(name, _)| *name)),
+    let name = some(value)?.to_string_lossy();
+    let named = PATTERNS.iter().find(|(known, _)| *known == name);
+    named.map(|(_, pattern)| *pattern).ok_or_else(|| {
+        let near = suggest::nearest(&name, PATTERNS.iter().map(|(name, _)| *name));
+        let hint = near.map_or_else(described, |near| format!("did you mean '{near}'?"));
+        Refusal::new(format!("there is no pattern '{}', only 1:2, 1:p, fence and none", shown(value)), hint)
     })
 }
 
 /// Parses a decimal or hexadecimal number.
 pub(super) fn seed(value: &OsStr) -> Parsed<u64> {
-    let text = value.to_str().unwrap_or_default();
+    let text = some(value)?.to_str().unwrap_or_default();
     let parsed = match text.strip_prefix("0x") {
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16).ok(),
         _ if text.starts_with('+') => None,
         _ => text.parse().ok(),
     };
-    parsed.ok_or_else(|| match value.is_empty() {
-        true => ValueProblem::Empty,
-        false => ValueProblem::NotANumber { value: shown(value) },
-    })
+    parsed.ok_or_else(|| not_a_number(value))
 }
 
 /// Parses `2,4,8`: fan-outs to compare.
@@ -95,7 +89,7 @@ pub(super) fn fanouts(value: &OsStr) -> Parsed<Vec<u32>> {
         parts.map(|part| number(OsStr::from_bytes(part), FANOUT_MIN, FANOUT_MAX)).collect::<Parsed<_>>()?;
     match fanouts.len() <= FANOUTS_MAX {
         true => Ok(fanouts),
-        false => Err(ValueProblem::FanoutsTooMany),
+        false => Err(Refusal::new(format!("the list has more than {FANOUTS_MAX} fan-outs"), described())),
     }
 }
 

@@ -176,7 +176,7 @@ fn options_of_the_session() {
         o.timeout = Some(Duration::from_secs(90));
     });
     check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
-        o.kill_grace = Duration::from_millis(500);
+        o.kill_grace = Some(Duration::from_millis(500));
     });
     check_options(&["-v", "--v", "-verbose", "--verbose", "-q -v"], |o| o.verbose = 1);
     check_options(&["-vv", "-v -v", "-v --verbose", "-vvv -q -vv"], |o| o.verbose = 2);

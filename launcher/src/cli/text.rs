@@ -1,7 +1,6 @@
 //! Text from outside, and numbers, as messages show them.
 
 use std::ffi::OsStr;
-use std::path::Path;
 
 /// Returns text from outside fit for a message: control characters escaped, a long end cut.
 pub(super) fn shown(text: &OsStr) -> String {
@@ -16,11 +15,6 @@ pub(super) fn shown(text: &OsStr) -> String {
         if c.is_control() { fit.extend(c.escape_default()) } else { fit.push(c) }
     }
     fit
-}
-
-/// Returns a path fit for a message.
-pub(super) fn shown_path(path: &Path) -> String {
-    shown(path.as_os_str())
 }
 
 /// Returns a number with commas between its thousands.

@@ -7,44 +7,90 @@ use std::time::Duration;
 use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
 
+use super::error::CALLED;
 use super::limits::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
-use super::text::shown;
-use super::value_problem::ValueProblem;
-use crate::plan::pattern;
+use super::text::{shown, thousands};
+use crate::plan::pattern::{self, PLACEHOLDERS};
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
+use crate::refusal::Refusal;
 use crate::suggest;
 
-pub(super) type Parsed<T> = Result<T, ValueProblem>;
+/// Stands in hints for the option, as typed. No text from outside contains it: messages escape control characters.
+pub(super) const OPTION: &str = "\u{2}";
+
+pub(super) type Parsed<T> = Result<T, Refusal>;
+
+/// Returns the hint that refers to the help text.
+pub(super) fn described() -> String {
+    format!("'{CALLED} --help' describes the values of '{OPTION}'")
+}
+
+/// Fails if the value is empty.
+pub(super) fn some(value: &OsStr) -> Parsed<&OsStr> {
+    let hint = || format!("a variable on the command line may be unset; {}", described());
+    if value.is_empty() { Err(Refusal::new("the value is empty", hint())) } else { Ok(value) }
+}
 
 /// Parses any value that is not empty.
 pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
-    if value.is_empty() { Err(ValueProblem::Empty) } else { Ok(value.to_owned()) }
+    some(value).map(OsStr::to_owned)
 }
 
 /// Parses a pattern for files: not empty, with known placeholders only.
 pub(super) fn file_pattern(value: &OsStr) -> Parsed<OsString> {
     let pattern = non_empty(value)?;
     match pattern::unknown_placeholder(&pattern) {
-        Some(placeholder) => Err(ValueProblem::UnknownPlaceholder { value: shown(value), placeholder }),
+        Some(placeholder) => Err(Refusal::new(
+            format!("'{placeholder}' in '{}' is unknown; the placeholders are {PLACEHOLDERS}", shown(value)),
+            format!("write '{OPTION} out.%r' for a file for each rank"),
+        )),
         None => Ok(pattern),
     }
 }
 
 /// Parses a whole number within bounds.
 pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
-    let bytes = value.as_bytes();
-    let digits = bytes.strip_prefix(b"-").unwrap_or(bytes);
-    if bytes.is_empty() {
-        return Err(ValueProblem::Empty);
+    let bytes = some(value)?.as_bytes();
+    if !is_whole_number(bytes) {
+        return Err(not_a_number(value));
     }
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(ValueProblem::NotANumber { value: shown(value) });
-    }
-    decimal(bytes).filter(|number| (min..=max).contains(number)).ok_or_else(|| ValueProblem::OutOfRange {
-        value: shown(value),
-        min,
-        max,
+    decimal(bytes).filter(|number| (min..=max).contains(number)).ok_or_else(|| {
+        let value = shown(value);
+        let is_below = value.starts_with('-') || value.parse::<u64>().is_ok_and(|number| number < u64::from(min));
+        let nearest = if is_below { min } else { max };
+        Refusal::new(
+            format!("{value} is out of range, it must be {} to {}", thousands(min), thousands(max)),
+            format!("write '{OPTION} {nearest}', or leave '{OPTION}' out"),
+        )
     })
+}
+
+/// Returns whether these are digits, with or without a minus sign.
+pub(super) fn is_whole_number(bytes: &[u8]) -> bool {
+    is_digits(bytes.strip_prefix(b"-").unwrap_or(bytes))
+}
+
+fn is_digits(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit)
+}
+
+pub(super) fn not_a_number(value: &OsStr) -> Refusal {
+    let value = shown(value);
+    let hint = match plain_digits(&value) {
+        Some(digits) => format!("write all digits: '{OPTION} {digits}'"),
+        None => format!("write a number, as in '{OPTION} 4'"),
+    };
+    Refusal::new(format!("'{value}' is not a whole number"), hint)
+}
+
+/// Returns the digits that a number such as `1e6`, `1,000` or `1_000` stands for.
+fn plain_digits(value: &str) -> Option<String> {
+    if let Some((digits, zeros)) = value.split_once(['e', 'E']) {
+        let zeros = zeros.parse().ok().filter(|zeros| *zeros < 10)?;
+        return is_digits(digits.as_bytes()).then(|| format!("{digits}{}", "0".repeat(zeros)));
+    }
+    let digits = value.replace([',', '_', '\''], "");
+    (digits != value && is_digits(digits.as_bytes())).then_some(digits)
 }
 
 /// Parses decimal digits that fit into 32 bits.
@@ -63,7 +109,11 @@ pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
 /// Parses a time of more than zero. `without` says what holds without the option.
 pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> Parsed<Duration> {
     let time = time(value, max)?;
-    if time.is_zero() { Err(ValueProblem::NoTime { value: shown(value), without }) } else { Ok(time) }
+    if time.is_zero() {
+        let hint = format!("leave '{OPTION}' out for {without}");
+        return Err(Refusal::new(format!("'{}' is no time", shown(value)), hint));
+    }
+    Ok(time)
 }
 
 /// Parses `--kill-grace`, which may be zero.
@@ -74,10 +124,15 @@ pub(super) fn kill_grace(value: &OsStr) -> Parsed<Duration> {
 /// Parses digits, with an optional fraction and an optional unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
 fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
     const NANOS: u128 = 1_000_000_000;
-    let not_a_time = || ValueProblem::NotATime { value: shown(value) };
-    let too_long = || ValueProblem::TimeTooLong { value: shown(value), max };
-    let (digits, unit_seconds) = match value.as_bytes() {
-        [] => return Err(ValueProblem::Empty),
+    let not_a_time = || {
+        let hint = format!("write seconds, or a number with s, m or h, as in '{OPTION} 1.5h'");
+        Refusal::new(format!("'{}' is not a length of time", shown(value)), hint)
+    };
+    let too_long = || {
+        let text = format!("'{}' is too long, the most is {} hours", shown(value), max.as_secs() / 3600);
+        Refusal::new(text, described())
+    };
+    let (digits, unit_seconds) = match some(value)?.as_bytes() {
         [digits @ .., b's'] => (digits, 1),
         [digits @ .., b'm'] => (digits, 60),
         [digits @ .., b'h'] => (digits, 3600),
@@ -119,33 +174,33 @@ pub(super) fn env_set_or_pass(value: &OsStr) -> Parsed<EnvChange> {
         return Ok(EnvChange::Set(env_name(name)?, value));
     }
     if value.as_bytes().contains(&b'*') {
-        return Err(ValueProblem::EnvPattern { value: shown(value) });
+        let text = format!("'{}' is a pattern, and only one variable's name is understood", shown(value));
+        return Err(Refusal::new(text, format!("give '{OPTION}' once for each variable")));
     }
     Ok(EnvChange::Pass(env_name(value.to_owned())?))
 }
 
 /// Parses names between commas.
 pub(super) fn env_names(value: &OsStr) -> Parsed<Vec<OsString>> {
-    if value.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let names: Vec<_> = value
+    let names: Vec<_> = some(value)?
         .as_bytes()
         .split(|byte| *byte == b',')
         .take(ENV_NAMES_MAX + 1)
         .map(|name| OsStr::from_bytes(name).to_owned())
         .collect();
     if names.iter().any(|name| name.is_empty()) {
-        Err(ValueProblem::EnvListGap { value: shown(value) })
+        let hint = format!("write names and commas only: '{OPTION} HOME,PATH'");
+        Err(Refusal::new(format!("'{}' has an empty name in its list", shown(value)), hint))
     } else if names.len() > ENV_NAMES_MAX {
-        Err(ValueProblem::EnvListTooLong)
+        let text = format!("the list has more than {} names", thousands(ENV_NAMES_MAX as u32));
+        Err(Refusal::new(text, described()))
     } else {
         Ok(names)
     }
 }
 
 fn env_name(name: OsString) -> Parsed<OsString> {
-    if name.is_empty() { Err(ValueProblem::EnvNameEmpty) } else { Ok(name) }
+    if name.is_empty() { Err(Refusal::new("the variable's name is empty", described())) } else { Ok(name) }
 }
 
 /// Returns the parts of a word before and after its first `=`.
@@ -159,35 +214,35 @@ pub(super) fn split_at_equals(word: &OsStr) -> Option<(OsString, OsString)> {
 /// Parses `-stdin`. A value of digits, commas and dashes is a list of ranks; any other value but `none` and `all`
 /// is a file.
 pub(super) fn stdin(value: &OsStr) -> Parsed<StdinTo> {
-    let bytes = value.as_bytes();
-    match bytes {
-        b"" => Err(ValueProblem::Empty),
+    match some(value)?.as_bytes() {
         b"none" => Ok(StdinTo::None),
         b"all" => Ok(StdinTo::All),
-        _ if bytes.iter().all(|b| b.is_ascii_digit() || matches!(b, b',' | b'-')) => ranks(value),
+        bytes if bytes.iter().all(|b| b.is_ascii_digit() || matches!(b, b',' | b'-')) => ranks(value),
         _ => Ok(StdinTo::File(value.into())),
     }
 }
 
 fn ranks(value: &OsStr) -> Parsed<StdinTo> {
+    let refused = |text| Refusal::new(text, format!("write ranks as in '{OPTION} 0,3-5'; put ./ before a file's name"));
     let rank = |digits: &[u8]| {
-        if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(ValueProblem::NotRanks { value: shown(value) });
+        if !is_digits(digits) {
+            return Err(refused(format!("'{}' is not a list of ranks", shown(value))));
         }
-        let rank = decimal(digits).filter(|rank| *rank < RANKS_MAX);
-        rank.ok_or_else(|| ValueProblem::RankTooLarge { rank: shown(OsStr::from_bytes(digits)) })
+        decimal(digits).filter(|rank| *rank < RANKS_MAX).ok_or_else(|| {
+            let (rank, last) = (shown(OsStr::from_bytes(digits)), thousands(RANKS_MAX - 1));
+            refused(format!("rank {rank} is out of range, ranks go from 0 to {last}"))
+        })
     };
     let mut ranges = Vec::new();
     for part in value.as_bytes().split(|byte| *byte == b',') {
-        let range = match part.iter().position(|byte| *byte == b'-') {
+        let (first, last) = match part.iter().position(|byte| *byte == b'-') {
             None => rank(part).map(|rank| (rank, rank))?,
             Some(dash) => (rank(&part[..dash])?, rank(&part[dash + 1..])?),
         };
-        let (first, last) = range;
         if first > last {
-            return Err(ValueProblem::RanksReversed { first, last });
+            return Err(refused(format!("the ranks {first}-{last} go downwards")));
         }
-        ranges.push(range);
+        ranges.push((first, last));
     }
     Ok(StdinTo::Ranks(merge(ranges)))
 }
@@ -205,49 +260,39 @@ fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
     merged
 }
 
-/// Parses a policy's name, in upper or lower case.
+/// Parses a cache policy's name.
 pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
-    let name = value.to_string_lossy().to_ascii_lowercase();
-    if name.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    name.parse().map_err(|_| ValueProblem::CacheUnknown {
-        value: shown(value),
-        near: suggest::nearest(&name, CachePolicy::ALL.into_iter().map(CachePolicy::name))
-            .and_then(|name| name.parse().ok()),
-    })
+    let choices = CachePolicy::ALL.map(|policy| (policy.name(), policy));
+    let unknown = |value: &str, names: &str| format!("there is no policy '{value}', only {names}");
+    choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
 }
 
-/// Parses an MPI library's name, in upper or lower case.
+/// Parses an MPI library's name.
 pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
-    let name = value.to_string_lossy().to_ascii_lowercase();
-    if name.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
-    let named = |name: &str| Mpi::ALL.into_iter().find(|mpi| mpi.name() == name);
-    named(&name).ok_or_else(|| ValueProblem::MpiUnknown {
-        value: shown(value),
-        near: suggest::nearest(&name, Mpi::ALL.into_iter().map(Mpi::name)).and_then(named),
-    })
+    let choices = Mpi::ALL.map(|mpi| (mpi.name(), mpi));
+    let unknown =
+        |value: &str, _: &str| format!("there is no kind '{value}' of MPI library here, only auto, none and openmpi");
+    let hint = format!("leave '{OPTION}' out: scela-run detects which PMI version a rank speaks");
+    choice(value, &choices, &[], unknown, hint)
 }
 
-/// Parses one of the words of a table, in upper or lower case. `what` names the kind of choice; `aliases` are words
-/// of other launchers, which messages do not list.
+/// Parses one of the words of a table, in upper or lower case. `aliases` are words of other launchers, which messages
+/// do not list. `unknown` makes the text for another value from it and the list of choices; `hint` is the hint if no
+/// choice is similar.
 pub(super) fn choice<T: Clone>(
     value: &OsStr,
-    what: &'static str,
     choices: &[(&'static str, T)],
     aliases: &[(&'static str, T)],
+    unknown: impl Fn(&str, &str) -> String,
+    hint: String,
 ) -> Parsed<T> {
-    let word = value.to_string_lossy().to_ascii_lowercase();
-    if word.is_empty() {
-        return Err(ValueProblem::Empty);
-    }
+    let word = some(value)?.to_string_lossy().to_ascii_lowercase();
     let found = choices.iter().chain(aliases).find(|(name, _)| *name == word);
     found.map(|(_, choice)| choice.clone()).ok_or_else(|| {
-        let choices: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        let near = suggest::nearest(&word, choices.iter().copied());
-        ValueProblem::ChoiceUnknown { what, value: shown(value), choices, near }
+        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        let near = suggest::nearest(&word, names.iter().copied());
+        let hint = near.map_or(hint, |near| format!("did you mean '{near}'?"));
+        Refusal::new(unknown(&shown(value), &names.join(", ")), hint)
     })
 }
 
@@ -258,19 +303,21 @@ pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
 
 /// Parses a session's label.
 pub(super) fn label(value: &OsStr) -> Parsed<String> {
-    let bytes = value.len();
-    if bytes == 0 {
-        return Err(ValueProblem::Empty);
-    }
+    let refused =
+        |text| Refusal::new(text, "a label names the session; to begin each line with its rank use '-prepend-rank'");
+    let bytes = some(value)?.len();
     if bytes > LABEL_BYTES_MAX {
-        return Err(ValueProblem::LabelTooLong { bytes });
+        return Err(refused(format!("the label has {bytes} bytes, the most is {LABEL_BYTES_MAX}")));
     }
     value
         .to_str()
         .filter(|text| text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-')))
         .filter(|text| text.starts_with(|c: char| c.is_ascii_alphanumeric()))
         .map(str::to_owned)
-        .ok_or_else(|| ValueProblem::LabelCharacter { value: shown(value) })
+        .ok_or_else(|| {
+            let made_of = "letters, digits, '.', '_' and '-', beginning with a letter or digit";
+            refused(format!("the label '{}' is not {made_of}", shown(value)))
+        })
 }
 
 #[cfg(test)]

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use thiserror::Error;
-
-use crate::cluster::hosts::HostEntry;
+use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
 
-/// A machine that a session may use.
+/// A machine that a session may use: an entry of a host list, or several entries of one name merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name or address as given: neither shortened nor resolved.
+    /// Its name or address as given: neither shortened nor resolved. An IPv6 address has no brackets and keeps its
+    /// zone.
     pub name: String,
     /// The user to log in as; the bootstrap decides if it is `None`.
     pub user: Option<String>,
@@ -18,15 +17,6 @@ pub struct Node {
     pub slots: Option<u32>,
     /// The most ranks that it may run. Not less than `slots`.
     pub max_slots: Option<u32>,
-}
-
-/// One host with two users.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("host {name} is given with two users, {one} and {other}")]
-pub struct TwoUsers {
-    name: String,
-    one: String,
-    other: String,
 }
 
 impl Node {
@@ -58,10 +48,11 @@ impl Node {
     }
 
     /// Adds a further entry for the same host.
-    fn add(&mut self, slots: u32, entry: HostEntry) -> Result<(), TwoUsers> {
+    fn add(&mut self, slots: u32, entry: Node) -> Result<(), Refusal> {
         match (&self.user, entry.user) {
             (Some(one), Some(other)) if *one != other => {
-                return Err(TwoUsers { name: entry.name, one: one.clone(), other });
+                let text = format!("host {} is given with two users, {one} and {other}", entry.name);
+                return Err(Refusal::new(text, "give it one of them"));
             }
             (None, user @ Some(_)) => self.user = user,
             _ => {}
@@ -73,26 +64,12 @@ impl Node {
     }
 }
 
-impl From<HostEntry> for Node {
-    fn from(entry: HostEntry) -> Self {
-        let HostEntry { user, name, slots, max_slots } = entry;
-        Self { name, user, slots, max_slots }
-    }
-}
-
-impl From<Node> for HostEntry {
-    fn from(node: Node) -> Self {
-        let Node { name, user, slots, max_slots } = node;
-        Self { user, name, slots, max_slots }
-    }
-}
-
 /// Returns the nodes of a list, each once, in the order in which they first appear.
 ///
 /// The slots of a repeated name add up, and its maximum is the least of its maxima. If a name without a
 /// number is repeated, as in the files of PBS, every entry without a number is one slot, also that of a
 /// name that occurs once.
-pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
+pub(crate) fn merged(entries: Vec<Node>) -> Result<Vec<Node>, Refusal> {
     let counts_mentions = repeats_a_plain_name(&entries);
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut nodes: Vec<Node> = Vec::new();
@@ -105,7 +82,7 @@ pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
             Some(&at) => nodes[at].add(entry.slots.unwrap_or(1), entry)?,
             None => {
                 places.insert(entry.name.clone(), nodes.len());
-                nodes.push(entry.into());
+                nodes.push(entry);
             }
         }
     }
@@ -113,7 +90,7 @@ pub(crate) fn merged(entries: Vec<HostEntry>) -> Result<Vec<Node>, TwoUsers> {
 }
 
 /// Returns whether a name occurs several times, at least once without a number.
-fn repeats_a_plain_name(entries: &[HostEntry]) -> bool {
+fn repeats_a_plain_name(entries: &[Node]) -> bool {
     let mut plain: HashMap<&str, bool> = HashMap::new();
     entries.iter().any(|entry| {
         let is_plain = entry.slots.is_none();
@@ -170,7 +147,7 @@ mod tests {
 
     #[test]
     fn only_known_names_are_this_machine() {
-        let here = |list: &str| Node::from(parse_list(list.as_bytes()).unwrap().remove(0)).is_here();
+        let here = |list: &str| parse_list(list.as_bytes()).unwrap().remove(0).is_here();
         assert!(here("localhost") && here("127.0.0.1:4") && here("[::1]"));
         assert!(!here("ada@localhost") && !here("localhost.example.org") && !here("127.0.0.2"));
     }

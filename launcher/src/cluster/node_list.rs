@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
-use crate::cluster::allocation::{self, Allocation, AllocationError};
-use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry, HostsError, TEXT_BYTES_MAX};
+use crate::cluster::allocation::{self, Allocation};
+use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::ManagerChoice;
+pub use crate::cluster::node::Node;
 use crate::cluster::node::merged;
-pub use crate::cluster::node::{Node, TwoUsers};
 use crate::cluster::placement::MapBy;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 
 /// A source of host names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,76 +56,6 @@ pub enum NodeList {
         /// The job of a resource manager that all of them belong to.
         allocation: Option<Allocation>,
     },
-}
-
-/// Why there is no node list.
-#[derive(Debug, Error)]
-pub enum NodeListError {
-    /// A list on the command line.
-    #[error("{}", .error.after(.option))]
-    List {
-        /// The option that it belongs to.
-        option: &'static str,
-        /// The problem.
-        error: HostsError,
-    },
-    /// A file of hosts.
-    #[error("{}", .error.after(.file))]
-    File {
-        /// Its name as typed, or `standard input`.
-        file: String,
-        /// The problem.
-        error: HostsError,
-    },
-    /// A file of hosts cannot be read.
-    #[error("the hosts cannot be read from {file}: {error}")]
-    Unreadable {
-        /// Its name as typed, or `standard input`.
-        file: String,
-        /// The error of the last system call.
-        error: io::Error,
-    },
-    /// Two users for one name.
-    #[error(transparent)]
-    TwoUsers(#[from] TwoUsers),
-    /// Several lists that are too long together.
-    #[error("there are more than {HOSTS_MAX} hosts")]
-    TooManyHosts,
-    /// A typed name that is not one of the job's.
-    #[error("{names} not among the nodes of {job}")]
-    NotAllocated {
-        /// The names, folded, with their verb.
-        names: String,
-        /// The job.
-        job: String,
-    },
-    /// `--select` without anything to select from.
-    #[error("--select chooses from a list of hosts, and there is none")]
-    NoList,
-    /// Everything was excluded.
-    #[error("--exclude leaves no host to run on")]
-    NothingLeft,
-    /// The resource manager's allocation cannot be read.
-    #[error(transparent)]
-    Allocation(#[from] AllocationError),
-}
-
-impl NodeListError {
-    /// Returns the next step to try, a fragment without full stop.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::List { error, .. } | Self::File { error, .. } => error.hint(),
-            Self::Unreadable { .. } => "name a file with a host on each line, or - for standard input".into(),
-            Self::TwoUsers(_) => "give it one of them".into(),
-            Self::TooManyHosts => "name fewer".into(),
-            Self::NotAllocated { .. } => {
-                "write names as the resource manager does, or use --rm none to leave its job aside".into()
-            }
-            Self::NoList => "add -hosts or -f".into(),
-            Self::NothingLeft => "exclude fewer".into(),
-            Self::Allocation(error) => error.hint(),
-        }
-    }
 }
 
 impl NodeList {
@@ -180,7 +108,7 @@ impl NodeList {
 
 /// Finds the node list of a session with these options. Typed hosts take precedence over the hosts of a resource
 /// manager's job; inside a job they choose from its nodes. Adds lines about harmless oddities to `remarks`.
-pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
+pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String>) -> Result<NodeList, Refusal> {
     let typed = typed(&options.sources, system)?;
     let (nodes, allocation) = match typed {
         // localhost means this machine, also inside a job.
@@ -191,7 +119,12 @@ pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String
         },
         None => match allocation::find(options.manager, system)? {
             Some(allocation) => (allocation.nodes.clone(), Some(allocation)),
-            None if options.select.is_some() => return Err(NodeListError::NoList),
+            None if options.select.is_some() => {
+                return Err(Refusal::new(
+                    "--select chooses from a list of hosts, and there is none",
+                    "add -hosts or -f",
+                ));
+            }
             None => return Ok(NodeList::HERE),
         },
     };
@@ -205,44 +138,45 @@ pub fn find(options: &HostOptions, system: &dyn System, remarks: &mut Vec<String
 }
 
 /// Returns the nodes of typed lists and files; `None` if none were typed.
-fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>>, NodeListError> {
-    let mut entries: Vec<HostEntry> = Vec::new();
+fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>>, Refusal> {
+    let mut entries: Vec<Node> = Vec::new();
     for source in sources {
         entries.extend(match source {
-            HostSource::List(list) => hosts::parse_list(list.as_encoded_bytes())
-                .map_err(|error| NodeListError::List { option: "-hosts", error })?,
+            HostSource::List(list) => {
+                hosts::parse_list(list.as_encoded_bytes()).map_err(|error| error.after("-hosts"))?
+            }
             HostSource::File(path) => from_file(path, system)?,
         });
         if entries.len() > HOSTS_MAX {
-            return Err(NodeListError::TooManyHosts);
+            return Err(Refusal::new(format!("there are more than {HOSTS_MAX} hosts"), "name fewer"));
         }
     }
     Ok(if sources.is_empty() { None } else { Some(merged(entries)?) })
 }
 
-fn from_file(path: &Path, system: &dyn System) -> Result<Vec<HostEntry>, NodeListError> {
+fn from_file(path: &Path, system: &dyn System) -> Result<Vec<Node>, Refusal> {
     let (file, read) = if path.as_os_str() == "-" {
         ("standard input".to_owned(), system.standard_input(TEXT_BYTES_MAX))
     } else {
         (path.display().to_string(), system.file(path, TEXT_BYTES_MAX))
     };
-    match read {
-        Ok(bytes) => hosts::parse_file(&bytes).map_err(|error| NodeListError::File { file, error }),
-        Err(error) => Err(NodeListError::Unreadable { file, error }),
-    }
+    let bytes = read.map_err(|error| {
+        let hint = "name a file with a host on each line, or - for standard input";
+        Refusal::new(format!("the hosts cannot be read from {file}: {error}"), hint)
+    })?;
+    hosts::parse_file(&bytes).map_err(|error| error.after(&file))
 }
 
 /// Returns the typed nodes with the job's slots.
-fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, NodeListError> {
+fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, Refusal> {
     let known: HashMap<&str, &Node> = allocation.nodes.iter().map(|node| (node.name.as_str(), node)).collect();
     let strangers: Vec<&str> =
         typed.iter().map(|node| node.name.as_str()).filter(|name| !known.contains_key(name)).collect();
     if !strangers.is_empty() {
         let verb = if strangers.len() == 1 { "is" } else { "are" };
-        return Err(NodeListError::NotAllocated {
-            names: format!("{} {verb}", hosts::fold(strangers)),
-            job: allocation.job(),
-        });
+        let text = format!("{} {verb} not among the nodes of {}", hosts::fold(strangers), allocation.job());
+        let hint = "write names as the resource manager does, or use --rm none to leave its job aside";
+        return Err(Refusal::new(text, hint));
     }
     let with_slots = |node: Node| {
         let given = known.get(node.name.as_str()).and_then(|given| given.slots);
@@ -254,23 +188,23 @@ fn chosen_from(allocation: &Allocation, typed: Vec<Node>) -> Result<Vec<Node>, N
 }
 
 /// Returns the nodes that `--select` takes and `--exclude` leaves.
-fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, NodeListError> {
+fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) -> Result<Vec<Node>, Refusal> {
     let mut nodes = nodes;
     if let Some(indices) = &options.select {
-        nodes = hosts::select(&nodes, indices.as_encoded_bytes())
-            .map_err(|error| NodeListError::List { option: "--select", error })?;
+        nodes = hosts::select(&nodes, indices.as_encoded_bytes()).map_err(|error| error.after("--select"))?;
     }
     if let Some(names) = &options.exclude {
-        let entries = nodes.into_iter().map(HostEntry::from).collect();
-        let excluded = hosts::exclude(entries, names.as_encoded_bytes())
-            .map_err(|error| NodeListError::List { option: "--exclude", error })?;
+        let excluded = hosts::exclude(nodes, names.as_encoded_bytes()).map_err(|error| error.after("--exclude"))?;
         // A list of bad nodes is often older than the job and names nodes outside it: no error.
         if !excluded.unmatched.is_empty() {
             remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
         }
-        nodes = excluded.kept.into_iter().map(Node::from).collect();
+        nodes = excluded.kept;
     }
-    if nodes.is_empty() { Err(NodeListError::NothingLeft) } else { Ok(nodes) }
+    if nodes.is_empty() {
+        return Err(Refusal::new("--exclude leaves no host to run on", "exclude fewer"));
+    }
+    Ok(nodes)
 }
 
 /// Returns this machine's node list, with the slots of all its entries.

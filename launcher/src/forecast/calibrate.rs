@@ -20,10 +20,11 @@ use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::MapBy;
 use crate::exit::{self, EarlyEnd};
 use crate::forecast::model::{self, Constants, GroupTime, Samples};
-use crate::plan::launch::{AgentHosts, LaunchError, find_nodes, prepare_remote};
+use crate::plan::launch::{AgentHosts, find_nodes, prepare_remote};
 use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
 use crate::plan::request::{Command, LaunchShape, Options, Program, Request, StdinTo, TypedAt};
+use crate::refusal::Refusal;
 use crate::run::report::Reporter;
 use crate::run::session::{self, Ended, Secrets};
 
@@ -43,8 +44,8 @@ pub enum CalibrateError {
     #[error("--calibrate measures remote shells to other hosts, and the list names none")]
     NoHosts,
     /// The nodes are not known.
-    #[error(transparent)]
-    Nodes(#[from] LaunchError),
+    #[error("{}", .0.with_hint())]
+    Nodes(#[from] Refusal),
     /// The properties of this machine cannot be read.
     #[error("the job could not be launched: {0}")]
     Machine(io::Error),
@@ -75,7 +76,7 @@ impl CalibrateError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::NoHosts => EarlyEnd::Usage.code(),
-            Self::Nodes(error) => LaunchError::early_end(error).code(),
+            Self::Nodes(error) => error.early_end().code(),
             Self::NoDirectory | Self::Write { .. } | Self::Session(_) | Self::Machine(_) => {
                 EarlyEnd::NotLaunched.code()
             }
@@ -91,7 +92,7 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
     let machine = Machine::of_process(0).map_err(CalibrateError::Machine)?;
     let (mut remarks, cores) = (Vec::new(), machine.cores);
     let request = Request { options, commands: Vec::new() };
-    let nodes = find_nodes(&request, &machine, &mut remarks).map_err(LaunchError::from)?;
+    let nodes = find_nodes(&request, &machine, &mut remarks)?;
     Reporter::of(&request.options).notes(&remarks);
     // Each measurement is a session with its own secrets.
     let run = |request: Request, nodes: NodeList| {
@@ -99,7 +100,7 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
         let clock = Clock::start();
         let machine = Machine { session, ..machine.clone() };
         let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &Constants::default()));
-        let (plan, remote) = prepare_remote(request, machine, nodes, &recommend).map_err(|error| error.to_string())?;
+        let (plan, remote) = prepare_remote(request, machine, nodes, &recommend).map_err(|error| error.with_hint())?;
         session::run(plan, AgentHosts::Remote(Box::new(remote)), session, secrets, clock)
             .map_err(|error| format!("the job could not be launched: {error}"))
     };

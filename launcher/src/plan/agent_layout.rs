@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 
 use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use nla::core::{AgentId, place};
+use nla::sys::ShellState;
 use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
-use super::PlanError;
 use crate::cluster::node_list::{Node, NodeList};
-use crate::cluster::placement::{self, MapBy, Placement, PlacementError, RankMap, Rule};
+use crate::cluster::placement::{self, MapBy, Placement, RankMap, Rule};
 use crate::plan::machine::Machine;
 use crate::plan::request::{LaunchShape, Options};
+use crate::refusal::Refusal;
 
 /// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
 pub(crate) const DESCRIPTORS_PER_RANK: u64 = 4;
@@ -42,13 +43,14 @@ pub(super) struct AgentLayout {
 }
 
 /// Returns the rule that assigns ranks to nodes. A rank map overrides all other options.
-pub(super) fn rule(options: &Options) -> Result<Rule, PlanError> {
+pub(super) fn rule(options: &Options) -> Result<Rule, Refusal> {
     if let Some(map) = &options.hosts.rankmap {
         return Ok(Rule::Map(RankMap::parse(&map.to_string_lossy())?));
     }
     Ok(match (options.hosts.map_by, options.ppn) {
         (MapBy::PerNode(per_node), Some(ppn)) if per_node != ppn => {
-            return Err(PlanError::TwoPerNode { ppn, per_node });
+            let text = format!("-ppn {ppn} and --map-by ppr:{per_node}:node do not agree");
+            return Err(Refusal::new(text, "leave one of them out"));
         }
         (MapBy::PerNode(per_node), _) => Rule::Block { per_node: Some(per_node) },
         (MapBy::Slot, per_node) => Rule::Block { per_node },
@@ -63,13 +65,16 @@ pub(super) fn agent_layout(
     machine: &Machine,
     node_list: &NodeList,
     rule: &Rule,
-) -> Result<AgentLayout, PlanError> {
+) -> Result<AgentLayout, Refusal> {
     match node_list {
         NodeList::Local { slots, max_slots } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
             local_layout(size, options, machine, &node, rule)
         }
-        NodeList::Named { .. } if options.agents_as_nodes => Err(PlanError::AgentsAsNodes),
+        NodeList::Named { .. } if options.agents_as_nodes => Err(Refusal::new(
+            "--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts",
+            "leave --agents-as-nodes out, or name no hosts",
+        )),
         NodeList::Named { nodes, .. } => {
             let placement = placement::place(size, nodes, rule)?;
             let per_node = match options.launch.shape {
@@ -90,7 +95,7 @@ fn local_layout(
     machine: &Machine,
     node: &Node,
     rule: &Rule,
-) -> Result<AgentLayout, PlanError> {
+) -> Result<AgentLayout, Refusal> {
     let agents = local_agents(size, options, rule.per_node(), machine);
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
     let nodes: BTreeMap<AgentId, u32> =
@@ -122,7 +127,7 @@ enum AgentsPerNode {
 }
 
 /// Lays out agents on the nodes of a placement.
-fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<AgentLayout, PlanError> {
+fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<AgentLayout, Refusal> {
     let ranks_by_node = placement.ranks_by_node()?;
     let agents_of = |ranks: &Ranks| match per_node {
         AgentsPerNode::Fewest => ranks.len().div_ceil(u64::from(RANKS_PER_AGENT)),
@@ -131,11 +136,12 @@ fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<Agent
     };
     let agents: u64 = ranks_by_node.iter().map(|(_, ranks)| agents_of(ranks)).sum();
     if agents > u64::from(AGENTS_MAX) {
-        return Err(PlanError::TooManyAgents { agents });
+        let text = format!("{agents} agents are more than a session can have ({AGENTS_MAX})");
+        return Err(Refusal::new(text, "leave --agents-per-node and --launch linear out"));
     }
     let mapping = mapping(placement, &ranks_by_node);
     if mapping.blocks().len() > MAPPING_BLOCKS_MAX {
-        return Err(PlacementError::TooScattered.into());
+        return Err(placement::too_scattered());
     }
     let mut ids = (1..).map(AgentId);
     let mut layout = AgentLayout {
@@ -191,17 +197,17 @@ fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &M
     if let (true, Some(ppn)) = (options.agents_as_nodes, per_node) {
         return size.div_ceil(ppn);
     }
-    let descriptors = machine
-        .shell
-        .limits
-        .iter()
-        .find(|(resource, _, _)| *resource == libc_nofile())
-        .map_or(u64::MAX, |(_, _, hard)| *hard);
-    let by_descriptors = descriptors.saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
+    let by_descriptors = open_files_max(&machine.shell).saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
     let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
     let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };
     let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
     size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
+}
+
+/// Returns the hard limit on open files, to which an agent raises its own limit.
+pub(crate) fn open_files_max(shell: &ShellState) -> u64 {
+    let limit = shell.limits.iter().find(|(resource, _, _)| *resource == libc_nofile());
+    limit.map_or(u64::MAX, |(_, _, hard)| *hard)
 }
 
 /// Returns the number of RLIMIT_NOFILE, which is the same on all Linux machines that ScELA runs on.

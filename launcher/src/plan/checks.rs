@@ -9,84 +9,45 @@ use std::path::Path;
 
 use nla::core::{Cause, CommandPlan, Outcome, SessionPlan};
 use nla::sys;
-use thiserror::Error;
 
 use crate::plan::elf;
 use crate::plan::pattern;
 use crate::plan::request::{Options, StdinTo};
-
-/// Why an option cannot be followed on this machine.
-#[derive(Debug, Error)]
-pub enum CheckError {
-    /// The file of `-stdin` cannot be read.
-    #[error("option '-stdin': '{path}' cannot be read: {error}")]
-    Input {
-        /// The path, fit for printing.
-        path: String,
-        /// The error of the last system call.
-        error: io::Error,
-    },
-    /// The file of `-stdin` is a directory.
-    #[error("option '-stdin': '{path}' is a directory")]
-    InputIsDirectory {
-        /// The path, fit for printing.
-        path: String,
-    },
-    /// The directory for the ranks' output files does not exist.
-    #[error("option '{option}': directory '{directory}' does not exist")]
-    NoDirectory {
-        /// The option.
-        option: &'static str,
-        /// The directory, fit for printing.
-        directory: String,
-    },
-    /// The network interface of `--iface` has no address.
-    #[error("option '--iface': no interface named '{name}' has an address on this host")]
-    NoInterface {
-        /// The name.
-        name: String,
-    },
-}
-
-impl CheckError {
-    /// Returns the next step to try, a fragment without full stop.
-    pub fn hint(&self) -> String {
-        match self {
-            Self::Input { .. } | Self::InputIsDirectory { .. } => {
-                "-stdin takes none, all, ranks such as 0,3-5, or a file that every rank reads".to_owned()
-            }
-            Self::NoDirectory { directory, .. } => format!("mkdir -p '{directory}'"),
-            Self::NoInterface { .. } => "'ip -brief address' lists interfaces and their addresses".to_owned(),
-        }
-    }
-}
+use crate::refusal::Refusal;
 
 /// Checks the options against this machine. Relative paths begin at `wdir`.
-pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), CheckError> {
+pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), Refusal> {
     if let Some(StdinTo::File(path)) = &options.stdin {
         check_input(&wdir.join(path), path)?;
     }
     for (option, pattern) in patterns(options) {
         let directory = pattern::fixed_directory(pattern);
         if !wdir.join(directory).is_dir() {
-            return Err(CheckError::NoDirectory { option, directory: directory.display().to_string() });
+            let directory = directory.display();
+            let text = format!("option '{option}': directory '{directory}' does not exist");
+            return Err(Refusal::new(text, format!("mkdir -p '{directory}'")));
         }
     }
     match &options.launch.iface {
         Some(name) if sys::addresses_of(Some(&name.to_string_lossy())).is_empty() => {
-            Err(CheckError::NoInterface { name: name.to_string_lossy().into_owned() })
+            let name = name.to_string_lossy();
+            let text = format!("option '--iface': no interface named '{name}' has an address on this host");
+            Err(Refusal::new(text, "'ip -brief address' lists interfaces and their addresses"))
         }
         _ => Ok(()),
     }
 }
 
 /// Checks that the input file can be read. Does not open a FIFO: `open` would block until it has a writer.
-fn check_input(path: &Path, typed: &Path) -> Result<(), CheckError> {
-    let shown = || typed.display().to_string();
-    let unreadable = |error| CheckError::Input { path: shown(), error };
+fn check_input(path: &Path, typed: &Path) -> Result<(), Refusal> {
+    let refused = |why: String| {
+        let hint = "-stdin takes none, all, ranks such as 0,3-5, or a file that every rank reads";
+        Refusal::new(format!("option '-stdin': '{}' {why}", typed.display()), hint)
+    };
+    let unreadable = |error: io::Error| refused(format!("cannot be read: {error}"));
     let kind = fs::metadata(path).map_err(unreadable)?.file_type();
     if kind.is_dir() {
-        return Err(CheckError::InputIsDirectory { path: shown() });
+        return Err(refused("is a directory".to_owned()));
     }
     if !kind.is_fifo() && !kind.is_socket() {
         File::open(path).map_err(unreadable)?;
@@ -158,8 +119,8 @@ pub(crate) fn missing_program_hint(
 mod tests {
     use super::*;
 
-    fn text(result: Result<(), CheckError>) -> String {
-        result.map_or_else(|error| format!("{error}\n  hint: {}", error.hint()), |()| "fine".to_owned())
+    fn text(result: Result<(), Refusal>) -> String {
+        result.map_or_else(|error| error.with_hint(), |()| "fine".to_owned())
     }
 
     #[test]

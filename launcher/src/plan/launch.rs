@@ -1,22 +1,20 @@
 //! Turns a request into a plan and the hosts that its agents run on.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use nla::bootstrap::{Links, NodeChoice};
 use nla::sys;
-use thiserror::Error;
 
 use crate::cluster::allocation::Allocation;
-use crate::cluster::node_list::{self, NodeList, NodeListError};
+use crate::cluster::node_list::{self, NodeList};
 use crate::cluster::system::Process;
-use crate::exit::EarlyEnd;
-use crate::plan::checks::{self, CheckError};
+use crate::plan::checks;
 use crate::plan::machine::Machine;
-use crate::plan::mpi::{self, MpiError};
-use crate::plan::remote_launch::{self, MethodError, Recommended, RemoteLaunch};
+use crate::plan::mpi;
+use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
 use crate::plan::request::{BootstrapKind, Request};
-use crate::plan::{Plan, PlanError, plan};
+use crate::plan::{Plan, plan};
+use crate::refusal::Refusal;
 
 /// The machines on which a session's agents run.
 pub enum AgentHosts {
@@ -43,45 +41,12 @@ pub struct Prepared {
     pub allocation: Option<Allocation>,
 }
 
-/// Why no session can be prepared for a request.
-#[derive(Debug, Error)]
-pub enum LaunchError {
-    /// The nodes are not known.
-    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
-    Nodes(#[from] NodeListError),
-    /// Agents cannot be started by the requested method.
-    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
-    Method(#[from] MethodError),
-    /// The request does not fit the nodes.
-    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
-    Plan(#[from] PlanError),
-    /// An option names something that this machine does not have.
-    #[error("{error}\n  hint: {hint}", error = .0, hint = .0.hint())]
-    Check(#[from] CheckError),
-    /// The ranks' MPI library needs a file that is missing.
-    #[error(transparent)]
-    Mpi(#[from] MpiError),
-    /// The launcher's own program cannot be read.
-    #[error("the job could not be launched: {0}")]
-    Program(io::Error),
-}
-
-impl LaunchError {
-    /// Returns how scela-run ends after this error.
-    pub fn early_end(&self) -> EarlyEnd {
-        match self {
-            Self::Nodes(NodeListError::Allocation(_)) | Self::Mpi(_) | Self::Program(_) => EarlyEnd::NotLaunched,
-            Self::Nodes(_) | Self::Method(_) | Self::Plan(_) | Self::Check(_) => EarlyEnd::Usage,
-        }
-    }
-}
-
 /// Recommends how to start agents, given the number of nodes and the most ranks on one node. Not called for a session
 /// on this machine alone.
 pub type Recommend<'a> = &'a dyn Fn(u32, u32) -> Recommended;
 
 /// Finds the nodes of a request and makes its plan.
-pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, LaunchError> {
+pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, Refusal> {
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
@@ -108,7 +73,7 @@ fn chooses_method(request: &Request) -> bool {
 }
 
 /// Finds the nodes that the session may use. Adds lines for the user to `remarks`.
-pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, NodeListError> {
+pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String>) -> Result<NodeList, Refusal> {
     let process = Process { environment: &machine.environment };
     let nodes = node_list::find(&request.options.hosts, &process, remarks)?;
     if request.options.verbose > 0 {
@@ -127,7 +92,7 @@ pub fn prepare_remote(
     machine: Machine,
     nodes: NodeList,
     recommend: Recommend<'_>,
-) -> Result<(Plan, RemoteLaunch), LaunchError> {
+) -> Result<(Plan, RemoteLaunch), Refusal> {
     let launch = &request.options.launch.clone();
     let manager = nodes.allocation().map(|allocation| allocation.manager);
     let mut method = remote_launch::method(launch, manager, &machine.program)?;
@@ -135,7 +100,8 @@ pub fn prepare_remote(
     if !request.options.explain
         && let Some(sent) = remote_launch::may_send(&mut method)
     {
-        *sent = Some(nla::bootstrap::own_program().map_err(LaunchError::Program)?);
+        let unreadable = |error| Refusal::new(format!("the job could not be launched: {error}"), "").of_system();
+        *sent = Some(nla::bootstrap::own_program().map_err(unreadable)?);
     }
     let all = nodes.nodes().to_vec();
     let spares = (launch.spares as usize).min(all.len() - 1);
@@ -176,14 +142,14 @@ pub fn prepare_remote(
     // The job keeps its size when nodes fail.
     let request = plan.with_sizes(&request);
     let replan = move |left_out: &BTreeSet<usize>| {
-        plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.to_string())
+        plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())
     };
     let remote = RemoteLaunch { nodes: all, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
     Ok((plan, remote))
 }
 
 /// Makes the plan, and adds the variables that the ranks' MPI library needs.
-fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, LaunchError> {
+fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
     let mut plan = plan(request, machine, nodes)?;
     mpi::provide(&mut plan, machine)?;
     Ok(plan)

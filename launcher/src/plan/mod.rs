@@ -18,17 +18,17 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
+use nla::core::limits::RANKS_MAX;
 use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
 use pmi::Ranks;
-use thiserror::Error;
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
 use crate::cluster::node_list::{HostSource, NodeList};
-use crate::cluster::placement::{MapError, PlacementError, Rule};
+use crate::cluster::placement::Rule;
 use crate::plan::environment::{environment, is_foreign};
 use crate::plan::machine::Machine;
 use crate::plan::request::{Command, Options, Program, Request, StdinTo};
+use crate::refusal::Refusal;
 
 /// The argument that makes scela-run a rank of the demo.
 pub const DEMO_RANK_ARGUMENT: &str = "--demo-rank";
@@ -40,79 +40,6 @@ pub enum InputSource {
     Standard,
     /// A file.
     File(PathBuf),
-}
-
-/// Why a request cannot be carried out here.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum PlanError {
-    /// More ranks than a namespace can have.
-    #[error("{ranks} ranks are more than a job can have ({RANKS_MAX})")]
-    TooManyRanks {
-        /// The requested number of ranks.
-        ranks: u64,
-    },
-    /// Input for a rank that will not exist.
-    #[error("standard input is to go to rank {rank}, but the ranks are 0 to {}", size - 1)]
-    NoSuchRank {
-        /// The requested rank.
-        rank: u32,
-        /// The number of ranks.
-        size: u32,
-    },
-    /// More processes than this machine allows.
-    #[error(
-        "{ranks} ranks and {agents} agents do not fit on this machine: with a guardian for each agent they are \
-         {} processes, and {limit} allows {max}", *ranks + 2 * *agents
-    )]
-    TooManyProcesses {
-        /// The number of ranks.
-        ranks: u64,
-        /// The number of agents.
-        agents: u64,
-        /// The name of the limit: a file of `/proc`, or `ulimit -u`.
-        limit: &'static str,
-        /// The value of the limit.
-        max: u64,
-    },
-    /// More agents than a session can have.
-    #[error("{agents} agents are more than a session can have ({AGENTS_MAX})")]
-    TooManyAgents {
-        /// The number of agents.
-        agents: u64,
-    },
-    /// `--agents-as-nodes`, which is for this machine only, together with hosts.
-    #[error("--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts")]
-    AgentsAsNodes,
-    /// The number of ranks for each node is given twice.
-    #[error("-ppn {ppn} and --map-by ppr:{per_node}:node do not agree")]
-    TwoPerNode {
-        /// The number of `-ppn`.
-        ppn: u32,
-        /// The number of `--map-by`.
-        per_node: u32,
-    },
-    /// The text of `-rankmap` is wrong.
-    #[error(transparent)]
-    Map(#[from] MapError),
-    /// The ranks do not fit the nodes.
-    #[error(transparent)]
-    Placement(#[from] PlacementError),
-}
-
-impl PlanError {
-    /// Returns the next step to try, a fragment without full stop.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::TooManyRanks { .. } => "start fewer ranks with -np",
-            Self::NoSuchRank { .. } => "name ranks that exist with -stdin, or start more with -np",
-            Self::TooManyProcesses { .. } => "start fewer ranks with -np, or name other hosts with -hosts or -f",
-            Self::TooManyAgents { .. } => "leave --agents-per-node and --launch linear out",
-            Self::AgentsAsNodes => "leave --agents-as-nodes out, or name no hosts",
-            Self::TwoPerNode { .. } => "leave one of them out",
-            Self::Map(_) => "write the node of each rank, counted from 0, as in -rankmap 0,0,1,1",
-            Self::Placement(_) => "name more hosts, or start fewer ranks",
-        }
-    }
 }
 
 /// The plan of a session.
@@ -169,7 +96,7 @@ impl Plan {
 
 /// Makes the plan. After nodes have failed, it may be made again for fewer nodes from the request
 /// [with sizes](Plan::with_sizes).
-pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Result<Plan, PlanError> {
+pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Result<Plan, Refusal> {
     let Request { options, commands } = request;
     let mut remarks = Vec::new();
     let rule = rule(options)?;
@@ -202,7 +129,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             shell: nla::wire::encode(&machine.shell).into(),
             hold_lines: !(machine.stdout_is_terminal || size == 1),
             pmi_port: options.pmi_port,
-            kill_grace: options.kill_grace,
+            kill_grace: options.kill_grace(),
             cache: options.cache,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,
@@ -227,10 +154,17 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
 }
 
 /// Checks that this machine allows the processes: ranks, agents and one guardian for each agent.
-fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), PlanError> {
+fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
     match machine.process_limits.iter().find(|(_, max)| ranks + 2 * agents > *max) {
-        Some((limit, max)) => Err(PlanError::TooManyProcesses { ranks, agents, limit, max: *max }),
+        Some((limit, max)) => Err(Refusal::new(
+            format!(
+                "{ranks} ranks and {agents} agents do not fit on this machine: with a guardian for each agent they \
+                 are {} processes, and {limit} allows {max}",
+                ranks + 2 * agents
+            ),
+            "start fewer ranks with -np, or name other hosts with -hosts or -f",
+        )),
         None => Ok(()),
     }
 }
@@ -259,7 +193,7 @@ fn command_plan(
 }
 
 /// Returns the number of ranks of each command. Their sum is at most [`RANKS_MAX`].
-fn sizes(commands: &[Command], machine: &Machine, node_list: &NodeList, rule: &Rule) -> Result<Vec<u32>, PlanError> {
+fn sizes(commands: &[Command], machine: &Machine, node_list: &NodeList, rule: &Rule) -> Result<Vec<u32>, Refusal> {
     let typed: u64 = commands.iter().filter_map(|command| command.nprocs).map(u64::from).sum();
     let untyped = commands.iter().filter(|command| command.nprocs.is_none()).count() as u64;
     let default = match (rule, node_list) {
@@ -273,7 +207,8 @@ fn sizes(commands: &[Command], machine: &Machine, node_list: &NodeList, rule: &R
     };
     let ranks = typed + untyped * default;
     if ranks > u64::from(RANKS_MAX) {
-        return Err(PlanError::TooManyRanks { ranks });
+        let text = format!("{ranks} ranks are more than a job can have ({RANKS_MAX})");
+        return Err(Refusal::new(text, "start fewer ranks with -np"));
     }
     Ok(commands.iter().map(|command| command.nprocs.unwrap_or(default as u32)).collect())
 }
@@ -296,7 +231,7 @@ fn universe(size: u32, machine: &Machine, node_list: &NodeList) -> i32 {
 }
 
 /// Returns the ranks that get standard input, and its source if any rank does.
-fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Option<InputSource>), PlanError> {
+fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Option<InputSource>), Refusal> {
     let readers = match &options.stdin {
         Some(StdinTo::None) => Ranks::new(),
         Some(StdinTo::All) => Ranks::range(0..size),
@@ -304,7 +239,9 @@ fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Opti
             let mut ranks = Ranks::new();
             for (first, last) in intervals {
                 if *last >= size {
-                    return Err(PlanError::NoSuchRank { rank: *last, size });
+                    let most = size - 1;
+                    let text = format!("standard input is to go to rank {last}, but the ranks are 0 to {most}");
+                    return Err(Refusal::new(text, "name ranks that exist with -stdin, or start more with -np"));
                 }
                 ranks.union_with(&Ranks::range(*first..*last + 1));
             }

@@ -8,13 +8,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, SessionPlan, Variable};
-use thiserror::Error;
 
 use crate::plan::Plan;
 use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
 use crate::plan::request::Mpi;
+use crate::refusal::Refusal;
 
 /// The user's variable for the path of ScELA's libpmi.
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMI_LIBRARY";
@@ -47,35 +47,9 @@ const OPEN_MPI: [&str; 6] = [
 /// Open MPI's library with the client of its own launcher. Open MPI 5 has no such library.
 const OPEN_RTE: &str = "libopen-rte.so";
 
-/// Why the ranks cannot get the variables that their MPI library needs.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum MpiError {
-    /// ScELA's libpmi was not found.
-    #[error(
-        "'{program}' is to run with Open MPI, which needs ScELA's libpmi.so, and that was not found\n  \
-         looked for {} in {}\n  \
-         hint: install it beside scela-run or in ../lib, or name it in {LIBRARY_VARIABLE}; \
-         '--mpi none' starts the ranks without it",
-        LIBRARIES.join(" and "),
-        directories.join(", ")
-    )]
-    NoLibrary {
-        /// The program, as typed.
-        program: String,
-        /// The directories that were searched.
-        directories: Vec<String>,
-    },
-    /// The path of [`LIBRARY_VARIABLE`] is not a file.
-    #[error("{LIBRARY_VARIABLE} names '{path}', which is not a file\n  hint: name ScELA's libpmi.so, or unset it")]
-    NotALibrary {
-        /// The path.
-        path: String,
-    },
-}
-
 /// Adds the variables that its MPI library needs to each command of the plan. Variables set by the user take
 /// precedence.
-pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), MpiError> {
+pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
     let session = &plan.settings.session;
     let mut needing = plan.settings.first.commands.iter_mut().filter(|command| match plan.options.mpi {
         Mpi::None => false,
@@ -88,14 +62,13 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), MpiError> {
         Some(path) => {
             let path = machine.wdir.join(path);
             if !path.is_file() {
-                return Err(MpiError::NotALibrary { path: path.display().to_string() });
+                let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
+                return Err(Refusal::new(text, "name ScELA's libpmi.so, or unset it").of_system());
             }
             path
         }
-        None => find_libpmi(&machine.program, &is_own_libpmi).map_err(|directories| MpiError::NoLibrary {
-            program: String::from_utf8_lossy(&first.program).into_owned(),
-            directories,
-        })?,
+        None => find_libpmi(&machine.program, &is_own_libpmi)
+            .map_err(|directories| no_library(&String::from_utf8_lossy(&first.program), &directories))?,
     };
     let without_shared_memory = plan.options.agents_as_nodes && !is_set(&machine.environment, BTL);
     for command in std::iter::once(first).chain(needing) {
@@ -103,6 +76,20 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), MpiError> {
         command.set.splice(0..0, variables(machine.session, &library, without_shared_memory));
     }
     Ok(())
+}
+
+fn no_library(program: &str, directories: &[String]) -> Refusal {
+    let text = format!(
+        "'{program}' is to run with Open MPI, which needs ScELA's libpmi.so, and that was not found\n  \
+         looked for {} in {}",
+        LIBRARIES.join(" and "),
+        directories.join(", ")
+    );
+    let hint = format!(
+        "install it beside scela-run or in ../lib, or name it in {LIBRARY_VARIABLE}; \
+         '--mpi none' starts the ranks without it"
+    );
+    Refusal::new(text, hint).of_system()
 }
 
 /// The versions of Open MPI, by how they find their launcher.

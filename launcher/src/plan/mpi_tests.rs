@@ -31,7 +31,7 @@ fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> 
         panic!("not a session");
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
-    provide(&mut plan, machine).map_err(|error| error.to_string())?;
+    provide(&mut plan, machine).map_err(|error| error.with_hint())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let set = |command: &CommandPlan| {
         command.set.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect()

@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use nla::bootstrap::{HostAt, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent};
-use thiserror::Error;
 
 use crate::cluster::hosts::fold;
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::Node;
 use crate::plan::Plan;
 use crate::plan::request::{BootstrapKind, LaunchOptions, LaunchShape};
+use crate::refusal::Refusal;
 
 /// How long all agents together may take to report, unless `--start-timeout` is typed.
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
@@ -69,129 +69,80 @@ pub struct RemoteLaunch {
 /// Makes a plan without these nodes. The error is the reason why that is impossible.
 pub type Replan = Box<dyn Fn(&BTreeSet<usize>) -> Result<Plan, String>>;
 
-/// Why the method that the user chose cannot start agents on other nodes.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum MethodError {
-    /// `--bootstrap fork` with other hosts.
-    #[error("--bootstrap fork starts agents on this machine only, and there are other hosts")]
-    Fork,
-    /// A command without words.
-    #[error("{option} is empty")]
-    Empty {
-        /// The option.
-        option: &'static str,
-    },
-    /// A fan-out, although the launcher opens all remote shells and they carry the links.
-    #[error(
-        "with --no-ports links go where sessions go: under --launch {shape} all of them go to scela-run, \
-         and --fanout {fanout} means nothing"
-    )]
-    Fanout {
-        /// The typed shape.
-        shape: &'static str,
-        /// The typed fan-out.
-        fanout: u32,
-    },
-    /// A command without its `{{host}}`.
-    #[error("--bootstrap exec:COMMAND needs a {{host}} in its command, in place of the host's name")]
-    NoHost,
-    /// Not UTF-8.
-    #[error("{option} is not text")]
-    NotText {
-        /// The option.
-        option: &'static str,
-    },
-    /// The resource manager's command cannot start agents.
-    #[error("--bootstrap {} cannot start agents: {}", .0.word(), why_not(*.0).unwrap_or_default())]
-    Unfit(Manager),
+/// Returns the refusal of a command without words.
+fn empty(option: &str) -> Refusal {
+    Refusal::new(format!("{option} is empty"), "write the command and its words between quotes")
 }
 
-impl MethodError {
-    /// Returns what the user may try, a fragment without full stop.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Fork => "leave --bootstrap out, or name no other hosts",
-            Self::Fanout { .. } => "leave --fanout out, or write --launch tree",
-            Self::Empty { .. } => "write the command and its words between quotes",
-            Self::NoHost => "for example --bootstrap 'exec:ssh {host}'",
-            Self::NotText { .. } => "write it in UTF-8",
-            Self::Unfit(_) => {
-                "leave it out, and agents are started by ssh; or write --bootstrap 'exec:COMMAND' with a command \
-                 that passes input and output on, byte for byte"
-            }
-        }
-    }
+/// Returns the refusal of a manager whose command cannot start agents.
+fn unfit(manager: Manager, why: &str) -> Refusal {
+    let text = format!("--bootstrap {} cannot start agents: {why}", manager.word());
+    let hint = "leave it out, and agents are started by ssh; or write --bootstrap 'exec:COMMAND' with a command that \
+                passes input and output on, byte for byte";
+    Refusal::new(text, hint)
 }
+
+/// The command that opens a remote shell by ssh. No terminal (-T), no forwarding (-x, -a), no prompts (BatchMode).
+/// ControlMaster=no: ending a shared connection would end the remote shells of others.
+const SSH: &str = "ssh -T -x -a -o BatchMode=yes -o ControlMaster=no -o ControlPath=none {host}";
 
 /// The command that starts a step of Slurm. The step runs beside the job's other steps (`--overlap`) and may use all
 /// that the job has on each node. scela-run itself judges agents that exit and nodes that are lost, so the step must
 /// not end because of them (`--kill-on-bad-exit=0`, `--no-kill`, `--wait=0`).
-const SRUN: [&str; 8] =
-    ["srun", "--overlap", "--mpi=none", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--cpu-bind=none", "--quiet"];
+const SRUN: &str = "srun --overlap --mpi=none --kill-on-bad-exit=0 --no-kill --wait=0 --cpu-bind=none --quiet";
 
 /// Returns the command that starts agents, and what that command runs on a node. `manager` allocated the nodes, if
 /// any did; `program` is the file of this program. The result does not send the program yet: see [`may_send`].
-pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path) -> Result<Method, MethodError> {
+pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path) -> Result<Method, Refusal> {
     let exec = options.launcher_exec.as_deref().map(|exec| text(exec, "-launcher-exec")).transpose()?;
     let remote = match options.launch_agent.as_deref() {
         Some(command) => {
             let command = text(command, "--launch-agent")?;
             if command.trim().is_empty() {
-                return Err(MethodError::Empty { option: "--launch-agent" });
+                return Err(empty("--launch-agent"));
             }
             RemoteProgram::Command(command)
         }
         None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent: None },
     };
-    let words = |default: &[&str]| {
-        let mut words: Vec<String> = default.iter().map(|word| (*word).to_owned()).collect();
+    let words = |default: &str| {
+        let mut words: Vec<String> = default.split(' ').map(str::to_owned).collect();
         if let Some(exec) = &exec {
             words[0].clone_from(exec);
         }
         words
     };
     let with =
-        |default: &[&str], lasts: bool| Method::RemoteShell { words: words(default), lasts, program: remote.clone() };
+        |default: &str, lasts: bool| Method::RemoteShell { words: words(default), lasts, program: remote.clone() };
     Ok(match kind(options, manager) {
-        BootstrapKind::Fork => return Err(MethodError::Fork),
-        // No terminal (-T), no forwarding (-x, -a), no prompts (BatchMode). ControlMaster=no: ending a shared
-        // connection would end the remote shells of others.
-        BootstrapKind::Ssh => with(
-            &[
-                "ssh",
-                "-T",
-                "-x",
-                "-a",
-                "-o",
-                "BatchMode=yes",
-                "-o",
-                "ControlMaster=no",
-                "-o",
-                "ControlPath=none",
-                "{host}",
-            ],
-            false,
-        ),
+        BootstrapKind::Fork => {
+            let text = "--bootstrap fork starts agents on this machine only, and there are other hosts";
+            return Err(Refusal::new(text, "leave --bootstrap out, or name no other hosts"));
+        }
+        BootstrapKind::Ssh => with(SSH, false),
         // A link needs the input and output of a single task, without buffering by lines (--unbuffered).
         BootstrapKind::Manager(Manager::Slurm) if options.no_ports => {
-            with(&[&SRUN[..], &["--unbuffered", "--nodes=1", "--ntasks=1", "--nodelist={host}"]].concat(), true)
+            with(&[SRUN, "--unbuffered --nodes=1 --ntasks=1 --nodelist={host}"].join(" "), true)
         }
         BootstrapKind::Manager(Manager::Slurm) => {
-            let all = ["--nodes={nodes}", "--ntasks={nodes}", "--ntasks-per-node=1", "--nodelist={hosts}"];
-            Method::Step { words: words(&[&SRUN[..], &all].concat()), program: remote }
+            let all = "--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --nodelist={hosts}";
+            Method::Step { words: words(&[SRUN, all].join(" ")), program: remote }
         }
         // Both pass standard input on (unless given -n, -nostdin) and hand the words to a shell.
-        BootstrapKind::Manager(Manager::Lsf) => with(&["blaunch", "{host}"], true),
-        BootstrapKind::Manager(Manager::Sge) => with(&["qrsh", "-inherit", "{host}"], true),
-        BootstrapKind::Manager(manager @ (Manager::Pbs | Manager::Flux)) => return Err(MethodError::Unfit(manager)),
+        BootstrapKind::Manager(Manager::Lsf) => with("blaunch {host}", true),
+        BootstrapKind::Manager(Manager::Sge) => with("qrsh -inherit {host}", true),
+        BootstrapKind::Manager(manager @ (Manager::Pbs | Manager::Flux)) => {
+            return Err(unfit(manager, why_not(manager).unwrap_or_default()));
+        }
         BootstrapKind::Exec(command) => {
             let command = text(&command, "--bootstrap exec:")?;
             let words: Vec<String> = command.split_ascii_whitespace().map(str::to_owned).collect();
             if words.is_empty() {
-                return Err(MethodError::Empty { option: "--bootstrap exec:" });
+                return Err(empty("--bootstrap exec:"));
             }
             if !words.iter().any(|word| word.contains("{host}")) {
-                return Err(MethodError::NoHost);
+                let text = "--bootstrap exec:COMMAND needs a {host} in its command, in place of the host's name";
+                return Err(Refusal::new(text, "for example --bootstrap 'exec:ssh {host}'"));
             }
             Method::RemoteShell { words, lasts: true, program: remote }
         }
@@ -228,8 +179,9 @@ pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
     }
 }
 
-fn text(value: &OsStr, option: &'static str) -> Result<String, MethodError> {
-    value.to_str().map(str::to_owned).ok_or(MethodError::NotText { option })
+fn text(value: &OsStr, option: &str) -> Result<String, Refusal> {
+    let refused = || Refusal::new(format!("{option} is not text"), "write it in UTF-8");
+    value.to_str().map(str::to_owned).ok_or_else(refused)
 }
 
 /// Returns how many agents one agent starts; `None` if the launcher starts all of them.
@@ -254,12 +206,19 @@ pub fn shell_link_fanout(
     typed: Option<u32>,
     recommended: Recommended,
     method: &Method,
-) -> Result<Option<u32>, MethodError> {
+) -> Result<Option<u32>, Refusal> {
     // A command of the user's (`exec:`) may be missing on the nodes.
     let is_everywhere = matches!(method, Method::RemoteShell { lasts: false, .. });
+    let meaningless = |shape, fanout| {
+        let text = format!(
+            "with --no-ports links go where sessions go: under --launch {shape} all of them go to scela-run, \
+             and --fanout {fanout} means nothing"
+        );
+        Err(Refusal::new(text, "leave --fanout out, or write --launch tree"))
+    };
     match (shape, typed) {
-        (LaunchShape::Linear, Some(fanout)) => Err(MethodError::Fanout { shape: "linear", fanout }),
-        (LaunchShape::Flat, Some(fanout)) => Err(MethodError::Fanout { shape: "flat", fanout }),
+        (LaunchShape::Linear, Some(fanout)) => meaningless("linear", fanout),
+        (LaunchShape::Flat, Some(fanout)) => meaningless("flat", fanout),
         (LaunchShape::Linear | LaunchShape::Flat, None) => Ok(None),
         (LaunchShape::Tree | LaunchShape::Auto, Some(fanout)) => Ok(Some(fanout)),
         (LaunchShape::Tree, None) => Ok(Some(recommended.tree_fanout)),
@@ -302,7 +261,7 @@ impl RemoteLaunch {
 mod tests {
     use super::*;
 
-    fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, MethodError> {
+    fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, Refusal> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
             Method::Fork => "fork".to_owned(),
             Method::RemoteShell { words, .. } | Method::Step { words, .. } => words.join(" "),
@@ -323,10 +282,12 @@ mod tests {
             ..LaunchOptions::default()
         };
         assert_eq!(method_of(exec("kubectl exec -i {host} --"), None).unwrap(), "kubectl exec -i {host} --");
-        assert_eq!(method_of(exec("kubectl exec"), None), Err(MethodError::NoHost));
-        assert_eq!(method_of(exec(" "), None), Err(MethodError::Empty { option: "--bootstrap exec:" }));
+        let error = |options| method_of(options, None).unwrap_err().to_string();
+        let no_host = "--bootstrap exec:COMMAND needs a {host} in its command, in place of the host's name";
+        assert_eq!(error(exec("kubectl exec")), no_host);
+        assert_eq!(error(exec(" ")), "--bootstrap exec: is empty");
         let fork = LaunchOptions { bootstrap: Some(BootstrapKind::Fork), ..options };
-        assert_eq!(method_of(fork, None), Err(MethodError::Fork));
+        assert_eq!(error(fork), "--bootstrap fork starts agents on this machine only, and there are other hosts");
     }
 
     #[test]
@@ -339,14 +300,14 @@ mod tests {
             let typed = method_of(typed, None);
             match why_not(manager) {
                 None => assert_eq!(typed, Ok(chosen(manager))),
-                Some(_) => {
-                    assert_eq!(typed, Err(MethodError::Unfit(manager)));
+                Some(why) => {
+                    assert_eq!(typed, Err(unfit(manager, why)));
                     assert!(chosen(manager).starts_with("ssh "));
                 }
             }
         }
         assert_eq!(
-            MethodError::Unfit(Manager::Pbs).to_string(),
+            unfit(Manager::Pbs, why_not(Manager::Pbs).unwrap()).to_string(),
             "--bootstrap pbs cannot start agents: pbs_tmrsh passes neither input nor output on"
         );
     }
@@ -404,8 +365,11 @@ mod tests {
         }
         assert_eq!(shell_link_fanout(Flat, None, many, &ssh), Ok(None));
         for (shape, name) in [(Flat, "flat"), (Linear, "linear")] {
-            let error = MethodError::Fanout { shape: name, fanout: 2 };
-            assert_eq!(shell_link_fanout(shape, Some(2), many, &ssh), Err(error));
+            let text = format!(
+                "with --no-ports links go where sessions go: under --launch {name} all of them go to scela-run, \
+                 and --fanout 2 means nothing"
+            );
+            assert_eq!(shell_link_fanout(shape, Some(2), many, &ssh).unwrap_err().to_string(), text);
         }
     }
 }

@@ -203,8 +203,8 @@ pub struct LaunchOptions {
     pub deadline: Option<Duration>,
 }
 
-/// The options of the whole session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The options of the whole session. The default is a command line without options.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// Which hosts, and which ranks on them.
     pub hosts: HostOptions,
@@ -231,8 +231,8 @@ pub struct Options {
     pub stdin: Option<StdinTo>,
     /// `--timeout`: how long the session may run. More than zero.
     pub timeout: Option<Duration>,
-    /// `--kill-grace`: the time between TERM and KILL. May be zero.
-    pub kill_grace: Duration,
+    /// `--kill-grace`: the time between TERM and KILL. May be zero. [`Options::kill_grace`] adds the default.
+    pub kill_grace: Option<Duration>,
     /// How often `-v` was typed since the last `-q`.
     pub verbose: u8,
     /// Whether `-q` was typed, with no `-v` after it.
@@ -261,35 +261,9 @@ impl Options {
     pub fn fanout(&self) -> u32 {
         self.fanout.unwrap_or(FANOUT_DEFAULT)
     }
-}
 
-impl Default for Options {
-    /// Returns the options of a command line without options.
-    fn default() -> Self {
-        Self {
-            hosts: HostOptions::default(),
-            launch: LaunchOptions::default(),
-            explain: false,
-            genv: Vec::new(),
-            genv_policy: None,
-            mpi: Mpi::default(),
-            ppn: None,
-            prepend_rank: false,
-            outfile_pattern: None,
-            errfile_pattern: None,
-            stdin: None,
-            timeout: None,
-            kill_grace: KILL_GRACE_DEFAULT,
-            verbose: 0,
-            quiet: false,
-            agents_per_node: None,
-            agents_as_nodes: false,
-            fanout: None,
-            cache: CachePolicy::default(),
-            pmi_port: false,
-            timing: false,
-            stats: None,
-            label: None,
-        }
+    /// Returns the time between TERM and KILL.
+    pub fn kill_grace(&self) -> Duration {
+        self.kill_grace.unwrap_or(KILL_GRACE_DEFAULT)
     }
 }

@@ -27,7 +27,7 @@ fn machine() -> Machine {
     }
 }
 
-fn planned(words: &str, machine: &Machine) -> Result<Plan, PlanError> {
+fn planned(words: &str, machine: &Machine) -> Result<Plan, Refusal> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
     match parse(OsStr::new("scela-run"), words, &read_file) {
@@ -157,7 +157,7 @@ fn node_list_of(list: &str) -> NodeList {
 }
 
 /// Makes a plan for a command line and a typed list of nodes. `change` sets further host options.
-fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Result<Plan, PlanError> {
+fn planned_on(words: &str, list: &str, change: impl Fn(&mut HostOptions)) -> Result<Plan, Refusal> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
     let Ok(Typed::Run(mut request)) = parse(OsStr::new("scela-run"), words, &read_file) else {

@@ -32,13 +32,13 @@ const BACKGROUND_PAUSE: Duration = Duration::from_millis(500);
 
 /// The thread that reads.
 pub(crate) struct Reader {
-    thread: Option<Thread>,
+    thread: Thread,
 }
 
 impl Reader {
     /// Reads `source` to its end and sends it to `takers`.
-    pub(crate) fn start(source: InputSource, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
-        let file = match &source {
+    pub(crate) fn start(source: &InputSource, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
+        let file = match source {
             InputSource::Standard => None,
             InputSource::File(path) => Some(File::open(path)?),
         };
@@ -48,19 +48,12 @@ impl Reader {
             None => follow(io::stdin().as_fd(), &blocks),
         })?;
         tasks.spawn("stdin blocks", Span::current(), send(incoming, takers));
-        Ok(Self { thread: Some(thread) })
-    }
-
-    /// Reads nothing.
-    pub(crate) fn none() -> Self {
-        Self { thread: None }
+        Ok(Self { thread })
     }
 
     /// Checks again whether the launcher is in the foreground. To be called when it was continued.
     pub(crate) fn wake(&self) {
-        if let Some(thread) = &self.thread {
-            thread.unpark();
-        }
+        self.thread.unpark();
     }
 }
 

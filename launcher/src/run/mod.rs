@@ -3,7 +3,7 @@
 mod assemble;
 pub mod demo;
 pub(crate) mod input;
-mod output;
+pub mod output;
 mod progress;
 pub(crate) mod rank_locations;
 pub mod report;

@@ -184,9 +184,7 @@ impl Page {
     fn write(&mut self) {
         if !self.closed && !self.gathered.is_empty() {
             let result = match self.stream {
-                // Rust's runtime has opened /dev/null in place of a closed standard output.
-                Stream::Out if sys::stdout_was_closed() => Err(Errno::EBADF.into()),
-                Stream::Out => write_all(&io::stdout(), &self.gathered),
+                Stream::Out => write_stdout(&self.gathered),
                 Stream::Err => write_all(&io::stderr(), &self.gathered),
             };
             if let Err(error) = result {
@@ -197,6 +195,20 @@ impl Page {
         }
         self.gathered.clear();
     }
+}
+
+/// Writes a text of scela-run itself to standard output. A reader that has closed the pipe, such as `head`, is not an
+/// error.
+pub fn print(text: &str) -> io::Result<()> {
+    match write_stdout(text.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+    // Rust's runtime has opened /dev/null in place of a closed standard output.
+    if sys::stdout_was_closed() { Err(Errno::EBADF.into()) } else { write_all(&io::stdout(), bytes) }
 }
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use pmi::Ranks;
 use serde::Deserialize;
 
-use super::{Allocation, AllocationError, entry, id, nodes_of};
+use super::{Allocation, id, nodes_of, unreadable};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::Manager;
 use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use crate::refusal::{Refusal, shown};
 use nla::core::limits::RANKS_MAX;
 
 pub(super) const SIGN: &str = "FLUX_URI";
@@ -48,7 +49,7 @@ struct Children {
     core: String,
 }
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     if system.variable(SIGN).is_none() {
         return Ok(None);
     }
@@ -60,8 +61,10 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
     let answer = system.answer(&command, TEXT_BYTES_MAX);
     let command = command.join(" ");
     let answer =
-        answer.map_err(|error| AllocationError::NoAnswer { variable: found_by, command: command.clone(), error })?;
-    let nodes = nodes(&answer).map_err(|reason| AllocationError::Answer { variable: found_by, command, reason })?;
+        answer.map_err(|error| unreadable(format!("{found_by} is set, but '{command}' gives no answer: {error}")))?;
+    let nodes = nodes(&answer).map_err(|reason| {
+        unreadable(format!("{found_by} is set, but the answer of '{command}' cannot be read: {reason}"))
+    })?;
     Ok(Some(Allocation { manager: Manager::Flux, id, nodes, ranks: None, found_by }))
 }
 
@@ -81,7 +84,9 @@ fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
         return Err(format!("it has the cores of {} nodes and the names of {}", cores.len(), names.len()));
     }
     // Names are in the order of node numbers, not of shares.
-    Ok(nodes_of(names.into_iter().zip(cores.into_values()).map(|(name, cores)| entry(name, cores)).collect()))
+    Ok(nodes_of(
+        names.into_iter().zip(cores.into_values()).map(|(name, cores)| Node::named(name).with_slots(cores)).collect(),
+    ))
 }
 
 /// Returns the cores of each node, by its number.
@@ -101,5 +106,5 @@ fn cores(shares: &[Share]) -> Result<BTreeMap<u32, u32>, String> {
 /// Parses a set of numbers as in RFC 22, `0-3,7` or `[0-3,7]`: the same as a set of ranks.
 fn set(text: &str) -> Result<Ranks, String> {
     let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    inside.parse().map_err(|_| format!("'{}' is not a set of numbers", super::shown(text, 40)))
+    inside.parse().map_err(|_| format!("'{}' is not a set of numbers", shown(text, 40)))
 }

@@ -1,12 +1,14 @@
 //! IBM Spectrum LSF: `LSB_JOBID`, and the hosts in one of three forms: a file with a line for each slot,
 //! `h1 4 h2 4`, or `h1 h1 h2`.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use super::{Allocation, AllocationError, count, entry, file_of, id, nodes_of, not};
-use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use super::{Allocation, count, hosts_of_file, id, missing, names_in, nodes_of, not};
+use crate::cluster::hosts::HOSTS_MAX;
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 
 pub(super) const SIGN: &str = "LSB_JOBID";
 
@@ -17,52 +19,45 @@ const PAIRS: &str = "LSB_MCPU_HOSTS";
 /// A host for each slot. LSF does not set it if it would be too long.
 const HOSTS: &str = "LSB_HOSTS";
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let Some(job) = system.variable(SIGN) else { return Ok(None) };
     let text = |variable| Some(system.variable(variable)?.to_string_lossy().into_owned());
     let (found_by, entries) = if let Some(path) = system.variable(FILE) {
-        (FILE, in_file(PathBuf::from(path), system)?)
+        let hosts = hosts_of_file(FILE, Path::new(&path), system)?;
+        (FILE, hosts.into_iter().map(|each| Node::named(each.name).with_slots(1)).collect())
     } else if let Some(pairs) = text(PAIRS) {
         (PAIRS, in_pairs(&pairs)?)
     } else if let Some(hosts) = text(HOSTS) {
-        (HOSTS, in_words(HOSTS, &hosts)?)
+        (HOSTS, in_words(&hosts)?)
     } else {
-        return Err(AllocationError::Missing { manager: Manager::Lsf, job: SIGN, variable: PAIRS });
+        return Err(missing(Manager::Lsf, SIGN, PAIRS));
     };
     Ok(Some(Allocation { manager: Manager::Lsf, id: id(job), nodes: nodes_of(entries), ranks: None, found_by }))
 }
 
-fn in_file(path: PathBuf, system: &dyn System) -> Result<Vec<HostEntry>, AllocationError> {
-    let bytes = file_of(FILE, &path, system)?;
-    let entries =
-        hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
-    Ok(entries.into_iter().map(|each| entry(each.name, 1)).collect())
-}
-
-fn in_pairs(text: &str) -> Result<Vec<HostEntry>, AllocationError> {
+fn in_pairs(text: &str) -> Result<Vec<Node>, Refusal> {
     const WANTED: &str = "hosts and numbers of slots in turn";
     let words: Vec<&str> = text.split_ascii_whitespace().take(2 * HOSTS_MAX).collect();
     let pair = |pair: &[&str]| match pair {
-        [host, slots] => Ok(entry(host_name(PAIRS, host)?, count(slots).ok_or_else(|| not(PAIRS, text, WANTED))?)),
+        [name, slots] => host(PAIRS, name, || count(slots).ok_or_else(|| not(PAIRS, text, WANTED))),
         _ => Err(not(PAIRS, text, WANTED)),
     };
     some(PAIRS, text, words.chunks(2).map(pair).collect::<Result<_, _>>()?)
 }
 
-fn in_words(variable: &'static str, text: &str) -> Result<Vec<HostEntry>, AllocationError> {
+fn in_words(text: &str) -> Result<Vec<Node>, Refusal> {
     let words = text.split_ascii_whitespace().take(HOSTS_MAX);
-    some(variable, text, words.map(|host| Ok(entry(host_name(variable, host)?, 1))).collect::<Result<_, _>>()?)
+    some(HOSTS, text, words.map(|name| host(HOSTS, name, || Ok(1))).collect::<Result<_, _>>()?)
 }
 
-fn some(variable: &'static str, text: &str, entries: Vec<HostEntry>) -> Result<Vec<HostEntry>, AllocationError> {
-    if entries.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(entries) }
+fn some(variable: &str, text: &str, nodes: Vec<Node>) -> Result<Vec<Node>, Refusal> {
+    if nodes.is_empty() { Err(not(variable, text, "a list of hosts")) } else { Ok(nodes) }
 }
 
 /// Parses one name of a host.
-fn host_name(variable: &'static str, text: &str) -> Result<String, AllocationError> {
-    let names = hosts::expand(text.as_bytes()).map_err(|error| AllocationError::Names { variable, error })?;
-    match <[String; 1]>::try_from(names) {
-        Ok([name]) => Ok(name),
+fn host(variable: &str, text: &str, slots: impl Fn() -> Result<u32, Refusal>) -> Result<Node, Refusal> {
+    match <[String; 1]>::try_from(names_in(variable, text.as_bytes())?) {
+        Ok([name]) => Ok(Node::named(name).with_slots(slots()?)),
         Err(_) => Err(not(variable, text, "the name of one host")),
     }
 }

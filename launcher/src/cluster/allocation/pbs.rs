@@ -1,11 +1,12 @@
 //! PBS Professional, OpenPBS and Torque: `PBS_JOBID`, and `PBS_NODEFILE` with a line for each slot.
 
-use std::path::PathBuf;
+use std::path::Path;
 
-use super::{Allocation, AllocationError, count_in, file_of, id, nodes_of};
-use crate::cluster::hosts::{self, HostEntry};
+use super::{Allocation, count_in, hosts_of_file, id, missing, nodes_of};
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 
 pub(super) const SIGN: &str = "PBS_JOBID";
 
@@ -15,16 +16,13 @@ const FILE: &str = "PBS_NODEFILE";
 /// node once; PBS Professional does not set the variable.
 const SLOTS: &str = "PBS_NUM_PPN";
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let Some(job) = system.variable(SIGN) else { return Ok(None) };
-    let missing = || AllocationError::Missing { manager: Manager::Pbs, job: SIGN, variable: FILE };
-    let path = PathBuf::from(system.variable(FILE).ok_or_else(missing)?);
-    let bytes = file_of(FILE, &path, system)?;
-    let entries =
-        hosts::parse_file(&bytes).map_err(|error| AllocationError::FileNames { variable: FILE, path, error })?;
+    let path = system.variable(FILE).ok_or_else(|| missing(Manager::Pbs, SIGN, FILE))?;
+    let entries = hosts_of_file(FILE, Path::new(&path), system)?;
     let lines = entries.len();
     // Each line is one slot.
-    let one = |entry: HostEntry| HostEntry { user: None, slots: Some(1), max_slots: None, ..entry };
+    let one = |entry: Node| Node::named(entry.name).with_slots(1);
     let mut nodes = nodes_of(entries.into_iter().map(one).collect());
     if nodes.len() == lines
         && let Some(slots) = count_in(SLOTS, system)?

@@ -4,10 +4,12 @@
 //! tasks, mostly one. They are not the job's: most of the job would stay unused, or the list would be shorter than
 //! the node list. Seen with Slurm 22.05; the interactive step of `salloc` has the job's tasks.
 
-use super::{Allocation, AllocationError, count, count_in, id, nodes_of, not};
-use crate::cluster::hosts::{self, HOSTS_MAX, HostEntry};
+use super::{Allocation, count, count_in, id, missing, names_in, nodes_of, not, unreadable};
+use crate::cluster::hosts::HOSTS_MAX;
 use crate::cluster::manager::Manager;
+use crate::cluster::node::Node;
 use crate::cluster::system::System;
+use crate::refusal::Refusal;
 
 pub(super) const SIGN: &str = "SLURM_JOB_ID";
 
@@ -24,15 +26,13 @@ const RANKS: &str = "SLURM_NTASKS";
 /// tasks.
 const INTERACTIVE_STEP: &str = "4294967290";
 
-pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, AllocationError> {
+pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let Some(job) = system.variable(SIGN).or_else(|| system.variable("SLURM_JOBID")) else {
         return Ok(None);
     };
     let found = NAMES.into_iter().find_map(|name| Some((name, system.variable(name)?)));
-    let missing = || AllocationError::Missing { manager: Manager::Slurm, job: SIGN, variable: NAMES[0] };
-    let (found_by, list) = found.ok_or_else(missing)?;
-    let names =
-        hosts::expand(list.as_encoded_bytes()).map_err(|error| AllocationError::Names { variable: found_by, error })?;
+    let (found_by, list) = found.ok_or_else(|| missing(Manager::Slurm, SIGN, NAMES[0]))?;
+    let names = names_in(found_by, list.as_encoded_bytes())?;
     let step = system.variable("SLURM_STEP_ID");
     let is_of_step = step.is_some_and(|step| step != INTERACTIVE_STEP);
     let slots = if is_of_step { None } else { by_tasks(found_by, names.len(), system)? };
@@ -41,13 +41,13 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Allocation
         None => by_processors(found_by, names.len(), system)?,
     };
     let ranks = if is_of_step { None } else { count_in(RANKS, system)? };
-    let entry = |(name, slots)| HostEntry { user: None, name, slots, max_slots: None };
+    let entry = |(name, slots): (String, _)| Node { slots, ..Node::named(name) };
     let nodes = nodes_of(names.into_iter().zip(slots).map(entry).collect());
     Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
 }
 
 /// Returns the tasks of each node, if they are set.
-fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
+fn by_tasks(found_by: &str, named: usize, system: &dyn System) -> Result<Option<Vec<u32>>, Refusal> {
     match numbers(TASKS, system)? {
         Some(tasks) if tasks.len() != named => Err(disagree(TASKS, tasks.len(), found_by, named)),
         tasks => Ok(tasks),
@@ -55,11 +55,7 @@ fn by_tasks(found_by: &'static str, named: usize, system: &dyn System) -> Result
 }
 
 /// Returns the number of tasks of each node: its processors divided by those per task; `None` if it is unknown.
-fn by_processors(
-    found_by: &'static str,
-    named: usize,
-    system: &dyn System,
-) -> Result<Vec<Option<u32>>, AllocationError> {
+fn by_processors(found_by: &str, named: usize, system: &dyn System) -> Result<Vec<Option<u32>>, Refusal> {
     let Some(processors) = numbers(PROCESSORS, system)? else { return Ok(vec![None; named]) };
     if processors.len() != named {
         return Err(disagree(PROCESSORS, processors.len(), found_by, named));
@@ -68,12 +64,13 @@ fn by_processors(
     Ok(processors.into_iter().map(|processors| Some((processors / each).max(1))).collect())
 }
 
-fn disagree(variable: &'static str, nodes: usize, names: &'static str, named: usize) -> AllocationError {
-    AllocationError::Disagree { variable, nodes, names, named }
+fn disagree(variable: &str, nodes: usize, names: &str, named: usize) -> Refusal {
+    let noun = if nodes == 1 { "node" } else { "nodes" };
+    unreadable(format!("{variable} is about {nodes} {noun}, and {names} names {named}"))
 }
 
 /// Parses a variable such as `16(x3),8`, if it is set: a number for each node.
-fn numbers(variable: &'static str, system: &dyn System) -> Result<Option<Vec<u32>>, AllocationError> {
+fn numbers(variable: &str, system: &dyn System) -> Result<Option<Vec<u32>>, Refusal> {
     let Some(value) = system.variable(variable) else { return Ok(None) };
     let value = value.to_string_lossy();
     expanded(&value).map(Some).ok_or_else(|| not(variable, &value, "a list of numbers like 16(x3),8"))

@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use super::problem::HostsProblem;
+use crate::refusal::Refusal;
 
 /// A problem and the bytes of the line that it is about.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) at: Range<usize>,
-    pub(super) problem: HostsProblem,
+    pub(super) problem: Refusal,
 }
 
 impl Fault {
-    pub(super) fn new(at: Range<usize>, problem: HostsProblem) -> Self {
+    pub(super) fn new(at: Range<usize>, problem: Refusal) -> Self {
         Self { at, problem }
     }
 }
@@ -90,12 +90,12 @@ impl<'a> Cursor<'a> {
     }
 
     /// Returns a fault about the text since `begin`.
-    pub(super) fn fault_since(&self, begin: usize, problem: HostsProblem) -> Fault {
+    pub(super) fn fault_since(&self, begin: usize, problem: Refusal) -> Fault {
         Fault::new(self.since(begin), problem)
     }
 
     /// Returns a fault about the next character, or about the end.
-    pub(super) fn fault_here(&self, problem: HostsProblem) -> Fault {
+    pub(super) fn fault_here(&self, problem: Refusal) -> Fault {
         let width = self.peek().map_or(0, char::len_utf8);
         Fault::new(self.at..self.at + width, problem)
     }
@@ -147,9 +147,10 @@ mod tests {
     fn faults_are_about_characters() {
         let mut cursor = Cursor::new("aä");
         cursor.eat('a');
-        assert_eq!(cursor.fault_here(HostsProblem::NoHosts).at, 1..3);
+        let problem = || Refusal::new("", "");
+        assert_eq!(cursor.fault_here(problem()).at, 1..3);
         cursor.eat('ä');
-        assert_eq!(cursor.fault_here(HostsProblem::NoHosts).at, 3..3);
-        assert_eq!(cursor.fault_since(1, HostsProblem::NoHosts).at, 1..3);
+        assert_eq!(cursor.fault_here(problem()).at, 3..3);
+        assert_eq!(cursor.fault_since(1, problem()).at, 1..3);
     }
 }

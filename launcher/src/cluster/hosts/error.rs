@@ -4,7 +4,8 @@ use std::error::Error;
 use std::fmt;
 
 use super::cursor::Fault;
-use super::problem::{HostsProblem, is_visible};
+use super::problem::is_visible;
+use crate::refusal::Refusal;
 
 /// The most characters of a line that are shown around a position.
 const SHOWN_CHARS_MAX: usize = 72;
@@ -24,7 +25,7 @@ const SHOWN_CHARS_BEFORE: usize = 24;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostsError {
     place: Option<Box<Place>>,
-    problem: Box<HostsProblem>,
+    problem: Refusal,
 }
 
 /// A position and the line around it.
@@ -42,8 +43,8 @@ struct Place {
 
 impl HostsError {
     /// Returns the error for a problem of the whole text.
-    pub(super) fn without_place(problem: HostsProblem) -> Self {
-        Self { place: None, problem: Box::new(problem) }
+    pub(super) fn without_place(problem: Refusal) -> Self {
+        Self { place: None, problem }
     }
 
     /// Returns the error for a fault in a line; of a file if the line has a number.
@@ -51,13 +52,13 @@ impl HostsError {
         let chars_to = |bytes: usize| text.char_indices().take_while(|(at, _)| *at < bytes).count();
         let (begin, end) = (chars_to(fault.at.start), chars_to(fault.at.end));
         let place = Place::new(text, line, begin, end.max(begin + 1));
-        Self { place: Some(Box::new(place)), problem: Box::new(fault.problem) }
+        Self { place: Some(Box::new(place)), problem: fault.problem }
     }
 
     /// Returns the error after the name of the text that it is in.
-    pub(crate) fn after(&self, name: &str) -> String {
+    pub(crate) fn after(&self, name: &str) -> Refusal {
         let mark = if self.column().is_some() { "," } else { ":" };
-        format!("{name}{mark} {self}")
+        Refusal::new(format!("{name}{mark} {self}"), self.hint())
     }
 
     /// Returns the line of the file, counted from 1; `None` for a list.
@@ -71,12 +72,12 @@ impl HostsError {
     }
 
     /// Returns the problem.
-    pub fn problem(&self) -> &HostsProblem {
+    pub fn problem(&self) -> &Refusal {
         &self.problem
     }
 
     /// Returns the next step to try, a fragment without full stop.
-    pub fn hint(&self) -> String {
+    pub fn hint(&self) -> &str {
         self.problem.hint()
     }
 }
@@ -131,7 +132,11 @@ mod tests {
     use super::*;
 
     fn shown(text: &str, at: std::ops::Range<usize>) -> String {
-        HostsError::in_line(text, None, Fault::new(at, HostsProblem::StepZero)).to_string()
+        HostsError::in_line(text, None, Fault::new(at, step_zero())).to_string()
+    }
+
+    fn step_zero() -> Refusal {
+        Refusal::new("the step is 0", "leave the step out")
     }
 
     #[test]
@@ -144,11 +149,11 @@ mod tests {
 
     #[test]
     fn a_file_has_lines() {
-        let fault = Fault::new(2..3, HostsProblem::StepZero);
+        let fault = Fault::new(2..3, step_zero());
         let error = HostsError::in_line("a b", Some(7), fault);
         assert_eq!((error.line(), error.column()), (Some(7), Some(3)));
         assert_eq!(error.to_string(), "line 7, column 3: the step is 0\n    a b\n      ^");
-        let error = HostsError::without_place(HostsProblem::TooLarge);
+        let error = HostsError::without_place(super::super::problem::too_large());
         assert_eq!((error.line(), error.column()), (None, None));
         assert_eq!(error.to_string(), "it is larger than 64 MiB");
     }

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use super::error::HostsError;
-use super::list::{HostEntry, expand};
+use super::list::expand;
+use crate::cluster::node::Node;
 
 /// The rest of a list, and the names that were not in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excluded {
     /// The remaining hosts, in order; may be empty.
-    pub kept: Vec<HostEntry>,
+    pub kept: Vec<Node>,
     /// Names that no host had, in the order in which they were first typed: a range may
     /// name hosts outside the job.
     pub unmatched: Vec<String>,
@@ -17,7 +18,7 @@ pub struct Excluded {
 
 /// Removes every entry of the hosts in the list `text`. Names are compared character by character: `node1` does not
 /// remove `node1.example.org`. The list must not have users or slots.
-pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsError> {
+pub fn exclude(hosts: Vec<Node>, text: &[u8]) -> Result<Excluded, HostsError> {
     let names = expand(text)?;
     let mut matched: HashMap<&str, bool> = names.iter().map(|name| (name.as_str(), false)).collect();
     let mut kept = hosts;
@@ -36,7 +37,7 @@ pub fn exclude(hosts: Vec<HostEntry>, text: &[u8]) -> Result<Excluded, HostsErro
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HostsProblem, parse_list};
+    use super::super::parse_list;
     use super::*;
 
     fn check(hosts: &str, text: &str, kept: &str, unmatched: &str) {
@@ -67,9 +68,10 @@ mod tests {
 
     #[test]
     fn only_names_can_be_excluded() {
-        let problem = |text: &str| exclude(Vec::new(), text.as_bytes()).map_err(|error| error.problem().clone());
-        assert_eq!(problem("a:2"), Err(HostsProblem::NotAName));
-        assert_eq!(problem("ada@a"), Err(HostsProblem::NotAName));
-        assert_eq!(problem(""), Err(HostsProblem::Empty));
+        let problem = |text: &str| exclude(Vec::new(), text.as_bytes()).unwrap_err().problem().to_string();
+        let names_only = "only names of hosts can stand here, without user and slots";
+        assert_eq!(problem("a:2"), names_only);
+        assert_eq!(problem("ada@a"), names_only);
+        assert_eq!(problem(""), "the list is empty");
     }
 }

@@ -3,9 +3,13 @@
 use std::fmt::Write as _;
 
 use super::cursor::{Cursor, Fault, begins_name, is_blank, is_name};
-use super::problem::{HostsProblem, shown_char};
+use super::problem::{name_begin, name_missing, name_too_long, stray, too_many_hosts};
 use super::ranges::{NumberRange, ranges};
 use super::{HOSTS_MAX, NAME_BYTES_MAX};
+use crate::refusal::Refusal;
+
+/// The hint for a bracket without its partner.
+const BRACKETS: &str = "write ranges as in node[001-032,040]; in a shell, put the list in quotes";
 
 /// A host's name with ranges of numbers, within all bounds.
 #[derive(Debug)]
@@ -32,11 +36,13 @@ impl<'a> Expression<'a> {
                 Some('[') => Part::Ranges(bracket(cursor)?),
                 Some(c) if is_name(c) => {
                     if expression.parts.is_empty() && !begins_name(c) {
-                        return Err(cursor.fault_here(HostsProblem::NameBegin { first: c }));
+                        return Err(cursor.fault_here(name_begin(c)));
                     }
                     Part::Text(cursor.take_while(is_name))
                 }
-                Some(']') => return Err(cursor.fault_here(HostsProblem::BracketNotOpened)),
+                Some(']') => {
+                    return Err(cursor.fault_here(Refusal::new("there is a ']' without a '['", BRACKETS)));
+                }
                 None | Some(',' | ':' | '@') => break,
                 Some(c) if is_blank(c) => break,
                 Some(c) => return Err(cursor.fault_here(stray(c))),
@@ -44,20 +50,20 @@ impl<'a> Expression<'a> {
             expression.add(part).map_err(|problem| cursor.fault_since(begin, problem))?;
         }
         if expression.parts.is_empty() {
-            return Err(cursor.fault_here(HostsProblem::NameMissing));
+            return Err(cursor.fault_here(name_missing()));
         }
         Ok(expression)
     }
 
     /// Adds a part, if the names stay within their bounds.
-    fn add(&mut self, part: Part<'a>) -> Result<(), HostsProblem> {
+    fn add(&mut self, part: Part<'a>) -> Result<(), Refusal> {
         self.count = self.count.saturating_mul(part.count());
         self.name_bytes += part.bytes_max();
         if self.count > HOSTS_MAX as u64 {
-            return Err(HostsProblem::TooManyHosts);
+            return Err(too_many_hosts());
         }
         if self.name_bytes > NAME_BYTES_MAX {
-            return Err(HostsProblem::NameTooLong);
+            return Err(name_too_long());
         }
         self.parts.push(part);
         Ok(())
@@ -109,7 +115,7 @@ fn extend(parts: &[Part<'_>], name: &mut String, names: &mut Vec<String>) {
         }
         Part::Ranges(ranges) => {
             for range in ranges {
-                let width = range.width();
+                let width = range.width;
                 for number in range.numbers() {
                     let _ = write!(name, "{number:0width$}");
                     extend(parts, name, names);
@@ -122,7 +128,7 @@ fn extend(parts: &[Part<'_>], name: &mut String, names: &mut Vec<String>) {
 
 /// Parses `[`, ranges and `]`.
 fn bracket(cursor: &mut Cursor<'_>) -> Result<Vec<NumberRange>, Fault> {
-    let open = cursor.fault_here(HostsProblem::BracketNotClosed);
+    let open = cursor.fault_here(Refusal::new("this '[' is not closed", BRACKETS));
     cursor.eat('[');
     // A bracket that opens before the `]` belongs to another host.
     let Some(inside) = cursor.rest().find(['[', ']']).filter(|&end| cursor.rest()[end..].starts_with(']')) else {
@@ -143,16 +149,8 @@ fn is_nested(rest: &str) -> bool {
 fn nested(cursor: &Cursor<'_>) -> Fault {
     let mut inner = *cursor;
     inner.take_while(|c| c != '[');
-    inner.fault_here(HostsProblem::BracketInBracket)
-}
-
-/// Returns the problem of a character that no name contains.
-pub(super) fn stray(c: char) -> HostsProblem {
-    if c.is_control() {
-        HostsProblem::Control { code: u32::from(c) }
-    } else {
-        HostsProblem::Character { character: shown_char(c) }
-    }
+    let hint = "write ranges one behind the other, as in rack[1-2]node[1-4]";
+    inner.fault_here(Refusal::new("there is a '[' inside brackets", hint))
 }
 
 #[cfg(test)]

@@ -18,14 +18,15 @@
 use super::TEXT_BYTES_MAX;
 use super::cursor::{Cursor, Fault, is_blank};
 use super::error::HostsError;
-use super::expression::stray;
-use super::list::{HostEntry, checked_user, list, not_utf8, slots};
-use super::problem::{HostsProblem, shown};
+use super::list::{checked_user, list, not_utf8, slots};
+use super::problem::{not_an_attribute, shown, stray, too_large};
+use crate::cluster::node::Node;
+use crate::refusal::Refusal;
 
 /// Parses the hosts of a file, in order; duplicates stay. A file without hosts is an error.
-pub fn parse_file(bytes: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
+pub fn parse_file(bytes: &[u8]) -> Result<Vec<Node>, HostsError> {
     if bytes.len() > TEXT_BYTES_MAX {
-        return Err(HostsError::without_place(HostsProblem::TooLarge));
+        return Err(HostsError::without_place(too_large()));
     }
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let mut entries = Vec::new();
@@ -37,7 +38,8 @@ pub fn parse_file(bytes: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
         read_line(&mut Cursor::new(said), &mut entries).map_err(in_line)?;
     }
     if entries.is_empty() {
-        return Err(HostsError::without_place(HostsProblem::NoHosts));
+        let hint = "write a host on each line, as in: node1 slots=8";
+        return Err(HostsError::without_place(Refusal::new("there is no host in it", hint)));
     }
     Ok(entries)
 }
@@ -50,7 +52,7 @@ fn without_comment(line: &[u8]) -> &[u8] {
 }
 
 /// Adds the hosts of a line, if it has any.
-fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<Node>) -> Result<(), Fault> {
     cursor.take_while(is_blank);
     if cursor.is_at_end() {
         return Ok(());
@@ -72,7 +74,9 @@ fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<()
     let Some((max_slots, at)) = max_slots else { return Ok(()) };
     for host in hosts {
         if let Some(slots) = host.slots.filter(|&slots| slots > max_slots) {
-            return Err(Fault::new(at, HostsProblem::MaxSlotsTooFew { max_slots, slots }));
+            let text = format!("max-slots={max_slots} is less than the {slots} slots of a host on this line");
+            let hint = "make max-slots at least as large, or leave it out";
+            return Err(Fault::new(at, Refusal::new(text, hint)));
         }
         host.max_slots = Some(max_slots);
     }
@@ -82,7 +86,7 @@ fn read_line(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<()
 /// Parses `name=value` and applies it to all hosts. Returns `max_slots` with its position for a later check.
 fn attribute(
     cursor: &mut Cursor<'_>,
-    hosts: &mut [HostEntry],
+    hosts: &mut [Node],
     max_slots: &mut Option<(u32, std::ops::Range<usize>)>,
 ) -> Result<(), Fault> {
     let begin = cursor.at();
@@ -90,10 +94,11 @@ fn attribute(
     let at = cursor.since(begin);
     cursor.take_while(is_blank);
     if !cursor.eat('=') {
-        return Err(Fault::new(at, HostsProblem::NotAnAttribute { text: shown(name) }));
+        return Err(Fault::new(at, not_an_attribute(&shown(name))));
     }
     cursor.take_while(is_blank);
-    let twice = |name| Fault::new(at.clone(), HostsProblem::AttributeTwice { name });
+    let twice =
+        |name| Fault::new(at.clone(), Refusal::new(format!("'{name}' is given twice"), "remove one of the two"));
     match name {
         "slots" => {
             let value = slots(cursor, is_blank)?;
@@ -120,7 +125,10 @@ fn attribute(
                 }
             }
         }
-        _ => return Err(Fault::new(at, HostsProblem::AttributeUnknown { name: shown(name) })),
+        _ => {
+            let text = format!("there is no attribute '{}', only slots, max-slots and user", shown(name));
+            return Err(Fault::new(at, Refusal::new(text, "remove it, or put it behind a '#'")));
+        }
     }
     Ok(())
 }
@@ -129,7 +137,7 @@ fn attribute(
 mod tests {
     use super::*;
 
-    fn written(entry: &HostEntry) -> String {
+    fn written(entry: &Node) -> String {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();
         let max_slots = entry.max_slots.map(|max| format!("<{max}")).unwrap_or_default();
@@ -216,7 +224,7 @@ mod tests {
     fn an_error_has_text_place_and_hint() {
         let error = parse_file(b"login\r\n\tnode1 slots=8 4  # x\r\n").expect_err("a second word");
         let expected = "line 2, column 16: '4' is not an attribute\n     node1 slots=8 4  # x\n                   ^";
-        assert_eq!((error.to_string().as_str(), error.hint().as_str()), (expected, "write slots=4"));
+        assert_eq!((error.to_string().as_str(), error.hint()), (expected, "write slots=4"));
     }
 
     #[test]
@@ -226,17 +234,17 @@ mod tests {
         let error = parse_file(b"a\nb\xe4,c # \xff").expect_err("a name may not");
         assert_eq!(error.to_string(), "line 2, column 2: this is not UTF-8 text\n    b\u{fffd},c # \u{fffd}\n     ^");
         let error = parse_file(b"\xff\xfea\0\n\0").expect_err("UTF-16");
-        assert_eq!((error.problem(), error.column()), (&HostsProblem::NotUtf8, Some(1)));
+        assert_eq!((error.problem().to_string().as_str(), error.column()), ("this is not UTF-8 text", Some(1)));
     }
 
     #[test]
     fn files_have_bounds() {
         let error = parse_file(&vec![b'\n'; TEXT_BYTES_MAX + 1]).expect_err("too large");
-        assert_eq!(error.problem(), &HostsProblem::TooLarge);
+        assert_eq!(error.problem(), &too_large());
         let error = parse_file(&vec![b'#'; TEXT_BYTES_MAX]).expect_err("one long comment");
-        assert_eq!(error.problem(), &HostsProblem::NoHosts);
+        assert_eq!(error.problem().to_string(), "there is no host in it");
         let most = crate::cluster::hosts::HOSTS_MAX;
         let error = parse_file(format!("a[2-{most}]\nb\nc\n").as_bytes()).expect_err("one too many");
-        assert_eq!((error.problem(), error.line()), (&HostsProblem::TooManyHosts, Some(3)));
+        assert_eq!((error.problem(), error.line()), (&super::super::problem::too_many_hosts(), Some(3)));
     }
 }

@@ -1,41 +1,38 @@
 //! `--select`: takes hosts by their positions in a list, as Cplant's `-l 1..4,10`.
 
-use super::cursor::{Cursor, Fault};
+use super::cursor::Fault;
 use super::error::HostsError;
 use super::list::whole;
-use super::problem::HostsProblem;
 use super::ranges::ranges;
+use crate::refusal::Refusal;
 
 /// Returns the hosts at the positions of `text`, counted from 1, in the order of the positions: `1..4,10`,
 /// `1-4,10` or `1-9/2`. Fails on a position beyond the list and on one given twice.
 pub fn select<T: Clone>(hosts: &[T], text: &[u8]) -> Result<Vec<T>, HostsError> {
+    const COUNT: &str = "count the hosts in the order of the list, from 1";
     whole(text, |cursor| {
         let mut is_selected = vec![false; hosts.len()];
         let mut selected = Vec::new();
-        for (at, range) in ranges(&mut all(cursor))? {
-            let fault = |problem| Fault::new(at.clone(), problem);
-            if range.first() == 0 {
-                return Err(fault(HostsProblem::IndexZero));
+        for (at, range) in ranges(&mut cursor.take_part(cursor.rest().len()))? {
+            let fault = |text, hint| Err(Fault::new(at.clone(), Refusal::new(text, hint)));
+            if range.first == 0 {
+                return fault("there is no host 0, the first is host 1".to_owned(), COUNT);
             }
-            if range.last() > hosts.len() as u64 {
-                let index = range.numbers().find(|&index| index > hosts.len() as u64).unwrap_or(range.last());
-                return Err(fault(HostsProblem::IndexTooLarge { index, hosts: hosts.len() }));
+            if range.last > hosts.len() as u64 {
+                let index = range.numbers().find(|&index| index > hosts.len() as u64).unwrap_or(range.last);
+                return fault(format!("there is no host {index}, the list has {}", hosts.len()), COUNT);
             }
             for index in range.numbers() {
                 let place = usize::try_from(index - 1).unwrap_or(usize::MAX);
                 if is_selected.get_mut(place).is_none_or(|is_selected| std::mem::replace(is_selected, true)) {
-                    return Err(fault(HostsProblem::IndexTwice { index }));
+                    let hint = "remove one of the two; for more ranks on a host give it slots";
+                    return fault(format!("host {index} is selected twice"), hint);
                 }
                 selected.extend(hosts.get(place).cloned());
             }
         }
         Ok(selected)
     })
-}
-
-/// Takes the rest of the text as one part.
-fn all<'a>(cursor: &mut Cursor<'a>) -> Cursor<'a> {
-    cursor.take_part(cursor.rest().len())
 }
 
 #[cfg(test)]

@@ -4,27 +4,19 @@ use std::net::Ipv6Addr;
 
 use super::cursor::{Cursor, Fault, begins_name, is_blank, is_name};
 use super::error::HostsError;
-use super::expression::{Expression, stray};
-use super::problem::{HostsProblem, shown};
+use super::expression::Expression;
+use super::problem::{
+    TEXT_FILE, blank, empty, name_begin, name_missing, name_too_long, number_missing, shown, stray, too_large,
+    too_many_hosts, user_missing,
+};
 use super::{HOSTS_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::cluster::node::Node;
+use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
-
-/// One host of a list, as written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostEntry {
-    /// The user to log in as.
-    pub user: Option<String>,
-    /// A name or address as written. An IPv6 address has no brackets and keeps its zone.
-    pub name: String,
-    /// The ranks that it should run. More than zero; `None` if not given.
-    pub slots: Option<u32>,
-    /// The most ranks that it may run. Not less than `slots`; only a file can give it.
-    pub max_slots: Option<u32>,
-}
 
 /// Parses the hosts of a list such as `a,b:4,ada@c[1-3]:2`, in order; duplicates stay. An empty list is an error,
 /// and so is any blank.
-pub fn parse_list(text: &[u8]) -> Result<Vec<HostEntry>, HostsError> {
+pub fn parse_list(text: &[u8]) -> Result<Vec<Node>, HostsError> {
     whole(text, |cursor| {
         let mut entries = Vec::new();
         list(cursor, &mut entries)?;
@@ -40,7 +32,8 @@ pub fn expand(text: &[u8]) -> Result<Vec<String>, HostsError> {
             let begin = cursor.at();
             let item = item(cursor)?;
             if item.user.is_some() || item.slots.is_some() {
-                return Err(cursor.fault_since(begin, HostsProblem::NotAName));
+                let text = "only names of hosts can stand here, without user and slots";
+                return Err(cursor.fault_since(begin, Refusal::new(text, "write names alone, as in node[1-4],login")));
             }
             item.add_to(&mut entries)?;
             if !cursor.eat(',') {
@@ -56,10 +49,10 @@ pub(super) fn whole<'a, T>(
     read: impl FnOnce(&mut Cursor<'a>) -> Result<T, Fault>,
 ) -> Result<T, HostsError> {
     if text.is_empty() {
-        return Err(HostsError::without_place(HostsProblem::Empty));
+        return Err(HostsError::without_place(empty()));
     }
     if text.len() > TEXT_BYTES_MAX {
-        return Err(HostsError::without_place(HostsProblem::TooLarge));
+        return Err(HostsError::without_place(too_large()));
     }
     let text = str::from_utf8(text).map_err(|error| not_utf8(text, None, error.valid_up_to()))?;
     let mut cursor = Cursor::new(text);
@@ -67,19 +60,19 @@ pub(super) fn whole<'a, T>(
     let value = read(&mut cursor).map_err(in_line)?;
     match cursor.peek() {
         None => Ok(value),
-        Some(c) if is_blank(c) => Err(in_line(cursor.fault_here(HostsProblem::Blank))),
+        Some(c) if is_blank(c) => Err(in_line(cursor.fault_here(blank()))),
         Some(c) => Err(in_line(cursor.fault_here(stray(c)))),
     }
 }
 
 /// Returns the error for a line that is not UTF-8 from a position on.
 pub(super) fn not_utf8(line: &[u8], number: Option<usize>, valid_bytes: usize) -> HostsError {
-    let fault = Fault::new(valid_bytes..valid_bytes + 1, HostsProblem::NotUtf8);
+    let fault = Fault::new(valid_bytes..valid_bytes + 1, Refusal::new("this is not UTF-8 text", TEXT_FILE));
     HostsError::in_line(&String::from_utf8_lossy(line), number, fault)
 }
 
 /// Parses items between commas, and adds their hosts.
-pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+pub(super) fn list(cursor: &mut Cursor<'_>, entries: &mut Vec<Node>) -> Result<(), Fault> {
     loop {
         item(cursor)?.add_to(entries)?;
         if !cursor.eat(',') {
@@ -103,19 +96,19 @@ enum Host<'a> {
 
 impl Item<'_> {
     /// Adds its hosts, if all of them stay within the bound.
-    fn add_to(self, entries: &mut Vec<HostEntry>) -> Result<(), Fault> {
+    fn add_to(self, entries: &mut Vec<Node>) -> Result<(), Fault> {
         let count = match &self.host {
             Host::Address(_) => 1,
             Host::Names(expression) => expression.count(),
         };
         if count > HOSTS_MAX - entries.len() {
-            return Err(Fault::new(self.at, HostsProblem::TooManyHosts));
+            return Err(Fault::new(self.at, too_many_hosts()));
         }
         let names = match self.host {
             Host::Address(address) => vec![address.to_owned()],
             Host::Names(expression) => expression.names(),
         };
-        let entry = |name| HostEntry { user: self.user.map(str::to_owned), name, slots: self.slots, max_slots: None };
+        let entry = |name| Node { user: self.user.map(str::to_owned), name, slots: self.slots, max_slots: None };
         entries.extend(names.into_iter().map(entry));
         Ok(())
     }
@@ -126,19 +119,19 @@ fn item<'a>(cursor: &mut Cursor<'a>) -> Result<Item<'a>, Fault> {
     let begin = cursor.at();
     let bare = |cursor: &Cursor<'_>| bare_address(cursor, begin);
     if cursor.peek().is_some_and(is_blank) {
-        return Err(cursor.fault_here(HostsProblem::Blank));
+        return Err(cursor.fault_here(blank()));
     }
     let user = user(cursor)?;
     let host = match address(cursor)? {
         Some(address) => Host::Address(address),
-        None => Host::Names(Expression::parse(cursor).map_err(|fault| match fault.problem {
+        None => Host::Names(Expression::parse(cursor).map_err(|fault| {
             // `::1` begins as a host without a name does.
-            HostsProblem::NameMissing => bare(cursor).unwrap_or(fault),
-            _ => fault,
+            let address = if fault.problem == name_missing() { bare(cursor) } else { None };
+            address.unwrap_or(fault)
         })?),
     };
     if cursor.peek() == Some('@') {
-        return Err(cursor.fault_here(HostsProblem::SecondAt));
+        return Err(cursor.fault_here(Refusal::new("there is a second '@'", "write user@host")));
     }
     let slots = if cursor.eat(':') {
         Some(slots(cursor, is_item_end).map_err(|fault| bare(cursor).unwrap_or(fault))?)
@@ -160,7 +153,7 @@ fn user<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
         return Ok(None);
     }
     if user.is_empty() {
-        return Err(ahead.fault_here(HostsProblem::UserMissing));
+        return Err(ahead.fault_here(user_missing()));
     }
     checked_user(user, cursor)?;
     ahead.eat('@');
@@ -172,11 +165,9 @@ fn user<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
 pub(super) fn checked_user(user: &str, cursor: &Cursor<'_>) -> Result<(), Fault> {
     let at = cursor.at()..cursor.at() + user.len();
     match user.chars().next() {
-        None => Err(cursor.fault_here(HostsProblem::UserMissing)),
-        Some(first) if is_name(first) && !begins_name(first) => {
-            Err(cursor.fault_here(HostsProblem::NameBegin { first }))
-        }
-        _ if user.len() > NAME_BYTES_MAX => Err(Fault::new(at, HostsProblem::NameTooLong)),
+        None => Err(cursor.fault_here(user_missing())),
+        Some(first) if is_name(first) && !begins_name(first) => Err(cursor.fault_here(name_begin(first))),
+        _ if user.len() > NAME_BYTES_MAX => Err(Fault::new(at, name_too_long())),
         _ => match user.char_indices().find(|(_, c)| !is_name(*c)) {
             Some((offset, c)) => Err(Fault::new(at.start + offset..at.start + offset + c.len_utf8(), stray(c))),
             None => Ok(()),
@@ -198,16 +189,20 @@ fn address<'a>(cursor: &mut Cursor<'a>) -> Result<Option<&'a str>, Fault> {
     let (address, zone) = inside.split_once('%').map_or((inside, None), |(address, zone)| (address, Some(zone)));
     let is_zone = |zone: &str| !zone.is_empty() && zone.chars().all(is_name);
     if address.parse::<Ipv6Addr>().is_err() || !zone.is_none_or(is_zone) {
-        return Err(ahead.fault_since(begin, HostsProblem::AddressBroken { text: shown(inside) }));
+        let hint = "write an address as in [2001:db8::7] or [fe80::1%eth0], ranges as in [1-4]";
+        let text = format!("'{}' is not an IPv6 address", shown(inside));
+        return Err(ahead.fault_since(begin, Refusal::new(text, hint)));
     }
     if inside.len() > NAME_BYTES_MAX {
-        return Err(ahead.fault_since(begin, HostsProblem::NameTooLong));
+        return Err(ahead.fault_since(begin, name_too_long()));
     }
     ahead.eat(']');
     let begin = ahead.at();
     let tail = ahead.take_while(|c| !is_item_end(c) && c != ':');
     if !tail.is_empty() {
-        return Err(ahead.fault_since(begin, HostsProblem::AddressTail { text: shown(tail) }));
+        let text = format!("'{}' cannot follow an address", shown(tail));
+        let hint = "an address stands alone, or with slots: [fe80::1]:8";
+        return Err(ahead.fault_since(begin, Refusal::new(text, hint)));
     }
     *cursor = ahead;
     Ok(Some(inside))
@@ -226,7 +221,9 @@ fn bare_address(cursor: &Cursor<'_>, begin: usize) -> Option<Fault> {
     item.take_while(|c| !is_item_end(c));
     let text = item.text_since(begin);
     let is_bare = !text.contains(['[', ']']) && text.matches(':').count() > 1;
-    is_bare.then(|| item.fault_since(begin, HostsProblem::AddressBare { text: shown(text) }))
+    let hint = "put an IPv6 address in brackets, and slots behind them: [fe80::1]:8";
+    let problem = || Refusal::new(format!("'{}' has more than one ':'", shown(text)), hint);
+    is_bare.then(|| item.fault_since(begin, problem()))
 }
 
 /// Parses a number of slots.
@@ -234,13 +231,17 @@ pub(super) fn slots(cursor: &mut Cursor<'_>, is_end: fn(char) -> bool) -> Result
     let begin = cursor.at();
     let text = cursor.take_while(|c| !is_end(c));
     if text.is_empty() {
-        return Err(cursor.fault_here(HostsProblem::NumberMissing));
+        return Err(cursor.fault_here(number_missing()));
     }
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(cursor.fault_since(begin, HostsProblem::SlotsNotANumber { text: shown(text) }));
+        let text = format!("'{}' is not a number of slots", shown(text));
+        return Err(cursor.fault_since(begin, Refusal::new(text, "write slots as in node1:8, or leave ':' out")));
     }
     let slots = text.parse().ok().filter(|slots| (1..=RANKS_MAX).contains(slots));
-    slots.ok_or_else(|| cursor.fault_since(begin, HostsProblem::SlotsOutOfRange { slots: shown(text) }))
+    slots.ok_or_else(|| {
+        let text = format!("{} slots are out of range, there must be 1 to {RANKS_MAX}", shown(text));
+        cursor.fault_since(begin, Refusal::new(text, "leave out a host that has none"))
+    })
 }
 
 #[cfg(test)]
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     /// Writes an entry as a list has it.
-    fn written(entry: &HostEntry) -> String {
+    fn written(entry: &Node) -> String {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();
         assert_eq!(entry.max_slots, None);
@@ -358,7 +359,7 @@ mod tests {
         let error = parse_list(b"login,node[001-003,9-3]:8").expect_err("a range goes down");
         let expected =
             "column 20: the range 9-3 goes downwards\n    login,node[001-003,9-3]:8\n                       ^^^";
-        assert_eq!((error.to_string().as_str(), error.hint().as_str()), (expected, "write 3-9"));
+        assert_eq!((error.to_string().as_str(), error.hint()), (expected, "write 3-9"));
     }
 
     #[test]
@@ -366,15 +367,15 @@ mod tests {
         let most = parse_list(format!("a,b[2-{HOSTS_MAX}]").as_bytes());
         assert_eq!(most.map(|entries| entries.len()).ok(), Some(HOSTS_MAX));
         let error = parse_list(format!("a,b[1-{HOSTS_MAX}]:2,c").as_bytes()).expect_err("one too many");
-        assert_eq!((error.problem(), error.column()), (&HostsProblem::TooManyHosts, Some(3)));
+        assert_eq!((error.problem(), error.column()), (&too_many_hosts(), Some(3)));
         let error = parse_list(format!("b[1-{HOSTS_MAX}],[::1]").as_bytes()).expect_err("one too many");
-        assert_eq!((error.problem(), error.column()), (&HostsProblem::TooManyHosts, Some(14)));
+        assert_eq!((error.problem(), error.column()), (&too_many_hosts(), Some(14)));
     }
 
     #[test]
     fn text_users_and_addresses_have_bounds() {
         let error = parse_list(&vec![b'a'; TEXT_BYTES_MAX + 1]).expect_err("too large");
-        assert_eq!((error.problem(), error.column()), (&HostsProblem::TooLarge, None));
+        assert_eq!((error.problem(), error.column()), (&too_large(), None));
         let error = parse_list(&vec![b'^'; TEXT_BYTES_MAX]).expect_err("a character that no name has");
         assert_eq!(error.column(), Some(1));
         assert!(read(&format!("{}@a", "u".repeat(253))).is_ok());
@@ -385,14 +386,12 @@ mod tests {
 
     #[test]
     fn names_only() {
-        let names = |text: &str| expand(text.as_bytes()).map_err(|error| (error.column(), error.problem().clone()));
+        let names = |text: &str| expand(text.as_bytes()).map_err(|error| (error.column(), error.problem().to_string()));
         let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        assert_eq!(
-            names("a[2-1],b"),
-            Err((Some(3), HostsProblem::RangeReversed { first: "2".to_owned(), last: "1".to_owned() }))
-        );
+        assert_eq!(names("a[2-1],b"), Err((Some(3), "the range 2-1 goes downwards".to_owned())));
         assert_eq!(names("b,a[1-2],[::1],b"), Ok(texts(&["b", "a1", "a2", "::1", "b"])));
-        assert_eq!(names("b,a:2"), Err((Some(3), HostsProblem::NotAName)));
-        assert_eq!(names("ada@a,b"), Err((Some(1), HostsProblem::NotAName)));
+        let names_only = || "only names of hosts can stand here, without user and slots".to_owned();
+        assert_eq!(names("b,a:2"), Err((Some(3), names_only())));
+        assert_eq!(names("ada@a,b"), Err((Some(1), names_only())));
     }
 }

@@ -57,8 +57,7 @@ pub use self::exclude::{Excluded, exclude};
 pub use self::file::parse_file;
 pub use self::fold::fold;
 pub use self::index::select;
-pub use self::list::{HostEntry, expand, parse_list};
-pub use self::problem::HostsProblem;
+pub use self::list::{expand, parse_list};
 
 /// The most hosts in a list, a file or an expression: the most agents of a session.
 pub const HOSTS_MAX: usize = nla::core::limits::AGENTS_MAX as usize;

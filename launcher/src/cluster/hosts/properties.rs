@@ -6,7 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::every_short_text::{check_entries, check_error, check_names, check_text};
-use super::{HOSTS_MAX, HostEntry, NAME_BYTES_MAX, exclude, expand, fold, parse_file, parse_list, select};
+use super::{HOSTS_MAX, NAME_BYTES_MAX, exclude, expand, fold, parse_file, parse_list, select};
+use crate::cluster::node::Node;
 
 /// Names of clusters, and others.
 fn name() -> impl Strategy<Value = String> {
@@ -62,11 +63,11 @@ fn nearly() -> impl Strategy<Value = String> {
     vec(word, 0..10).prop_map(|words| words.concat())
 }
 
-fn entry() -> impl Strategy<Value = HostEntry> {
+fn entry() -> impl Strategy<Value = Node> {
     (proptest::option::of("[a-z_][a-z0-9.-]{0,5}"), name(), proptest::option::of(1u32..9), 0u32..9).prop_map(
         |(user, name, slots, more)| {
             let max_slots = slots.map_or(more, |slots| slots + more);
-            HostEntry { user, name, slots, max_slots: Some(max_slots).filter(|&max_slots| max_slots > 0) }
+            Node { user, name, slots, max_slots: Some(max_slots).filter(|&max_slots| max_slots > 0) }
         },
     )
 }
@@ -108,22 +109,22 @@ proptest! {
 
     #[test]
     fn lists_and_files_are_read_as_written(entries in vec(entry(), 1..8)) {
-        let item = |entry: &HostEntry| {
+        let item = |entry: &Node| {
             let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
             let slots = entry.slots.map(|slots| format!(":{slots}")).unwrap_or_default();
             format!("{user}{}{slots}", bracketed(&entry.name))
         };
         let without_max: Vec<_> =
-            entries.iter().map(|entry| HostEntry { max_slots: None, ..entry.clone() }).collect();
+            entries.iter().map(|entry| Node { max_slots: None, ..entry.clone() }).collect();
         let list = entries.iter().map(item).collect::<Vec<_>>().join(",");
         prop_assert_eq!(parse_list(list.as_bytes()), Ok(without_max));
-        let line = |entry: &HostEntry| {
+        let line = |entry: &Node| {
             let max_slots = entry.max_slots.map(|max_slots| format!(" max-slots={max_slots}")).unwrap_or_default();
             format!("{}{max_slots}\n", item(entry))
         };
         let hydra: String = entries.iter().map(line).collect();
         prop_assert_eq!(parse_file(hydra.as_bytes()), Ok(entries.clone()));
-        let line = |entry: &HostEntry| {
+        let line = |entry: &Node| {
             let user = entry.user.as_ref().map(|user| format!(" user={user}")).unwrap_or_default();
             let slots = entry.slots.map(|slots| format!(" slots = {slots}")).unwrap_or_default();
             let max_slots = entry.max_slots.map(|max_slots| format!("\tmax_slots={max_slots}")).unwrap_or_default();

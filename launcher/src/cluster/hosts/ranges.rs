@@ -4,35 +4,24 @@ use std::ops::Range;
 
 use super::HOSTS_MAX;
 use super::cursor::{Cursor, Fault, is_blank};
-use super::problem::{HostsProblem, shown};
+use super::problem::{blank, number_missing, shown, too_many_hosts};
+use crate::refusal::Refusal;
 
 /// Numbers from `first` to `last`, `step` apart, with at least `width` digits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NumberRange {
-    first: u64,
+    pub(super) first: u64,
     /// The last number that the steps reach. Not less than the first.
-    last: u64,
+    pub(super) last: u64,
     /// Not zero.
     step: u64,
-    width: usize,
+    pub(super) width: usize,
 }
 
 impl NumberRange {
     /// Returns the count of its numbers, at least one.
     pub(super) fn count(&self) -> u64 {
         ((self.last - self.first) / self.step).saturating_add(1)
-    }
-
-    pub(super) fn first(&self) -> u64 {
-        self.first
-    }
-
-    pub(super) fn last(&self) -> u64 {
-        self.last
-    }
-
-    pub(super) fn width(&self) -> usize {
-        self.width
     }
 
     /// Returns the digits of its longest number.
@@ -56,13 +45,16 @@ pub(super) fn ranges(part: &mut Cursor<'_>) -> Result<Vec<Placed>, Fault> {
         let begin = part.at();
         let range = range(part)?;
         if ranges.len() == HOSTS_MAX {
-            return Err(part.fault_since(begin, HostsProblem::TooManyHosts));
+            return Err(part.fault_since(begin, too_many_hosts()));
         }
         ranges.push((part.since(begin), range));
         match part.peek() {
             None => return Ok(ranges),
             Some(',') => part.eat(','),
-            Some('/' | ':') => return Err(part.fault_here(HostsProblem::StepAlone)),
+            Some('/' | ':') => {
+                let text = "there is a step, and no range in front of it";
+                return Err(part.fault_here(Refusal::new(text, "write a range with a step as in 1-9/2")));
+            }
             Some(_) => return Err(no_number(part)),
         };
     }
@@ -77,21 +69,23 @@ fn range(part: &mut Cursor<'_>) -> Result<NumberRange, Fault> {
         return Ok(NumberRange { first, last: first, step: 1, width });
     }
     let (typed_last, last) = number(part)?;
-    let typed = || (shown(typed_first), shown(typed_last));
     if last < first {
-        let (first, last) = typed();
-        return Err(part.fault_since(begin, HostsProblem::RangeReversed { first, last }));
+        let (first, last) = (shown(typed_first), shown(typed_last));
+        let text = format!("the range {first}-{last} goes downwards");
+        return Err(part.fault_since(begin, Refusal::new(text, format!("write {last}-{first}"))));
     }
     if typed_last.starts_with('0') && typed_last.len() != width {
-        let (first, last) = typed();
-        return Err(part.fault_since(begin, HostsProblem::RangePadding { first, last }));
+        let text = format!("'{}' and '{}' differ in their zeros", shown(typed_first), shown(typed_last));
+        let hint = "write both with the same number of digits, as in 001-032";
+        return Err(part.fault_since(begin, Refusal::new(text, hint)));
     }
     let mut step = 1;
     if part.eat('/') || part.eat(':') {
         let begin = part.at();
         step = number(part)?.1;
         if step == 0 {
-            return Err(part.fault_since(begin, HostsProblem::StepZero));
+            let hint = "leave the step out, or write how far to go each time, as in 1-9/2";
+            return Err(part.fault_since(begin, Refusal::new("the step is 0", hint)));
         }
     }
     Ok(NumberRange { first, last: last - (last - first) % step, step, width })
@@ -104,10 +98,11 @@ fn number<'a>(part: &mut Cursor<'a>) -> Result<(&'a str, u64), Fault> {
     if digits.is_empty() {
         return Err(no_number(part));
     }
-    match digits.parse() {
-        Ok(number) => Ok((digits, number)),
-        Err(_) => Err(part.fault_since(begin, HostsProblem::NumberTooLarge { number: shown(digits) })),
-    }
+    let number = digits.parse().map_err(|_| {
+        let text = format!("the number {} is too large", shown(digits));
+        part.fault_since(begin, Refusal::new(text, "write it outside the brackets if it is a part of the name"))
+    })?;
+    Ok((digits, number))
 }
 
 /// Returns the fault of a text that is not a number.
@@ -115,13 +110,13 @@ fn no_number(part: &Cursor<'_>) -> Fault {
     let mut word = *part;
     let begin = word.at();
     match word.peek() {
-        Some(c) if is_blank(c) => word.fault_here(HostsProblem::Blank),
-        Some(_) if word.rest().starts_with("..") => word.fault_here(HostsProblem::NumberMissing),
-        None | Some(',' | '-' | '/' | ':') => word.fault_here(HostsProblem::NumberMissing),
+        Some(c) if is_blank(c) => word.fault_here(blank()),
+        Some(_) if word.rest().starts_with("..") => word.fault_here(number_missing()),
+        None | Some(',' | '-' | '/' | ':') => word.fault_here(number_missing()),
         Some(_) => {
             let text = word.take_while(|c| !is_blank(c) && !matches!(c, ',' | '-' | '/' | ':'));
-            let problem = HostsProblem::NotANumber { text: shown(text) };
-            word.fault_since(begin, problem)
+            let hint = "write ranges as in node[1-4,10]; an address in brackets has colons, as in [fe80::1]";
+            word.fault_since(begin, Refusal::new(format!("'{}' is not a number", shown(text)), hint))
         }
     }
 }
@@ -134,7 +129,7 @@ mod tests {
     fn read(text: &str) -> Result<Vec<String>, (Range<usize>, String)> {
         let ranges = ranges(&mut Cursor::new(text)).map_err(|fault| (fault.at, fault.problem.to_string()))?;
         let texts = |range: &NumberRange| {
-            let width = range.width();
+            let width = range.width;
             range.numbers().map(|number| format!("{number:0width$}")).collect::<Vec<_>>()
         };
         Ok(ranges.iter().flat_map(|(_, range)| texts(range)).collect())
@@ -216,7 +211,7 @@ mod tests {
         assert_eq!(ranges(&mut Cursor::new(&at_bound)).map(|ranges| ranges.len()).ok(), Some(HOSTS_MAX));
         let beyond = format!("{at_bound},1");
         let fault = ranges(&mut Cursor::new(&beyond)).expect_err("one too many");
-        assert_eq!((fault.problem, fault.at.end), (HostsProblem::TooManyHosts, beyond.len()));
+        assert_eq!((fault.problem, fault.at.end), (too_many_hosts(), beyond.len()));
     }
 
     #[test]

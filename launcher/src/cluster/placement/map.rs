@@ -1,11 +1,14 @@
 //! Rank maps: placements that the user types.
 
-use thiserror::Error;
-
 use nla::core::limits::RANKS_MAX;
+
+use crate::refusal::{Refusal, shown};
 
 /// The longest text of a rank map: no argument of a program is longer.
 pub const MAP_BYTES_MAX: usize = 128 << 10;
+
+/// The most characters of a rank map in a message.
+const SHOWN_CHARS_MAX: usize = 40;
 
 /// The node of each rank, as typed.
 ///
@@ -24,44 +27,28 @@ pub struct RankMap {
     size: u32,
 }
 
-/// Why a text is no rank map.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum MapError {
-    /// It is empty.
-    #[error("the rank map is empty")]
-    Empty,
-    /// It is too long.
-    #[error("the rank map is longer than {} KiB", MAP_BYTES_MAX >> 10)]
-    TooLong,
-    /// A part that is not understood.
-    #[error("the rank map has '{text}' where {wanted} must be")]
-    Syntax {
-        /// As typed, cut and fit for printing.
-        text: String,
-        /// The syntax that is expected there.
-        wanted: &'static str,
-    },
-    /// A range that goes down.
-    #[error("the range {first}-{last} of the rank map goes downwards")]
-    Downwards {
-        /// Its first node.
-        first: u32,
-        /// Its last one.
-        last: u32,
-    },
-    /// More ranks than a job can have.
-    #[error("the rank map has more than {RANKS_MAX} ranks")]
-    TooManyRanks,
+/// Returns the refusal of a text that is no rank map.
+fn refused(text: impl Into<String>) -> Refusal {
+    Refusal::new(text, "write the node of each rank, counted from 0, as in -rankmap 0,0,1,1")
+}
+
+/// Returns the refusal of a part that is not understood. `wanted` is the syntax that is expected there.
+fn not(text: &str, wanted: &str) -> Refusal {
+    refused(format!("the rank map has '{}' where {wanted} must be", shown(text, SHOWN_CHARS_MAX)))
+}
+
+fn too_many_ranks() -> Refusal {
+    refused(format!("the rank map has more than {RANKS_MAX} ranks"))
 }
 
 impl RankMap {
     /// Parses a rank map.
-    pub fn parse(text: &str) -> Result<Self, MapError> {
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
         if text.is_empty() {
-            return Err(MapError::Empty);
+            return Err(refused("the rank map is empty"));
         }
         if text.len() > MAP_BYTES_MAX {
-            return Err(MapError::TooLong);
+            return Err(refused(format!("the rank map is longer than {} KiB", MAP_BYTES_MAX >> 10)));
         }
         let blocks: Vec<(u32, u32, u32)> = match text.strip_prefix("(vector,") {
             Some(rest) => vector(rest)?,
@@ -72,7 +59,7 @@ impl RankMap {
             first.checked_add(nodes - 1)?;
             sum.checked_add(nodes.checked_mul(ranks)?).filter(|sum| *sum <= RANKS_MAX)
         });
-        ranks.map(|size| Self { blocks, size }).ok_or(MapError::TooManyRanks)
+        ranks.map(|size| Self { blocks, size }).ok_or_else(too_many_ranks)
     }
 
     /// Returns the number of ranks.
@@ -87,24 +74,25 @@ impl RankMap {
 }
 
 /// Parses `4`, `2*4` or `1-3` as a block.
-fn item(text: &str) -> Result<(u32, u32, u32), MapError> {
+fn item(text: &str) -> Result<(u32, u32, u32), Refusal> {
     if let Some((times, node)) = text.split_once('*') {
         let times = number(times, "a number of ranks")?;
         if times == 0 {
-            return Err(MapError::Syntax { text: shown(text), wanted: "a number of ranks above 0" });
+            return Err(not(text, "a number of ranks above 0"));
         }
         return Ok((number(node, "the number of a node")?, 1, times));
     }
     let Some((first, last)) = text.split_once('-') else { return Ok((number(text, "the number of a node")?, 1, 1)) };
     let (first, last) = (number(first, "the number of a node")?, number(last, "the number of a node")?);
-    let nodes = last.checked_sub(first).ok_or(MapError::Downwards { first, last })?.checked_add(1);
-    Ok((first, nodes.ok_or(MapError::TooManyRanks)?, 1))
+    let downwards = || refused(format!("the range {first}-{last} of the rank map goes downwards"));
+    let nodes = last.checked_sub(first).ok_or_else(downwards)?.checked_add(1);
+    Ok((first, nodes.ok_or_else(too_many_ranks)?, 1))
 }
 
 /// Parses the text after `(vector,`.
-fn vector(rest: &str) -> Result<Vec<(u32, u32, u32)>, MapError> {
+fn vector(rest: &str) -> Result<Vec<(u32, u32, u32)>, Refusal> {
     const WANTED: &str = "(node,nodes,ranks), all in one (vector,...),";
-    let wrong = |text: &str| MapError::Syntax { text: shown(text), wanted: WANTED };
+    let wrong = |text: &str| not(text, WANTED);
     let inside = rest.strip_prefix('(').and_then(|rest| rest.strip_suffix("))")).ok_or_else(|| wrong(rest))?;
     let block = |text: &str| {
         let numbers: Vec<u32> = text.split(',').map(|text| number(text, "a number")).collect::<Result<_, _>>()?;
@@ -116,20 +104,10 @@ fn vector(rest: &str) -> Result<Vec<(u32, u32, u32)>, MapError> {
     inside.split("),(").map(block).collect()
 }
 
-fn number(text: &str, wanted: &'static str) -> Result<u32, MapError> {
+fn number(text: &str, wanted: &str) -> Result<u32, Refusal> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = is_number.then(|| text.parse().ok()).flatten();
-    number.ok_or_else(|| MapError::Syntax { text: shown(text), wanted })
-}
-
-/// Returns a part of the text, fit for printing.
-fn shown(text: &str) -> String {
-    const CHARS_MAX: usize = 40;
-    let mut shown: String = text.chars().take(CHARS_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
-    if text.chars().nth(CHARS_MAX).is_some() {
-        shown.push('…');
-    }
-    shown
+    number.ok_or_else(|| not(text, wanted))
 }
 
 #[cfg(test)]
@@ -171,7 +149,7 @@ mod tests {
         ] {
             assert_eq!(nodes(text), Err(message.to_owned()), "{text}");
         }
-        assert_eq!(RankMap::parse(&"0,".repeat(MAP_BYTES_MAX)), Err(MapError::TooLong));
+        assert_eq!(nodes(&"0,".repeat(MAP_BYTES_MAX)), Err("the rank map is longer than 128 KiB".to_owned()));
         assert_eq!(nodes("16777216*7").map(|nodes| nodes.len()), Ok(1 << 24));
     }
 

@@ -6,12 +6,12 @@ mod share;
 mod tests;
 
 use pmi::Ranks;
-use thiserror::Error;
 
 use self::share::{fill, shares};
 use crate::cluster::node::Node;
+use crate::refusal::Refusal;
 
-pub use self::map::{MAP_BYTES_MAX, MapError, RankMap};
+pub use self::map::{MAP_BYTES_MAX, RankMap};
 
 /// `--map-by`: which node gets the next rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,51 +82,14 @@ pub struct Placement {
     pub remark: Option<String>,
 }
 
-/// Why ranks cannot be placed on these nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum PlacementError {
-    /// There are no nodes.
-    #[error("no node is left to run on")]
-    NoNodes,
-    /// More ranks than the nodes' maxima.
-    #[error("{ranks} ranks do not fit: max-slots allows {room} on {}", these(*nodes))]
-    NoRoom {
-        /// The number of ranks.
-        ranks: u32,
-        /// The sum of the maxima.
-        room: u64,
-        /// The number of nodes.
-        nodes: usize,
-    },
-    /// A rank map puts more ranks on a node than its maximum.
-    #[error("the rank map puts {ranks} ranks on {node}, and its max-slots is {max_slots}")]
-    NoRoomOnNode {
-        /// How many.
-        ranks: u32,
-        /// The node.
-        node: String,
-        /// Its maximum.
-        max_slots: u32,
-    },
-    /// A rank map for another number of ranks.
-    #[error("the rank map is for {map} ranks, and the job has {ranks}")]
-    OtherSize {
-        /// Ranks of the map.
-        map: u32,
-        /// Ranks of the job.
-        ranks: u32,
-    },
-    /// A rank map with an unknown node.
-    #[error("the rank map names node {node}, and the nodes are 0 to {}", nodes - 1)]
-    NoSuchNode {
-        /// The node's number.
-        node: u32,
-        /// The number of nodes. More than zero.
-        nodes: usize,
-    },
-    /// A mapping with more blocks than an agent accepts.
-    #[error("neighbouring ranks are on different nodes so often that agents do not take it in")]
-    TooScattered,
+/// Returns the refusal of ranks that cannot be placed on these nodes.
+fn refused(text: impl Into<String>) -> Refusal {
+    Refusal::new(text, "name more hosts, or start fewer ranks")
+}
+
+/// Returns the refusal of a mapping with more blocks than an agent accepts.
+pub(crate) fn too_scattered() -> Refusal {
+    refused("neighbouring ranks are on different nodes so often that agents do not take it in")
 }
 
 fn these(nodes: usize) -> String {
@@ -135,15 +98,16 @@ fn these(nodes: usize) -> String {
 
 /// Places ranks 0 to `size` on `nodes`. More ranks than slots are a remark, also inside a resource manager's job:
 /// the user has chosen the number. More ranks than the nodes' maxima are an error.
-pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, PlacementError> {
+pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Refusal> {
     if nodes.is_empty() {
-        return Err(PlacementError::NoNodes);
+        return Err(refused("no node is left to run on"));
     }
     let per_node = rule.per_node();
     let rooms: Vec<Room> = nodes.iter().map(|node| Room::of(node, per_node)).collect();
     let room: u64 = rooms.iter().map(|room| u64::from(room.most)).sum();
     if u64::from(size) > room {
-        return Err(PlacementError::NoRoom { ranks: size, room, nodes: nodes.len() });
+        let text = format!("{size} ranks do not fit: max-slots allows {room} on {}", these(nodes.len()));
+        return Err(refused(text));
     }
     // Nodes with an unknown number of slots cannot be oversubscribed.
     let slots = rooms.iter().try_fold(0u64, |sum, room| Some(sum + u64::from(room.limit()?)));
@@ -242,18 +206,22 @@ fn cycles(size: u32, rooms: &[Room]) -> Vec<Run> {
 }
 
 /// Places ranks by a rank map.
-fn mapped(size: u32, nodes: &[Node], map: &RankMap) -> Result<Vec<Run>, PlacementError> {
+fn mapped(size: u32, nodes: &[Node], map: &RankMap) -> Result<Vec<Run>, Refusal> {
     if map.size() != size {
-        return Err(PlacementError::OtherSize { map: map.size(), ranks: size });
+        return Err(refused(format!("the rank map is for {} ranks, and the job has {size}", map.size())));
     }
     let mut held = vec![0u32; nodes.len()];
     let mut runs = Vec::new();
     for (node, ranks) in map.stretches() {
         let at = node as usize;
-        let held = held.get_mut(at).ok_or(PlacementError::NoSuchNode { node, nodes: nodes.len() })?;
+        let held = held.get_mut(at).ok_or_else(|| {
+            refused(format!("the rank map names node {node}, and the nodes are 0 to {}", nodes.len() - 1))
+        })?;
         *held += ranks;
         if let Some(max_slots) = nodes[at].max_slots.filter(|most| *held > *most) {
-            return Err(PlacementError::NoRoomOnNode { ranks: *held, node: nodes[at].name.clone(), max_slots });
+            let node = &nodes[at].name;
+            let text = format!("the rank map puts {held} ranks on {node}, and its max-slots is {max_slots}");
+            return Err(refused(text));
         }
         add(&mut runs, Run { node: at, ranks });
     }
@@ -275,7 +243,7 @@ impl Placement {
     }
 
     /// Returns the nodes that have ranks, in the order of their first ranks, with their ranks.
-    pub fn ranks_by_node(&self) -> Result<Vec<(usize, Ranks)>, PlacementError> {
+    pub fn ranks_by_node(&self) -> Result<Vec<(usize, Ranks)>, Refusal> {
         let nodes = self.runs.iter().map(|run| run.node + 1).max().unwrap_or(0);
         let mut places: Vec<Option<usize>> = vec![None; nodes];
         let mut found: Vec<(usize, Vec<(u32, u32)>)> = Vec::new();
@@ -288,10 +256,7 @@ impl Placement {
             found[place].1.push((first, first + run.ranks));
             first += run.ranks;
         }
-        let set = |(node, intervals)| match Ranks::try_from(intervals) {
-            Ok(ranks) => Ok((node, ranks)),
-            Err(_) => Err(PlacementError::TooScattered),
-        };
+        let set = |(node, intervals)| Ok((node, Ranks::try_from(intervals).map_err(|_| too_scattered())?));
         found.into_iter().map(set).collect()
     }
 }

@@ -1,13 +1,14 @@
 //! The end of a session: waits for the agents, writes the reports and decides the exit code.
 
-use std::io::{self, Write as _};
-
 use nla::core::{Failure, Outcome};
+use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
 use crate::exit;
+use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
+use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
 use crate::run::timing::HostNames;
@@ -41,14 +42,18 @@ impl Session {
             if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
                 text.push_str(&format!("\n  hint: {hint}"));
             }
+            if text.contains("'ulimit -n") && !self.agent_hosts.is_remote() {
+                let limit = open_files_max(&ShellState::recorded());
+                text.push_str(&format!("; the hard limit here is {limit}"));
+            }
             self.reporter.error(&text);
         }
         let is_silent = self.warn_of_silence();
         let stats_table = self.write_stats(&mut outcome);
+        self.write_phases(&mut outcome);
         let code = exit::code(&outcome);
         let silent = if is_silent { "; no rank spoke PMI" } else { "" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
-        self.write_phases(code);
         if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
         }
@@ -85,14 +90,17 @@ impl Session {
         }
     }
 
-    /// Prints the demo's summary, or the table of the phases if the user asked for it.
-    fn write_phases(&self, code: u8) {
+    /// Prints the demo's summary, or the table of the phases if the user asked for it. If the summary cannot be
+    /// written, the session has failed.
+    fn write_phases(&self, outcome: &mut Outcome) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = HostNames { target: &target, agents: Some(&self.locations) };
         let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
-        if self.reports.demo && code == exit::SUCCESS {
-            // A closed standard output is not a failure: no user reads the summary.
-            let _ = writeln!(io::stdout(), "{}", demo_text(self.first.size, self.tree, &phases()));
+        if self.reports.demo && *outcome == Outcome::Success {
+            if let Err(error) = print(&format!("{}\n", demo_text(self.first.size, self.tree, &phases()))) {
+                self.reporter.error(&format!("standard output cannot be written: {error}"));
+                *outcome = Outcome::OutputLost;
+            }
         } else if self.reports.timing {
             self.reporter.note(&format!("phases:\n{}", phases()));
         }

@@ -157,7 +157,7 @@ struct Session {
     output: UnboundedReceiver<OutputEvent>,
     writers_done: u8,
     input: Option<InputSource>,
-    reader: Reader,
+    reader: Option<Reader>,
     /// `--timeout`, and when it expires.
     limit: Option<(Duration, Instant)>,
     progress: Rc<Progress>,
@@ -245,8 +245,8 @@ impl Session {
 
     fn start_input(&mut self) {
         let Some(source) = self.input.take() else { return };
-        match Reader::start(source.clone(), self.root.input_takers(), &self.tasks) {
-            Ok(reader) => self.reader = reader,
+        match Reader::start(&source, self.root.input_takers(), &self.tasks) {
+            Ok(reader) => self.reader = Some(reader),
             Err(error) => {
                 self.reporter.error(&format!("standard input cannot be read from {source:?}: {error}"));
                 self.root.handle(RootInput::Interrupt(Signal::SIGTERM as i32));
@@ -290,7 +290,9 @@ impl Session {
             Asked::Stop => self.root.handle(RootInput::Suspend(true)),
             Asked::Continue => {
                 self.root.handle(RootInput::Suspend(false));
-                self.reader.wake();
+                if let Some(reader) = &self.reader {
+                    reader.wake();
+                }
             }
         }
     }

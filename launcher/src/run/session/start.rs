@@ -23,7 +23,6 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
-use crate::run::input::Reader;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -73,19 +72,7 @@ pub(super) async fn start(
     let (reach, links) = transport(&agent_hosts, &options);
     let port = RootPort::open(reach).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
-    let order = BootOrder {
-        session: id,
-        key: secrets.key.clone(),
-        marker: secrets.marker,
-        target: 0,
-        callback: Vec::new(),
-        reach,
-        links,
-        label: plan.label.clone(),
-        dead_time: DEAD_TIME,
-        below: None,
-        log: log.as_ref().map(Segment::place),
-    };
+    let order = boot_order(id, &secrets, (reach, links), &plan.label, log.as_ref());
     let starting = Starting {
         clock,
         options: &options,
@@ -104,14 +91,11 @@ pub(super) async fn start(
     let (out, err, output) = start_writers(&options, &locations, &plan.label, &tasks)?;
     let Plan { settings, input, demo, .. } = plan;
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
-    let output_sink = output_sink(&out, &err, &progress);
-    let session = (id, secrets.key);
-    let setup = RootSetup { settings, session, clock, port, bootstrap, links, log, output: output_sink };
+    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
+    let setup = RootSetup { settings, session, clock, port, bootstrap, links, log, output: sink };
     let root = RootDriver::start(setup, &tasks);
     let mut refresh = interval(PAUSE);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let limit = options.timeout.map(|limit| (limit, Instant::now() + limit));
-    let reports = Reports { demo, timing: options.timing, stats, fanout: options.fanout() };
     Ok(Start::Running(Box::new(Session {
         root,
         tasks,
@@ -129,12 +113,12 @@ pub(super) async fn start(
         output,
         writers_done: 0,
         input,
-        reader: Reader::none(),
-        limit,
+        reader: None,
+        limit: options.timeout.map(|limit| (limit, Instant::now() + limit)),
         progress,
         refresh,
         phases: Phases::default(),
-        reports,
+        reports: Reports { demo, timing: options.timing, stats, fanout: options.fanout() },
     })))
 }
 
@@ -144,6 +128,29 @@ fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
         AgentHosts::Local => (Reach::Here, Links::Connections),
         AgentHosts::Remote(launch) if launch.links == Links::RemoteShells => (Reach::Nobody, Links::RemoteShells),
         AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
+    }
+}
+
+/// Returns the order for the launcher's own agents, before it names a target.
+fn boot_order(
+    session: SessionId,
+    secrets: &Secrets,
+    (reach, links): (Reach, Links),
+    label: &str,
+    log: Option<&Segment>,
+) -> BootOrder {
+    BootOrder {
+        session,
+        key: secrets.key.clone(),
+        marker: secrets.marker,
+        target: 0,
+        callback: Vec::new(),
+        reach,
+        links,
+        label: label.to_owned(),
+        dead_time: DEAD_TIME,
+        below: None,
+        log: log.map(Segment::place),
     }
 }
 

@@ -1,0 +1,58 @@
+//! Refusals: why scela-run does not start what was asked for.
+
+use std::fmt;
+
+use crate::exit::EarlyEnd;
+
+/// Why a request is refused, and the next step to try. Displays the reason, without the hint. Text from outside is fit
+/// for printing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    text: String,
+    hint: String,
+    end: EarlyEnd,
+}
+
+impl Refusal {
+    /// Returns a refusal of what the user asked for. `hint` is a fragment without full stop.
+    pub fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self { text: text.into(), hint: hint.into(), end: EarlyEnd::Usage }
+    }
+
+    /// Returns the refusal for a cause that lies in the system, not in the user's words.
+    pub fn of_system(self) -> Self {
+        Self { end: EarlyEnd::NotLaunched, ..self }
+    }
+
+    /// Returns the next step to try; empty if there is none.
+    pub fn hint(&self) -> &str {
+        &self.hint
+    }
+
+    /// Returns how scela-run ends.
+    pub fn early_end(&self) -> EarlyEnd {
+        self.end
+    }
+
+    /// Returns the reason, and the hint on a line of its own.
+    pub fn with_hint(&self) -> String {
+        if self.hint.is_empty() { self.text.clone() } else { format!("{}\n  hint: {}", self.text, self.hint) }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Returns the beginning of a text from outside, fit for messages.
+pub(crate) fn shown(text: &str, chars_max: usize) -> String {
+    let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { '?' } else { c }).collect();
+    if text.chars().nth(chars_max).is_some() {
+        shown.push('…');
+    }
+    shown
+}
