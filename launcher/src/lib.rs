@@ -9,11 +9,12 @@
 //! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
+//! - [`colour`]: colours for texts on a terminal.
 //!
 //! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
-//! exit, suggest, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! exit, suggest, colour, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
@@ -23,6 +24,7 @@
 
 pub mod cli;
 pub mod cluster;
+pub mod colour;
 pub mod exit;
 pub mod forecast;
 pub mod plan;
