@@ -5,12 +5,13 @@ use std::io::{self, Write as _};
 use nla::core::{Failure, Outcome};
 
 use super::{Ended, Session, host_name};
+use crate::colour;
 use crate::exit;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
-use crate::run::timing::HostNames;
+use crate::run::timing::{HostNames, columns};
 
 /// The reports that the user asked for.
 pub(super) struct Reports {
@@ -38,7 +39,8 @@ impl Session {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         if let Some(mut text) = epilogue(&outcome, self.first.size, host) {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
-            if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
+            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
+            if let Some(hint) = hint {
                 text.push_str(&format!("\n  hint: {hint}"));
             }
             self.reporter.error(&text);
@@ -89,12 +91,14 @@ impl Session {
     fn write_phases(&self, code: u8) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = HostNames { target: &target, agents: Some(&self.locations) };
-        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
+        let phases = |columns| self.phases.table(self.root.timing(), self.tree.size() - 1, &names, columns);
         if self.reports.demo && code == exit::SUCCESS {
             // A closed standard output is not a failure: no user reads the summary.
-            let _ = writeln!(io::stdout(), "{}", demo_text(self.first.size, self.tree, &phases()));
+            let mut stdout = io::stdout();
+            let text = demo_text(self.first.size, self.tree, &phases(columns(&stdout)));
+            let _ = writeln!(stdout, "{}", colour::for_stream(&stdout, &text));
         } else if self.reports.timing {
-            self.reporter.note(&format!("phases:\n{}", phases()));
+            self.reporter.note(&format!("phases:\n{}", phases(columns(io::stderr()))));
         }
     }
 
