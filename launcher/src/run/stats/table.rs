@@ -69,17 +69,19 @@ impl Levels<'_> {
     fn summary(&self) -> String {
         let sum = |of: fn(&LevelStats) -> u64| self.0.iter().map(of).sum::<u64>();
         let max = |of: fn(&LevelStats) -> u64| self.0.iter().map(of).max().unwrap_or_default();
-        let longest = self.0.iter().filter_map(|level| level.fences.max()).max();
+        let longest = self.0.iter().filter_map(|level| level.fences.max()).max().map_or_else(
+            || "none".to_owned(),
+            |time| format!("{}, from the arrival of all ranks below a place to the release there", figures::time(time)),
+        );
         format!(
             "  sent over links: {}, of which {} are output and input of ranks\n\
              \x20 gets: {} answered by the rank's own agent, {} questions passed on to other places\n\
-             \x20 longest fence: {}, from the arrival of all ranks below a place to the release there\n\
+             \x20 longest fence: {longest}\n\
              \x20 largest part of the board at one place: {} entries, {}\n",
             figures::bytes(sum(|level| level.counted.link_bytes)),
             figures::bytes(sum(|level| level.counted.stream_bytes)),
             figures::count(sum(|level| level.counted.board_gets + level.gets.own)),
             figures::count(sum(|level| level.gets.asked)),
-            time_text(longest),
             figures::count(max(|level| level.cache_max.entries)),
             figures::bytes(max(|level| level.cache_max.bytes)),
         )
@@ -160,7 +162,7 @@ impl Levels<'_> {
     }
 
     fn time(&self, head: &'static str, of: fn(&LevelStats) -> Option<Duration>) -> Column {
-        self.column(head, |level| time_text(of(level)))
+        self.column(head, |level| of(level).map_or_else(|| "-".to_owned(), figures::time))
     }
 
     fn lane(&self, title: &'static str, of: fn(&LevelStats) -> LaneTraffic) -> Group {
@@ -171,11 +173,6 @@ impl Levels<'_> {
 
 fn group(title: &'static str, columns: Vec<Column>) -> Group {
     Group { title, columns }
-}
-
-/// Formats a time; no time as a dash.
-fn time_text(time: Option<Duration>) -> String {
-    time.map_or_else(|| "-".to_owned(), figures::time)
 }
 
 /// Lays out a table: a line of titles, a line of headings, and a line for each level.
