@@ -10,11 +10,12 @@
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
 //! - [`refusal`]: why scela-run does not start what was asked for.
+//! - [`colour`]: colours for texts on a terminal.
 //!
 //! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
-//! exit, suggest, refusal, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! exit, suggest, refusal, colour, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
@@ -24,6 +25,7 @@
 
 pub mod cli;
 pub mod cluster;
+pub mod colour;
 pub mod exit;
 pub mod forecast;
 pub mod plan;

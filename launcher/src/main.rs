@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use launcher::cli::{self, Typed};
+use launcher::colour;
 use launcher::exit::EarlyEnd;
 use launcher::forecast::calibrate;
 use launcher::forecast::explain::{explain, explained};
@@ -139,7 +140,14 @@ fn run(request: Request, clock: Clock) -> ExitCode {
     }
     if plan.options.explain {
         Reporter::of(&plan.options).notes(&plan.remarks);
-        return print(&explain(&explained(&plan, &agent_hosts, &machine, allocation.as_ref(), &loaded.constants)));
+        let explained = explained(&plan, &agent_hosts, &machine, allocation.as_ref(), &loaded.constants);
+        let printed = print(&explain(&explained));
+        return match explained.missing.first() {
+            Some(why) if !agent_hosts.is_remote() => {
+                fail(&format!("the ranks could not be started: {why}"), EarlyEnd::NotLaunched.code())
+            }
+            _ => printed,
+        };
     }
     match session::run(plan, agent_hosts, session, secrets, clock) {
         Ok(ended) => ExitCode::from(ended.code),
@@ -176,7 +184,8 @@ fn say(simulation: &Simulation, text: &str) {
 }
 
 fn fail(text: &str, code: u8) -> ExitCode {
-    let _ = io::stderr().write_all(format!("scela-run: error: {text}\n").as_bytes());
+    let text = colour::for_stream(&io::stderr(), &format!("scela-run: error: {text}\n"));
+    let _ = io::stderr().write_all(text.as_bytes());
     ExitCode::from(code)
 }
 

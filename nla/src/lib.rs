@@ -6,6 +6,7 @@
 //! - [`link`] has the connections between agents: streams, the handshake, and the listener.
 //! - [`bootstrap`] starts agents on nodes and connects them to the tree.
 //! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
+//! - [`figures`] formats times and sizes for people.
 //! - [`tasks`] starts tasks and threads, and reports their panics.
 //!
 //! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
@@ -15,6 +16,7 @@
 pub mod bootstrap;
 pub mod core;
 pub mod driver;
+pub mod figures;
 pub mod link;
 pub mod sys;
 pub mod tasks;

@@ -78,10 +78,48 @@ fn a_slow_launch_shows_its_progress() {
 }
 
 #[test]
+fn texts_have_colours_only_on_a_terminal_that_wants_them() {
+    let shown = |no_colour: &str, word: &str| {
+        let run = scela().env("TERM", "xterm").env("NO_COLOR", no_colour).args([word]);
+        let mut terminal = Terminal::open(run);
+        terminal.enter("").wait_for_prompt();
+        terminal.close()
+    };
+    let red = "scela-run: \x1b[1m\x1b[31merror:\x1b[0m there is no option '--nump'";
+    let error = shown("", "--nump");
+    assert!(error.contains(red) && error.contains("  \x1b[1m\x1b[36mhint:\x1b[0m "), "{error}");
+    let help = shown("", "-h");
+    assert!(help.contains("\x1b[1mUsage:\x1b[0m") && help.contains("\x1b[1mOptions:\x1b[0m"), "{help}");
+    for word in ["--nump", "-h"] {
+        let plain = shown("1", word);
+        assert!(!plain.contains('\x1b'), "{plain}");
+    }
+    scela().env("TERM", "xterm").args(["--nump"]).run().has_code(2).says("scela-run: error: there is no option");
+}
+
+#[test]
+fn a_plan_for_this_machine_names_no_remote_shells_and_is_checked() {
+    let explain = |program: &str| scela().np(8).agents(4).fanout(2).args(["--explain", program]).run();
+    let outcome = explain("true");
+    outcome
+        .is_quiet_success()
+        .wrote_among_others("launch: on this machine, fan-out 2, 2 levels\n  scela-run ─┬─ agent1");
+    let text = outcome.out();
+    assert!(!text.contains("shell") && !text.contains("recommended") && !text.contains("--batch"), "{text}");
+    let missing = "error: the ranks could not be started: program 'no-such-program' was not found in PATH";
+    explain("no-such-program").has_code(251).says(missing).wrote_among_others("nothing was started\n");
+    let message = "is not executable; try chmod +x";
+    explain("/etc/passwd").has_code(251).says(message);
+}
+
+#[test]
 fn phases_are_printed_on_request() {
     let program = || script(["init", "fence", "fence", "finalize"]);
     let outcome = scela().np(4).agents(2).arg("--timing").program(program()).run();
     outcome.has_code(0).says("scela-run: phases:\n").says("\nspawn ").says("\nfence 1 ").says("\nend ");
+    outcome
+        .says("━\n")
+        .says("\nmin, median, max: of the agents' durations; bar: from the first begin to the last end\n");
     outcome.never_says(" last\n");
     // Without the option, the launcher reports no phases.
     scela().np(4).program(program()).run().is_quiet_success();

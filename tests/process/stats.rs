@@ -157,6 +157,8 @@ fn the_table_is_printed_at_the_end() {
     outcome
         .has_code(0)
         .says("scela-run: statistics: policy hcmab, ranks: 2, fan-out: 32, agents reported: 2 of 2\n")
+        .says("\n  sent over links: ")
+        .says(" answered by the rank's own agent, ")
         .says("\n  level  places   msgs  bytes ")
         .says("- board down -")
         .says(" gets ")

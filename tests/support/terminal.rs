@@ -33,8 +33,9 @@ impl Terminal {
         let side = |fd: &OwnedFd| fd.try_clone().expect("a descriptor");
         let mut command = Command::new("setsid");
         command.args(["--ctty", "bash", "--norc", "--noprofile", "--noediting", "-i"]);
+        command.env("TERM", "dumb");
         run.set_environment(&mut command);
-        command.env("PS1", "").env("TERM", "dumb").env_remove("PROMPT_COMMAND");
+        command.env("PS1", "").env_remove("PROMPT_COMMAND");
         command.stdin(side(&pty.slave)).stdout(side(&pty.slave)).stderr(pty.slave);
         let shell = command.spawn().expect("setsid and bash are installed");
         let words = run.words();

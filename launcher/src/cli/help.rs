@@ -13,6 +13,7 @@ pub(super) const VERSION: &str = concat!("scela-run ", env!("CARGO_PKG_VERSION")
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("SCELA_LOG", "log to stderr: error, warn, info, debug or trace (default: warn)"),
     ("SCELA_PMI_LIBRARY", "ScELA's libpmi.so, if it is not beside scela-run or in ../lib"),
+    ("NO_COLOR", "if set and not empty, no colours on a terminal"),
     ("XDG_CACHE_HOME", "where --calibrate keeps what it measured (default: ~/.cache)"),
 ];
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nla::core::CachePolicy;
+use nla::figures;
 use sim::{Pattern, Refusal, Report, Spec};
 
 use crate::exit::EarlyEnd;
@@ -139,27 +140,27 @@ fn exchange(report: &Report) -> u64 {
 fn heading(report: &Report) -> String {
     let Report { agents, ranks, cache, .. } = report;
     format!(
-        "{ranks} ranks on {agents} agents, {cache}; times in ms, exchange = fence + gets\n\
-         fan-out  depth  all joined  all started    fence     gets  exchange  board messages   board MiB\n"
+        "{ranks} ranks on {agents} agents, {cache}; exchange = fence + gets\n\
+         fan-out  depth  all joined  all started     fence      gets  exchange  board messages  board bytes\n"
     )
 }
 
 fn row(fanout: u32, report: &Report) -> String {
-    let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
+    let time = |nanoseconds: u64| figures::time(Duration::from_nanos(nanoseconds));
     let fence = report.fences.first().map_or(0, |fence| fence.releasing);
     let both = |count: fn(&sim::Traffic) -> u64| -> u64 {
         report.levels.iter().map(|level| count(&level.up_board) + count(&level.down_board)).sum()
     };
     format!(
-        "{fanout:>7} {:>6} {:>11.1} {:>12.1} {:>8.2} {:>8.2} {:>9.2} {:>15} {:>11.1}\n",
+        "{fanout:>7} {:>6} {:>11} {:>12} {:>9} {:>9} {:>9} {:>15} {:>12}\n",
         report.depth,
-        ms(report.joined),
-        ms(report.started),
-        ms(fence),
-        ms(report.getting),
-        ms(exchange(report)),
-        both(|traffic| traffic.messages),
-        both(|traffic| traffic.bytes) as f64 / f64::from(1 << 20),
+        time(report.joined),
+        time(report.started),
+        time(fence),
+        time(report.getting),
+        time(exchange(report)),
+        figures::count(both(|traffic| traffic.messages)),
+        figures::bytes(both(|traffic| traffic.bytes)),
     )
 }
 
@@ -177,8 +178,8 @@ mod tests {
     fn several_fan_outs_are_compared_in_a_table() {
         let (text, progress) = simulated(vec![2, 4]);
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].ends_with("; times in ms, exchange = fence + gets"), "{text}");
-        assert!(lines[1].ends_with("board messages   board MiB"), "{text}");
+        assert!(lines[0].ends_with("; exchange = fence + gets"), "{text}");
+        assert!(lines[1].ends_with("board messages  board bytes"), "{text}");
         assert!(lines[4].starts_with("recommended: --fanout ") && lines.len() == 5, "{text}");
         let expected = [
             "scela-run: simulating 8 ranks with fan-out 2, 1 of 2",

@@ -3,11 +3,10 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use nla::core::{Cause, CommandPlan, Outcome, SessionPlan};
+use nla::core::{CommandPlan, SessionPlan};
 use nla::sys;
 
 use crate::plan::elf;
@@ -79,28 +78,22 @@ fn similar_program(program: &str, search: &OsStr) -> Option<String> {
     crate::suggest::nearest(program, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
-/// Returns the programs that cannot be run on this machine, each once.
-pub fn missing_programs(session: &SessionPlan, commands: &[CommandPlan]) -> Vec<OsString> {
-    let mut missing: Vec<OsString> = commands
-        .iter()
-        .filter(|command| elf::program_of(session, command).is_none())
-        .map(|command| OsString::from_vec(command.program.clone()))
-        .collect();
+/// Returns why programs cannot be run on this machine, in an agent's words, each once.
+pub fn missing_programs(session: &SessionPlan, commands: &[CommandPlan]) -> Vec<String> {
+    let why = |command| elf::program_of(session, command).err().map(|error| error.to_string());
+    let mut missing: Vec<String> = commands.iter().filter_map(why).collect();
     missing.dedup();
     missing
 }
 
-/// Returns a hint for a program that was not found in PATH: a similar name on this machine, and PATH itself if
+/// Returns a hint if `why` is that a program was not found in PATH: a similar name on this machine, and PATH itself if
 /// `shows_path`.
 pub(crate) fn missing_program_hint(
-    outcome: &Outcome,
+    why: &str,
     session: &SessionPlan,
     commands: &[CommandPlan],
     shows_path: bool,
 ) -> Option<String> {
-    let Outcome::Failed { first, .. } = outcome else { return None };
-    let Cause::NotStarted { why } = &first.cause else { return None };
-    let why = why.to_string();
     let is_missing = |command: &&CommandPlan| {
         why.contains(&format!("program '{}' was not found in PATH", String::from_utf8_lossy(&command.program)))
     };

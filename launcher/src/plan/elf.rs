@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, Inherit, SessionPlan};
-use nla::sys::Image;
+use nla::sys::{Image, ImageError};
 use object::Endianness;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
 use object::read::ReadCache;
@@ -49,12 +49,12 @@ impl Needs {
     }
 }
 
-/// Returns the program file that a rank of this command would execute; `None` if no file is found.
-pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
+/// Returns the program file that a rank of this command would execute.
+pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Result<PathBuf, ImageError> {
     let inherited = if command.inherit == Inherit::Nothing { &[][..] } else { &session.environment };
     let environment: Vec<_> = command.set.iter().rev().chain(inherited).cloned().collect();
-    let image = Image::prepare(&command.program, &[], &environment, &command.wdir).ok()?;
-    Some(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
+    let image = Image::prepare(&command.program, &[], &environment, &command.wdir)?;
+    Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
 }
 
 /// Returns the value of a variable in the environment of a command's ranks.

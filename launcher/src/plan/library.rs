@@ -20,7 +20,7 @@ struct PmiAccess {
 /// Returns the library that explains why a program does not speak PMI, as a sentence without its full stop. `None` if
 /// no library explains it.
 pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> Option<String> {
-    let needs = elf::needs(&elf::program_of(session, command)?)?;
+    let needs = elf::needs(&elf::program_of(session, command).ok()?)?;
     let libpmi = needs.libraries.iter().find(|library| library.starts_with("libpmi.so"));
     let access = PmiAccess {
         open_mpi: mpi::version(session, command),

@@ -103,7 +103,7 @@ pub(crate) enum OpenMpi {
 
 /// Returns the version of Open MPI that a command's program is linked with; `None` if it is not linked with any.
 pub(crate) fn version(session: &SessionPlan, command: &CommandPlan) -> Option<OpenMpi> {
-    let program = elf::program_of(session, command)?;
+    let program = elf::program_of(session, command).ok()?;
     let needs = elf::needs(&program)?;
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
     version_of(&needs, &|library| elf::find(library, &program, &needs, library_path).map(|(_, needs)| needs))
@@ -149,7 +149,7 @@ fn is_own_libpmi(path: &Path) -> bool {
 
 /// Returns whether the file that a command's program would load for `library` talks to Slurm only.
 pub(crate) fn is_slurm_libpmi(library: &str, session: &SessionPlan, command: &CommandPlan) -> bool {
-    let Some(program) = elf::program_of(session, command) else { return false };
+    let Ok(program) = elf::program_of(session, command) else { return false };
     let Some(needs) = elf::needs(&program) else { return false };
     let found = elf::find(library, &program, &needs, elf::variable(session, command, "LD_LIBRARY_PATH"));
     found.is_some_and(|(_, needs)| needs.has(SLURM))

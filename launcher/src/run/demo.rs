@@ -1,6 +1,6 @@
 //! The demo: a hello by PMI that needs no MPI library, for a first run.
 //!
-//! Its ranks are scela-run itself. Each publishes a card, enters a fence, reads the cards of its two neighbours and
+//! Its ranks are scela-run itself. Each stores a value, enters a fence, reads the values of its two neighbours and
 //! checks them. The launcher then prints a summary and the duration of each phase.
 
 use std::io::{self, Write as _};
@@ -33,7 +33,7 @@ fn hello(connection: UnixStream) -> Result<(), ClientError> {
     for neighbour in [(rank + 1) % size, (rank + size - 1) % size] {
         let found = pmi.get(format!("card-{neighbour}").as_bytes())?;
         if found.as_deref() != Some(card(neighbour).as_bytes()) {
-            let _ = writeln!(io::stderr(), "rank {rank}: the card of rank {neighbour} is wrong");
+            let _ = writeln!(io::stderr(), "rank {rank}: the value of rank {neighbour} is wrong");
             std::process::exit(1);
         }
     }

@@ -22,6 +22,7 @@ use nla::tasks::Tasks;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::colour;
 use crate::plan::pattern::{self, PlaceholderValues};
 use crate::run::rank_locations::RankLocations;
 
@@ -197,10 +198,10 @@ impl Page {
     }
 }
 
-/// Writes a text of scela-run itself to standard output. A reader that has closed the pipe, such as `head`, is not an
+/// Writes a text of scela-run itself to standard output, coloured on a terminal. A reader that has closed the pipe, such as `head`, is not an
 /// error.
 pub fn print(text: &str) -> io::Result<()> {
-    match write_stdout(text.as_bytes()) {
+    match write_stdout(colour::for_stream(&io::stdout(), text).as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }

@@ -9,12 +9,16 @@ use std::time::Duration;
 
 use nla::core::{NamespaceId, Notice, Time};
 
+use crate::cluster::hosts::fold_within;
 use crate::run::report::{Reporter, Verbosity, clear_progress, show_progress};
 
 /// The time from the start until the line is first shown. Shorter launches show nothing.
 const BEGIN: Duration = Duration::from_secs(2);
 /// The least time between two updates of the line.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
+
+/// The most bytes of the line that names of hosts take.
+const HOSTS_BYTES_MAX: usize = 32;
 
 /// The state of a launch.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -34,6 +38,8 @@ pub(crate) struct Counts {
     pub(crate) agents: u32,
     /// All agents.
     pub(crate) agents_all: u32,
+    /// Agents that could not be started, or have failed since.
+    pub(crate) failed: usize,
     /// The time since the first agent of another node was started, and the time that all of them may take.
     pub(crate) assembly: Option<(Duration, Duration)>,
     /// The hosts whose agents have neither reported nor failed.
@@ -52,6 +58,8 @@ pub(crate) struct Progress {
     state: Cell<State>,
     contacted: Cell<bool>,
     next: Cell<Time>,
+    /// The most agents that were shown to have reported, and of how many.
+    shown: Cell<(u32, u32)>,
 }
 
 impl Progress {
@@ -62,7 +70,7 @@ impl Progress {
 
     fn shown(is_shown: bool) -> Self {
         let state = Cell::new(if is_shown { State::Launching } else { State::Over });
-        Self { state, contacted: Cell::new(false), next: Cell::new(BEGIN) }
+        Self { state, contacted: Cell::new(false), next: Cell::new(BEGIN), shown: Cell::default() }
     }
 
     /// Returns whether progress may have to be shown. Then the caller calls [`show`](Self::show) every [`PAUSE`].
@@ -74,8 +82,16 @@ impl Progress {
     pub(crate) fn show(&self, now: Time, counts: &Counts) {
         if self.is_wanted() && now >= self.next.get() {
             self.next.set(now + PAUSE);
-            show_progress(&line(counts));
+            show_progress(&line(&Counts { agents: self.agents(counts), ..counts.clone() }));
         }
+    }
+
+    /// Returns the number of agents that have reported. It includes those that failed later, so it never falls.
+    fn agents(&self, counts: &Counts) -> u32 {
+        let (most, all) = self.shown.get();
+        let agents = if all == counts.agents_all { counts.agents.max(most) } else { counts.agents };
+        self.shown.set((agents, counts.agents_all));
+        agents
     }
 
     /// Follows a notice from the root.
@@ -106,16 +122,17 @@ impl Progress {
 
 /// Formats the progress line.
 fn line(counts: &Counts) -> String {
-    let Counts { agents, agents_all, assembly, waiting_for, started, arrived, ranks_all } = counts;
+    let Counts { agents, agents_all, failed, assembly, waiting_for, started, arrived, ranks_all } = counts;
     if agents < agents_all {
         let mut text = format!("scela-run: {agents} of {agents_all} agents");
+        if *failed > 0 {
+            text.push_str(&format!(", {failed} failed"));
+        }
         if let Some((time, timeout)) = assembly {
             text.push_str(&format!(", {} of {} s", time.as_secs(), timeout.as_secs()));
         }
-        match waiting_for.as_slice() {
-            [] => {}
-            [host] => text.push_str(&format!(", waiting for {host}")),
-            [host, others @ ..] => text.push_str(&format!(", waiting for {host} and {} more", others.len())),
+        if !waiting_for.is_empty() {
+            text.push_str(&format!(", waiting for {}", fold_within(waiting_for, HOSTS_BYTES_MAX)));
         }
         return text;
     }
@@ -140,12 +157,25 @@ mod tests {
             ..counts.clone()
         };
         assert_eq!(line(&remote(&["node003"])), "scela-run: 3 of 32 agents, 16 of 30 s, waiting for node003");
-        let many = "scela-run: 3 of 32 agents, 16 of 30 s, waiting for n1 and 2 more";
+        let many = "scela-run: 3 of 32 agents, 16 of 30 s, waiting for n[1-3]";
         assert_eq!(line(&remote(&["n1", "n2", "n3"])), many);
+        let names: Vec<String> = ('a'..='z').map(|letter| format!("{letter}-host")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let failed = Counts { failed: 1, ..remote(&names) };
+        let many = "scela-run: 3 of 32 agents, 1 failed, 16 of 30 s, waiting for a-host and 25 more";
+        assert_eq!(line(&failed), many);
         let joined = Counts { agents: 32, started: 64, ..counts };
         assert_eq!(line(&joined), "scela-run: 32 agents, 64 of 512 ranks started");
         let fence = Counts { started: 512, arrived: 500, ..joined };
         assert_eq!(line(&fence), "scela-run: 512 ranks started, 500 of 512 in the fence");
+    }
+
+    #[test]
+    fn the_number_of_agents_never_falls() {
+        let progress = Progress::shown(true);
+        let agents = |agents, agents_all| progress.agents(&Counts { agents, agents_all, ..Counts::default() });
+        assert_eq!([agents(1, 6), agents(0, 6), agents(2, 6)], [1, 1, 2]);
+        assert_eq!(agents(0, 5), 0, "the launch began again with fewer agents");
     }
 
     #[test]

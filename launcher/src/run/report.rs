@@ -10,6 +10,7 @@ use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
+use crate::colour;
 use crate::plan::agent_layout::{DESCRIPTORS_OF_AGENT, DESCRIPTORS_PER_RANK};
 use crate::plan::request::Options;
 
@@ -88,7 +89,7 @@ pub(crate) fn clear_progress() {
 /// Writes a line of a report in place of the progress line.
 fn write_line(text: &str) {
     let clear = if PROGRESS.swap(false, Ordering::Relaxed) { CLEAR } else { "" };
-    write(&format!("{clear}{text}\n"));
+    write(&format!("{clear}{}\n", colour::for_stream(&std::io::stderr(), text)));
 }
 
 fn write(text: &str) {
@@ -233,7 +234,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
 pub fn demo_text(size: u32, tree: Subtree, phases: &str) -> String {
     let agents = tree.size() - 1;
     format!(
-        "{} said hello through {}, {} deep: each published a card, met the others in a fence,\nread the cards of its two neighbours and found them right.\n\n{phases}",
+        "{} said hello through {}, {} deep: each stored a value, waited for the others in a fence,\nread the values of its two neighbours and found them right.\n\nphases:\n{phases}",
         counted(u64::from(size), "rank", "ranks"),
         counted(u64::from(agents), "agent", "agents"),
         counted(u64::from(tree.depth()), "level", "levels"),

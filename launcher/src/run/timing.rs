@@ -3,16 +3,36 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use nla::bootstrap::ArrivalTimes;
 use nla::core::{AgentId, NamespaceId, Notice, PhaseTimes, Time, TimedPhase, Timing};
+use nla::figures;
+use nla::sys;
 
+use crate::colour;
 use crate::run::rank_locations::RankLocations;
 
-/// The last line of the table.
-const LEGEND: &str =
-    "done at: since scela-run began; min, median, max: over the agents; rows in order of their start\n";
+/// The last lines of the table.
+const LEGEND: &str = "\
+done at: when the last agent was done (fence: had arrived), since scela-run began
+min, median, max: of the agents' durations; bar: from the first begin to the last end
+";
+/// More of them, if agents reported their times.
+const LEGEND_OF_AGENTS: &str = "\
+begin: spawn and contacts with the job description, a fence with the agent's last arrival,
+run with the start of its last rank
+";
+/// The width of a terminal, if it is not known.
+const COLUMNS: usize = 80;
+/// The bounds of a bar's length.
+const BAR_COLUMNS: (usize, usize) = (16, 60);
+
+/// Returns the width of the terminal that `stream` is, or a usual one.
+pub(crate) fn columns(stream: impl AsFd) -> usize {
+    sys::terminal_columns(stream.as_fd()).unwrap_or(COLUMNS)
+}
 
 /// The times that the launcher records.
 #[derive(Clone, Debug, Default)]
@@ -34,10 +54,12 @@ struct Row {
     name: String,
     /// The time at which the last agent finished the phase.
     done: Time,
+    /// The first agent's begin and the last agent's end.
+    span: (Time, Time),
     /// The minimum, the approximate median and the maximum over the agents.
     took: Option<[Duration; 3]>,
-    /// The hosts that finished last.
-    last: Vec<String>,
+    /// The hosts that finished last, with commas between them.
+    last: String,
 }
 
 /// Looks up the hosts of targets and agents.
@@ -69,39 +91,52 @@ impl Phases {
         self.end = Some(now);
     }
 
-    /// Returns the table of all phases that are over. `timing` has the times of the agents that reported, out of
-    /// `agents`.
-    pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &HostNames<'_>) -> String {
+    /// Returns the table of all phases that are over, for a terminal of this width. `timing` has the times of the agents
+    /// that reported, out of `agents`.
+    pub(crate) fn table(&self, timing: &Timing, agents: u32, names: &HostNames<'_>, columns: usize) -> String {
         let rows = self.rows(timing, names);
-        let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
-        let mut text = format!("{:width$} {:>11} {:>11} {:>11} {:>11}", "", "done at", "min", "median", "max");
-        let names_hosts = rows.iter().any(|row| !row.last.is_empty());
-        text.push_str(if names_hosts { "  last\n" } else { "\n" });
-        for Row { name, done, took, last } in &rows {
-            let _ = write!(text, "{name:width$} {:>11}", time_text(*done));
-            if let Some(took) = took {
-                for time in took {
-                    let _ = write!(text, " {:>11}", time_text(*time));
-                }
-            }
-            if !last.is_empty() {
-                let _ = write!(text, "  {}", last.join(", "));
-            }
+        let name_width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
+        let last_width = rows.iter().map(|row| row.last.len() + 2).max().filter(|width| *width > 2).unwrap_or_default();
+        let mut text = format!("{:name_width$} {:>9} {:>9} {:>9} {:>9}", "", "done at", "min", "median", "max");
+        let bar_width = columns.saturating_sub(text.len() + 2 + last_width).clamp(BAR_COLUMNS.0, BAR_COLUMNS.1);
+        if last_width > 0 {
+            let _ = write!(text, "  {:bar_width$}  last", "");
+        }
+        text.push('\n');
+        let end = rows.iter().map(|row| row.span.1).max().unwrap_or_default();
+        for Row { name, done, span, took, last } in &rows {
+            let took = took.map_or_else(Default::default, |took| took.map(figures::time));
+            let [min, median, max] = took;
+            let bar = bar(*span, end, bar_width);
+            let line = format!(
+                "{name:name_width$} {:>9} {min:>9} {median:>9} {max:>9}  {bar:bar_width$}  {last}",
+                figures::time(*done)
+            );
+            text.push_str(line.trim_end());
             text.push('\n');
         }
         text.push_str(LEGEND);
+        if !timing.phases.is_empty() {
+            text.push_str(LEGEND_OF_AGENTS);
+        }
         if timing.agents > 0 && timing.agents < agents {
             let _ = writeln!(text, "{} of {agents} agents reported their times", timing.agents);
         }
         text
     }
 
-    /// Returns the lines of the table. If some agent took part in too many fences to record each, all fences after the
+    /// Returns the lines of the table in the order of their ends. If some agent took part in too many fences to record each, all fences after the
     /// first share a line.
     fn rows(&self, timing: &Timing, names: &HostNames<'_>) -> Vec<Row> {
         let mut rows = Vec::new();
-        let single = |name: &str, done: Time| Row { name: name.to_owned(), done, took: None, last: Vec::new() };
-        rows.push(single("plan", self.arrivals.began()));
+        let single = |name: &str, from, done| Row {
+            name: name.to_owned(),
+            done,
+            span: (from, done),
+            took: None,
+            last: String::new(),
+        };
+        rows.push(single("plan", Time::ZERO, self.arrivals.began()));
         rows.extend(row("bootstrap", self.arrivals.bootstrap(), |agent| (names.target)(agent.0)));
         rows.extend(row("join", self.arrivals.join(), |agent| (names.target)(agent.0)));
         let host = |agent: AgentId| names.agents.map_or_else(String::new, |agents| agents.of_agent(agent).to_owned());
@@ -130,9 +165,10 @@ impl Phases {
             };
             rows.extend(row(&name, times, host));
         }
-        rows.extend(self.end.map(|done| single("end", done)));
-        let hosts: BTreeSet<&String> = rows.iter().flat_map(|row| &row.last).collect();
-        if hosts.len() < 2 {
+        rows.sort_by_key(|row| row.done);
+        rows.extend(self.end.map(|done| single("end", done, done)));
+        let hosts: BTreeSet<&str> = rows.iter().flat_map(|row| row.last.split(", ")).collect();
+        if hosts.iter().filter(|host| !host.is_empty()).count() < 2 {
             // With a single host the column carries no information.
             rows.iter_mut().for_each(|row| row.last.clear());
         }
@@ -142,19 +178,22 @@ impl Phases {
 
 /// Returns the line of a phase; `None` if no agent has finished the phase.
 fn row(name: &str, times: &PhaseTimes, host: impl Fn(AgentId) -> String) -> Option<Row> {
-    let took = [times.took.min()?, times.took.median()?, times.took.max()?];
+    let took @ [min, _, max] = [times.took.min()?, times.took.median()?, times.took.max()?];
+    let done = times.done()?;
+    // At a fence, an agent is done when it arrives, and then waits for the release.
+    let end = if name.starts_with("fence") { done + min } else { done };
     let mut last: Vec<String> = times.last.iter().map(|(agent, _)| host(*agent)).collect();
     last.dedup();
-    Some(Row { name: name.to_owned(), done: times.done()?, took: Some(took), last })
+    let span = (end.saturating_sub(max), end);
+    Some(Row { name: name.to_owned(), done, span, took: Some(took), last: last.join(", ") })
 }
 
-/// Formats a time in milliseconds, or in seconds from 10 s on.
-fn time_text(time: Duration) -> String {
-    if time < Duration::from_secs(10) {
-        format!("{:.2} ms", time.as_secs_f64() * 1e3)
-    } else {
-        format!("{:.2} s", time.as_secs_f64())
-    }
+/// Returns a bar for a part of the time until `end`.
+fn bar((from, to): (Time, Time), end: Time, width: usize) -> String {
+    let column = |at: Time| (at.as_secs_f64() / end.as_secs_f64().max(f64::MIN_POSITIVE) * width as f64) as usize;
+    let from = column(from).min(width - 1);
+    let length = (column(to) - from.min(column(to))).max(1);
+    format!("{:from$}{}", "", String::from(colour::BAR).repeat(length))
 }
 
 #[cfg(test)]
@@ -191,7 +230,7 @@ mod tests {
         let host = |target: u32| format!("n{target}");
         let agents = [1, 2, 3].map(host).into();
         let locations = RankLocations::of_agents("front".into(), agents);
-        phases.table(timing, 3, &HostNames { target: &host, agents: Some(&locations) })
+        phases.table(timing, 3, &HostNames { target: &host, agents: Some(&locations) }, 100)
     }
 
     #[test]
@@ -210,16 +249,19 @@ mod tests {
             .into(),
         };
         let expected = "
-                    done at         min      median         max  last
-plan                2.00 ms
-bootstrap         302.00 ms   100.00 ms   146.80 ms   300.00 ms  n3, n1, n2
-join              312.00 ms     5.00 ms     5.90 ms     7.00 ms  n3, n1, n2
-job description   316.00 ms     1.00 ms     1.00 ms     3.00 ms  n2, n1, n3
-fence 0           400.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
-fence 1           500.00 ms     1.00 ms     2.95 ms     8.00 ms  n1, n3, n2
-run                 11.40 s  9000.00 ms  9000.00 ms     11.00 s  n3, n2, n1
-end                 12.00 s
-done at: since scela-run began; min, median, max: over the agents; rows in order of their start
+                  done at       min    median       max                                   last
+plan              2.00 ms                                ━
+bootstrap          302 ms    100 ms    147 ms    300 ms  ━                                n3, n1, n2
+join               312 ms   5.00 ms   5.90 ms   7.00 ms  ━                                n3, n1, n2
+job description    316 ms   1.00 ms   1.00 ms   3.00 ms  ━                                n2, n1, n3
+fence 0            400 ms   1.00 ms   2.95 ms   8.00 ms   ━                               n1, n3, n2
+fence 1            500 ms   1.00 ms   2.95 ms   8.00 ms   ━                               n1, n3, n2
+run                11.4 s    9.00 s    9.00 s    11.0 s   ━━━━━━━━━━━━━━━━━━━━━━━━━━━━    n3, n2, n1
+end                12.0 s                                                              ━
+done at: when the last agent was done (fence: had arrived), since scela-run began
+min, median, max: of the agents' durations; bar: from the first begin to the last end
+begin: spawn and contacts with the job description, a fence with the agent's last arrival,
+run with the start of its last rank
 ";
         assert_eq!(format!("\n{}", table(&phases, &timing)), expected);
     }
@@ -241,22 +283,25 @@ done at: since scela-run began; min, median, max: over the agents; rows in order
             "join",
             "fence 0",
             "fences 1-99, slowest 57",
-            LEGEND.trim_end(),
+            "done at: when the last agent was done (fence: had arrived), since scela-run began",
+            "min, median, max: of the agents' durations; bar: from the first begin to the last end",
+            "begin: spawn and contacts with the job description, a fence with the agent's last arrival,",
+            "run with the start of its last rank",
             "2 of 3 agents reported their times",
         ];
         assert_eq!(names, expected);
-        assert!(text.contains(" 48.00 ms  n1, n2, n3\n"), "{text}");
+        assert!(text.contains("   48.0 ms  ") && text.contains("━  n1, n2, n3\n"), "{text}");
     }
 
     #[test]
     fn a_single_host_is_not_named() {
         let names = HostNames { target: &|_| "laptop".to_owned(), agents: None };
-        let text = started().table(&Timing::default(), 3, &names);
-        assert!(text.starts_with("              done at") && !text.contains("laptop"), "{text}");
+        let text = started().table(&Timing::default(), 3, &names, 80);
+        assert!(text.starts_with("            done at") && !text.contains("laptop"), "{text}");
     }
 
     #[test]
     fn phases_without_times_are_left_out() {
-        assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 3);
+        assert_eq!(table(&Phases::default(), &Timing::default()).lines().count(), 4);
     }
 }

@@ -1,8 +1,10 @@
 //! The report of a run: times, traffic, gets and memory.
 
 use std::fmt;
+use std::time::Duration;
 
 use nla::core::{CachePeaks, CachePolicy, DurationHistogram, GetCounts, Outcome, Stats};
+use nla::figures;
 use serde::{Deserialize, Serialize};
 
 use crate::oracle::FenceRecord;
@@ -276,17 +278,7 @@ impl crate::world::World {
 
 /// Formats a time.
 fn time(nanoseconds: u64) -> String {
-    format!("{:.3} ms", nanoseconds as f64 / 1e6)
-}
-
-/// Formats a number of bytes.
-pub(crate) fn size(bytes: u64) -> String {
-    match bytes {
-        ..10_000 => format!("{bytes} B"),
-        10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        10_000_000..10_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
+    figures::time(Duration::from_nanos(nanoseconds))
 }
 
 impl fmt::Display for Report {
@@ -301,7 +293,7 @@ impl fmt::Display for Report {
             line(&format!("fence {number}: to the last release"), time(fence.releasing))?;
             if fence.entries > 0 || fence.bytes > 0 {
                 line(&format!("fence {number}: new entries"), fence.entries.to_string())?;
-                line(&format!("fence {number}: sent down"), size(fence.bytes))?;
+                line(&format!("fence {number}: sent down"), figures::bytes(fence.bytes))?;
             }
         }
         let gets = &self.gets;
@@ -327,7 +319,7 @@ impl fmt::Display for Report {
 impl Report {
     fn write_links(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "links       {:>24}{:>24}{:>24}{:>24}", "board up", "board down", "control up", "control down")?;
-        let cell = |traffic: Traffic| format!("{} / {}", traffic.messages, size(traffic.bytes));
+        let cell = |traffic: Traffic| format!("{} / {}", traffic.messages, figures::bytes(traffic.bytes));
         for (number, level) in self.levels.iter().enumerate() {
             let lanes = [level.up_board, level.down_board, level.up_control, level.down_control].map(cell);
             let [up_board, down_board, up_control, down_control] = lanes;
@@ -362,7 +354,7 @@ impl Report {
         )?;
         for (name, memory) in [("the root", self.root), ("inner agents", self.inner), ("leaves", self.leaves)] {
             let CachePeaks { entries, bytes, own_entries, index_entries, .. } = memory.max;
-            let bytes = size(bytes);
+            let bytes = figures::bytes(bytes);
             writeln!(
                 f,
                 "  {name:<23}{:>10}{entries:>12}{bytes:>12}{own_entries:>12}{index_entries:>12}",

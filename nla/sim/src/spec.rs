@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nla::core::limits::{AGENTS_MAX, FENCE_BYTES_MAX, RANKS_MAX};
 use nla::core::{AgentId, CachePolicy, Subtree, place};
+use nla::figures;
 use pmi::{Puts, Ranks};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -13,7 +14,7 @@ use crate::costs::Costs;
 use crate::faults::Faults;
 use crate::oracle::Violation;
 use crate::program::{Exchange, Pattern, Program};
-use crate::report::{Report, size};
+use crate::report::Report;
 use crate::values::{PREFIX_BYTES_MAX, VALUE_BYTES_MAX, Values};
 use crate::world::{Setup, World};
 
@@ -107,8 +108,8 @@ pub enum Refusal {
     /// The ranks would put more in one fence than ScELA accepts.
     #[error(
         "{ranks} ranks would put {} in one fence, which accepts at most {}; use fewer ranks or shorter values",
-        size(*bytes),
-        size(FENCE_BYTES_MAX as u64)
+        figures::bytes(*bytes),
+        figures::bytes(FENCE_BYTES_MAX as u64)
     )]
     Fence {
         /// The number of ranks.
@@ -117,7 +118,7 @@ pub enum Refusal {
         bytes: u64,
     },
     /// The simulation would take too much memory.
-    #[error("the simulation would take about {} of memory, at most {} is allowed: {why}", size(*needed), size(*allowed))]
+    #[error("the simulation would take about {} of memory, at most {} is allowed: {why}", figures::bytes(*needed), figures::bytes(*allowed))]
     Memory {
         /// The estimate.
         needed: u64,
@@ -249,13 +250,16 @@ impl Spec {
         let need = |amount, why| Estimate { amount, why };
         let mut needs = vec![
             need(agents * 6_000 + ranks * 300, format!("{agents} agents and {ranks} ranks themselves")),
-            need(4 * bytes, format!("four times the {} of all puts at the root", size(bytes))),
+            need(4 * bytes, format!("four times the {} of all puts at the root", figures::bytes(bytes))),
         ];
         match self.cache {
             CachePolicy::Hcmab => {}
             CachePolicy::Hcs | CachePolicy::Hcma => {
                 let passed = bytes + ranks * 90;
-                needs.push(need(depth * passed, format!("{} of puts at each of {depth} levels", size(passed))));
+                needs.push(need(
+                    depth * passed,
+                    format!("{} of puts at each of {depth} levels", figures::bytes(passed)),
+                ));
                 if self.pattern == Pattern::All {
                     let why = format!("{agents} agents x {ranks} entries x {CACHED_ENTRY_BYTES} bytes in their caches");
                     needs.push(need(agents * ranks * CACHED_ENTRY_BYTES, why));

@@ -87,6 +87,14 @@ pub fn dev_null(write: bool) -> io::Result<OwnedFd> {
     Ok(open("/dev/null", access | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
+/// Returns how many columns the terminal has (TIOCGWINSZ); `None` if `fd` is no terminal or does not know.
+pub fn terminal_columns(fd: BorrowedFd<'_>) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes one winsize, through the pointer given.
+    let status = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (status == 0 && size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
 /// Returns how many bytes can be read from a pipe or socket without blocking (FIONREAD).
 pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;

@@ -30,7 +30,7 @@ pub mod spawn;
 
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, pipe, raise_limit, reserve_low, send_descriptor, set_nonblocking,
-    socket_pair, unread_bytes,
+    socket_pair, terminal_columns, unread_bytes,
 };
 pub use guardian::{GuardianLink, guarded};
 pub use identity::{

@@ -37,6 +37,18 @@ pub fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     folded.join(",")
 }
 
+/// Folds names into at most `bytes_max` bytes, or else counts all but the first.
+pub fn fold_within<S: AsRef<str>>(names: impl IntoIterator<Item = S>, bytes_max: usize) -> String {
+    let names: Vec<S> = names.into_iter().collect();
+    let folded = fold(names.iter().map(AsRef::as_ref));
+    match names.first() {
+        Some(first) if folded.len() > bytes_max && names.len() > 1 => {
+            format!("{} and {} more", literal(first.as_ref()), names.len() - 1)
+        }
+        _ => folded,
+    }
+}
+
 /// Returns whether a list can express the name without brackets.
 fn is_host_name(name: &str) -> bool {
     name.starts_with(begins_name) && name.chars().all(is_name) && name.len() <= NAME_BYTES_MAX

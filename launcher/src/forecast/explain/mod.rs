@@ -1,6 +1,7 @@
 //! `--explain`: formats the whole plan as text and starts nothing. [`explained`] collects the values, and [`explain`]
 //! formats them.
 
+mod picture;
 mod planned;
 
 use std::ffi::{OsStr, OsString};
@@ -32,8 +33,8 @@ pub struct Explained {
     pub planned: Option<&'static str>,
     /// Whether the model's constants were measured.
     pub measured: bool,
-    /// The programs that cannot be run on this machine.
-    pub missing: Vec<OsString>,
+    /// Why programs cannot be run on this machine, each with a hint if the ranks run here.
+    pub missing: Vec<String>,
     /// The model's recommendation.
     pub recommended: Recommendation,
 }
@@ -64,6 +65,8 @@ pub struct Tree {
     pub is_local: bool,
     /// The levels below the launcher.
     pub levels: Vec<Level>,
+    /// The lines of a picture of the links between agents.
+    pub picture: Vec<String>,
 }
 
 /// One level of the tree.
@@ -125,7 +128,7 @@ fn hosts_section(hosts: &[HostGroup], spares: &[String]) -> String {
     };
     let count: usize = hosts.iter().map(|group| group.names.len()).sum();
     let mut text = format!(
-        "{} on {}, {}\n",
+        "job: {} on {}, {}\n",
         counted(sum(|group| group.ranks), "rank"),
         counted(count as u64, "host"),
         counted(sum(|group| group.agents), "agent"),
@@ -142,8 +145,9 @@ fn hosts_section(hosts: &[HostGroup], spares: &[String]) -> String {
 }
 
 fn tree_section(tree: &Tree) -> String {
-    let Tree { shape, fanout, batch, has_shell_links, is_local, levels } = tree;
+    let Tree { shape, fanout, batch, has_shell_links, is_local, levels, picture } = tree;
     let depth = counted(levels.len() as u64, "level");
+    let shape = if *is_local { "on this machine" } else { shape };
     let mut text = format!("launch: {shape}, fan-out {fanout}, {depth}");
     match batch {
         _ if *is_local => {}
@@ -151,20 +155,24 @@ fn tree_section(tree: &Tree) -> String {
         None => text.push_str(", number of remote shells at a time: adaptive"),
     }
     text.push('\n');
-    let what = if *is_local { "agent" } else { "remote shell" };
+    if *is_local {
+        picture.iter().for_each(|drawn| line(&mut text, format_args!("{drawn}")));
+        return text;
+    }
     for (at, Level { by, starts, shells_max }) in levels.iter().enumerate() {
-        let shells = counted(u64::from(*shells_max), what);
-        let on = if *is_local { "agents on " } else { "" };
+        let shells = counted(u64::from(*shells_max), "remote shell");
         let (by, shells) = match by.len() {
             0 => ("scela-run starts".to_owned(), shells),
             1 => (format!("{} starts", fold(by)), shells),
             _ => (format!("{} start", fold(by)), format!("{shells} each at most")),
         };
-        line(&mut text, format_args!("level {}: {by} {on}{} ({shells})", at + 1, fold(starts)));
+        line(&mut text, format_args!("level {}: {by} {} ({shells})", at + 1, fold(starts)));
     }
     if *has_shell_links {
         line(&mut text, format_args!("links go over these remote shells; no process listens on a port"));
     }
+    line(&mut text, format_args!("links between agents:"));
+    picture.iter().for_each(|drawn| line(&mut text, format_args!("  {drawn}")));
     text
 }
 
@@ -194,16 +202,17 @@ fn environment_section(environment: &Environment) -> String {
 
 fn predictions_section(predicted: &[Prediction], planned: Option<&str>, measured: bool) -> String {
     let constants = match measured {
-        true => "with the constants that --calibrate measured",
-        false => "with typical constants: 'scela-run --calibrate LIST' measures those of your hosts",
+        true => "constants that --calibrate measured",
+        false => "typical constants; 'scela-run --calibrate LIST' measures those of your hosts",
     };
-    let mut text = format!("predicted time to start, {constants}\n");
+    let mut text = format!("predicted time to start: with {constants}\n");
     line(&mut text, format_args!("{:<20} {:>12} {:>12}", "", "published", "scela-run"));
     for Prediction { name, published, own } in predicted {
         let this = if planned == Some(*name) { "  (this plan)" } else { "" };
         line(&mut text, format_args!("{name:<20} {:>12} {:>12}{this}", seconds(*published), seconds(*own)));
     }
-    line(&mut text, format_args!("published: equations of the literature; scela-run: a model of this program"));
+    line(&mut text, format_args!("published: by the equations of Charm++'s start-up (Gupta, Zheng, Kal\u{e9} 2011)"));
+    line(&mut text, format_args!("scela-run: by a model of this program; docs/clusters.md describes both"));
     text
 }
 
@@ -224,14 +233,14 @@ fn recommendation_line(recommended: &Recommendation) -> String {
     format!("recommended: --launch {}{fanout} --batch {batch}, which takes {}\n", shape.name(), seconds(*time))
 }
 
-fn checks_section(missing: &[OsString], is_local: bool) -> String {
+fn checks_section(missing: &[String], is_local: bool) -> String {
     let mut text = "nothing was started".to_owned();
     if !is_local {
         text.push_str("; whether the hosts answer, and have the programs, was not checked");
     }
     text.push('\n');
-    for program in missing {
-        line(&mut text, format_args!("program {} cannot be run on this machine", quoted(program)));
+    for why in missing.iter().filter(|_| !is_local) {
+        line(&mut text, format_args!("on this machine, {why}"));
     }
     text
 }
@@ -307,6 +316,7 @@ mod tests {
                     Level { by: Vec::new(), starts: names("node[001-008]"), shells_max: 8 },
                     Level { by: names("node[001-008]"), starts: names("node[009-031],big"), shells_max: 3 },
                 ],
+                picture: vec!["scela-run ─── node001".to_owned(), "second line".to_owned()],
             },
             bootstrap: Bootstrap {
                 name: "ssh".to_owned(),
@@ -333,7 +343,7 @@ mod tests {
             predicted: predict(Size { nodes: 32, ppn: 16 }, 8, 6, &constants),
             planned: Some("tree, batched"),
             measured: false,
-            missing: vec!["./tail".into()],
+            missing: vec!["program './tail' was not found".to_owned()],
             recommended: recommend(32, 16, &constants),
         }
     }
@@ -341,7 +351,7 @@ mod tests {
     #[test]
     fn a_plan_for_a_cluster_over_ssh_is_explained() {
         let expected = "\
-528 ranks on 32 hosts, 33 agents
+job: 528 ranks on 32 hosts, 33 agents
   node[001-031]: 16 ranks on each
   big: 32 ranks by 2 agents
   node[040-041]: kept for hosts that fail
@@ -350,6 +360,9 @@ launch: tree, fan-out 8, 2 levels, 6 remote shells at a time
   level 1: scela-run starts node[001-008] (8 remote shells)
   level 2: node[001-008] start big,node[009-031] (3 remote shells each at most)
   links go over these remote shells; no process listens on a port
+  links between agents:
+    scela-run ─── node001
+    second line
 
 bootstrap: ssh, as there is no allocation
   for node001: ssh -T -x -o BatchMode=yes node001 'exec '\\''/opt/my dir/scela-run'\\'''
@@ -363,17 +376,18 @@ environment of ./head: all of yours
 
 environment of ./tail: nothing of yours
 
-predicted time to start, with typical constants: 'scela-run --calibrate LIST' measures those of your hosts
+predicted time to start: with typical constants; 'scela-run --calibrate LIST' measures those of your hosts
                           published    scela-run
   linear                   10.574 s     17.201 s
   flat (SMP-aware)          0.984 s      1.212 s
   tree (multi-level)        0.805 s      0.432 s
   tree, batched             0.781 s      0.612 s  (this plan)
-  published: equations of the literature; scela-run: a model of this program
+  published: by the equations of Charm++'s start-up (Gupta, Zheng, Kalé 2011)
+  scela-run: by a model of this program; docs/clusters.md describes both
 recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
 
 nothing was started; whether the hosts answer, and have the programs, was not checked
-  program ./tail cannot be run on this machine
+  on this machine, program './tail' was not found
 ";
         assert_eq!(explain(&plan_over_ssh()), expected);
     }
@@ -391,7 +405,8 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
                 batch: None,
                 has_shell_links: false,
                 is_local: true,
-                levels: vec![Level { by: Vec::new(), starts: names("laptop"), shells_max: 1 }],
+                levels: vec![Level { by: Vec::new(), starts: names("agent1"), shells_max: 1 }],
+                picture: vec!["scela-run ─── agent1".to_owned()],
             },
             bootstrap: Bootstrap {
                 name: "fork".to_owned(),
@@ -413,11 +428,11 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
             recommended: recommend(1, 1, &constants),
         };
         let expected = "\
-1 rank on 1 host, 1 agent
+job: 1 rank on 1 host, 1 agent
   laptop: 1 rank
 
-launch: flat, fan-out 32, 1 level
-  level 1: scela-run starts agents on laptop (1 agent)
+launch: on this machine, fan-out 32, 1 level
+  scela-run ─── agent1
 
 bootstrap: fork, as all ranks are on this machine
   for laptop: /usr/bin/scela-run

@@ -9,6 +9,7 @@ use nla::bootstrap::{opening_words, step_words};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
 use nla::sys;
 
+use super::picture::picture;
 use super::{Bootstrap, Environment, Explained, HostGroup, Level, Tree};
 use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
@@ -39,13 +40,19 @@ pub fn explained(
     // --batch also limits the number of remote shells in the model.
     constants.shells_max = constants.shells_max.min(launch.batch.unwrap_or(u32::MAX));
     let recommended = model::recommend(nodes, ppn, &constants);
+    let agents = (1..=plan.agents()).map(|agent| format!("agent{agent}"));
     let (hosts, targets, fanout) = match agent_hosts {
-        AgentHosts::Local => (vec![sys::host_name()], vec![sys::host_name(); plan.agents() as usize], None),
+        AgentHosts::Local => (vec![sys::host_name()], agents.collect(), None),
         AgentHosts::Remote(remote) => {
             let names = remote.nodes.iter().map(|node| node.name.clone()).collect();
-            let targets = remote.hosts().into_iter().map(|host| host.name).collect();
+            let targets: Vec<String> = remote.hosts().into_iter().map(|host| host.name).collect();
             (names, targets, remote.fanout)
         }
+    };
+    let is_local = !agent_hosts.is_remote();
+    let of_agents: Vec<String> = match is_local {
+        true => targets.clone(),
+        false => plan.node_of_agent.iter().map(|node| hosts[*node].clone()).collect(),
     };
     let batch = launch.batch.unwrap_or(recommended.batch);
     Explained {
@@ -60,8 +67,9 @@ pub fn explained(
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
             has_shell_links: matches!(agent_hosts, AgentHosts::Remote(remote) if remote.links == Links::RemoteShells),
-            is_local: !agent_hosts.is_remote(),
-            levels: levels(&targets, fanout),
+            is_local,
+            levels: levels(&targets, fanout.or(is_local.then(|| plan.options.fanout()))),
+            picture: picture(plan.settings.tree, &of_agents),
         },
         bootstrap: match agent_hosts {
             AgentHosts::Local => local_bootstrap(machine),
@@ -81,9 +89,21 @@ pub fn explained(
             (None, _, _) => "flat (SMP-aware)",
         }),
         measured: constants.measured,
-        missing: checks::missing_programs(&plan.settings.session, &plan.settings.first.commands),
+        missing: missing(plan, is_local),
         recommended,
     }
+}
+
+/// Returns why programs cannot be run on this machine, with a hint if ranks run here.
+fn missing(plan: &Plan, is_local: bool) -> Vec<String> {
+    let (session, commands) = (&plan.settings.session, &plan.settings.first.commands);
+    let mut missing = checks::missing_programs(session, commands);
+    for why in missing.iter_mut().filter(|_| is_local) {
+        if let Some(hint) = checks::missing_program_hint(why, session, commands, plan.options.verbose > 0) {
+            why.push_str(&format!("\n  hint: {hint}"));
+        }
+    }
+    missing
 }
 
 /// Groups the plan's hosts by their numbers of ranks and agents. `hosts` are the names of the node list.

@@ -1,5 +1,7 @@
 //! The end of a session: waits for the agents, writes the reports and decides the exit code.
 
+use std::io;
+
 use nla::core::{Failure, Outcome};
 use nla::sys::ShellState;
 
@@ -11,7 +13,7 @@ use crate::plan::library::explain_silence;
 use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::stats::{Sink, Statistics};
-use crate::run::timing::HostNames;
+use crate::run::timing::{HostNames, columns};
 
 /// The reports that the user asked for.
 pub(super) struct Reports {
@@ -39,7 +41,8 @@ impl Session {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         if let Some(mut text) = epilogue(&outcome, self.first.size, host) {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
-            if let Some(hint) = missing_program_hint(&outcome, &self.plan, &self.first.commands, shows_path) {
+            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
+            if let Some(hint) = hint {
                 text.push_str(&format!("\n  hint: {hint}"));
             }
             if text.contains("'ulimit -n") && !self.agent_hosts.is_remote() {
@@ -95,14 +98,16 @@ impl Session {
     fn write_phases(&self, outcome: &mut Outcome) {
         let target = |target: u32| host_name(&self.agent_hosts, target);
         let names = HostNames { target: &target, agents: Some(&self.locations) };
-        let phases = || self.phases.table(self.root.timing(), self.tree.size() - 1, &names);
+        let phases = |columns| self.phases.table(self.root.timing(), self.tree.size() - 1, &names, columns);
         if self.reports.demo && *outcome == Outcome::Success {
-            if let Err(error) = print(&format!("{}\n", demo_text(self.first.size, self.tree, &phases()))) {
+            if let Err(error) =
+                print(&format!("{}\n", demo_text(self.first.size, self.tree, &phases(columns(io::stdout())))))
+            {
                 self.reporter.error(&format!("standard output cannot be written: {error}"));
                 *outcome = Outcome::OutputLost;
             }
         } else if self.reports.timing {
-            self.reporter.note(&format!("phases:\n{}", phases()));
+            self.reporter.note(&format!("phases:\n{}", phases(columns(io::stderr()))));
         }
     }
 

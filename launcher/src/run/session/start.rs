@@ -29,7 +29,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
 use crate::run::stats::Sink;
-use crate::run::timing::{HostNames, Phases};
+use crate::run::timing::{HostNames, Phases, columns};
 
 /// How long agents may take to exit after a launch that failed.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
@@ -242,10 +242,11 @@ impl Starting<'_> {
         let (timeout, began) = (launch.timeout, clock.now());
         let on_progress = |bootstrap: &Bootstrap| {
             let (agents, agents_all) = bootstrap.progress();
+            let failed = bootstrap.failures().len();
             let missing = bootstrap.unsettled().into_iter();
             let waiting_for = missing.filter_map(|target| names.get(target as usize - 1).cloned()).collect();
             let assembly = Some((clock.now().saturating_sub(began), timeout));
-            let counts = Counts { agents, agents_all, assembly, waiting_for, ..Counts::default() };
+            let counts = Counts { agents, agents_all, failed, assembly, waiting_for, ..Counts::default() };
             progress.show(clock.now(), &counts);
         };
         let (mut bootstrap, code) = match assemble(launch, start, plan, signals, reporter, on_progress).await {
@@ -258,7 +259,7 @@ impl Starting<'_> {
         let timing = nla::core::Timing::default();
         if options.timing {
             let target = |target: u32| launch.name(target).to_owned();
-            let table = phases.table(&timing, 0, &HostNames { target: &target, agents: None });
+            let table = phases.table(&timing, 0, &HostNames { target: &target, agents: None }, columns(io::stderr()));
             reporter.note(&format!("phases of the launch:\n{table}"));
         }
         Ok(Err(Ended { code, phases, timing }))

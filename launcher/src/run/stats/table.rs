@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use nla::core::{LaneTraffic, LevelStats};
+use nla::figures;
 
 use super::Statistics;
 
@@ -54,7 +55,7 @@ pub(super) fn table(statistics: &Statistics) -> String {
         );
     }
     let levels = Levels(&stats.levels);
-    text + &levels.traffic() + &levels.gets_and_fences() + &levels.board() + LEGEND
+    text + &levels.summary() + &levels.traffic() + &levels.gets_and_fences() + &levels.board() + LEGEND
 }
 
 /// A column: its heading and its cells.
@@ -64,6 +65,28 @@ type Column = (&'static str, Vec<String>);
 struct Levels<'a>(&'a [LevelStats]);
 
 impl Levels<'_> {
+    /// Returns the figures that most users look for, with their meaning.
+    fn summary(&self) -> String {
+        let sum = |of: fn(&LevelStats) -> u64| self.0.iter().map(of).sum::<u64>();
+        let max = |of: fn(&LevelStats) -> u64| self.0.iter().map(of).max().unwrap_or_default();
+        let longest = self.0.iter().filter_map(|level| level.fences.max()).max().map_or_else(
+            || "none".to_owned(),
+            |time| format!("{}, from the arrival of all ranks below a place to the release there", figures::time(time)),
+        );
+        format!(
+            "  sent over links: {}, of which {} are output and input of ranks\n\
+             \x20 gets: {} answered by the rank's own agent, {} questions passed on to other places\n\
+             \x20 longest fence: {longest}\n\
+             \x20 largest part of the board at one place: {} entries, {}\n",
+            figures::bytes(sum(|level| level.counted.link_bytes)),
+            figures::bytes(sum(|level| level.counted.stream_bytes)),
+            figures::count(sum(|level| level.counted.board_gets + level.gets.own)),
+            figures::count(sum(|level| level.gets.asked)),
+            figures::count(max(|level| level.cache_max.entries)),
+            figures::bytes(max(|level| level.cache_max.bytes)),
+        )
+    }
+
     /// Returns the table of messages and bytes.
     fn traffic(&self) -> String {
         rendered(&[
@@ -135,16 +158,16 @@ impl Levels<'_> {
     }
 
     fn count(&self, head: &'static str, of: fn(&LevelStats) -> u64) -> Column {
-        self.column(head, |level| short(of(level)))
+        self.column(head, |level| figures::count(of(level)))
     }
 
     fn time(&self, head: &'static str, of: fn(&LevelStats) -> Option<Duration>) -> Column {
-        self.column(head, |level| time_text(of(level)))
+        self.column(head, |level| of(level).map_or_else(|| "-".to_owned(), figures::time))
     }
 
     fn lane(&self, title: &'static str, of: fn(&LevelStats) -> LaneTraffic) -> Group {
-        let messages = self.column("msgs", |level| short(of(level).messages));
-        group(title, vec![messages, self.column("bytes", |level| short(of(level).bytes))])
+        let messages = self.column("msgs", |level| figures::count(of(level).messages));
+        group(title, vec![messages, self.column("bytes", |level| figures::count(of(level).bytes))])
     }
 }
 
@@ -173,66 +196,4 @@ fn rendered(groups: &[Group]) -> String {
         }
     }
     format!("\n{titles}\n{heads}\n{}\n", lines.join("\n"))
-}
-
-/// Formats a number in at most five characters, if its unit allows.
-fn short(number: u64) -> String {
-    const UNITS: [(u64, &str); 5] =
-        [(1_000_000_000_000_000, "P"), (1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
-    if number < 100_000 {
-        return number.to_string();
-    }
-    let (size, unit) = UNITS.into_iter().find(|(size, _)| number >= *size).unwrap_or((1, ""));
-    format!("{}{unit}", three_digits(number as f64 / size as f64))
-}
-
-/// Formats a time with its unit; no time as a dash.
-fn time_text(time: Option<Duration>) -> String {
-    let Some(seconds) = time.map(|time| time.as_secs_f64()) else { return "-".to_owned() };
-    let (factor, unit) = match seconds {
-        1.0.. => (1.0, "s"),
-        0.001.. => (1e3, "ms"),
-        _ => (1e6, "us"),
-    };
-    format!("{} {unit}", three_digits(seconds * factor))
-}
-
-/// Formats a number with at least three significant digits.
-fn three_digits(number: f64) -> String {
-    let decimals = match number {
-        99.95.. => 0,
-        9.995.. => 1,
-        _ => 2,
-    };
-    format!("{number:.decimals$}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn large_numbers_are_shortened() {
-        for (number, text) in [
-            (0, "0"),
-            (99_999, "99999"),
-            (100_000, "100k"),
-            (999_499, "999k"),
-            (1_234_567, "1.23M"),
-            (99_960_000, "100M"),
-            (12_345_678_901, "12.3G"),
-            (5_000_000_000_000, "5.00T"),
-            (u64::MAX, "18447P"),
-        ] {
-            assert_eq!(short(number), text);
-        }
-    }
-
-    #[test]
-    fn times_have_units() {
-        let time_text = |ns| time_text(Some(Duration::from_nanos(ns)));
-        assert_eq!([0, 12_345, 1_000_000, 99_960_000].map(time_text), ["0.00 us", "12.3 us", "1.00 ms", "100 ms"]);
-        assert_eq!([1_500_000_000, 86_400_000_000_000].map(time_text), ["1.50 s", "86400 s"]);
-        assert_eq!(super::time_text(None), "-");
-    }
 }

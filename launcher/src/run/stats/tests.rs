@@ -46,6 +46,10 @@ fn the_table_has_a_row_for_each_level() {
         "\
 statistics: policy hcmab-lru (16 entries), ranks: 64, fan-out: 32, agents reported: 2 of 2
   note: ranks that read the board in shared memory: 4; their gets are not counted
+  sent over links: 2.49 MB, of which 198 B are output and input of ranks
+  gets: 144 answered by the rank's own agent, 6 questions passed on to other places
+  longest fence: 20.0 ms, from the arrival of all ranks below a place to the release there
+  largest part of the board at one place: 16 entries, 1.60 kB
 
                  - board up -  - control up -  - board down -  - control down -  --- links ----
   level  places   msgs  bytes     msgs  bytes     msgs  bytes       msgs  bytes  bytes  streams
