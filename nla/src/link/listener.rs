@@ -13,8 +13,9 @@ use crate::sys;
 /// From where an agent must be reachable.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reach {
-    /// From nowhere: it will have no children, and does not listen.
-    Nobody,
+    /// From nowhere: it will have no children, and does not listen. Messages keep the variant's old name.
+    #[serde(rename = "Nobody")]
+    Nowhere,
     /// From this machine: it listens on the loopback interface.
     Here,
     /// From other nodes. It listens on a port of this range (first, last), or on any port.
@@ -29,10 +30,10 @@ pub struct BoundListener {
     pub listener: TcpListener,
 }
 
-/// Opens a port that is reachable from `reach`; `None` for [`Reach::Nobody`].
+/// Opens a port that is reachable from `reach`; `None` for [`Reach::Nowhere`].
 pub async fn listen(reach: Reach) -> io::Result<Option<BoundListener>> {
     let ports = match reach {
-        Reach::Nobody => return Ok(None),
+        Reach::Nowhere => return Ok(None),
         Reach::Here => {
             let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
             return Ok(Some(BoundListener { addresses: vec![listener.local_addr()?], listener }));
@@ -153,6 +154,6 @@ mod tests {
         }
         let listener = listen(Reach::Here).await.unwrap().unwrap();
         assert!(listener.addresses.iter().all(|address| address.ip().is_loopback()));
-        assert!(listen(Reach::Nobody).await.unwrap().is_none());
+        assert!(listen(Reach::Nowhere).await.unwrap().is_none());
     }
 }
