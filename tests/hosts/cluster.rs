@@ -312,7 +312,7 @@ fn a_dropped_cluster_leaves_nothing() {
     assert!(!mounts.contains(directory.to_str().unwrap()), "{mounts}");
     assert_eq!(interfaces(), interfaces_before);
     // Another test's cluster may be given the numbers of namespaces that no longer exist. The processes of the
-    // front end were only told to end, so wait for them.
+    // front end have only been signalled, so wait for them.
     let is_left = |process: &Process| inside.contains(&process.pid) && is_inside(process);
     let left = || Process::all().into_iter().filter(is_left).collect::<Vec<_>>();
     assert!(eventually(|| left().is_empty().then_some(())).is_some(), "{:?}", left());

@@ -85,10 +85,10 @@ fn output_input_signals_and_codes_are_forwarded() {
         let outcome = run.run();
         outcome.has_code(7).wrote("[5] a line\n").says("rank 5 on node006 exited with code 7").says("err 5");
         let run =
-            on(&cluster).np(8).args(options).program(sh("trap 'echo told; exit 0' TERM; echo up; sleep 60 & wait"));
+            on(&cluster).np(8).args(options).program(sh("trap 'echo ended; exit 0' TERM; echo up; sleep 60 & wait"));
         let run = run.spawn();
         run.wait_for_times("up", 8).signal(Signal::SIGTERM);
-        run.wait_for_times("told", 8);
+        run.wait_for_times("ended", 8);
         run.finish().has_code(143);
     }
 }

@@ -31,10 +31,10 @@ fn only_open_mpi_programs_get_the_variables() {
 #[test]
 fn each_program_gets_the_variables_for_its_own_library() {
     let Some(mpi) = open_mpi() else { return };
-    let shown = sh(&format!("echo told:; {SHOW}"));
+    let shown = sh(&format!("echo variables:; {SHOW}"));
     let outcome = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, shown).run();
     // The first program used PMI and waited for a rank that is not one of Open MPI.
-    outcome.wrote("told:\n").says("error: rank 1 on ").says("while others wait for it in a fence");
+    outcome.wrote("variables:\n").says("error: rank 1 on ").says("while others wait for it in a fence");
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl Bootstrap {
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
-            let reach = if is_leaf { Reach::Nobody } else { Reach::Here };
+            let reach = if is_leaf { Reach::Nowhere } else { Reach::Here };
             bootstrap.starter.start(target, None, reach);
         }
         bootstrap

@@ -13,8 +13,9 @@ use crate::sys;
 /// From where an agent must be reachable.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reach {
-    /// From nowhere: it will have no children, and does not listen.
-    Nobody,
+    /// From nowhere: it will have no children, and does not listen. Messages keep the variant's old name.
+    #[serde(rename = "Nobody")]
+    Nowhere,
     /// From this machine: it listens on the loopback interface.
     Here,
     /// From other nodes. It listens on a port of this range (first, last), or on any port.
@@ -25,14 +26,14 @@ pub enum Reach {
 pub struct BoundListener {
     /// The addresses, the likeliest first.
     pub addresses: Vec<SocketAddr>,
-    /// The listening socket; `None` for [`Reach::Nobody`].
+    /// The listening socket; `None` for [`Reach::Nowhere`].
     pub listener: Option<TcpListener>,
 }
 
 /// Opens a port that is reachable from `reach`.
 pub async fn listen(reach: Reach) -> io::Result<BoundListener> {
     let ports = match reach {
-        Reach::Nobody => return Ok(BoundListener { addresses: Vec::new(), listener: None }),
+        Reach::Nowhere => return Ok(BoundListener { addresses: Vec::new(), listener: None }),
         Reach::Here => {
             let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
             return Ok(BoundListener { addresses: vec![listener.local_addr()?], listener: Some(listener) });
@@ -145,6 +146,6 @@ mod tests {
         }
         let listener = listen(Reach::Here).await.unwrap();
         assert!(listener.addresses.iter().all(|address| address.ip().is_loopback()));
-        assert!(listen(Reach::Nobody).await.unwrap().listener.is_none());
+        assert!(listen(Reach::Nowhere).await.unwrap().listener.is_none());
     }
 }

@@ -126,7 +126,7 @@ pub(super) async fn start(
 fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
     match agent_hosts {
         AgentHosts::Local => (Reach::Here, Links::Connections),
-        AgentHosts::Remote(launch) if launch.links == Links::RemoteShells => (Reach::Nobody, Links::RemoteShells),
+        AgentHosts::Remote(launch) if launch.links == Links::RemoteShells => (Reach::Nowhere, Links::RemoteShells),
         AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
     }
 }
