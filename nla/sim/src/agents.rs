@@ -225,7 +225,7 @@ impl World {
                 true
             }
         };
-        if struck && fault.is_fatal() {
+        if struck && !matches!(fault, Fault::Stall { .. }) {
             let expected = if self.ranks_ended { ExpectedEnd::Either } else { ExpectedEnd::Failure };
             self.expected_end = self.expected_end.max(expected);
         }

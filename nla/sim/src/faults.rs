@@ -90,16 +90,6 @@ impl Faults {
     }
 }
 
-impl Fault {
-    /// Returns whether the session must fail after this fault.
-    pub(crate) fn is_fatal(self) -> bool {
-        match self {
-            Self::Crash { .. } | Self::Cut { .. } | Self::Kill { .. } | Self::Interrupt => true,
-            Self::Stall { .. } => false,
-        }
-    }
-}
-
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,12 +6,12 @@
 //!   counts, and of its values the last one. A rank sees its own puts at once. A key that no rank put is not found.
 //! - The session ends in bounded time. It ends successfully if and only if nothing fatal happened.
 
-use std::fmt;
-
 use nla::core::Outcome;
+use thiserror::Error;
 
 /// An observation that breaks a rule of the oracle.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("at {:.3} ms: {why}", *.at as f64 / 1e6)]
 pub struct Violation {
     at: u64,
     why: String,
@@ -22,14 +22,6 @@ impl Violation {
         Self { at, why: why.into() }
     }
 }
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at {:.3} ms: {}", self.at as f64 / 1e6, self.why)
-    }
-}
-
-impl std::error::Error for Violation {}
 
 /// How the session must end, given the faults so far. The order is that of severity.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

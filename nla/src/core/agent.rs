@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use self::namespace::{Namespace, Stage};
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
-use super::children::Children;
+use super::children::{ChildStage, Children};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::FAILURES_SINGLE_MAX;
 use super::lookup::{GetCounts, Peer, ReplyTo};
@@ -209,7 +209,7 @@ impl Agent {
         Self {
             here,
             phase: Phase::Serving,
-            children: Children::expected(here),
+            children: Children::new(here, ChildStage::Expected),
             namespaces: BTreeMap::new(),
             ready_reported: false,
             parent_lost: false,

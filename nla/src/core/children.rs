@@ -6,7 +6,7 @@ use super::topology::Subtree;
 
 /// The stage of a child's life, as its parent knows it.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum ChildStage {
+pub(super) enum ChildStage {
     /// The child has not joined yet.
     Expected,
     /// The child's link is up.
@@ -42,18 +42,8 @@ pub(super) enum EndReport {
 pub(super) struct Children(Vec<Child>);
 
 impl Children {
-    /// The children of an agent, which reports each one that joins.
-    pub(super) fn expected(parent: Subtree) -> Self {
-        Self::at_stage(parent, ChildStage::Expected)
-    }
-
-    /// The children of the root, which gets no input when they join. The driver drops messages to a child that has not
-    /// joined.
-    pub(super) fn joined(root: Subtree) -> Self {
-        Self::at_stage(root, ChildStage::Joined)
-    }
-
-    fn at_stage(parent: Subtree, stage: ChildStage) -> Self {
+    /// The children of `parent`, all at the same stage.
+    pub(super) fn new(parent: Subtree, stage: ChildStage) -> Self {
         Self(parent.children().map(|child| Child { id: child.head(), stage, stats: None }).collect())
     }
 
@@ -162,7 +152,7 @@ mod tests {
 
     fn one_child() -> Children {
         // 1 - 2
-        Children::expected(Subtree::whole(2, 1).of(AgentId(1)).unwrap())
+        Children::new(Subtree::whole(2, 1).of(AgentId(1)).unwrap(), ChildStage::Expected)
     }
 
     #[test]

@@ -217,14 +217,6 @@ impl InquiryKind {
         }
     }
 
-    /// Whether an agent may send this on behalf of a rank; otherwise only the root may send it.
-    pub fn is_from_rank(&self) -> bool {
-        match self {
-            Self::NodePut { .. } | Self::NodeGet { .. } | Self::NodeForget => true,
-            Self::LookUp { .. } => false,
-        }
-    }
-
     /// Whether key and value are within the bounds for puts.
     pub fn is_bounded(&self) -> bool {
         let fits =

@@ -268,7 +268,8 @@ pub(super) trait Parent {
             && self.child_toward(agent) == Some(from)
             && self.leads_elsewhere(to, from)
             && self.owner_of(namespace, agent) == Some(to)
-            && kind.is_from_rank()
+            // Only the root sends `LookUp`.
+            && !matches!(kind, InquiryKind::LookUp { .. })
             && kind.is_bounded();
         if allowed {
             self.route_inquiry(inquiry, step);

@@ -18,7 +18,7 @@ use pmi::{Rank, Ranks};
 use self::namespace::Namespace;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
-use super::children::Children;
+use super::children::{ChildStage, Children};
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
@@ -184,7 +184,8 @@ impl Root {
             session,
             nodes,
             phase: Phase::Joining { until: None },
-            children: Children::joined(tree),
+            // The root gets no input when they join. The driver drops messages to a child that has not joined.
+            children: Children::new(tree, ChildStage::Joined),
             namespaces: BTreeMap::new(),
             first: Some(first),
             names: BTreeMap::new(),

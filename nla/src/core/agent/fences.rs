@@ -1,12 +1,12 @@
 //! The agent's own ranks in fences and rings, and the release of both.
 
-use pmi::{Answer, Puts, Rank, Ranks};
+use pmi::{Answer, Puts, Rank};
 
 use super::{Action, Agent, SIGKILL, Step};
 use crate::core::cause::Cause;
 use crate::core::fence::{FenceError, RingPart};
 use crate::core::ids::NamespaceId;
-use crate::core::message::{Contribution, Down, ReleaseContent, Up, Update};
+use crate::core::message::{Contribution, Down, ReleaseContent, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
 use crate::core::ring::RingPosition;
@@ -67,70 +67,48 @@ impl Agent {
         content: ReleaseContent,
         step: &mut Step<'_>,
     ) {
-        let released = match content {
-            ReleaseContent::Update(update) => self.release_fence((namespace, number), update, step),
-            ReleaseContent::Ring(whole) => self.release_ring((namespace, number), &whole, step),
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let fence = &ns.exchange.fence;
+        let positions = match &content {
+            ReleaseContent::Update(_) if fence.is_ring() => return self.fail(LossReason::ReleaseOfFence, step),
+            ReleaseContent::Update(_) => Vec::new(),
+            ReleaseContent::Ring(whole) => match fence.ring_positions(number, whole, ns.size) {
+                Ok(positions) => positions,
+                Err(error) => return self.fail(LossReason::ReleaseOfRing(error), step),
+            },
         };
-        if let Err(why) = released {
-            self.fail(why, step);
-        }
-    }
-
-    fn release_fence(
-        &mut self,
-        (namespace, number): (NamespaceId, u32),
-        update: Update,
-        step: &mut Step<'_>,
-    ) -> Result<(), LossReason> {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
-        if ns.exchange.fence.is_ring() {
-            return Err(LossReason::ReleaseOfFence);
-        }
         // A release out of turn releases no rank and changes nothing.
-        let Some(released) = ns.release(step.now, number) else { return Ok(()) };
+        let Some(released) = ns.release(step.now, number) else { return };
         if namespace == NamespaceId::FIRST {
             self.times.on_released(step.now, number);
         }
         // Children go first: their ranks are farther away.
-        for (child, _) in &ns.exchange.children {
-            let content = ReleaseContent::Update(update.clone());
-            step.push(Action::ToChild(*child, Down::Release { namespace, number, content }));
-        }
-        step.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
-        if !released.is_empty() {
-            step.push(Action::Release(namespace, released));
-        }
-        Ok(())
-    }
-
-    fn release_ring(
-        &mut self,
-        (namespace, number): (NamespaceId, u32),
-        whole: &RingPosition,
-        step: &mut Step<'_>,
-    ) -> Result<(), LossReason> {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ok(()) };
-        let positions = ns.exchange.fence.ring_positions(number, whole, ns.size).map_err(LossReason::ReleaseOfRing)?;
-        let released: Ranks = ns.release(step.now, number).unwrap_or_default();
-        if namespace == NamespaceId::FIRST {
-            self.times.on_released(step.now, number);
-        }
-        let mut answers = Vec::new();
-        for (part, position) in positions {
-            match part {
-                RingPart::Child(child) => {
-                    let content = ReleaseContent::Ring(position);
-                    step.push(Action::ToChild(child, Down::Release { namespace, number, content }));
-                }
-                RingPart::Own(rank) => {
-                    let RingPosition { position, from_left, from_right } = position;
-                    answers.push((rank, Answer::Ring { position, from_left, from_right }));
+        let to_child = |child, content| Action::ToChild(child, Down::Release { namespace, number, content });
+        match content {
+            ReleaseContent::Update(update) => {
+                let children = ns.exchange.children.iter();
+                step.extend(children.map(|(child, _)| to_child(*child, ReleaseContent::Update(update.clone()))));
+                step.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
+                if !released.is_empty() {
+                    step.push(Action::Release(namespace, released));
                 }
             }
+            ReleaseContent::Ring(_) => {
+                let mut answers = Vec::new();
+                for (part, position) in positions {
+                    match part {
+                        RingPart::Child(child) => step.push(to_child(child, ReleaseContent::Ring(position))),
+                        // A rank that has ended since it arrived gets no answer.
+                        RingPart::Own(rank) if !released.contains(rank) => {}
+                        RingPart::Own(rank) => {
+                            let RingPosition { position, from_left, from_right } = position;
+                            let answer = Answer::Ring { position, from_left, from_right };
+                            answers.push(Action::Answer(namespace, rank, answer));
+                        }
+                    }
+                }
+                step.extend(answers);
+            }
         }
-        // A rank that has ended since it arrived gets no answer.
-        let answers = answers.into_iter().filter(|(rank, _)| released.contains(*rank));
-        step.extend(answers.map(|(rank, answer)| Action::Answer(namespace, rank, answer)));
-        Ok(())
     }
 }
