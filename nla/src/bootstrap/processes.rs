@@ -98,12 +98,13 @@ impl Processes {
         let mut exits = signal(SignalKind::child()).ok()?;
         let code = async {
             loop {
-                let mut all = self.0.borrow_mut();
-                let process = all.iter_mut().find(|process| process.child.id() == pid)?;
-                if process.has_ended() {
-                    return process.code;
+                {
+                    let mut all = self.0.borrow_mut();
+                    let process = all.iter_mut().find(|process| process.child.id() == pid)?;
+                    if process.has_ended() {
+                        return process.code;
+                    }
                 }
-                drop(all);
                 exits.recv().await;
             }
         };
