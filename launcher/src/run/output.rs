@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bytes::Bytes;
+use memchr::memchr;
 use nix::errno::Errno;
 use nla::core::NamespaceId;
 use nla::driver::split_stream_message;
@@ -247,17 +248,17 @@ fn lay_out(
         out.push(b'\n');
     }
     if labels {
+        let (namespace, rank) = key;
+        let label =
+            if namespace == NamespaceId::FIRST { format!("[{rank}] ") } else { format!("[{namespace}:{rank}] ") };
         let mut continued = open == Some(key);
-        for line in data.split_inclusive(|byte| *byte == b'\n') {
+        let mut rest = data;
+        while !rest.is_empty() {
             if !std::mem::replace(&mut continued, false) {
-                let (namespace, rank) = key;
-                let label = if namespace == NamespaceId::FIRST {
-                    format!("[{rank}] ")
-                } else {
-                    format!("[{namespace}:{rank}] ")
-                };
                 out.extend_from_slice(label.as_bytes());
             }
+            let line;
+            (line, rest) = rest.split_at(memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1));
             out.extend_from_slice(line);
         }
     } else {

@@ -79,6 +79,9 @@ pub enum ReplayError {
 
 /// Replays a recording into a new core. Checks after each input that the core returns the recorded actions and keeps
 /// its invariants. Returns the number of steps.
+// Only tests replay. Inline functions are compiled where they are called, so the program is built without the decoders
+// of all inputs.
+#[inline]
 pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
     let mut frames = Frames { rest: recording, frame: 0 };
     let position: TreePosition = frames.next_as()?.ok_or(ReplayError::NoPosition)?;
