@@ -153,8 +153,20 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
 }
 
-/// Checks that this machine allows the processes: ranks, agents and one guardian for each agent.
+/// The open files without which no agent starts: its own, its runtime's, and those of one rank.
+const OPEN_FILES_MIN: u64 = 64;
+
+/// Checks that this machine allows the processes (ranks, agents and one guardian for each agent) and their open files.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
+    let files = agent_layout::open_files_max(&machine.shell);
+    if files < OPEN_FILES_MIN {
+        return Err(Refusal::new(
+            format!(
+                "an agent needs at least {OPEN_FILES_MIN} open files, and the hard limit (ulimit -Hn) allows {files}"
+            ),
+            format!("'ulimit -n {OPEN_FILES_MIN}' before scela-run, or ask the administrator for a higher limit"),
+        ));
+    }
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
     match machine.process_limits.iter().find(|(_, max)| ranks + 2 * agents > *max) {
         Some((limit, max)) => Err(Refusal::new(

@@ -336,3 +336,15 @@ fn more_processes_than_the_machine_allows_are_refused() {
     let first = planned("-np 1000000 ./a", &small).unwrap_err().to_string();
     assert!(first.ends_with("and /proc/sys/kernel/pid_max allows 32768"), "{first}");
 }
+
+#[test]
+fn a_hard_limit_below_the_open_files_of_an_agent_is_refused() {
+    let limited = |files: u64| {
+        let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
+        planned("-np 1 ./a", &Machine { shell, ..machine() })
+    };
+    let error = limited(63).unwrap_err();
+    assert_eq!(error.to_string(), "an agent needs at least 64 open files, and the hard limit (ulimit -Hn) allows 63");
+    assert_eq!(error.hint(), "'ulimit -n 64' before scela-run, or ask the administrator for a higher limit");
+    assert!(limited(64).is_ok());
+}

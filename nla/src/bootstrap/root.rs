@@ -185,7 +185,8 @@ impl Bootstrap {
         &self.assembly.times
     }
 
-    /// See [`Starter::wait`].
+    /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
+    /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
     pub async fn wait(&mut self, timeout: Duration) -> usize {
         self.starter.wait(timeout).await
     }

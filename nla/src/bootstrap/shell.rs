@@ -192,7 +192,7 @@ pub(super) fn remote_command(words: &[String]) -> Command {
     command
 }
 
-/// Returns the command that a [`Starter`](super::starter::Starter) runs for an agent on `host`, word by word; `None`
+/// Returns the command that a starter runs for an agent on `host`, word by word; `None`
 /// for a fork and for [a step](super::step::step_words), which starts many agents.
 pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     match method {
