@@ -42,9 +42,9 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
     match arguments.as_slice() {
-        // Asked by a session that found a program on a node and does not know its version.
+        // A remote script runs this to check the version of a program that it found on a node.
         [option] if option == "--agent-id" => print(&format!("{}\n", nla::bootstrap::agent_id())),
-        // Asked of the program that was sent, on a node without sha256sum.
+        // A remote script runs this to verify the program that was sent to a node without sha256sum.
         [option] if option == "--agent-digest" => match nla::bootstrap::own_program() {
             Ok(own) => print(&format!("{}\n", own.digest)),
             Err(error) => fail(&error.to_string(), EarlyEnd::NotLaunched.code()),

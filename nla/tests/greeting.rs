@@ -175,7 +175,7 @@ fn a_recorded_handshake_cannot_be_replayed() {
         // A parent that has not seen it refuses it too: its hello was sealed for another handshake.
         let other = Parent::new().await;
         let refused = other.refuse_bytes(&recorded).await.0;
-        assert!(refused.starts_with("after the handshake came a record that does not open"), "{refused}");
+        assert!(refused.starts_with("unexpected data after the handshake: a record that does not open"), "{refused}");
         assert!(!other.authenticator.borrow().is_done());
     });
 }
@@ -266,9 +266,9 @@ fn only_a_hello_may_follow_the_handshake() {
             record[7] ^= 1;
             record
         });
-        assert!(damaged.await.starts_with("after the handshake came a record that does not open"));
+        assert!(damaged.await.starts_with("unexpected data after the handshake: a record that does not open"));
         let oversized = parent.refuse_records(|_| vec![0xff; 2]).await;
-        assert!(oversized.starts_with("after the handshake came a record of 65535 bytes"), "{oversized}");
+        assert!(oversized.starts_with("unexpected data after the handshake: a record of 65535 bytes"), "{oversized}");
         let unexpected = "the other end proved that it knows the key, but then sent an unexpected message";
         let welcome = encode(&Welcome { now: NOW });
         let welcome = [&(welcome.len() as u32).to_le_bytes(), &welcome[..]].concat();

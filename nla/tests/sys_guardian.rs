@@ -253,7 +253,7 @@ fn a_signalled_guardian_kills_everything() {
         world.signal_guardian(signal);
         let end = world.end();
         assert_eq!(end.status.code(), Some(128 + signal as i32));
-        assert!(end.stderr.contains("told to end by signal"), "{}", end.stderr);
+        assert!(end.stderr.contains("received signal"), "{}", end.stderr);
     }
 }
 

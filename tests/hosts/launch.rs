@@ -152,7 +152,7 @@ fn hosts_that_fail_are_named_with_their_reasons() {
         reports_five(&outcome, 8);
         assert!(outcome.took < Duration::from_secs(60));
         let outcome = run(&["--launch", shape, "--fanout", "2", "--min-nodes", "3"]);
-        outcome.has_code(0).says("going on without them");
+        outcome.has_code(0).says("continuing without the failed hosts");
         reports_five(&outcome, 8);
     }
 }

@@ -63,7 +63,7 @@ fn a_rank_killed_by_a_signal_is_reported() {
         .has_code(139)
         .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
         .says("the job's 3 other ranks were ended")
-        .says("hint: for a core dump, say 'ulimit -c unlimited' before scela-run");
+        .says("hint: for a core dump, run 'ulimit -c unlimited' before scela-run");
     one_of_four("kill -KILL $$")
         .has_code(137)
         .says(&format!("error: rank 1 on {} was killed by signal 9 (KILL)\n", host()))
@@ -92,11 +92,11 @@ fn a_signal_takes_precedence_over_an_exit_code_that_follows_from_it() {
         run.program(program).run()
     };
     // The launcher does not wait long for a second report, which may be late on a busy machine.
-    let both = (0..10).map(|_| attempt()).find(|outcome| outcome.err().contains("reported beside it"));
+    let both = (0..10).map(|_| attempt()).find(|outcome| outcome.err().contains("more failure"));
     both.expect("one of ten runs reports the second failure soon after the first")
         .has_code(139)
         .says(&format!("error: rank 1 on {} was killed by signal 11 (SEGV)\n", host()))
-        .says("1 failure was reported beside it");
+        .says("1 more failure was reported");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_first_of_many_failures_is_reported_and_the_others_are_counted() {
     let code = outcome.code.unwrap_or_default();
     assert!((1..=100).contains(&code), "{outcome}");
     outcome.says(&format!("error: rank {} on {} exited with code {code}\n", code - 1, host()));
-    outcome.says("reported beside it");
+    outcome.says("more failure");
     outcome.check(outcome.err().matches("exited with").count() == 1, "only one failure should be reported in full");
 }
 

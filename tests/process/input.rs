@@ -139,3 +139,15 @@ fn a_background_job_does_not_read_from_the_terminal() {
     assert_eq!(terminal.code(), 0);
     terminal.close();
 }
+
+#[test]
+fn a_fifo_without_a_writer_holds_up_neither_ranks_nor_the_end() {
+    let run = scela().np(2);
+    let fifo = run.world().file("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    run.args(["-stdin".as_ref(), fifo.as_os_str()])
+        .program(sh("echo $PMI_RANK"))
+        .run()
+        .is_quiet_success()
+        .wrote_lines(["0", "1"]);
+}

@@ -64,7 +64,7 @@ fn a_stopped_agent_is_killed_by_its_guardian() {
 fn one_of_several_killed_agents_is_reported_and_the_others_are_counted() {
     let (running, _) = start_seven_agents();
     running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));
-    running.finish().has_code(252).says(" was lost: ").says("reported beside it");
+    running.finish().has_code(252).says(" was lost: ").says("more failure");
 }
 
 #[test]

@@ -269,7 +269,7 @@ fn ticks(range: std::ops::Range<f64>) -> Vec<f64> {
     sparse.unwrap_or_else(|| with(steps[steps.len() - 1]))
 }
 
-/// Returns the label of an axis, which tells that the axis is logarithmic.
+/// Returns the label of an axis, which says that the axis is logarithmic.
 fn logarithmic(label: &str) -> String {
     format!("{label} (logarithmic scale)")
 }

@@ -31,7 +31,7 @@ pub const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 const ABOUT: &str = "\
-Starts the ranks of parallel programs and stays with them to the end.
+Starts the ranks of parallel programs and supervises them until they end.
 
 A name may have one dash or two, and a value may follow as the next word or after '=':
 -np 4, --np 4 and --np=4 are the same. Of an option given twice, the last wins. Options

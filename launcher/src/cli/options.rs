@@ -257,7 +257,7 @@ pub(super) const OPTIONS: &[Spec] = &[
         "pass all of your environment (default)"),
     spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], group::ENVIRONMENT,
         "set what this MPI library needs: openmpi (3 and 4),\n\
-         none, or auto, which looks into the program's file\n\
+         none, or auto, which inspects the program's file\n\
          (default)"),
 
     spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], group::STREAMS,
@@ -297,7 +297,7 @@ pub(super) const OPTIONS: &[Spec] = &[
 
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate so many nodes with so many ranks each, with\n\
-         the same code for the tree; --fanout and --cache hold"),
+         the same code for the tree; --fanout and --cache apply"),
     spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], group::SIMULATION,
         "what ranks get after a fence: entries of neighbours,\n\
          1:2 (default), of all, 1:p; or fence, or none"),

@@ -118,7 +118,7 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, UsageError> {
     let path = values::non_empty(item.value(0)).map_err(|problem| in_option(item, &problem))?;
     let shown_path = shown(&path);
     let one_more = |place: &TypedAt, program: &str| {
-        let text = format!("the programs come from '{shown_path}', and '{program}' is one more on the command line");
+        let text = format!("'{shown_path}' names the programs, so the command line cannot name '{program}' too");
         let hint = "put it on a line of its own in the file, or leave '-configfile' out";
         Err(UsageError::new(place, text, hint))
     };
@@ -129,7 +129,9 @@ fn configfile(segments: &[Segment]) -> Result<Option<PathBuf>, UsageError> {
         return one_more(&demo.place, &demo.typed);
     }
     if let Some(local) = items(segments).find(|item| is_local(item)) {
-        let text = |option: &str| format!("{option} is about one program, and the programs come from '{shown_path}'");
+        let text = |option: &str| {
+            format!("{option} applies to one program, so it belongs in '{shown_path}', which names the programs")
+        };
         return Err(local.error(text, "put it on the program's line in the file"));
     }
     match segments {
@@ -192,7 +194,7 @@ fn commands_of_line(segments: Vec<Segment>) -> Result<Vec<Command>, UsageError> 
             (None, true) if total == 1 => Program::Demo,
             (Some(program), true) => {
                 let program = shown(&program);
-                let text = format!("option '--demo' runs a program of its own, and '{program}' cannot run beside it");
+                let text = format!("option '--demo' runs a built-in program, so '{program}' cannot be given too");
                 return Err(UsageError::new(&command.place, text, format!("try '{CALLED} -np 64 --demo'")));
             }
             (Some(program), false) => Program::Named(program),
@@ -278,7 +280,7 @@ impl TypedOptions {
         let entries = values::number(item.value(0), 1, CACHE_ENTRIES_MAX)?;
         let policy = self.session.cache;
         self.session.cache = policy.with_entries(entries).ok_or_else(|| {
-            let hint = format!("leave '{OPTION}' out, or say '--cache hcmab-lru'");
+            let hint = format!("leave '{OPTION}' out, or add '--cache hcmab-lru'");
             Refusal::new(format!("the policy '{policy}' has no bound on its entries"), hint)
         })?;
         Ok(())

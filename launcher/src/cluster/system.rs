@@ -1,4 +1,4 @@
-//! The facts that the launcher reads from its machine and environment before it makes a plan.
+//! The properties of its machine and environment that the launcher reads before it makes a plan.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

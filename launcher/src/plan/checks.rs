@@ -26,6 +26,10 @@ pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), Refusal> {
             let text = format!("option '{option}': directory '{directory}' does not exist");
             return Err(Refusal::new(text, format!("mkdir -p '{directory}'")));
         }
+        if wdir.join(pattern).is_dir() {
+            let text = format!("option '{option}': '{}' is a directory", pattern.to_string_lossy());
+            return Err(Refusal::new(text, "name files in it, such as out.%r, which has one file for each rank"));
+        }
     }
     match &options.launch.iface {
         Some(name) if sys::addresses_of(Some(&name.to_string_lossy())).is_empty() => {
@@ -73,8 +77,11 @@ fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)
 fn similar_program(program: &str, search: &OsStr) -> Option<String> {
     let folders = std::env::split_paths(search);
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    // PATH has thousands of names: a typing error keeps the first letter and about the length.
+    let is_alike =
+        |name: &String| name.chars().next() == program.chars().next() && name.len().abs_diff(program.len()) <= 2;
     let names: std::collections::BTreeSet<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(is_alike).collect();
     crate::suggest::nearest(program, names.iter().map(String::as_str)).map(str::to_owned)
 }
 
@@ -136,6 +143,8 @@ mod tests {
         let check = |pattern: &str| text(check(&output(pattern), directory.path()));
         assert_eq!(check("out.%r"), "fine");
         assert_eq!(check("%h/out.%r"), "fine", "a directory with a placeholder is created");
+        let itself = "option '-outfile-pattern': '.' is a directory\n  hint: name files in it, such as out.%r, which has one file for each rank";
+        assert_eq!(check("."), itself);
         let missing = "option '-outfile-pattern': directory 'a/b' does not exist\n  hint: mkdir -p 'a/b'";
         assert_eq!(check("a/b/out.%r"), missing);
     }

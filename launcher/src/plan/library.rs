@@ -42,7 +42,7 @@ fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
                 "Open MPI 5's library, which finds its launcher by PMIx; this version of scela-run does not speak that: start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
             ),
             (OpenMpi::ThroughPmi, false) => {
-                Some("Open MPI's library, which got no variables to find scela-run by: say '--mpi openmpi'")
+                Some("Open MPI's library without the variables by which it finds scela-run; try '--mpi openmpi'")
             }
             (OpenMpi::ThroughPmi, true) => Some(
                 "Open MPI's library, which got the variables to find scela-run and did not use them: 'ompi_info | grep flux' should name components of pmix and schizo; without them, start it with Open MPI's mpirun, or build it with MPICH",
@@ -88,7 +88,7 @@ mod tests {
             |open_mpi, names_libpmi| PmiAccess { open_mpi: Some(open_mpi), names_libpmi, ..PmiAccess::default() };
         check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some("does not speak that: start it with"));
         check("libmpi.so.40", access(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
-        check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some("say '--mpi openmpi'"));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some("try '--mpi openmpi'"));
         check("libmpi_mpifh.so.40", access(OpenMpi::ThroughPmi, true), Some("ompi_info"));
         check("libmpi.so.20", PmiAccess::default(), Some("an old Open MPI's"));
         // The ABI of MPICH, Intel MPI and MVAPICH.

@@ -153,8 +153,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
 }
 
-/// The open files without which no agent starts: its own, its runtime's, and those of one rank.
-const OPEN_FILES_MIN: u64 = 64;
+/// The open files without which no agent starts: an agent and its runtime open 20 before the first rank.
+const OPEN_FILES_MIN: u64 = 24;
 
 /// Checks that this machine allows the processes (ranks, agents and one guardian for each agent) and their open files.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
@@ -164,7 +164,7 @@ fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Ref
             format!(
                 "an agent needs at least {OPEN_FILES_MIN} open files, and the hard limit (ulimit -Hn) allows {files}"
             ),
-            format!("'ulimit -n {OPEN_FILES_MIN}' before scela-run, or ask the administrator for a higher limit"),
+            "run it from a shell with a higher hard limit (limits.conf); 1024 is usual",
         ));
     }
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));

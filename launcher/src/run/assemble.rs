@@ -38,7 +38,8 @@ impl Launch for Assembling<'_> {
     }
 
     fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String> {
-        self.reporter.note(&format!("going on without them: {}", failures_text(self.remote_launch, failures)));
+        self.reporter
+            .note(&format!("continuing without the failed hosts: {}", failures_text(self.remote_launch, failures)));
         *self.plan = (self.remote_launch.replan)(left_out)?;
         Ok(())
     }
@@ -154,14 +155,14 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
 fn hint(phase: StartPhase) -> &'static str {
     match phase {
         StartPhase::Command => "is the command installed here, and in PATH? --bootstrap chooses another",
-        StartPhase::Name => "is the name spelt as your system knows it? 'getent hosts NAME' tells",
-        StartPhase::Connect | StartPhase::Refused => "is the host up, and does its sshd listen? 'ssh NAME true' tells",
+        StartPhase::Name => "check the name: 'getent hosts NAME' must print an address",
+        StartPhase::Connect | StartPhase::Refused => "check that the host is up and its sshd listens: 'ssh NAME true'",
         StartPhase::Busy => {
             "its sshd refuses connections: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
         }
         StartPhase::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
         StartPhase::Login => {
-            "can you log in without a password? 'ssh -o BatchMode=yes NAME true' tells; ssh-copy-id installs a key"
+            "check that you can log in without a password: 'ssh -o BatchMode=yes NAME true'; ssh-copy-id installs a key"
         }
         StartPhase::Program => {
             "is scela-run installed there, or is there a directory where you may execute a file? --launch-agent names it"
@@ -173,9 +174,9 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Join => {
             "does the command of --bootstrap pass its input and output on as they are, and for as long as the job runs?"
         }
-        StartPhase::Limits => "'ulimit -a' on that host tells its limits",
+        StartPhase::Limits => "'ulimit -a' on that host prints its limits",
         StartPhase::Step => {
-            "'scontrol show node NAME' tells its state; --exclude leaves a node out, --min-nodes goes on without"
+            "'scontrol show node NAME' prints its state; --exclude leaves a node out, --min-nodes continues without failed nodes"
         }
         StartPhase::Ended => "'ssh NAME true' shows the remote shell's messages; SCELA_LOG=debug shows more",
     }

@@ -3,9 +3,10 @@
 //! A thread reads, because the descriptor may be of any type, and it reads only as fast as the slowest taker takes the
 //! blocks. It reads nothing from a terminal while the launcher is in the background.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::Arc;
 use std::thread::Thread;
 use std::time::Duration;
@@ -40,11 +41,16 @@ impl Reader {
     pub(crate) fn start(source: &InputSource, takers: Vec<Link>, tasks: &Tasks) -> io::Result<Self> {
         let file = match source {
             InputSource::Standard => None,
-            InputSource::File(path) => Some(File::open(path)?),
+            // Opening a FIFO blocks until it has a writer: only the thread may wait for that.
+            InputSource::File(path) if fs::metadata(path)?.file_type().is_fifo() => Some(Err(path.clone())),
+            InputSource::File(path) => Some(Ok(File::open(path)?)),
         };
         let (blocks, incoming) = mpsc::channel(1);
         let thread = tasks.spawn_thread("stdin", move || match file {
-            Some(file) => follow(file.as_fd(), &blocks),
+            Some(file) => match file.or_else(File::open) {
+                Ok(file) => follow(file.as_fd(), &blocks),
+                Err(error) => tracing::error!(%error, "the input file cannot be opened"),
+            },
             None => follow(io::stdin().as_fd(), &blocks),
         })?;
         tasks.spawn("stdin blocks", Span::current(), send(incoming, takers));

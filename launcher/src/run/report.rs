@@ -13,6 +13,7 @@ use pmi::Ranks;
 use crate::colour;
 use crate::plan::agent_layout::{DESCRIPTORS_OF_AGENT, DESCRIPTORS_PER_RANK};
 use crate::plan::request::Options;
+use crate::refusal::shown;
 
 /// The amount of reports.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -174,7 +175,7 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
             "give the job more memory, or start fewer ranks on the node".to_owned()
         }
         Cause::Signal { signal: 4 | 6 | 7 | 8 | 11, core: false, .. } => {
-            "for a core dump, say 'ulimit -c unlimited' before scela-run".to_owned()
+            "for a core dump, run 'ulimit -c unlimited' before scela-run".to_owned()
         }
         Cause::Broken { .. } => {
             "was the program's MPI library built for another process manager? SCELA_LOG=trace shows its messages"
@@ -194,6 +195,9 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
     })
 }
 
+/// Characters of the words on a failure.
+const WORDS_MAX: usize = 4096;
+
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
 /// namespace.
 pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String) -> Option<String> {
@@ -203,7 +207,8 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
             Some(format!("the job ran longer than {} s (--timeout) and was ended", limit.as_secs_f64()))
         }
         Outcome::Failed { first, others } => {
-            let mut text = what_happened(first, &host(first));
+            // Agents and ranks wrote some of these words.
+            let mut text = shown(&what_happened(first, &host(first)), WORDS_MAX);
             let at = first.at.as_secs_f64();
             let launched = !matches!(first.cause, Cause::NotStarted { .. });
             let rest = u64::from(size).saturating_sub(first.ranks.len());
@@ -212,7 +217,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
                 let _ = write!(
                     text,
                     "\n  the job's {} ended; first failure at {at:.3} s",
-                    counted(rest, "other rank was", "other ranks were")
+                    if rest == 1 { "other rank was".to_owned() } else { format!("{rest} other ranks were") }
                 );
             } else if launched {
                 let _ = write!(text, "\n  the job was ended; first failure at {at:.3} s");
@@ -220,7 +225,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
                 let _ = write!(text, "\n  no rank was left running");
             }
             if *others > 0 {
-                let _ = write!(text, "\n  {} reported beside it", counted(*others, "failure was", "failures were"));
+                let _ = write!(text, "\n  {} reported", counted(*others, "more failure was", "more failures were"));
             }
             if let Some(hint) = hint(first, size) {
                 let _ = write!(text, "\n  hint: {hint}");

@@ -33,7 +33,7 @@ fn a_crash_is_reported_with_the_number_of_other_failures() {
     assert_eq!(
         report_of(2, 1, crash),
         "rank 0 on n0427 was killed by signal 11 (SEGV, core dumped)\n  \
-         the job's 1 other rank was ended; first failure at 14.200 s\n  1 failure was reported beside it"
+         the job's other rank was ended; first failure at 14.200 s\n  1 more failure was reported"
     );
 }
 
@@ -77,6 +77,13 @@ fn lost_agents_and_failed_launches_are_reported() {
         report_of(4, 0, failed),
         "ranks 0-3 on n0427 could not be started: program 'x' was not found\n  no rank was left running"
     );
+}
+
+#[test]
+fn control_characters_of_names_are_not_printed() {
+    let why = nla::core::NotStartedReason::Reported("program '\x1b[31mx\ny' was not found".into());
+    let text = report_of(4, 0, failure("0-3", Cause::NotStarted { why }));
+    assert!(text.contains("program '?[31mx?y' was not found\n"), "{text}");
 }
 
 #[test]

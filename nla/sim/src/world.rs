@@ -62,7 +62,7 @@ pub(crate) enum State {
     Absent,
     /// It is a member of the tree.
     Joined,
-    /// It left at the end of the session, or the launcher told it to exit.
+    /// It left at the end of the session, or the launcher ordered it to exit.
     Left,
     /// Its process was killed.
     Crashed,

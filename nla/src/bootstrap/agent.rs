@@ -80,7 +80,7 @@ pub(crate) enum ChildLinks {
 }
 
 /// Reports this agent, starts the agents below it, and joins the tree. The guardian is kept alive meanwhile.
-/// `descriptors` is how many this agent may open.
+/// This agent may open at most `descriptors` files.
 pub(crate) async fn join(
     order: &BootOrder,
     descriptors: u64,
@@ -180,7 +180,7 @@ impl Relaying {
     /// may take their time. `None` if the agent is not needed, or if the channel or the guardian has ended.
     async fn position(&mut self, here: BootReport, guardian: &GuardianLink, dead_time: Duration) -> Option<Joining> {
         self.channel.report(&here).await.ok()?;
-        // It does not join meanwhile.
+        // The agent has no position yet, so it cannot join while this waits.
         let (_, mut joined) = mpsc::channel(1);
         tokio::select! {
             action = self.run(&mut joined) => if let RelayAction::Join(joining) = action { Some(joining) } else { None },
@@ -195,7 +195,7 @@ impl Relaying {
         }
     }
 
-    /// Relays until there is something else to do. Returns that. `joined` yields whether this agent has joined.
+    /// Relays until an event that the relay does not handle, and returns that event. `joined` yields whether this agent has joined.
     async fn run(&mut self, joined: &mut mpsc::Receiver<Result<Duration, StartFailure>>) -> RelayAction {
         let Self { relay, channel, starter } = self;
         let mut actions = Vec::new();
@@ -258,7 +258,7 @@ async fn join_over_shell(
             Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, log: None })))
         }
         Err(error) => {
-            // The pipes are used up; standard error is left.
+            // The link has taken both pipes; only standard error remains.
             let line = format!("scela: {}: it cannot join the tree: {error}\n", sys::host_name());
             let _ = io::Write::write_all(&mut io::stderr(), line.as_bytes());
             Ok(JoinOutcome::Exit(NOT_STARTED))

@@ -49,7 +49,9 @@ impl AgentChannel {
             return Err(StartFailure::new(StartPhase::Step, words));
         };
         let mut accepted = call_back(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
-        let lost = |error| StartFailure::new(StartPhase::ConnectBack, format!("the launcher is gone: {error}"));
+        let lost = |error| {
+            StartFailure::new(StartPhase::ConnectBack, format!("the connection to the launcher was lost: {error}"))
+        };
         accepted.send(&BootReport::Task { node }).await.map_err(lost)?;
         Ok(Self::Callback(Box::new(accepted)))
     }
@@ -145,7 +147,7 @@ pub(super) fn take_order() -> io::Result<BootOrder> {
     Input.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > BOOT_BYTES_MAX {
-        return Err(io::Error::other("what comes over the bootstrap channel is too long"));
+        return Err(io::Error::other("a message on the bootstrap channel is too long"));
     }
     let mut bytes = Vec::new();
     Input.take(length as u64).read_to_end(&mut bytes)?;

@@ -19,8 +19,8 @@ use crate::wire::{encode, framed};
 /// Why a start failed.
 struct Failed {
     failure: StartFailure,
-    /// The remote script became a program without asking for its version, and that did not answer as an agent. Never
-    /// set if the script asks.
+    /// The remote script executed a program without checking its version, and the program did not answer as an agent. Never
+    /// set if the script checks the version.
     was_unchecked: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
     let (mut channel, report) = loop {
         match open(&shared, &task, &order).await {
             Ok(opened) => break opened,
-            // The program on the node did not answer as an agent. Look again, and ask it for its version first.
+            // The program on the node did not answer as an agent. Retry with a script that checks its version first.
             Err(Failed { was_unchecked: true, .. }) => task.checks_version = true,
             Err(Failed { failure, .. }) => return shared.schedule(ScheduleInput::Failed(Box::new(task), failure)),
         }

@@ -1,4 +1,4 @@
-//! The script that a remote shell runs: it finds the agent's program on the node, or receives it, and becomes it.
+//! The script that a remote shell runs: it finds the agent's program on the node, or receives it, and executes it.
 //!
 //! The remote shell runs plain `sh`, which reads this script from standard input like everything else. So the command
 //! has two plain words, which mean the same to every login shell, and to a command that starts no login shell.
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_is_asked_for_its_version_only_if_told_so() {
+    fn the_script_checks_the_version_only_if_asked() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("old");
         install(&path, b"#!/bin/sh\ntest \"$1\" = --agent-id || cat >/dev/null\necho \"$1\"\n");

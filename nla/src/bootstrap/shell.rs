@@ -40,7 +40,7 @@ pub(super) struct Shell {
     errors: Option<Errors>,
     /// The script for the shell at the other end; `None` for a forked agent.
     script: Option<Script>,
-    /// The script became a program without asking for its version, and that has not answered as an agent.
+    /// The script executed a program without checking its version, and the program has not answered as an agent.
     pub(super) was_unchecked: bool,
     /// The process here lasts as long as the agent.
     pub(super) lasts: bool,
@@ -50,7 +50,7 @@ struct Script {
     /// The prefix of the script's own lines.
     mark: String,
     text: String,
-    /// The script becomes a program that is already there without asking for its version.
+    /// The script executes a program that is already on the node without checking its version.
     is_unchecked: bool,
 }
 

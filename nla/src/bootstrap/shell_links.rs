@@ -32,7 +32,7 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let agent = shared.pending_joins.borrow().agent(target);
     let (stream, mut errors) = shell.into_parts();
     let (Some(agent), Some((clock, joined))) = (agent, shared.links.get()) else {
-        // It joins without having been told to, so it is no agent of this session.
+        // No `Join` was sent for this agent, so it does not belong to this session.
         return shared.processes.end(pid);
     };
     let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), [agent]);

@@ -42,7 +42,7 @@ const SIGSTOP: i32 = 19;
 /// The exit code of an agent that lost its parent.
 const CODE_PARENT_LOST: u8 = 252;
 
-/// A fact that the driver reports to the core. It can be encoded for recordings, not for peers.
+/// An event that the driver reports to the core. It can be encoded for recordings, not for peers.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Input {
     /// The parent sent a message.
@@ -226,7 +226,7 @@ impl Agent {
         }
     }
 
-    /// Takes a fact of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
+    /// Handles an event of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
     /// blocks.
     pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
         // There may be millions of look-ups. Unless one breaks the protocol, it changes nothing that the end of this

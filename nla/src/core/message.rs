@@ -1,4 +1,4 @@
-//! The messages between the members of the tree. `Up` travels toward the launcher, `Down` away from it.
+//! The messages between the launcher and the agents of the tree. `Up` travels toward the launcher, `Down` away from it.
 //!
 //! Anything that may be about many ranks is a set of ranks, merged by union on its way up, so that the size of a
 //! message depends on the shape of the set and not on the number of ranks. The module `wire` encodes them: names of
@@ -111,7 +111,7 @@ pub enum Up {
         /// The answer.
         reply: Reply,
     },
-    /// All processes of the subtree have ended. Their output may still be on its way; the lanes that carry it say where
+    /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream lane marks
     /// it ends.
     Ended {
         /// The number of processes that outlived their ranks and were killed.

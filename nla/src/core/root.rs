@@ -1,6 +1,6 @@
 //! The root of the tree: the launcher's decisions.
 //!
-//! Only the root judges. Agents report facts; the root knows when all agents have joined, releases fences, answers
+//! Only the root decides that a session has failed. Agents report events; the root knows when all agents have joined, releases fences, answers
 //! requests that need one answer for the whole session (names, spawns), elects the first cause of a failure, and ends
 //! the session.
 
@@ -35,7 +35,7 @@ const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
 
-/// A fact that the launcher reports to the root.
+/// An event that the launcher reports to the root.
 #[derive(Debug)]
 pub enum RootInput {
     /// A child sent a message.
@@ -80,7 +80,7 @@ pub enum RootAction {
 /// Counts how far the ranks of the first namespace are.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RankProgress {
-    /// Ranks that were started; a child's are counted once all of its subtree's are.
+    /// Started ranks. A child's ranks count once all ranks of its subtree have started.
     pub started: u64,
     /// Ranks that have arrived at the open fence.
     pub arrived: u64,
@@ -198,7 +198,7 @@ impl Root {
         }
     }
 
-    /// Takes a fact of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
+    /// Handles an event of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
     /// blocks.
     pub fn handle(&mut self, now: Time, input: RootInput, actions: &mut Vec<RootAction>) {
         let step = &mut Step { now, actions };

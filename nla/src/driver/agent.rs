@@ -39,7 +39,7 @@ use crate::wire::{Lane, StepFrame, decode_down};
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
-/// See the module.
+/// The actor of one agent process.
 pub(super) struct AgentDriver {
     core: Agent,
     recorder: Option<Recorder>,

@@ -30,7 +30,7 @@ pub enum HandshakeError {
     #[error(transparent)]
     Hello(#[from] HelloError),
     /// A record after the handshake could not be decrypted.
-    #[error("after the handshake came {0}")]
+    #[error("unexpected data after the handshake: {0}")]
     Record(#[from] RecordError),
     /// The machine failed.
     #[error("{0}")]

@@ -1,6 +1,6 @@
 //! The lanes of a link: one task reads records, another writes them.
 //!
-//! A sender puts messages into the queue of a lane and goes on. The writer takes the most urgent lane that has
+//! A sender puts messages into the queue of a lane and continues. The writer takes the most urgent lane that has
 //! something to send; a lane with a window also needs window left. Queues of lanes with a window are bounded by the
 //! windows and permits of their senders, those of the control and board lanes by [`LINK_QUEUE_BYTES_MAX`], beyond which
 //! the peer counts as lost.

@@ -144,7 +144,7 @@ impl Guardian {
                 self.dead_time.as_secs_f32()
             )),
             Cause::Signalled(signal) => print_line(format_args!(
-                "told to end by signal {signal} ({}); the agent and its ranks were killed",
+                "received signal {signal} ({}); the agent and its ranks were killed",
                 reap::signal_name(signal)
             )),
         }

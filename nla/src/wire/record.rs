@@ -1,7 +1,7 @@
 //! Records: the encrypted units of a link.
 //!
 //! On the wire a record is its length (u16, big-endian) and that many bytes of a Noise transport message. The first
-//! byte of the plaintext gives its kind: a piece of a lane, a grant of window, or a keep-alive.
+//! byte of the plaintext gives its kind: a piece of a lane, a grant of window, or a heartbeat.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub enum Content<'a> {
     Piece(Lane, &'a [u8]),
     /// The receiver of a lane grants this many more bytes.
     Grant(Lane, u32),
-    /// A keep-alive.
+    /// A heartbeat.
     Alive,
 }
 

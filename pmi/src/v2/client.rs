@@ -33,7 +33,7 @@ pub enum InitError<S> {
     Failed(#[from] ClientError),
 }
 
-/// The facts about a rank that the server reports in reply to `fullinit`.
+/// The attributes of a rank that the server reports in reply to `fullinit`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RankInfo {
     /// The rank.

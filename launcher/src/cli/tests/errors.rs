@@ -217,7 +217,7 @@ fn values() {
         (
             "--cache hcs --cache-entries 7 ./a",
             "option '--cache-entries': the policy 'hcs' has no bound on its entries",
-            "leave '--cache-entries' out, or say '--cache hcmab-lru'",
+            "leave '--cache-entries' out, or add '--cache hcmab-lru'",
         ),
         (
             "--cache-entries 0 --cache hcmab-lru ./a",
@@ -274,12 +274,12 @@ fn the_demo_excludes_other_programs() {
     check(&[
         (
             "--demo ./a",
-            "option '--demo' runs a program of its own, and './a' cannot run beside it",
+            "option '--demo' runs a built-in program, so './a' cannot be given too",
             "try 'scela-run -np 64 --demo'",
         ),
         (
             "-np 2 ./a : --demo",
-            "option '--demo' runs a program of its own, and './a' cannot run beside it",
+            "option '--demo' runs a built-in program, so './a' cannot be given too",
             "try 'scela-run -np 64 --demo'",
         ),
         (
@@ -304,11 +304,11 @@ fn a_simulation_excludes_programs() {
 fn configfile_and_command_line() {
     let own_line = "put it on a line of its own in the file, or leave '-configfile' out";
     check(&[
-        ("-configfile f ./a", "the programs come from 'f', and './a' is one more on the command line", own_line),
-        ("-configfile f --demo", "the programs come from 'f', and '--demo' is one more on the command line", own_line),
+        ("-configfile f ./a", "'f' names the programs, so the command line cannot name './a' too", own_line),
+        ("-configfile f --demo", "'f' names the programs, so the command line cannot name '--demo' too", own_line),
         (
             "-np 4 -configfile f",
-            "option '-np' is about one program, and the programs come from 'f'",
+            "option '-np' applies to one program, so it belongs in 'f', which names the programs",
             "put it on the program's line in the file",
         ),
         (

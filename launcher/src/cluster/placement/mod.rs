@@ -121,7 +121,7 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Refusa
         Some(ppn) => {
             let nodes = nodes.len();
             format!(
-                "{size} ranks are more than -ppn {ppn} on {nodes} {} makes; they are started all the same",
+                "-ppn {ppn} on {nodes} {} allows fewer than {size} ranks; all are started anyway",
                 if nodes == 1 { "node" } else { "nodes" }
             )
         }

@@ -92,7 +92,7 @@ fn ranks_per_node_replace_slots() {
         "a:8 b",
         &two,
         "a=0-3 b=4-7",
-        "8 ranks are more than -ppn 2 on 2 nodes makes; they are started all the same",
+        "-ppn 2 on 2 nodes allows fewer than 8 ranks; all are started anyway",
     );
     check(4, "a/1 b c", &two, "a=0 b=1-2 c=3");
     check(5, "a b c", &Rule::Cyclic { per_node: Some(2) }, "a=0,3 b=1,4 c=2");

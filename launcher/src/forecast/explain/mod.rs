@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 pub use self::planned::explained;
-use crate::cluster::hosts::fold;
+use crate::cluster::hosts::{fold, fold_within};
 use crate::forecast::model::{Prediction, Recommendation};
 use crate::plan::remote_launch::Shape;
 
@@ -144,6 +144,9 @@ fn hosts_section(hosts: &[HostGroup], spares: &[String]) -> String {
     text
 }
 
+/// Bytes of the names in one line of a section; more names are counted.
+const NAMES_BYTES_MAX: usize = 200;
+
 fn tree_section(tree: &Tree) -> String {
     let Tree { shape, fanout, batch, has_shell_links, is_local, levels, picture } = tree;
     let depth = counted(levels.len() as u64, "level");
@@ -163,10 +166,10 @@ fn tree_section(tree: &Tree) -> String {
         let shells = counted(u64::from(*shells_max), "remote shell");
         let (by, shells) = match by.len() {
             0 => ("scela-run starts".to_owned(), shells),
-            1 => (format!("{} starts", fold(by)), shells),
-            _ => (format!("{} start", fold(by)), format!("{shells} each at most")),
+            1 => (format!("{} starts", fold_within(by, NAMES_BYTES_MAX)), shells),
+            _ => (format!("{} start", fold_within(by, NAMES_BYTES_MAX)), format!("{shells} each at most")),
         };
-        line(&mut text, format_args!("level {}: {by} {} ({shells})", at + 1, fold(starts)));
+        line(&mut text, format_args!("level {}: {by} {} ({shells})", at + 1, fold_within(starts, NAMES_BYTES_MAX)));
     }
     if *has_shell_links {
         line(&mut text, format_args!("links go over these remote shells; no process listens on a port"));
@@ -180,7 +183,7 @@ fn bootstrap_section(bootstrap: &Bootstrap) -> String {
     let Bootstrap { name, why, hosts, command, others } = bootstrap;
     let words: Vec<_> = command.iter().map(|word| quoted(word)).collect();
     let mut text = format!("bootstrap: {name}, {why}\n");
-    line(&mut text, format_args!("for {}: {}", fold(hosts), words.join(" ")));
+    line(&mut text, format_args!("for {}: {}", fold_within(hosts, NAMES_BYTES_MAX), words.join(" ")));
     if let Some(others) = others {
         line(&mut text, format_args!("for other hosts: {others}"));
     }

@@ -150,7 +150,7 @@ struct Session {
     first: NamespacePlan,
     plan: SessionPlan,
     signals: Signals,
-    /// A signal has asked for the end, and a message has told the user so.
+    /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     out: Writer,
     err: Writer,

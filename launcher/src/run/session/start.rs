@@ -38,7 +38,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(5);
 pub(super) enum Start {
     /// The agents have been started. On other nodes, all have reported.
     Running(Box<Session>),
-    /// The launch has failed, and a message has told the user why.
+    /// The launch has failed, and the reason was reported to the user.
     Ended(Box<Ended>),
 }
 

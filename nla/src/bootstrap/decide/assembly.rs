@@ -1,4 +1,4 @@
-//! Which target gets which position in the tree, and when its agent is told to join.
+//! Which target gets which position in the tree, and when its agent is ordered to join.
 //!
 //! A session on one machine knows its tree from the beginning: [`Assembly::place`] gives out all positions, and each
 //! agent joins as soon as it and its parent have reported. On other nodes the tree consists of the agents that could
@@ -120,7 +120,7 @@ impl Assembly {
         }
     }
 
-    /// Gives the agents at `targets` their positions, in order, in a tree of as many. They are told once they report.
+    /// Gives the agents at `targets` their positions, in order, in a tree of as many. Each agent gets its position when it reports.
     pub(in crate::bootstrap) fn place(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
         let agents = || (1..).map(AgentId);
         self.agents = targets.iter().copied().zip(agents()).collect();
@@ -155,7 +155,7 @@ impl Assembly {
         };
         let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links == Links::RemoteShells {
-            // An agent further down is told its position by its parent, once that has joined.
+            // The parent of an agent further down sends it its position after the parent has joined.
             if parent == 0 {
                 self.told.insert(target, now);
                 actions.push(AssemblyAction::AdmitOverShell(target, position));

@@ -12,7 +12,7 @@
 //! | [`roster`] | what became of the tasks of a step, and whether the step is started again |
 //! | [`conversation`] | what the reports of an agent mean to the process above it |
 //! | [`relay`] | what an agent passes on, and when it closes its channel |
-//! | [`pending_joins`] | which agents were told to join over their remote shells, and what their failures mean |
+//! | [`pending_joins`] | which agents were ordered to join over their remote shells, and the meaning of their failures |
 //! | [`assembly`] | which target gets which position in the tree |
 //! | [`node_choice`] | which nodes replace those that failed |
 //! | [`failure`], [`ssh`], [`slurm`] | what an exit code and last words mean |

@@ -1,4 +1,4 @@
-//! Agents that were told to join over their remote shells and have not, and what their failures mean.
+//! Agents that were ordered to join over their remote shells and have not joined, and the meaning of their failures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use super::ssh::judge;
 use crate::core::limits::HELLO_TIME;
 use crate::core::{AgentId, Time};
 
-/// The agents that were told to join, by target.
+/// The agents that were ordered to join, by target.
 #[derive(Default)]
 pub(in crate::bootstrap) struct PendingJoins(BTreeMap<u32, (AgentId, Time)>);
 
 impl PendingJoins {
-    /// Notes that the agent at `target` is told to join as `agent`.
+    /// Notes that the agent at `target` was ordered to join as `agent`.
     pub(in crate::bootstrap) fn expect(&mut self, now: Time, target: u32, agent: AgentId) {
         self.0.insert(target, (agent, now));
     }
@@ -44,9 +44,9 @@ pub(in crate::bootstrap) fn is_late(took: Duration) -> bool {
 /// Returns the failure of a handshake over a remote shell that ended with `code` and wrote `said` to standard error.
 pub(in crate::bootstrap) fn failure(error: &str, code: Option<i32>, said: &str) -> StartFailure {
     let words = match said.trim() {
-        "" => format!("no link came about over its remote shell: {error}"),
+        "" => format!("the link over its remote shell failed: {error}"),
         said => {
-            format!("no link came about over its remote shell: {error}; its last words: {}", judge(code, said).words)
+            format!("the link over its remote shell failed: {error}; its last message: {}", judge(code, said).words)
         }
     };
     StartFailure::new(StartPhase::Join, words)
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_has_the_last_words_of_its_remote_shell() {
-        assert_eq!(failure("it hung up", None, " \n").words, "no link came about over its remote shell: it hung up");
+        assert_eq!(failure("it hung up", None, " \n").words, "the link over its remote shell failed: it hung up");
         let said = "Welcome\nssh: connect to host n3 port 22: No route to host\n";
         assert_eq!(
             failure("it hung up", Some(255), said).words,
-            "no link came about over its remote shell: it hung up; its last words: No route to host"
+            "the link over its remote shell failed: it hung up; its last message: No route to host"
         );
     }
 }

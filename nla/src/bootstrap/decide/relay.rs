@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_is_told_its_position_once() {
+    fn an_agent_gets_its_position_once() {
         let position = TreePosition { agents: 3, fanout: 2, agent: AgentId(3) };
         let joining = Joining { position, parent: Vec::new(), opener_port: Some(9) };
         let command = || BootCommand::Join(joining.clone());

@@ -136,7 +136,7 @@ impl Roster {
             }
         }
         if restarts {
-            // Each time without at least one node, so that this ends.
+            // Each new step omits at least one node, so the number of steps is bounded.
             outcome.restart = targets;
         } else {
             outcome.started = targets.into_iter().filter(|(node, _)| present.contains(node)).collect();

@@ -18,7 +18,7 @@ use crate::core::topology::Subtree;
 /// The stage of an own rank's life.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
-    /// The driver was told to start it.
+    /// The core has ordered the driver to start it.
     #[default]
     Starting,
     /// Its process runs.

@@ -192,7 +192,7 @@ fn a_release_out_of_turn_releases_no_rank() {
 }
 
 #[test]
-fn a_child_that_speaks_for_others_is_cut_off() {
+fn a_child_that_reports_ranks_of_others_is_cut_off() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let lie =

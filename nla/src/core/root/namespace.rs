@@ -33,7 +33,7 @@ pub(super) struct Namespace {
     pub(super) waiting: Option<u32>,
     /// The rank that spawned the namespace, until it is answered.
     pub(super) requester: Option<Requester>,
-    /// The spawn failed, and the agents were told to end the ranks.
+    /// The spawn failed, and `Undo` was sent to the agents.
     pub(super) undone: bool,
 }
 

@@ -55,7 +55,7 @@ fn observed() -> World {
 }
 
 #[test]
-fn a_session_of_slurms_client_byte_for_byte() {
+fn a_conversation_of_slurms_client_byte_for_byte() {
     let mut world = observed();
     let mut check = |said: &str, replied: &str| assert_eq!(world.say(said).1, replied, "{said}");
     check(INIT_2, GRANTED_2);
@@ -84,7 +84,7 @@ fn a_session_of_slurms_client_byte_for_byte() {
 }
 
 #[test]
-fn a_session_of_mpich_from_4_1_on() {
+fn a_conversation_of_mpich_from_4_1_on() {
     // Lengths are padded on the left, the thread comes last, and only `pmirank` is sent. A barrier is a fence and a get of a
     // key that no rank puts.
     let mut world = observed();
@@ -106,7 +106,7 @@ fn a_session_of_mpich_from_4_1_on() {
 }
 
 #[test]
-fn a_session_of_mpich_3_3_to_4_0() {
+fn a_conversation_of_mpich_3_3_to_4_0() {
     // Each length is 6 too long, and bytes of the stack follow.
     let mut world = observed();
     let long = |payload: &str, junk: &str| format!("{:<6}{payload}{junk}", payload.len() + 6);
