@@ -15,9 +15,11 @@ use std::future::poll_fn;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 use std::task::Poll;
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -28,6 +30,11 @@ use tracing::{Instrument, Span};
 const INJECTION: &str = "SCELA_PANIC";
 /// The stack size of a thread: enough for a current-thread runtime and its tasks.
 const THREAD_STACK_BYTES: usize = 256 * 1024;
+
+/// How long the report of a panic may take after the panic: its backtrace is printed first.
+const REPORT_TIME: Duration = Duration::from_secs(5);
+/// Panics in this process that no [`Panics`] has been sent yet.
+static UNREPORTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A panic in a task or thread. Its text reads as the predicate of "the agent was lost: ...".
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,8 +88,22 @@ impl Panics {
             biased;
             // Never closed: `self.tasks` holds a sender.
             Some(panic) = self.incoming.recv() => Err(panic),
-            result = caught(self.tasks.end, name, work) => result,
+            result = caught(self.tasks.end, name, work) => {
+                if result.is_err() {
+                    UNREPORTED.fetch_sub(1, Ordering::Relaxed);
+                }
+                // The work may be complete because a task that panicked has dropped what the work waited for.
+                self.unreported().await.map_or(result, Err)
+            }
         }
+    }
+
+    /// Waits for the report of a panic that another thread has not sent yet, if there is one.
+    async fn unreported(&mut self) -> Option<Panic> {
+        if UNREPORTED.load(Ordering::Relaxed) == 0 {
+            return self.incoming.try_recv().ok();
+        }
+        tokio::time::timeout(REPORT_TIME, self.incoming.recv()).await.ok().flatten()
     }
 }
 
@@ -133,6 +154,7 @@ fn report(panics: &mpsc::UnboundedSender<Panic>, panic: Panic) {
     tracing::debug!(%panic, "a task has panicked");
     // The receiver is dropped only when this end has ended.
     let _ = panics.send(panic);
+    UNREPORTED.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Runs `work` and turns a panic into an error.
@@ -170,13 +192,14 @@ thread_local! {
     static LOCATION: Cell<Option<String>> = const { Cell::new(None) };
 }
 
-/// Makes the panic hook store the source location, which the payload of a panic lacks.
+/// Makes the panic hook count the panic, and store the source location, which the payload of a panic lacks.
 fn note_locations() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             LOCATION.set(info.location().map(ToString::to_string));
+            UNREPORTED.fetch_add(1, Ordering::Relaxed);
             previous(info);
         }));
     });
@@ -199,7 +222,7 @@ mod tests {
     use super::*;
 
     fn run<T>(test: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         LocalSet::new().block_on(&runtime, test)
     }
 

@@ -98,3 +98,15 @@ fn a_panic_in_a_thread_of_the_launcher_ends_the_session() {
         launcher_fails_after_panic_in(thread);
     }
 }
+
+/// The ranks have exited before the backtrace of the panic is printed.
+#[test]
+fn a_panic_during_a_short_job_is_reported_too() {
+    for (task, code, words) in [
+        ("agent/output", 252, "was lost: its task 'output' panicked at "),
+        ("launcher/stdin", 253, "the launcher failed: its task 'stdin' panicked at "),
+    ] {
+        let run = scela().np(2).env("SCELA_PANIC", task).env("RUST_BACKTRACE", "1");
+        run.stdin("").program(sh("echo done")).run().has_code(code).says(words);
+    }
+}

@@ -234,9 +234,9 @@ mod tests {
             failures_text(&remote_launch, &failures),
             "4 of 32 hosts could not be started\n\
              \x20 node003: Name or service not known\n\
-             \x20   hint: is the name spelt as your system knows it? 'getent hosts node003' tells\n\
+             \x20   hint: check the name: 'getent hosts node003' must print an address\n\
              \x20 node[017,030-031]: Permission denied (publickey).\n\
-             \x20   hint: can you log in without a password? 'ssh -o BatchMode=yes node017 true' tells; ssh-copy-id installs a key"
+             \x20   hint: check that you can log in without a password: 'ssh -o BatchMode=yes node017 true'; ssh-copy-id installs a key"
         );
     }
 }

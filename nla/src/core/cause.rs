@@ -127,7 +127,7 @@ pub enum Outcome {
         /// The number of other failures.
         others: u64,
     },
-    /// The time of `--timeout` was over.
+    /// `--timeout` expired.
     TimedOut {
         /// The limit.
         limit: Duration,

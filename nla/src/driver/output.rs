@@ -112,10 +112,9 @@ impl OutputPump {
         tasks.spawn_thread("output", move || {
             sys::set_thread_nice(5);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-            match runtime {
-                Ok(runtime) => LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits)),
-                Err(error) => tracing::error!(%error, "no output can be read"),
-            }
+            // Without the thread all output would be lost, so the agent is.
+            let runtime = runtime.unwrap_or_else(|error| panic!("no output can be read: {error}"));
+            LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits));
         })?;
         Ok(Self { commands, unsent: RefCell::default(), pmi_waits })
     }

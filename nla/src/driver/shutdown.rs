@@ -86,7 +86,10 @@ impl Sweep {
     pub(super) async fn next(&mut self) -> Self {
         match self {
             Self::Draining(drained) => {
-                let pipes = drained.await.unwrap_or_default();
+                let Ok(pipes) = drained.await else {
+                    // The thread has panicked. Its report ends this agent.
+                    return pending().await;
+                };
                 if pipes > 0 {
                     tracing::warn!(pipes, "processes out of reach hold pipes of ranks open");
                 }

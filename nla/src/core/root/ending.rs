@@ -22,6 +22,11 @@ impl Root {
             return;
         }
         step.push(RootAction::Notice(Notice::Failure(failure.clone())));
+        if matches!(failure.cause, Cause::Lost { .. }) {
+            // All ranks may have succeeded, but what the agent had still to pass on is lost.
+            let outcome = Outcome::Failed { first: failure.clone(), others: 0 };
+            self.spoil_success(&outcome, "an agent was lost before the end");
+        }
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
             self.failures.push(failure);
         } else {
@@ -114,18 +119,22 @@ impl Root {
     /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
     pub(super) fn on_output_lost(&mut self, lost: Outcome, step: &mut Step<'_>) {
         const WHY: &str = "the output cannot be written";
+        if !self.spoil_success(&lost, WHY) {
+            self.end(lost, SIGTERM, WHY, step);
+        }
+    }
+
+    /// Replaces the outcome of a session that is ending in success. Returns whether it was.
+    fn spoil_success(&mut self, outcome: &Outcome, why: &'static str) -> bool {
+        let outcome = outcome.clone();
         match &self.phase {
             &Phase::Ending { outcome: Outcome::Success, until, interrupted } => {
-                self.enter(Phase::Ending { outcome: lost, until, interrupted }, WHY);
+                self.enter(Phase::Ending { outcome, until, interrupted }, why);
             }
-            Phase::Flushing { outcome: Outcome::Success } => self.enter(Phase::Flushing { outcome: lost }, WHY),
-            Phase::Joining { .. }
-            | Phase::Running
-            | Phase::Gathering { .. }
-            | Phase::Ending { .. }
-            | Phase::Flushing { .. }
-            | Phase::Over => self.end(lost, SIGTERM, WHY, step),
+            Phase::Flushing { outcome: Outcome::Success } => self.enter(Phase::Flushing { outcome }, why),
+            _ => return false,
         }
+        true
     }
 
     pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, step: &mut Step<'_>) {

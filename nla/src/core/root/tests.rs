@@ -171,6 +171,18 @@ fn output_lost_at_the_end_is_no_success() {
 }
 
 #[test]
+fn an_agent_lost_while_output_is_unread_is_no_success() {
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
+    world.fails(T, 2, 2, Cause::Lost { why: LossReason::Closed });
+    let actions = world.after(T, RootInput::OutputDone);
+    assert!(matches!(outcome(&actions), Some(Outcome::Failed { others: 0, .. })), "{actions:?}");
+}
+
+#[test]
 fn the_first_cause_is_elected_after_a_short_wait() {
     let mut world = World::running();
     let actions = world.fails(at(10), 1, 0, Cause::Code(1));
