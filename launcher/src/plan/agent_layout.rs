@@ -1,7 +1,6 @@
 //! The layout of agents: how many each node gets, and which ranks each of them starts.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use nla::core::{AgentId, place};
 use nla::sys::ShellState;
@@ -31,7 +30,7 @@ const AGENTS_PER_CORE_BEST: u32 = 2;
 /// The agents of a session, with their nodes and ranks.
 pub(super) struct AgentLayout {
     /// The node of each agent. Nodes are numbered from 0 in the order of their first ranks.
-    pub(super) nodes: BTreeMap<AgentId, u32>,
+    pub(super) nodes: LiteMap<AgentId, u32>,
     /// The ranks of each agent that has any.
     pub(super) placement: Vec<(AgentId, Ranks)>,
     /// The node of each rank, with the numbers of `nodes`.
@@ -98,7 +97,7 @@ fn local_layout(
 ) -> Result<AgentLayout, Refusal> {
     let agents = local_agents(size, options, rule.per_node(), machine);
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
-    let nodes: BTreeMap<AgentId, u32> =
+    let nodes: LiteMap<AgentId, u32> =
         ids.iter().map(|id| (*id, if options.agents_as_nodes { id.0 - 1 } else { 0 })).collect();
     let (placement, mapping) = match rule.per_node().filter(|_| options.agents_as_nodes) {
         Some(ppn) => place_in_turn(ppn, size, &ids),
@@ -145,7 +144,7 @@ fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<Agent
     }
     let mut ids = (1..).map(AgentId);
     let mut layout = AgentLayout {
-        nodes: BTreeMap::new(),
+        nodes: LiteMap::new(),
         placement: Vec::new(),
         mapping,
         node_of_agent: Vec::new(),
@@ -165,7 +164,7 @@ fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<Agent
 
 /// Returns the node of each rank. Nodes are numbered among those that have ranks.
 fn mapping(placement: &Placement, ranks_by_node: &[(usize, Ranks)]) -> Mapping {
-    let numbers: BTreeMap<usize, u32> = ranks_by_node.iter().map(|(node, _)| *node).zip(0..).collect();
+    let numbers: LiteMap<usize, u32> = ranks_by_node.iter().map(|(node, _)| *node).zip(0..).collect();
     let nodes = placement.runs().iter().map(|run| std::iter::repeat_n(numbers[&run.node], run.ranks as usize));
     Mapping::from_nodes(nodes.flatten())
 }
@@ -218,7 +217,7 @@ pub(super) fn libc_nofile() -> u32 {
 /// Places `ppn` ranks on each agent in turn, and starts again with the first agent until all ranks are placed.
 fn place_in_turn(ppn: u32, size: u32, agents: &[AgentId]) -> (Vec<(AgentId, Ranks)>, Mapping) {
     let node = |rank: u32| (rank / ppn) as usize % agents.len();
-    let mut placement: BTreeMap<AgentId, Ranks> = BTreeMap::new();
+    let mut placement: LiteMap<AgentId, Ranks> = LiteMap::new();
     for rank in 0..size {
         placement.entry(agents[node(rank)]).or_default().insert(pmi::Rank(rank));
     }

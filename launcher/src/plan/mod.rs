@@ -12,12 +12,12 @@ pub mod mpi;
 pub mod pattern;
 pub mod remote_launch;
 pub mod request;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
 use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
 use pmi::Ranks;
@@ -75,12 +75,12 @@ impl Plan {
 
     /// Returns the number of nodes that have ranks, and the most ranks on one node.
     pub fn extent(&self) -> (u32, u32) {
-        let mut ranks_of_node: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut ranks_of_node: LiteMap<u32, u32> = LiteMap::new();
         for (agent, ranks) in &self.settings.first.placement {
             let node = self.settings.nodes.get(agent).copied().unwrap_or_default();
             *ranks_of_node.entry(node).or_default() += ranks.len() as u32;
         }
-        (ranks_of_node.len() as u32, ranks_of_node.into_values().max().unwrap_or_default())
+        (ranks_of_node.len() as u32, ranks_of_node.values().copied().max().unwrap_or_default())
     }
 
     /// Returns the request with this plan's number of ranks for each command without one. If nodes fail, a new plan

@@ -7,6 +7,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use litemap::LiteMap;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
 use nla::sys;
 
@@ -126,7 +127,7 @@ async fn asked_to_end(signals: &mut Signals) -> i32 {
 
 /// Describes all failures. Hosts with the same failure share a line; a hint follows each new kind of failure.
 pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
-    let mut by_cause: BTreeMap<(StartPhase, &str), Vec<&str>> = BTreeMap::new();
+    let mut by_cause: LiteMap<(StartPhase, &str), Vec<&str>> = LiteMap::new();
     for (target, failure) in failures {
         let names = by_cause.entry((failure.phase, &failure.words)).or_default();
         let name = remote_launch.name(*target);

@@ -1,6 +1,6 @@
 //! The tree and the plan with which a run begins.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use bytes::Bytes;
 use nla::core::{
@@ -51,7 +51,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         preputs: Vec::new(),
         stdin: Ranks::new(),
     };
-    let nodes = (1..=setup.agents).map(|agent| (AgentId(agent), agent - 1)).collect::<BTreeMap<_, _>>();
+    let nodes = (1..=setup.agents).map(|agent| (AgentId(agent), agent - 1)).collect();
     RootSettings { tree, session, first, nodes }
 }
 

@@ -3,12 +3,12 @@
 //! bootstrap channel.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
+use litemap::LiteMap;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -69,7 +69,7 @@ impl Drop for CallbackListener {
     }
 }
 
-type Expected = BTreeMap<u32, oneshot::Sender<Accepted>>;
+type Expected = LiteMap<u32, oneshot::Sender<Accepted>>;
 
 /// The callbacks of the agents that remote shells start.
 pub(super) struct Callbacks {

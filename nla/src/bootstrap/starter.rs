@@ -7,12 +7,13 @@
 //! bootstrap channel. One command may also start many agents ([`Step`]); each of them calls back.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
@@ -58,7 +59,7 @@ pub(super) struct Shared {
     inputs: mpsc::UnboundedSender<ScheduleInput>,
     reports: mpsc::UnboundedSender<TargetReport>,
     /// The channels to targets, each by the first target that it leads to.
-    routes: RefCell<BTreeMap<u32, Route>>,
+    routes: RefCell<LiteMap<u32, Route>>,
     pub(super) processes: Processes,
     /// Where started agents call back, if they do.
     pub(super) callbacks: OnceCell<Callbacks>,
@@ -178,7 +179,9 @@ impl Starter {
     /// Sends a command to the agent at a target, through the agents on the route to it.
     pub(crate) fn tell(&self, target: u32, command: BootCommand) {
         let routes = self.shared.routes.borrow();
-        if let Some((first, route)) = routes.range(..=target).next_back()
+        let at = routes.find_index(&target).or_else(|after| after.checked_sub(1).ok_or(()));
+        if let Ok(at) = at
+            && let Some((first, route)) = routes.get_indexed(at)
             && target - first < route.targets
         {
             let command = if *first == target { command } else { BootCommand::Below(target, Box::new(command)) };

@@ -7,7 +7,6 @@
 //! The first step does not send the program, since it would go to every node through the one command. A second step
 //! sends it, to the nodes that lack it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -16,6 +15,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::mpsc;
@@ -57,7 +57,7 @@ struct Running<'a> {
     /// Where its tasks connect. A task that connects after it is closed exits.
     listener: CallbackListener,
     /// The agents that have reported, by node, with their first reports.
-    agents: BTreeMap<String, (Accepted, BootReport)>,
+    agents: LiteMap<String, Box<(Accepted, BootReport)>>,
 }
 
 impl Drop for Running<'_> {
@@ -105,7 +105,7 @@ impl Step {
             without_program.extend(without);
             running.listener.close().await;
             for (node, target) in started {
-                let Some((accepted, report)) = running.agents.remove(&node) else { continue };
+                let Some((accepted, report)) = running.agents.remove(&node).map(|agent| *agent) else { continue };
                 let mut channel = Channel::Callback(Box::new(accepted), StartPhase::Step);
                 let shared = Rc::clone(&self.shared);
                 self.shared.spawn(async move {
@@ -153,7 +153,7 @@ impl Step {
             }
             let _ = input.write_all(&framed(&encode(&order))).await;
         });
-        let agents = BTreeMap::new();
+        let agents = LiteMap::new();
         Ok(Running { processes: &shared.processes, pid, is_needed: false, lines, listener, agents })
     }
 
@@ -171,7 +171,7 @@ impl Step {
                     continue;
                 }
                 Some((node, accepted, report)) = introductions.recv() => {
-                    running.agents.insert(node.clone(), (accepted, report));
+                    running.agents.insert(node.clone(), Box::new((accepted, report)));
                     RosterInput::Reported(node)
                 }
                 Some(line) = running.lines.recv() => RosterInput::Line(line),

@@ -12,9 +12,9 @@ mod namespace;
 mod node_attributes;
 mod ranks;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -182,7 +182,7 @@ pub struct Agent {
     here: Subtree,
     phase: Phase,
     children: Children,
-    namespaces: BTreeMap<NamespaceId, Namespace>,
+    namespaces: LiteMap<NamespaceId, Namespace>,
     ready_reported: bool,
     parent_lost: bool,
     suspended: bool,
@@ -210,7 +210,7 @@ impl Agent {
             here,
             phase: Phase::Serving,
             children: Children::new(here, ChildStage::Expected),
-            namespaces: BTreeMap::new(),
+            namespaces: LiteMap::new(),
             ready_reported: false,
             parent_lost: false,
             suspended: false,
@@ -403,7 +403,7 @@ impl Agent {
 
     fn on_time(&mut self, step: &mut Step<'_>) {
         let all = !self.is_serving();
-        for ns in self.namespaces.values_mut() {
+        for (_, ns) in self.namespaces.iter_mut() {
             let all = all || ns.is_exited();
             step.extend(ns.due_reports(step.now, all).into_iter().map(Action::ToParent));
         }

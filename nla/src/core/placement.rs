@@ -1,7 +1,6 @@
 //! Placement of ranks on agents, and owners of nodes' attributes.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::Ranks;
 
 use super::ids::AgentId;
@@ -21,8 +20,8 @@ pub fn place(size: u32, agents: &[AgentId]) -> Vec<(AgentId, Ranks)> {
 
 /// Returns, for each agent that does not own the attributes of its node, the agent that does: the node's first agent
 /// that has ranks. `nodes` maps each agent to its node.
-pub fn owners(placement: &[(AgentId, Ranks)], nodes: &BTreeMap<AgentId, u32>) -> Vec<(AgentId, AgentId)> {
-    let mut first: BTreeMap<u32, AgentId> = BTreeMap::new();
+pub fn owners(placement: &[(AgentId, Ranks)], nodes: &LiteMap<AgentId, u32>) -> Vec<(AgentId, AgentId)> {
+    let mut first: LiteMap<u32, AgentId> = LiteMap::new();
     let agents = placement.iter().map(|(agent, _)| *agent);
     agents
         .filter_map(|agent| {

@@ -10,9 +10,9 @@ mod launching;
 mod namespace;
 mod questions;
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
 use self::namespace::Namespace;
@@ -128,7 +128,7 @@ pub struct RootSettings {
     /// The first namespace.
     pub first: NamespacePlan,
     /// The number of each agent's node; agents on the same node have the same number.
-    pub nodes: BTreeMap<AgentId, u32>,
+    pub nodes: LiteMap<AgentId, u32>,
 }
 
 type Step<'a> = step::Step<'a, RootAction>;
@@ -158,14 +158,14 @@ enum Phase {
 pub struct Root {
     tree: Subtree,
     session: SessionPlan,
-    nodes: BTreeMap<AgentId, u32>,
+    nodes: LiteMap<AgentId, u32>,
     phase: Phase,
     children: Children,
-    namespaces: BTreeMap<NamespaceId, Namespace>,
+    namespaces: LiteMap<NamespaceId, Namespace>,
     /// The first namespace, until it is launched.
     first: Option<NamespacePlan>,
     /// The names that MPI_Publish_name has published, and their ports.
-    names: BTreeMap<Vec<u8>, Vec<u8>>,
+    names: LiteMap<Vec<u8>, Vec<u8>>,
     failures: Vec<Failure>,
     /// Failures beyond those in `failures`.
     failures_more: u64,
@@ -186,9 +186,9 @@ impl Root {
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
-            namespaces: BTreeMap::new(),
+            namespaces: LiteMap::new(),
             first: Some(first),
-            names: BTreeMap::new(),
+            names: LiteMap::new(),
             failures: Vec::new(),
             failures_more: 0,
             leftovers: 0,

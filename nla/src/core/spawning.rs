@@ -1,7 +1,6 @@
 //! MPI_Comm_spawn: makes the plan of a new namespace from a rank's request.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::{Mapping, Ranks, SpawnRequest};
 
 use super::ids::{AgentId, NamespaceId};
@@ -16,7 +15,7 @@ pub(super) struct SpawnContext<'a> {
     /// The command that this rank runs. The new ranks inherit its environment and working directory.
     pub(super) command: &'a CommandPlan,
     /// The agents that can start ranks, and the number of each one's node.
-    pub(super) nodes: &'a BTreeMap<AgentId, u32>,
+    pub(super) nodes: &'a LiteMap<AgentId, u32>,
 }
 
 /// Makes the plan of namespace `id`. The error is sent to the requesting rank.

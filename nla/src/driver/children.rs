@@ -1,11 +1,11 @@
 //! The links to the children of one end of the tree, an agent or the root: joining, messages down, output, losses.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use litemap::LiteMap;
 use tokio::sync::Notify;
 
 use super::queue::Queue;
@@ -55,7 +55,7 @@ struct Child {
 /// The children that have joined and are not lost.
 #[derive(Default)]
 pub(super) struct Children {
-    links: BTreeMap<AgentId, Child>,
+    links: LiteMap<AgentId, Child>,
     /// The number of children that have ever joined; each joins once.
     pub(super) joined: usize,
     encoder: DownEncoder,

@@ -6,13 +6,13 @@
 //! belongs to the user who runs the agent.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use litemap::LiteMap;
 use nix::unistd::geteuid;
 use pmi::JobAttributes;
 use pmi::Rank;
@@ -33,7 +33,7 @@ use crate::tasks::Tasks;
 /// The maximum length of the first line: `cmd=initack pmiid=...`.
 const FIRST_LINE_BYTES_MAX: usize = 128;
 
-type Expected = Rc<RefCell<BTreeMap<Rank, mpsc::Sender<Connection>>>>;
+type Expected = Rc<RefCell<LiteMap<Rank, mpsc::Sender<Connection>>>>;
 
 /// The open port of one namespace on one agent.
 pub(super) struct PortServer {

@@ -4,7 +4,7 @@
 //! millisecond, and the first ranks speak PMI long before the last one is started.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use litemap::LiteMap;
 use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 
@@ -146,7 +147,7 @@ impl Startup {
         let mut inputs = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
             let mut started = Ranks::new();
-            let mut failed: BTreeMap<String, Ranks> = BTreeMap::new();
+            let mut failed: LiteMap<String, Ranks> = LiteMap::new();
             while let Some(rank) = job.left.pop_front() {
                 match self.start(&mut job, rank, table) {
                     Ok(()) => started.insert(rank),
@@ -231,7 +232,7 @@ fn prepare(
     command: &CommandPlan,
     port: Option<&str>,
 ) -> Result<Image, ImageError> {
-    let mut environment: BTreeMap<&[u8], Vec<u8>> = BTreeMap::new();
+    let mut environment: LiteMap<&[u8], Vec<u8>> = LiteMap::new();
     let inherits = |name: &[u8]| match &command.inherit {
         Inherit::All => true,
         Inherit::Nothing => false,

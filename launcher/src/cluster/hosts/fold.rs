@@ -1,8 +1,10 @@
 //! Folds names into a short text: `node[001-003,017],login`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
+
+use litemap::LiteMap;
 
 use super::NAME_BYTES_MAX;
 use super::cursor::{begins_name, is_name};
@@ -17,7 +19,7 @@ use super::problem::shown_char;
 /// A name that no list can express is written as it is, with invisible characters escaped.
 pub fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: Vec<S> = names.into_iter().collect();
-    let mut alike: BTreeMap<Vec<&str>, Vec<Vec<Number>>> = BTreeMap::new();
+    let mut alike: LiteMap<Vec<&str>, Vec<Vec<Number>>> = LiteMap::new();
     let mut others = BTreeSet::new();
     for name in names.iter().map(AsRef::as_ref) {
         if is_host_name(name) {
@@ -91,12 +93,12 @@ fn split(name: &str) -> (Vec<&str>, Vec<Number>) {
 
 /// Groups the numbers of names by padding: the least digits of each number. A number without leading zeros counts
 /// as padded if another one with leading zeros has as many digits: `009`, `100`.
-fn by_widths(names: &[Vec<Number>]) -> BTreeMap<Vec<usize>, Vec<Vec<u64>>> {
+fn by_widths(names: &[Vec<Number>]) -> LiteMap<Vec<usize>, Vec<Vec<u64>>> {
     let mut padded = BTreeSet::new();
     for numbers in names {
         padded.extend((0..).zip(numbers).filter(|(_, n)| n.is_padded).map(|(i, n)| (i, n.digits)));
     }
-    let mut alike: BTreeMap<Vec<usize>, Vec<Vec<u64>>> = BTreeMap::new();
+    let mut alike: LiteMap<Vec<usize>, Vec<Vec<u64>>> = LiteMap::new();
     for numbers in names {
         let width = |(i, n): (usize, &Number)| if padded.contains(&(i, n.digits)) { n.digits } else { 1 };
         let widths = numbers.iter().enumerate().map(width).collect();
@@ -114,7 +116,7 @@ fn boxes(rows: Vec<Vec<u64>>, dimensions: usize) -> Vec<Vec<Spans>> {
     let mut boxes: Vec<Vec<Spans>> =
         rows.into_iter().map(|row| row.into_iter().map(|number| vec![(number, number)]).collect()).collect();
     for dimension in (0..dimensions).rev() {
-        let mut alike: BTreeMap<Vec<Spans>, Vec<u64>> = BTreeMap::new();
+        let mut alike: LiteMap<Vec<Spans>, Vec<u64>> = LiteMap::new();
         for mut row in boxes {
             let span = row.get_mut(dimension).map(std::mem::take).unwrap_or_default();
             alike.entry(row).or_default().extend(span.iter().map(|(first, _)| *first));

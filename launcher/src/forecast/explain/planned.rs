@@ -1,9 +1,10 @@
 //! Collects the values that `--explain` prints from a plan.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use litemap::LiteMap;
 use nla::bootstrap::{Links, Method};
 use nla::bootstrap::{opening_words, step_words};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
@@ -108,10 +109,10 @@ fn missing(plan: &Plan, is_local: bool) -> Vec<String> {
 
 /// Groups the plan's hosts by their numbers of ranks and agents. `hosts` are the names of the node list.
 fn host_groups(plan: &Plan, hosts: &[String]) -> Vec<HostGroup> {
-    let ranks_of: BTreeMap<u32, u32> =
+    let ranks_of: LiteMap<u32, u32> =
         plan.settings.first.placement.iter().map(|(agent, ranks)| (agent.0, ranks.len() as u32)).collect();
     let mut order = Vec::new();
-    let mut sizes: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
+    let mut sizes: LiteMap<usize, (u32, u32)> = LiteMap::new();
     for (agent, node) in (1..).zip(&plan.node_of_agent) {
         let (ranks, agents) = sizes.entry(*node).or_insert_with(|| {
             order.push(*node);
@@ -121,7 +122,7 @@ fn host_groups(plan: &Plan, hosts: &[String]) -> Vec<HostGroup> {
         *agents += 1;
     }
     let mut groups: Vec<HostGroup> = Vec::new();
-    let mut group_of_size: BTreeMap<(u32, u32), usize> = BTreeMap::new();
+    let mut group_of_size: LiteMap<(u32, u32), usize> = LiteMap::new();
     for node in order {
         let (ranks, agents) = sizes[&node];
         let group = *group_of_size.entry((ranks, agents)).or_insert_with(|| {

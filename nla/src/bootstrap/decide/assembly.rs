@@ -38,33 +38,45 @@ pub(in crate::bootstrap) struct AssemblySettings {
 /// The agents between their start and the tree. The launcher is target 0 throughout.
 pub(in crate::bootstrap) struct Assembly {
     settings: AssemblySettings,
-    /// The addresses of the launcher and of each agent that has reported, by target.
-    addresses: BTreeMap<u32, Vec<SocketAddr>>,
+    /// The state of each target. The first is the launcher's.
+    states: Vec<TargetState>,
+    /// How many agents have reported and have not failed since.
+    reported: u32,
     /// The targets that have no agent, and why.
     pub failures: BTreeMap<u32, StartFailure>,
-    /// The agent number of each target that has a position, and the reverse.
-    agents: BTreeMap<u32, AgentId>,
-    targets: BTreeMap<AgentId, u32>,
+    /// The target of each agent with a position. The first is the launcher's.
+    targets: Vec<u32>,
     tree: Subtree,
     fanout: u32,
-    /// When each target was given its position, unless its agent has joined.
-    told: BTreeMap<u32, Time>,
     pub times: ArrivalTimes,
     /// All agents that have reported can read the launcher's log of long epochs.
     pub reads_log: bool,
 }
 
+#[derive(Clone, Default)]
+struct TargetState {
+    /// Where its agent listens, if it has reported and has not failed since.
+    addresses: Option<Vec<SocketAddr>>,
+    /// The number of its agent, if it has a position.
+    agent: Option<AgentId>,
+    /// When its agent was sent its position, unless it has joined.
+    position_sent_at: Option<Time>,
+}
+
 impl Assembly {
     pub(in crate::bootstrap) fn new(now: Time, settings: AssemblySettings) -> Self {
+        let mut states = vec![TargetState::default(); settings.starters.size() as usize];
+        if let Some(root) = states.first_mut() {
+            root.addresses = Some(settings.root.clone());
+        }
         Self {
-            addresses: BTreeMap::from([(0, settings.root.clone())]),
             settings,
+            states,
+            reported: 0,
             failures: BTreeMap::new(),
-            agents: BTreeMap::new(),
-            targets: BTreeMap::new(),
+            targets: vec![0],
             tree: Subtree::whole(0, 1),
             fanout: 1,
-            told: BTreeMap::new(),
             times: ArrivalTimes::from(now),
             reads_log: true,
         }
@@ -78,12 +90,13 @@ impl Assembly {
         report: BootReport,
         actions: &mut Vec<AssemblyAction>,
     ) -> Option<(AgentId, StartFailure)> {
+        let state = self.states.get_mut(target as usize)?;
         match report {
             BootReport::Here { addresses, reads_log, .. } => {
                 self.reads_log &= reads_log;
-                self.addresses.insert(target, addresses);
+                self.reported += u32::from(state.addresses.replace(addresses).is_none());
                 self.times.on_here(now, target);
-                if let Some(agent) = self.agents.get(&target).copied() {
+                if let Some(agent) = state.agent {
                     self.admit(now, agent, actions);
                     let children: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
                     children.iter().for_each(|child| self.admit(now, child.head(), actions));
@@ -91,13 +104,13 @@ impl Assembly {
                 None
             }
             BootReport::NotStarted(failure) => {
-                self.addresses.remove(&target);
+                self.reported -= u32::from(state.addresses.take().is_some());
                 self.failures.insert(target, failure.clone());
-                Some((self.agents.get(&target).copied()?, failure))
+                Some((state.agent?, failure))
             }
             BootReport::Joined { took } => {
-                if let Some(told) = self.told.remove(&target) {
-                    self.times.on_joined(told, target, took);
+                if let Some(sent_at) = state.position_sent_at.take() {
+                    self.times.on_joined(sent_at, target, took);
                 }
                 None
             }
@@ -114,7 +127,7 @@ impl Assembly {
     /// Counts each target that is not settled as failed: the deadline has passed.
     pub(in crate::bootstrap) fn fail_missing(&mut self) {
         for target in 1..self.settings.starters.size() {
-            if !self.addresses.contains_key(&target) {
+            if self.addresses(target).is_none() {
                 self.failures.entry(target).or_insert_with(StartFailure::late);
             }
         }
@@ -122,9 +135,14 @@ impl Assembly {
 
     /// Gives the agents at `targets` their positions, in order, in a tree of as many. Each agent gets its position when it reports.
     pub(in crate::bootstrap) fn place(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
-        let agents = || (1..).map(AgentId);
-        self.agents = targets.iter().copied().zip(agents()).collect();
-        self.targets = agents().zip(targets).collect();
+        self.states.iter_mut().for_each(|state| state.agent = None);
+        for (target, agent) in targets.iter().zip((1..).map(AgentId)) {
+            if let Some(state) = self.states.get_mut(*target as usize) {
+                state.agent = Some(agent);
+            }
+        }
+        self.targets.truncate(1);
+        self.targets.extend(targets);
         (self.tree, self.fanout) = (tree, fanout);
     }
 
@@ -138,8 +156,9 @@ impl Assembly {
         actions: &mut Vec<AssemblyAction>,
     ) {
         let chosen: BTreeSet<u32> = targets.iter().copied().collect();
-        let spare = self.addresses.keys().filter(|target| **target != 0 && !chosen.contains(target));
-        actions.extend(spare.map(|target| AssemblyAction::Tell(*target, BootCommand::Leave)));
+        let spare = (1..self.settings.starters.size())
+            .filter(|target| self.addresses(*target).is_some() && !chosen.contains(target));
+        actions.extend(spare.map(|target| AssemblyAction::Tell(target, BootCommand::Leave)));
         self.place(targets, tree, fanout);
         for agent in (1..tree.size()).map(AgentId) {
             self.admit(now, agent, actions);
@@ -150,14 +169,13 @@ impl Assembly {
     fn admit(&mut self, now: Time, agent: AgentId, actions: &mut Vec<AssemblyAction>) {
         let parent = self.tree.parent_of(agent).and_then(|parent| self.target(parent));
         let (Some(target), Some(parent)) = (self.target(agent), parent) else { return };
-        let Some(addresses) = self.addresses.get(&parent).filter(|_| self.addresses.contains_key(&target)) else {
-            return;
-        };
+        let Some(addresses) = self.addresses(parent).filter(|_| self.addresses(target).is_some()) else { return };
+        let addresses = addresses.to_vec();
         let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links == Links::RemoteShells {
             // The parent of an agent further down sends it its position after the parent has joined.
             if parent == 0 {
-                self.told.insert(target, now);
+                self.note_position_sent(now, target);
                 actions.push(AssemblyAction::AdmitOverShell(target, position));
             }
             return;
@@ -165,23 +183,34 @@ impl Assembly {
         let starter = self.settings.starters.parent_of(AgentId(target)).map(|starter| starter.0);
         let is_started_by_parent = self.settings.crosses_nodes && starter == Some(parent);
         let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
-        let parent = addresses.clone();
-        self.told.insert(target, now);
-        actions.push(AssemblyAction::Tell(target, BootCommand::Join(Joining { position, parent, opener_port })));
+        self.note_position_sent(now, target);
+        let joining = Joining { position, parent: addresses, opener_port };
+        actions.push(AssemblyAction::Tell(target, BootCommand::Join(joining)));
+    }
+
+    fn note_position_sent(&mut self, now: Time, target: u32) {
+        if let Some(state) = self.states.get_mut(target as usize) {
+            state.position_sent_at = Some(now);
+        }
     }
 
     fn target(&self, agent: AgentId) -> Option<u32> {
-        if agent == AgentId::ROOT { Some(0) } else { self.targets.get(&agent).copied() }
+        self.targets.get(agent.0 as usize).copied()
+    }
+
+    /// Returns where the launcher, or the agent at `target`, listens, if it has reported.
+    fn addresses(&self, target: u32) -> Option<&[SocketAddr]> {
+        self.states.get(target as usize)?.addresses.as_deref()
     }
 
     /// Returns how many agents have reported, and how many targets there are.
     pub(in crate::bootstrap) fn progress(&self) -> (u32, u32) {
-        (self.addresses.len() as u32 - 1, self.settings.starters.size() - 1)
+        (self.reported, self.settings.starters.size() - 1)
     }
 
     /// Returns the targets whose agents have neither reported nor failed.
     pub(in crate::bootstrap) fn unsettled(&self) -> Vec<u32> {
-        let is_settled = |target: &u32| self.addresses.contains_key(target) || self.failures.contains_key(target);
+        let is_settled = |target: &u32| self.addresses(*target).is_some() || self.failures.contains_key(target);
         (1..self.settings.starters.size()).filter(|target| !is_settled(target)).collect()
     }
 }

@@ -3,7 +3,7 @@
 //! Nodes are numbered by their index in the node list. The plan is made for the nodes that are not left out, so its
 //! node numbers count only those.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The nodes of a launch, its spares among them, and the targets on them.
@@ -59,11 +59,11 @@ impl NodeChoice {
     /// in `left_out`. `None` if the plan has more agents on a node than were started there.
     pub fn target_of_agent(&self, node_of_agent: &[usize], left_out: &BTreeSet<usize>) -> Option<Vec<u32>> {
         let kept = self.kept(left_out);
-        let mut free: BTreeMap<usize, VecDeque<u32>> = BTreeMap::new();
+        let mut free = vec![VecDeque::new(); self.nodes];
         for (target, node) in (1..).zip(&self.targets) {
-            free.entry(*node).or_default().push_back(target);
+            free.get_mut(*node)?.push_back(target);
         }
-        node_of_agent.iter().map(|node| free.get_mut(kept.get(*node)?)?.pop_front()).collect()
+        node_of_agent.iter().map(|node| free.get_mut(*kept.get(*node)?)?.pop_front()).collect()
     }
 
     /// Returns the node of a target, if there is such a target.

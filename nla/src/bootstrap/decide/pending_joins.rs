@@ -1,7 +1,8 @@
 //! Agents that were ordered to join over their remote shells and have not joined, and the meaning of their failures.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::failure::{StartFailure, StartPhase};
 use super::ssh::judge;
@@ -10,7 +11,7 @@ use crate::core::{AgentId, Time};
 
 /// The agents that were ordered to join, by target.
 #[derive(Default)]
-pub(in crate::bootstrap) struct PendingJoins(BTreeMap<u32, (AgentId, Time)>);
+pub(in crate::bootstrap) struct PendingJoins(LiteMap<u32, (AgentId, Time)>);
 
 impl PendingJoins {
     /// Notes that the agent at `target` was ordered to join as `agent`.

@@ -4,8 +4,10 @@
 //! one node may take the step down on all others. So no target is reported before all are settled, and a step that was
 //! taken down is started again without the nodes that were the reason.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::failure::{StartFailure, StartPhase};
 use super::slurm::{is_in_list, judge_step, step_line};
@@ -18,7 +20,7 @@ const LINES_KEPT: usize = 32;
 const LAST_WORDS_TIME: Duration = Duration::from_millis(300);
 
 /// The targets of a step, by node.
-pub(in crate::bootstrap) type StepTargets = BTreeMap<String, u32>;
+pub(in crate::bootstrap) type StepTargets = LiteMap<String, u32>;
 
 /// Divides hosts, the targets from 1 on, into steps: one, unless a host is listed several times.
 pub(in crate::bootstrap) fn steps(hosts: &[HostAt]) -> Vec<StepTargets> {
@@ -26,7 +28,7 @@ pub(in crate::bootstrap) fn steps(hosts: &[HostAt]) -> Vec<StepTargets> {
     for (target, host) in (1..).zip(hosts) {
         match steps.iter_mut().find(|step| !step.contains_key(&host.name)) {
             Some(step) => drop(step.insert(host.name.clone(), target)),
-            None => steps.push(BTreeMap::from([(host.name.clone(), target)])),
+            None => steps.push(LiteMap::from_iter([(host.name.clone(), target)])),
         }
     }
     steps
@@ -64,9 +66,9 @@ pub(in crate::bootstrap) struct Roster {
     targets: StepTargets,
     deadline: Time,
     present: BTreeSet<String>,
-    failures: BTreeMap<String, StartFailure>,
+    failures: LiteMap<String, StartFailure>,
     /// Tasks that have ended, for which another line may have a better reason until `words_until`.
-    ends: BTreeMap<String, StartFailure>,
+    ends: LiteMap<String, StartFailure>,
     words_until: Option<Time>,
     /// The command's last lines.
     said: VecDeque<String>,

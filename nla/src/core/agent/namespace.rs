@@ -1,7 +1,6 @@
 //! One namespace at one agent: the agent's own ranks, the exchange of entries, and reports that are still to be sent.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
 use super::node_attributes::NodeAttributes;
@@ -78,7 +77,7 @@ pub(super) struct Namespace {
     preputs: Vec<Variable>,
     /// This agent's own ranks.
     pub(super) own: Ranks,
-    locals: BTreeMap<Rank, LocalRank>,
+    locals: LiteMap<Rank, LocalRank>,
     /// Own ranks that have not ended.
     pub(super) live: u64,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
@@ -91,7 +90,7 @@ pub(super) struct Namespace {
     /// When the open fence was reported as complete.
     complete_since: Option<Time>,
     /// Ranks that ended with code 0 and were not reported yet, by their end states.
-    exits: BTreeMap<(u32, bool), Ranks>,
+    exits: LiteMap<(u32, bool), Ranks>,
     exits_since: Option<Time>,
     /// Ranks of the subtree that have ended with code 0.
     exited: u64,
@@ -117,7 +116,7 @@ impl Namespace {
             slow_reported: None,
             complete_reported: None,
             complete_since: None,
-            exits: BTreeMap::new(),
+            exits: LiteMap::new(),
             exits_since: None,
             exited: 0,
             locals: own.iter().map(|rank| (rank, LocalRank::default())).collect(),

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use litemap::LiteMap;
 use pmi::Rank;
 
 use crate::core::ids::AgentId;
@@ -13,7 +14,7 @@ use crate::core::limits::{NODE_ATTRIBUTES_BYTES_MAX, NODE_ATTRIBUTES_MAX};
 /// The attributes, and the ranks that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct NodeAttributes {
-    attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    attributes: LiteMap<Vec<u8>, Vec<u8>>,
     /// Bytes of all attributes, keys included.
     bytes: usize,
     /// The ranks that wait for an attribute.

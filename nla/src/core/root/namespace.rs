@@ -1,7 +1,6 @@
 //! One namespace at the root: its plan, the exchange of entries, and the ranks that have ended.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::Ranks;
 
 use super::{Notice, RootAction, Step};
@@ -25,7 +24,7 @@ pub(super) struct Namespace {
     pub(super) contacted: bool,
     /// Ranks that ended with code 0, by the number of fences at which they had arrived and whether they had spoken PMI
     /// and not finalized it.
-    exited: BTreeMap<(u32, bool), Ranks>,
+    exited: LiteMap<(u32, bool), Ranks>,
     exited_count: u64,
     /// The time of the first report of ranks that had not finalized PMI.
     unfinished_since: Option<Time>,
@@ -45,7 +44,7 @@ impl Namespace {
             exchange,
             started: 0,
             contacted: false,
-            exited: BTreeMap::new(),
+            exited: LiteMap::new(),
             exited_count: 0,
             unfinished_since: None,
             waiting: None,
@@ -91,7 +90,7 @@ impl Namespace {
         let fence = &self.exchange.fence;
         let open = fence.number();
         if fence.since().is_some() || self.waiting == Some(open) {
-            union(self.exited.range(..=(open, true)))
+            union(self.exited.iter().take_while(|(key, _)| **key <= (open, true)))
         } else {
             Ranks::new()
         }

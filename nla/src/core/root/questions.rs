@@ -57,7 +57,7 @@ impl Root {
             return Err("the_session_is_ending".to_owned());
         }
         request.check().map_err(|error| error.to_string())?;
-        let next = self.namespaces.last_key_value().map_or(0, |(id, _)| id.0 + 1);
+        let next = self.namespaces.last().map_or(0, |(id, _)| id.0 + 1);
         if next >= NAMESPACES_MAX {
             return Err("too_many_namespaces".to_owned());
         }

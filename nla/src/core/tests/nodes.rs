@@ -1,7 +1,6 @@
 //! Attributes of nodes, and boards of other namespaces, in whole trees.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::{Answer, Puts, Question, Rank, Ranks, Request, SpawnCommand, SpawnRequest};
 
 use super::NS;
@@ -25,18 +24,18 @@ fn got(value: &str) -> Option<Answer> {
 }
 
 /// Placements of agents on nodes: all on one, one on each, two on each, and alternating between two.
-fn nodes(agents: u32) -> Vec<BTreeMap<AgentId, u32>> {
+fn nodes(agents: u32) -> Vec<LiteMap<AgentId, u32>> {
     let all = |node_of: &dyn Fn(u32) -> u32| (0..agents).map(|at| (AgentId(at + 1), node_of(at))).collect();
     vec![all(&|_| 0), all(&|at| at), all(&|at| at / 2), all(&|at| at % 2)]
 }
 
 /// The ranks of each node.
-fn neighbours(placement: &[(AgentId, Ranks)], nodes: &BTreeMap<AgentId, u32>) -> Vec<Vec<u32>> {
-    let mut all: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+fn neighbours(placement: &[(AgentId, Ranks)], nodes: &LiteMap<AgentId, u32>) -> Vec<Vec<u32>> {
+    let mut all: LiteMap<u32, Vec<u32>> = LiteMap::new();
     for (agent, ranks) in placement {
         all.entry(nodes[agent]).or_default().extend(ranks.iter().map(|rank| rank.0));
     }
-    all.into_values().collect()
+    all.into_iter().map(|(_, ranks)| ranks).collect()
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Rings in whole trees.
 
-use std::collections::BTreeMap;
-
+use litemap::LiteMap;
 use pmi::{Answer, Puts, Rank, Request};
 
 use super::tree::{Tree, placements, shapes};
@@ -20,7 +19,7 @@ fn fence(rank: u32) -> Request {
 }
 
 /// All agents on one node.
-fn one_node(agents: u32) -> BTreeMap<AgentId, u32> {
+fn one_node(agents: u32) -> LiteMap<AgentId, u32> {
     (1..=agents).map(|agent| (AgentId(agent), 0)).collect()
 }
 

@@ -3,9 +3,10 @@
 //! Only the messages of one lane of one link are in order. The next message to be delivered is drawn from a seed, and
 //! each message is encoded and decoded. Invariants are checked after each step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
+use litemap::LiteMap;
 use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 
 use super::{NS, T};
@@ -27,16 +28,16 @@ type Lane = (AgentId, AgentId, bool);
 pub(super) struct Tree {
     tree: Subtree,
     root: Root,
-    agents: BTreeMap<AgentId, Agent>,
-    lanes: BTreeMap<Lane, VecDeque<Bytes>>,
-    boards: BTreeMap<(AgentId, NamespaceId), Board>,
+    agents: LiteMap<AgentId, Agent>,
+    lanes: LiteMap<Lane, VecDeque<Bytes>>,
+    boards: LiteMap<(AgentId, NamespaceId), Board>,
     /// The agent of each rank.
-    agent_of: BTreeMap<(NamespaceId, Rank), AgentId>,
-    answers: BTreeMap<(NamespaceId, Rank), Answer>,
+    agent_of: LiteMap<(NamespaceId, Rank), AgentId>,
+    answers: LiteMap<(NamespaceId, Rank), Answer>,
     /// The number of messages sent.
     pub(super) messages: usize,
     /// The traffic of each member of the tree, as its driver would count it.
-    pub(super) counted: BTreeMap<AgentId, DriverCounts>,
+    pub(super) counted: LiteMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
     seed: u64,
 }
@@ -48,7 +49,7 @@ impl Tree {
         agents: u32,
         fanout: u32,
         placement: Vec<(AgentId, Ranks)>,
-        nodes: &BTreeMap<AgentId, u32>,
+        nodes: &LiteMap<AgentId, u32>,
         seed: u64,
     ) -> Self {
         Self::with(CachePolicy::default(), agents, fanout, placement, nodes, seed)
@@ -60,7 +61,7 @@ impl Tree {
         agents: u32,
         fanout: u32,
         placement: Vec<(AgentId, Ranks)>,
-        nodes: &BTreeMap<AgentId, u32>,
+        nodes: &LiteMap<AgentId, u32>,
         seed: u64,
     ) -> Self {
         let tree = Subtree::whole(agents, fanout);
@@ -88,12 +89,12 @@ impl Tree {
             tree,
             root: Root::new(settings),
             agents: ids.map(|id| (id, Agent::new(tree.of(id).unwrap()))).collect(),
-            lanes: BTreeMap::new(),
-            boards: BTreeMap::new(),
-            agent_of: BTreeMap::new(),
-            answers: BTreeMap::new(),
+            lanes: LiteMap::new(),
+            boards: LiteMap::new(),
+            agent_of: LiteMap::new(),
+            answers: LiteMap::new(),
             messages: 0,
-            counted: BTreeMap::new(),
+            counted: LiteMap::new(),
             outcome: None,
             seed,
         };
@@ -285,7 +286,7 @@ pub(super) fn shapes(agents: u32) -> impl Iterator<Item = (u32, u32)> {
 /// agents, and with more.
 pub(super) fn placements(agents: u32) -> Vec<Vec<(AgentId, Ranks)>> {
     let dealt = |size: u32, agent_of: &dyn Fn(u32) -> u32| {
-        let mut placement: BTreeMap<AgentId, Ranks> = BTreeMap::new();
+        let mut placement: LiteMap<AgentId, Ranks> = LiteMap::new();
         for rank in 0..size {
             placement.entry(AgentId(1 + agent_of(rank) % agents)).or_default().insert(Rank(rank));
         }
