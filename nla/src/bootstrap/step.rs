@@ -102,7 +102,9 @@ impl Step {
             let StepOutcome { started, failed, without_program: without, restart } = outcome;
             running.is_needed = !started.is_empty();
             failed.into_iter().for_each(|(target, failure)| self.fail(target, failure));
-            without_program.extend(without);
+            for (node, target) in without {
+                without_program.insert(node, target);
+            }
             running.listener.close().await;
             for (node, target) in started {
                 let Some((accepted, report)) = running.agents.remove(&node).map(|agent| *agent) else { continue };

@@ -227,7 +227,9 @@ impl Fence {
             (Collected::Ring(segments), Contribution::Ring(segment)) => drop(segments.insert(part, segment)),
             (collected, Contribution::Puts(puts)) => *collected = Collected::Puts(puts),
             (collected, Contribution::Ring(segment)) => {
-                *collected = Collected::Ring(BTreeMap::from([(part, segment)]));
+                let mut segments = BTreeMap::new();
+                segments.insert(part, segment);
+                *collected = Collected::Ring(segments);
             }
         }
     }

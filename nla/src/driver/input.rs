@@ -3,11 +3,11 @@
 //! Each block is sent once to every taker. Its receipt is dropped when the slowest taker has taken the block; this lets
 //! the parent send more. A rank that has closed its input or has exited takes every block at once.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::Sender;
@@ -32,7 +32,7 @@ pub(super) enum InputHub {
         /// Own ranks.
         own: Vec<mpsc::UnboundedSender<Block>>,
         /// Blocks for own ranks that have not been started yet.
-        waiting: BTreeMap<Rank, mpsc::UnboundedReceiver<Block>>,
+        waiting: LiteMap<Rank, mpsc::UnboundedReceiver<Block>>,
     },
 }
 
@@ -44,7 +44,7 @@ impl InputHub {
     /// Sends the input to `ranks` of this agent and to `children`, starting with the first block.
     pub(super) fn open(&mut self, ranks: &Ranks, children: Vec<Link>) {
         let mut own = Vec::new();
-        let mut waiting = BTreeMap::new();
+        let mut waiting = LiteMap::new();
         for rank in ranks.iter() {
             // Bounded by the window of the parent's link: a block counts against it until all have taken the block.
             let (sender, receiver) = mpsc::unbounded_channel();

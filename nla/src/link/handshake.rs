@@ -1,11 +1,11 @@
 //! The handshake on a stream: a child connects, a parent authenticates it.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
+use litemap::LiteMap;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -154,14 +154,19 @@ async fn read(stream: &mut Stream, bytes: &mut [u8]) -> Result<(), HandshakeErro
 pub struct Authenticator {
     session: SessionId,
     key: SessionKey,
-    expected: BTreeSet<AgentId>,
+    /// The children that have not joined.
+    expected: LiteMap<AgentId, ()>,
     seen: Seen,
 }
 
 impl Authenticator {
     /// Creates an authenticator that admits each of `children` once.
     pub fn new(session: SessionId, key: SessionKey, children: impl IntoIterator<Item = AgentId>) -> Self {
-        Self { session, key, expected: children.into_iter().collect(), seen: Seen::default() }
+        let mut expected = LiteMap::new();
+        for child in children {
+            expected.insert(child, ());
+        }
+        Self { session, key, expected, seen: Seen::default() }
     }
 
     /// Returns whether all expected children have joined.
@@ -251,7 +256,7 @@ async fn admit(
     // The hello says which agent it is.
     let mut accepted = Accepted { peer: AgentId::ROOT, stream, established: result? };
     Hello { agent: accepted.peer } = accepted.receive().await?;
-    if !authenticator.borrow_mut().expected.remove(&accepted.peer) {
+    if authenticator.borrow_mut().expected.remove(&accepted.peer).is_none() {
         return Err(HandshakeError::NotExpected(accepted.peer));
     }
     accepted.send(&Welcome { now: now() }).await?;

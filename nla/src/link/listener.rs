@@ -96,10 +96,8 @@ fn first_of<T: PartialEq>(first: Option<T>, others: Vec<T>) -> Vec<T> {
 /// Orders addresses by how likely others reach this node at them: the `known` one first, at which they did, and
 /// loopback addresses last, for processes of this machine.
 fn ranked(known: Option<IpAddr>, own: Vec<IpAddr>) -> impl Iterator<Item = IpAddr> {
-    let mut all = first_of(known, own);
-    // The sort is stable.
-    all.sort_by_key(IpAddr::is_loopback);
-    all.into_iter()
+    let (last, first): (Vec<_>, Vec<_>) = first_of(known, own).into_iter().partition(IpAddr::is_loopback);
+    first.into_iter().chain(last)
 }
 
 /// Returns the address that this process was started from, by sshd's or slurmd's environment.

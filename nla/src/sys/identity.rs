@@ -23,7 +23,7 @@ pub fn addresses() -> Vec<IpAddr> {
 /// Returns the addresses of one interface, given by its name, or of all interfaces; see [`addresses`].
 pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
-    let mut found: Vec<IpAddr> = interfaces
+    let found: Vec<IpAddr> = interfaces
         .filter(|one| one.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
         .filter(|one| interface.is_none_or(|name| one.interface_name == name))
         .filter_map(|one| {
@@ -35,8 +35,9 @@ pub fn addresses_of(interface: Option<&str>) -> Vec<IpAddr> {
             }
         })
         .collect();
-    found.sort_by_key(IpAddr::is_ipv6);
-    found
+    let (mut all, v6): (Vec<_>, Vec<_>) = found.into_iter().partition(IpAddr::is_ipv4);
+    all.extend(v6);
+    all
 }
 
 /// Makes this process a child subreaper: orphaned descendants, even double-forked ones, become its children.

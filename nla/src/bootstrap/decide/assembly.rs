@@ -6,7 +6,7 @@
 //! chosen targets and sends all other agents away.
 
 use core::net::SocketAddr;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::arrival_times::ArrivalTimes;
 use super::failure::StartFailure;
@@ -155,11 +155,10 @@ impl Assembly {
         fanout: u32,
         actions: &mut Vec<AssemblyAction>,
     ) {
-        let chosen: BTreeSet<u32> = targets.iter().copied().collect();
-        let spare = (1..self.settings.starters.size())
-            .filter(|target| self.addresses(*target).is_some() && !chosen.contains(target));
-        actions.extend(spare.map(|target| AssemblyAction::Tell(target, BootCommand::Leave)));
         self.place(targets, tree, fanout);
+        let reported = (0..).zip(&self.states).filter(|(_, state)| state.addresses.is_some() && state.agent.is_none());
+        let spare = reported.map(|(target, _)| target).filter(|target| *target != 0);
+        actions.extend(spare.map(|target| AssemblyAction::Tell(target, BootCommand::Leave)));
         for agent in (1..tree.size()).map(AgentId) {
             self.admit(now, agent, actions);
         }

@@ -4,7 +4,7 @@
 //! one node may take the step down on all others. So no target is reported before all are settled, and a step that was
 //! taken down is started again without the nodes that were the reason.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use litemap::LiteMap;
@@ -28,7 +28,11 @@ pub(in crate::bootstrap) fn steps(hosts: &[HostAt]) -> Vec<StepTargets> {
     for (target, host) in (1..).zip(hosts) {
         match steps.iter_mut().find(|step| !step.contains_key(&host.name)) {
             Some(step) => drop(step.insert(host.name.clone(), target)),
-            None => steps.push(LiteMap::from_iter([(host.name.clone(), target)])),
+            None => {
+                let mut step = StepTargets::new();
+                step.insert(host.name.clone(), target);
+                steps.push(step);
+            }
         }
     }
     steps
@@ -65,7 +69,7 @@ pub(in crate::bootstrap) struct StepOutcome {
 pub(in crate::bootstrap) struct Roster {
     targets: StepTargets,
     deadline: Time,
-    present: BTreeSet<String>,
+    present: LiteMap<String, ()>,
     failures: LiteMap<String, StartFailure>,
     /// Tasks that have ended, for which another line may have a better reason until `words_until`.
     ends: LiteMap<String, StartFailure>,
@@ -87,7 +91,7 @@ impl Roster {
         match input {
             RosterInput::Reported(node) => {
                 if self.targets.contains_key(&node) && !self.failures.contains_key(&node) {
-                    self.present.insert(node);
+                    self.present.insert(node, ());
                 }
             }
             RosterInput::Line(line) => self.on_line(now, line),
@@ -141,7 +145,8 @@ impl Roster {
             // Each new step omits at least one node, so the number of steps is bounded.
             outcome.restart = targets;
         } else {
-            outcome.started = targets.into_iter().filter(|(node, _)| present.contains(node)).collect();
+            targets.retain(|node, _| present.contains_key(node));
+            outcome.started = targets;
         }
         outcome
     }
@@ -151,7 +156,7 @@ impl Roster {
             self.is_taken_down |= about.is_fatal;
             let into = if about.is_end { &mut self.ends } else { &mut self.failures };
             for node in self.targets.keys().filter(|node| is_in_list(node, about.nodes)) {
-                if !self.present.contains(node) {
+                if !self.present.contains_key(node) {
                     into.entry(node.clone()).or_insert_with(|| about.failure.clone());
                 }
             }
@@ -169,14 +174,14 @@ impl Roster {
     fn count_ends(&mut self) {
         self.words_until = None;
         for (node, failure) in std::mem::take(&mut self.ends) {
-            if !self.is_taken_down && !self.present.contains(&node) {
+            if !self.is_taken_down && !self.present.contains_key(&node) {
                 self.failures.entry(node).or_insert(failure);
             }
         }
     }
 
     fn fail_rest(&mut self, failure: &StartFailure) {
-        for node in self.targets.keys().filter(|node| !self.present.contains(*node)) {
+        for node in self.targets.keys().filter(|node| !self.present.contains_key(*node)) {
             self.failures.entry(node.clone()).or_insert_with(|| failure.clone());
         }
     }

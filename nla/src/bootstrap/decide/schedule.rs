@@ -3,9 +3,11 @@
 //! A target that is given up gets no agent. The targets below it, which its agent would have started, are then started
 //! from here: see [`tasks_below`].
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
+
+use litemap::LiteMap;
 
 use super::deadline::Deadline;
 use super::failure::{StartFailure, StartPhase};
@@ -75,13 +77,13 @@ pub(in crate::bootstrap) struct Schedule {
     seed: [u8; MARKER],
     waiting: VecDeque<Task>,
     /// Refused tasks, by the time of their retry.
-    retries: BTreeMap<(Time, u32), Task>,
+    retries: LiteMap<(Time, u32), Box<Task>>,
 }
 
 impl Schedule {
     /// Creates a schedule without tasks. `seed` spreads the waits before retries.
     pub(in crate::bootstrap) fn new(window: Window, deadline: Deadline, seed: [u8; MARKER]) -> Self {
-        Self { window, deadline, seed, waiting: VecDeque::new(), retries: BTreeMap::new() }
+        Self { window, deadline, seed, waiting: VecDeque::new(), retries: LiteMap::new() }
     }
 
     /// Returns how many starts may be under way.
@@ -96,8 +98,8 @@ impl Schedule {
             ScheduleInput::Failed(task, failure) => self.on_failure(now, *task, failure, actions),
             ScheduleInput::Timeout => {}
         }
-        while let Some(entry) = self.retries.first_entry().filter(|entry| entry.key().0 <= now) {
-            self.waiting.push_back(entry.remove());
+        while let Some(key) = self.retries.first().map(|(key, _)| *key).filter(|(at, _)| *at <= now) {
+            self.waiting.extend(self.retries.remove(&key).map(|task| *task));
         }
         self.open_waiting(now, actions);
         actions.extend(self.retries.keys().next().map(|(at, _)| ScheduleAction::WakeAt(*at)));
@@ -124,7 +126,8 @@ impl Schedule {
         let may_retry = retries > 0 && (task.tries < retries || !is_alone);
         if may_retry && self.deadline.allows(now, wait) {
             let key = (now + wait, task.target);
-            self.retries.insert(key, Task { tries: task.tries + 1, previous: Some(failure), ..task });
+            let task = Task { tries: task.tries + 1, previous: Some(failure), ..task };
+            self.retries.insert(key, Box::new(task));
         } else {
             self.give_up(task, failure, actions);
         }

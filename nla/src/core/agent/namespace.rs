@@ -101,6 +101,10 @@ impl Namespace {
     pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
         let exchange = Exchange::new(plan, here, policy);
+        let mut locals = LiteMap::new();
+        for rank in own.iter() {
+            locals.insert(rank, LocalRank::default());
+        }
         Self {
             id: plan.id,
             undone: false,
@@ -119,7 +123,7 @@ impl Namespace {
             exits: LiteMap::new(),
             exits_since: None,
             exited: 0,
-            locals: own.iter().map(|rank| (rank, LocalRank::default())).collect(),
+            locals,
             own,
             exchange,
         }

@@ -3,8 +3,6 @@
 //! The owner is the node's first agent that has ranks of the namespace; the node's other agents ask it. A rank has one
 //! request outstanding, so at most one get of each rank is parked here.
 
-use std::collections::BTreeMap;
-
 use litemap::LiteMap;
 use pmi::Rank;
 
@@ -18,7 +16,7 @@ pub(super) struct NodeAttributes {
     /// Bytes of all attributes, keys included.
     bytes: usize,
     /// The ranks that wait for an attribute.
-    parked: BTreeMap<Rank, Parked>,
+    parked: LiteMap<Rank, Parked>,
 }
 
 #[derive(Debug)]
@@ -40,7 +38,7 @@ impl NodeAttributes {
         self.bytes = bytes;
         let waiting = self.parked.iter().filter(|(_, parked)| parked.key == key);
         let waiting: Vec<_> = waiting.map(|(rank, parked)| (*rank, parked.agent)).collect();
-        waiting.iter().for_each(|(rank, _)| self.forget(*rank));
+        self.parked.retain(|_, parked| parked.key != key);
         self.attributes.insert(key, value);
         Some(waiting)
     }
