@@ -19,9 +19,13 @@ use super::problem::shown_char;
 /// A name that no list can express is written as it is, with invisible characters escaped.
 pub fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: Vec<S> = names.into_iter().collect();
+    folded(&names.iter().map(AsRef::as_ref).collect::<Vec<_>>())
+}
+
+fn folded(names: &[&str]) -> String {
     let mut alike: LiteMap<Vec<&str>, Vec<Vec<Number>>> = LiteMap::new();
     let mut others = BTreeSet::new();
-    for name in names.iter().map(AsRef::as_ref) {
+    for name in names {
         if is_host_name(name) {
             let (texts, numbers) = split(name);
             alike.entry(texts).or_default().push(numbers);
@@ -129,7 +133,7 @@ fn boxes(rows: Vec<Vec<u64>>, dimensions: usize) -> Vec<Vec<Spans>> {
         });
         boxes = folded.collect();
     }
-    boxes.sort();
+    boxes.sort_unstable();
     // Rows without numbers are the same name.
     boxes.dedup();
     boxes
