@@ -5,24 +5,28 @@
 //! where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that end. An agent then
 //! reports itself as lost and exits with code 253. The launcher ends its agents and exits with code 253.
 //!
+//! A thread that panics first prints its message and perhaps a backtrace, which takes long. Then it unwinds, drops its
+//! ends of channels, and reports the panic. The panic hook records the panic before all of that, so a task that sees a
+//! channel closed by the unwinding also finds the record. [`Panics`] then stops the work and waits for the report.
+//!
 //! Tests inject a panic with the environment variable `SCELA_PANIC=END/TASK`, for example `agent/rank`. Each task of
 //! that name in a process of that kind then panics when it starts.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt::{self, Display, Formatter};
 use std::future::poll_fn;
 use std::io;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::task::Poll;
 use std::thread::{self, Thread};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 
@@ -30,11 +34,8 @@ use tracing::{Instrument, Span};
 const INJECTION: &str = "SCELA_PANIC";
 /// The stack size of a thread: enough for a current-thread runtime and its tasks.
 const THREAD_STACK_BYTES: usize = 256 * 1024;
-
-/// How long the report of a panic may take after the panic: its backtrace is printed first.
+/// How long a thread that panics may take to print its message. Standard error may be a pipe that is not read.
 const REPORT_TIME: Duration = Duration::from_secs(5);
-/// Panics in this process that no [`Panics`] has been sent yet.
-static UNREPORTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A panic in a task or thread. Its text reads as the predicate of "the agent was lost: ...".
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,6 +58,8 @@ pub struct Tasks {
     end: &'static str,
     tracker: TaskTracker,
     panics: mpsc::UnboundedSender<Panic>,
+    /// The first panic of a thread, recorded before the thread unwinds.
+    begun: Arc<OnceLock<Panic>>,
 }
 
 /// Receives the panics of one end's tasks.
@@ -64,15 +67,18 @@ pub struct Tasks {
 pub struct Panics {
     tasks: Tasks,
     incoming: mpsc::UnboundedReceiver<Panic>,
+    /// A panic was returned. Later ones are not.
+    is_returned: bool,
 }
 
 impl Panics {
     /// Prepares the tasks of one end of the tree; `end` is `agent` or `launcher`.
     pub fn new(end: &'static str) -> Self {
-        note_locations();
+        record_panics();
         // Bounded by the number of tasks: each panics at most once.
         let (panics, incoming) = mpsc::unbounded_channel();
-        Self { tasks: Tasks { end, tracker: TaskTracker::new(), panics }, incoming }
+        let tasks = Tasks { end, tracker: TaskTracker::new(), panics, begun: Arc::default() };
+        Self { tasks, incoming, is_returned: false }
     }
 
     /// Returns the handle that spawns tasks.
@@ -83,27 +89,48 @@ impl Panics {
     /// Runs `work` and returns its result, or the first panic: of `work` itself, or of a task of this end, whenever it
     /// was spawned. After a panic, `work` is dropped before it is complete.
     pub async fn watch<T>(&mut self, name: &'static str, work: impl Future<Output = T>) -> Result<T, Panic> {
-        let work = pin!(work);
-        tokio::select! {
+        let mut work = pin!(work);
+        let begun = Arc::clone(&self.tasks.begun);
+        // The work must not mistake a channel that an unwinding thread closed for that thread's normal end.
+        let work = poll_fn(move |context| match begun.get() {
+            Some(_) => Poll::Ready(None),
+            None => work.as_mut().poll(context).map(Some),
+        });
+        let result = tokio::select! {
             biased;
             // Never closed: `self.tasks` holds a sender.
             Some(panic) = self.incoming.recv() => Err(panic),
-            result = caught(self.tasks.end, name, work) => {
-                if result.is_err() {
-                    UNREPORTED.fetch_sub(1, Ordering::Relaxed);
-                }
-                // The work may be complete because a task that panicked has dropped what the work waited for.
-                self.unreported().await.map_or(result, Err)
+            result = caught(self.tasks.end, name, work) => result,
+        };
+        match result {
+            Err(panic) => {
+                self.is_returned = true;
+                Err(panic)
             }
+            Ok(result) => match (self.late().await, result) {
+                (None, Some(result)) => Ok(result),
+                (Some(panic), _) => Err(panic),
+                (None, None) => unreachable!("the work is only stopped for a panic"),
+            },
         }
     }
 
-    /// Waits for the report of a panic that another thread has not sent yet, if there is one.
-    async fn unreported(&mut self) -> Option<Panic> {
-        if UNREPORTED.load(Ordering::Relaxed) == 0 {
-            return self.incoming.try_recv().ok();
+    /// Returns a panic if there was one, unless one was returned before. If a thread is panicking, waits until it has
+    /// printed its message, but at most 5 s. For ends that are decided after [`watch`](Self::watch).
+    pub async fn late(&mut self) -> Option<Panic> {
+        if self.is_returned {
+            return None;
         }
-        tokio::time::timeout(REPORT_TIME, self.incoming.recv()).await.ok().flatten()
+        let panic = match (self.incoming.try_recv(), self.tasks.begun.get()) {
+            (Ok(panic), _) => Some(panic),
+            (Err(_), None) => None,
+            (Err(_), Some(begun)) => match timeout(REPORT_TIME, self.incoming.recv()).await {
+                Ok(Some(panic)) => Some(panic),
+                Ok(None) | Err(_) => Some(begun.clone()),
+            },
+        };
+        self.is_returned = panic.is_some();
+        panic
     }
 }
 
@@ -125,8 +152,10 @@ impl Tasks {
     /// Starts a thread. Its stack is small: it runs a loop or a current-thread runtime.
     pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let (end, panics, span) = (self.end, self.panics.clone(), Span::current());
+        let begun = Arc::clone(&self.begun);
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(THREAD_STACK_BYTES).spawn(move || {
             let _entered = span.enter();
+            THREAD.with(|thread| drop(thread.set((name, begun))));
             let result = catch_unwind(AssertUnwindSafe(|| {
                 inject(end, name);
                 work();
@@ -154,7 +183,6 @@ fn report(panics: &mpsc::UnboundedSender<Panic>, panic: Panic) {
     tracing::debug!(%panic, "a task has panicked");
     // The receiver is dropped only when this end has ended.
     let _ = panics.send(panic);
-    UNREPORTED.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// Runs `work` and turns a panic into an error.
@@ -190,27 +218,41 @@ fn inject(end: &str, name: &str) {
 thread_local! {
     /// The source location of this thread's last panic.
     static LOCATION: Cell<Option<String>> = const { Cell::new(None) };
+    /// The name of this thread, and where its panic is recorded. Unset in the first thread of a process, where no
+    /// other task runs between a panic and its report.
+    static THREAD: OnceCell<(&'static str, Arc<OnceLock<Panic>>)> = const { OnceCell::new() };
 }
 
-/// Makes the panic hook count the panic, and store the source location, which the payload of a panic lacks.
-fn note_locations() {
+/// Makes the panic hook store the source location, which the payload of a panic lacks, and record a thread's panic.
+fn record_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let previous = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
-            LOCATION.set(info.location().map(ToString::to_string));
-            UNREPORTED.fetch_add(1, Ordering::Relaxed);
+            let location = info.location().map(ToString::to_string);
+            THREAD.with(|thread| {
+                if let Some((name, begun)) = thread.get() {
+                    let text = text_of(location.as_deref(), info.payload());
+                    let _ = begun.set(Panic { task: name, text });
+                }
+            });
+            LOCATION.set(location);
             previous(info);
         }));
     });
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "the payload is consumed: the panic ends here")]
 fn panic_of(task: &'static str, payload: Box<dyn Any + Send>) -> Panic {
+    Panic { task, text: text_of(LOCATION.take().as_deref(), &*payload) }
+}
+
+fn text_of(location: Option<&str>, payload: &dyn Any) -> String {
     let message = payload.downcast_ref::<String>().map(String::as_str);
     let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
-    let location = LOCATION.take().map(|location| format!(" at {location}")).unwrap_or_default();
+    let location = location.map(|location| format!(" at {location}")).unwrap_or_default();
     let message = message.map(|message| format!(": {message}")).unwrap_or_default();
-    Panic { task, text: location + &message }
+    location + &message
 }
 
 #[cfg(test)]
@@ -264,6 +306,57 @@ mod tests {
             panic!("in the work");
         }));
         assert_eq!(panic.map(|()| "none").unwrap_err().task, "work");
+    }
+
+    /// Delays the report of a panic, as printing a backtrace does.
+    struct SlowUnwinding;
+
+    impl Drop for SlowUnwinding {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    #[test]
+    fn work_that_ends_because_a_thread_unwinds_does_not_hide_the_panic() {
+        let panic = run(async {
+            let mut panics = Panics::new("test");
+            let (held, mut closed) = mpsc::channel::<()>(1);
+            let work = {
+                let tasks = panics.tasks();
+                async move {
+                    let panicking = move || {
+                        let _slow = SlowUnwinding;
+                        let _held = held;
+                        panic!("late");
+                    };
+                    tasks.spawn_thread("thread", panicking).unwrap();
+                    closed.recv().await;
+                }
+            };
+            panics.watch("work", work).await
+        });
+        assert_eq!(panic.unwrap_err().task, "thread");
+    }
+
+    #[test]
+    fn a_panic_after_the_work_is_returned_once() {
+        run(async {
+            let mut panics = Panics::new("test");
+            assert_eq!(panics.watch("work", async {}).await, Ok(()));
+            assert_eq!(panics.late().await, None);
+            let (held, mut closed) = mpsc::channel::<()>(1);
+            let panicking = move || {
+                let _slow = SlowUnwinding;
+                let _held = held;
+                panic!("late");
+            };
+            panics.tasks().spawn_thread("thread", panicking).unwrap();
+            closed.recv().await;
+            let panic = panics.late().await.unwrap();
+            assert!(panic.task == "thread" && panic.text.ends_with(": late"), "{panic}");
+            assert_eq!(panics.late().await, None);
+        });
     }
 
     #[test]

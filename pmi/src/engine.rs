@@ -12,7 +12,7 @@ use crate::rank_state::{Phase, RankState, Version};
 use crate::spawn_fields::SpawnError;
 use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
-use crate::{Answer, Board, LookUp, NameError, Question, Request, SpawnRequest, SpawnedJob};
+use crate::{Answer, Board, LookUp, NameError, Request, RootRequest, SpawnRequest, SpawnedJob};
 
 /// The format of a protocol version's replies.
 pub(crate) trait Dialect {
@@ -279,7 +279,7 @@ impl<D: Dialect> Turn<'_, D> {
         } else {
             self.ask(
                 Awaited::Published,
-                Request::Ask(Question::Publish { service: service.to_vec(), port: port.to_vec() }),
+                Request::Ask(RootRequest::Publish { service: service.to_vec(), port: port.to_vec() }),
             )
         }
     }
@@ -288,14 +288,14 @@ impl<D: Dialect> Turn<'_, D> {
         if !self.check_service(Operation::Lookup, service) {
             return None;
         }
-        self.ask(Awaited::Found, Request::Ask(Question::Lookup { service: service.to_vec() }))
+        self.ask(Awaited::Found, Request::Ask(RootRequest::Lookup { service: service.to_vec() }))
     }
 
     pub(crate) fn unpublish(&mut self, service: &[u8]) -> Option<Request> {
         if !self.check_service(Operation::Unpublish, service) {
             return None;
         }
-        self.ask(Awaited::Unpublished, Request::Ask(Question::Unpublish { service: service.to_vec() }))
+        self.ask(Awaited::Unpublished, Request::Ask(RootRequest::Unpublish { service: service.to_vec() }))
     }
 
     /// Whether the rank is initialised and may use this name. Replies with a refusal if not.
@@ -317,7 +317,7 @@ impl<D: Dialect> Turn<'_, D> {
             return None;
         }
         match parsed {
-            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Ask(Question::Spawn(spawn))),
+            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Ask(RootRequest::Spawn(spawn))),
             Err(error) => self.refuse(Operation::Spawn, Refusal::Spawn(error)),
         }
     }

@@ -189,7 +189,7 @@ pub enum Request {
     /// Requests the segment. Answered by [`Answer::Segment`] by the owner of the descriptor.
     Segment,
     /// Asks what has one answer for the whole session.
-    Ask(Question),
+    Ask(RootRequest),
     /// `MPI_Abort`: the namespace is to be ended. **Never answered**: the rank waits to be killed or has already exited.
     Abort {
         /// The rank's code: any number, also beyond 8 bits (MPICH's own errors).
@@ -209,7 +209,7 @@ pub enum Request {
 
 /// A request that only the root of the tree can answer. Its encoding is part of the protocol between agents.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Question {
+pub enum RootRequest {
     /// `MPI_Publish_name`. Answered by [`Answer::Published`].
     Publish {
         /// The name, not empty; may contain blanks.
@@ -258,13 +258,13 @@ pub enum Answer {
     Released,
     /// The key's newest value, if a rank has put it.
     Got(Option<Bytes>),
-    /// The outcome of [`Question::Publish`].
+    /// The outcome of [`RootRequest::Publish`].
     Published(Result<(), NameError>),
-    /// The outcome of [`Question::Lookup`]: the port.
+    /// The outcome of [`RootRequest::Lookup`]: the port.
     Found(#[serde(with = "crate::wire::byte_result")] Result<Vec<u8>, NameError>),
-    /// The outcome of [`Question::Unpublish`].
+    /// The outcome of [`RootRequest::Unpublish`].
     Unpublished(Result<(), NameError>),
-    /// The outcome of [`Question::Spawn`], after the children were launched, or why they were not.
+    /// The outcome of [`RootRequest::Spawn`], after the children were launched, or why they were not.
     Spawned(Result<SpawnedJob, String>),
     /// The rank's position in the ring and its neighbours' values.
     Ring {
@@ -401,13 +401,13 @@ mod tests {
             Request::Ring { to_left: bytes(), to_right: bytes() },
             Request::NodePut { key: bytes(), value: bytes() },
             Request::NodeGet { key: bytes(), wait: true },
-            Request::Ask(Question::GetFromJob { job: bytes(), key: bytes() }),
-            Request::Ask(Question::Connect { job: bytes() }),
+            Request::Ask(RootRequest::GetFromJob { job: bytes(), key: bytes() }),
+            Request::Ask(RootRequest::Connect { job: bytes() }),
             Request::Segment,
-            Request::Ask(Question::Publish { service: bytes(), port: bytes() }),
-            Request::Ask(Question::Lookup { service: bytes() }),
-            Request::Ask(Question::Unpublish { service: bytes() }),
-            Request::Ask(Question::Spawn(spawn())),
+            Request::Ask(RootRequest::Publish { service: bytes(), port: bytes() }),
+            Request::Ask(RootRequest::Lookup { service: bytes() }),
+            Request::Ask(RootRequest::Unpublish { service: bytes() }),
+            Request::Ask(RootRequest::Spawn(spawn())),
             Request::Abort { code: -1, message: "m".into() },
             Request::Finalized,
             Request::Broken { why: "w".into() },

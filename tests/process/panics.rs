@@ -1,7 +1,8 @@
 //! Tasks that panic: the session ends, the message names the task and the agent that panicked, and nothing is left
 //! behind.
 //!
-//! `SCELA_PANIC=END/TASK` makes the tasks of that name panic at their start.
+//! `SCELA_PANIC=END/TASK` makes the tasks of that name panic at their start. Each case runs without and with a
+//! backtrace, because printing one delays the unwinding and the report.
 
 use std::time::Duration;
 
@@ -11,24 +12,54 @@ use crate::host;
 
 const AGENTS: u32 = 3;
 
-/// Runs a session with a panic in a task. Its ranks would wait until they are ended.
-fn session_with_panic_in(task: &str) -> Outcome {
-    let run = scela().np(AGENTS).agents(AGENTS).fanout(2).env("SCELA_PANIC", task);
-    let outcome = run.stdin("input\n").program(sh("cat; sleep 1000 & wait")).run();
-    outcome.took_less_than(Duration::from_secs(20));
-    outcome
+/// Runs sessions with a panic in a task. Their ranks would wait until they are ended.
+fn sessions_with_panic_in(task: &str) -> [Outcome; 2] {
+    sessions(task, "input\n", "cat; sleep 1000 & wait")
 }
 
-fn agent_is_lost_after_panic_in(task: &str) {
-    let outcome = session_with_panic_in(&format!("agent/{task}"));
+/// Runs sessions with a panic in a task. Their ranks end at once, so the panic races with the end of the session.
+fn short_sessions_with_panic_in(task: &str) -> [Outcome; 2] {
+    sessions(task, "", "echo output")
+}
+
+fn sessions(task: &str, input: &str, program: &str) -> [Outcome; 2] {
+    ["0", "1"].map(|backtrace| {
+        let run = scela().np(AGENTS).agents(AGENTS).fanout(2).env("SCELA_PANIC", task).env("RUST_BACKTRACE", backtrace);
+        let outcome = run.stdin(input).program(sh(program)).run();
+        outcome.took_less_than(Duration::from_secs(20));
+        outcome
+    })
+}
+
+fn reports_lost_agent(outcome: &Outcome, task: &str) {
     outcome.has_code(252).says(&format!(" on {} was lost: its task '{task}' panicked at ", host()));
     outcome.says(": SCELA_PANIC asked for this\n  the job was ended; first failure at ");
 }
 
-fn launcher_fails_after_panic_in(task: &str) {
-    let outcome = session_with_panic_in(&format!("launcher/{task}"));
+fn reports_failed_launcher(outcome: &Outcome, task: &str) {
     outcome.has_code(253).says(&format!("error: the launcher failed: its task '{task}' panicked at "));
     outcome.says(": SCELA_PANIC asked for this\n  the job was ended\n  hint: this is a bug of ScELA; please report it");
+}
+
+fn agent_is_lost_after_panic_in(task: &str) {
+    sessions_with_panic_in(&format!("agent/{task}")).iter().for_each(|outcome| reports_lost_agent(outcome, task));
+}
+
+fn launcher_fails_after_panic_in(task: &str) {
+    let outcomes = sessions_with_panic_in(&format!("launcher/{task}"));
+    outcomes.iter().for_each(|outcome| reports_failed_launcher(outcome, task));
+}
+
+#[test]
+fn a_panic_is_reported_although_the_ranks_have_ended() {
+    for task in ["output", "output stream"] {
+        let outcomes = short_sessions_with_panic_in(&format!("agent/{task}"));
+        outcomes.iter().for_each(|outcome| reports_lost_agent(outcome, task));
+    }
+    for thread in ["stdin", "stdout", "stderr"] {
+        let outcomes = short_sessions_with_panic_in(&format!("launcher/{thread}"));
+        outcomes.iter().for_each(|outcome| reports_failed_launcher(outcome, thread));
+    }
 }
 
 #[test]
@@ -59,29 +90,32 @@ fn a_panic_in_the_input_of_a_rank_ends_its_agent() {
 /// The first report may be that of a child of this agent, which cannot reach its parent.
 #[test]
 fn a_panic_in_the_listener_ends_its_agent() {
-    let outcome = session_with_panic_in("agent/listener");
-    let error = outcome.err();
     let panicked = format!(" on {} was lost: its task 'listener' panicked at ", host());
-    let is_reported = match outcome.code {
-        Some(252) => error.contains(&panicked),
-        Some(251) => error.contains("could not be started: its parent cannot be reached"),
-        _ => false,
-    };
-    outcome.check(is_reported, "it should have reported the panic, or the agent that cannot reach its parent");
+    for outcome in sessions_with_panic_in("agent/listener") {
+        let error = outcome.err();
+        let is_reported = match outcome.code {
+            Some(252) => error.contains(&panicked),
+            Some(251) => error.contains("could not be started: its parent cannot be reached"),
+            _ => false,
+        };
+        outcome.check(is_reported, "it should have reported the panic, or the agent that cannot reach its parent");
+    }
 }
 
 /// The agent has no link left over which it could report the panic.
 #[test]
 fn a_panic_in_a_link_ends_its_agent() {
-    let outcome = session_with_panic_in("agent/link");
-    outcome.has_code(252).says(&format!(" on {} was lost: ", host()));
+    for outcome in sessions_with_panic_in("agent/link") {
+        outcome.has_code(252).says(&format!(" on {} was lost: ", host()));
+    }
 }
 
 #[test]
 fn a_panic_before_an_agent_has_joined_fails_its_start() {
     for task in ["bootstrap", "relay"] {
-        let outcome = session_with_panic_in(&format!("agent/{task}"));
-        outcome.has_code(251).says(&format!("could not be started: its task '{task}' panicked at "));
+        for outcome in sessions_with_panic_in(&format!("agent/{task}")) {
+            outcome.has_code(251).says(&format!("could not be started: its task '{task}' panicked at "));
+        }
     }
 }
 

@@ -206,7 +206,7 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], group::HOSTS,
         "use the allocation of slurm, pbs, lsf, sge or flux;\n\
          none, or auto (default), the first found"),
-    spec(Id::Global(Global::MapBy), &["map-by"], &["WHAT"], group::HOSTS,
+    spec(Id::Global(Global::MapBy), &["map-by"], &["RULE"], group::HOSTS,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),
     spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], group::HOSTS,
@@ -260,7 +260,7 @@ pub(super) const OPTIONS: &[Spec] = &[
          none, or auto, which inspects the program's file\n\
          (default)"),
 
-    spec(Id::Global(Global::Stdin), &["stdin", "s"], &["WHO"], group::STREAMS,
+    spec(Id::Global(Global::Stdin), &["stdin", "s"], &["RANKS"], group::STREAMS,
         "ranks that read standard input: none, all, 0,3-5,\n\
          or the name of a file for all ranks to read instead\n\
          (./0 for a file called 0); rank 0 by default").common("ranks that read standard input: none, all, 0,3-5"),

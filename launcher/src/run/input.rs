@@ -46,12 +46,16 @@ impl Reader {
             InputSource::File(path) => Some(Ok(File::open(path)?)),
         };
         let (blocks, incoming) = mpsc::channel(1);
-        let thread = tasks.spawn_thread("stdin", move || match file {
-            Some(file) => match file.or_else(File::open) {
-                Ok(file) => follow(file.as_fd(), &blocks),
-                Err(error) => tracing::error!(%error, "the input file cannot be opened"),
-            },
-            None => follow(io::stdin().as_fd(), &blocks),
+        let thread = tasks.spawn_thread("stdin", move || {
+            match file {
+                Some(file) => match file.or_else(File::open) {
+                    Ok(file) => follow(file.as_fd(), &blocks),
+                    Err(error) => tracing::error!(%error, "the input file cannot be opened"),
+                },
+                None => follow(io::stdin().as_fd(), &blocks),
+            }
+            // Ranks read to the end also if there was nothing to read.
+            let _ = blocks.blocking_send(Bytes::new());
         })?;
         tasks.spawn("stdin blocks", Span::current(), send(incoming, takers));
         Ok(Self { thread })
@@ -89,7 +93,6 @@ fn follow(source: BorrowedFd<'_>, blocks: &mpsc::Sender<Bytes>) {
             Err(_) => break,
         }
     }
-    let _ = blocks.blocking_send(Bytes::new());
 }
 
 async fn send(mut blocks: mpsc::Receiver<Bytes>, takers: Vec<Link>) {

@@ -168,8 +168,9 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
     }
 }
 
-/// Returns what the user may try after a failure, if anything. `size` is the number of ranks of the first namespace.
-fn hint(failure: &Failure, size: u32) -> Option<String> {
+/// Returns what the user may try after a failure, if anything. `size` is the number of ranks of the first namespace,
+/// `files_max` the hard limit on open files if agents run on this machine.
+fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> {
     Some(match &failure.cause {
         Cause::Signal { out_of_memory: true, .. } => {
             "give the job more memory, or start fewer ranks on the node".to_owned()
@@ -189,7 +190,8 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
             let files = u64::from(size.min(RANKS_PER_AGENT)) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_AGENT;
-            format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run")
+            let limit = files_max.map(|limit| format!("; the hard limit here is {limit}")).unwrap_or_default();
+            format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
         }
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,
     })
@@ -199,8 +201,13 @@ fn hint(failure: &Failure, size: u32) -> Option<String> {
 const WORDS_MAX: usize = 4096;
 
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
-/// namespace.
-pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String) -> Option<String> {
+/// namespace, `files_max` the hard limit on open files if agents run on this machine.
+pub fn epilogue(
+    outcome: &Outcome,
+    size: u32,
+    files_max: Option<u64>,
+    host: impl Fn(&Failure) -> String,
+) -> Option<String> {
     match outcome {
         Outcome::Success | Outcome::Interrupted { .. } | Outcome::OutputLost => None,
         Outcome::TimedOut { limit } => {
@@ -227,7 +234,7 @@ pub fn epilogue(outcome: &Outcome, size: u32, host: impl Fn(&Failure) -> String)
             if *others > 0 {
                 let _ = write!(text, "\n  {} reported", counted(*others, "more failure was", "more failures were"));
             }
-            if let Some(hint) = hint(first, size) {
+            if let Some(hint) = hint(first, size, files_max) {
                 let _ = write!(text, "\n  hint: {hint}");
             }
             Some(text)

@@ -14,7 +14,7 @@ fn failure(ranks: &str, cause: Cause) -> Failure {
 }
 
 fn report_of(size: u32, others: u64, first: Failure) -> String {
-    epilogue(&Outcome::Failed { first, others }, size, |_| "n0427".to_owned()).unwrap()
+    epilogue(&Outcome::Failed { first, others }, size, Some(4096), |_| "n0427".to_owned()).unwrap()
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
     let why =
         nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
-    assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run"), "{text}");
+    assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run; the hard limit here is 4096"), "{text}");
 }
 
 #[test]

@@ -113,13 +113,13 @@ async fn join_by_connection(
     };
     let (joined, on_joined) = mpsc::channel(1);
     let mut relay = tasks.spawn("relay", Span::current(), relaying.finish(on_joined, order.is_remote()));
-    let told = Instant::now();
+    let ordered_at = Instant::now();
     let attempt = tokio::select! {
         attempt = connect_to_parent(order, joining) => attempt,
         // The process above has given this agent up or has exited, so no parent will answer.
         _ = &mut relay => return Ok(JoinOutcome::Exit(0)),
     };
-    let _ = joined.try_send(attempt.as_ref().map(|_| told.elapsed()).map_err(Clone::clone));
+    let _ = joined.try_send(attempt.as_ref().map(|_| ordered_at.elapsed()).map_err(Clone::clone));
     let Ok((position, parent, clock)) = attempt else {
         // The relay reports the failure and stops.
         let _ = relay.await;

@@ -25,7 +25,7 @@ use super::decide::deadline::Deadline;
 use super::decide::pending_joins::PendingJoins;
 use super::decide::roster::steps;
 use super::decide::schedule::{Schedule, ScheduleAction, ScheduleInput, Task, tasks_below};
-use super::decide::window::Window;
+use super::decide::start_limit::StartLimit;
 use super::processes::Processes;
 use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, TargetReport};
 use super::shell::Shell;
@@ -80,17 +80,17 @@ impl Starter {
     /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `batch`
     /// fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed.
     pub(crate) fn new(order: BootOrder, method: Method, batch: Option<u32>, timeout: Duration, spawner: Tasks) -> Self {
-        let window = match method {
+        let start_limit = match method {
             // A fork never waits for another host.
-            Method::Fork => Window::new(Some(u32::MAX)),
-            Method::RemoteShell { .. } | Method::Step { .. } => Window::new(batch),
+            Method::Fork => StartLimit::new(Some(u32::MAX)),
+            Method::RemoteShell { .. } | Method::Step { .. } => StartLimit::new(batch),
         };
         // Bounded by the number of targets: each is in it once at a time, and makes at most three reports.
         let (inputs, incoming) = mpsc::unbounded_channel();
         let (reporting, reports) = mpsc::unbounded_channel();
         let clock = Clock::start();
         let deadline = Deadline::after(clock.now(), timeout);
-        let schedule = Schedule::new(window, deadline, order.marker);
+        let schedule = Schedule::new(start_limit, deadline, order.marker);
         let shared = Rc::new(Shared {
             order,
             method,

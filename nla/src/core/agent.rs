@@ -30,9 +30,9 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram};
-use super::step;
 use super::timing::AgentTimes;
 use super::topology::Subtree;
+use super::turn;
 
 // Signal numbers, the same on all Linux machines.
 const SIGKILL: i32 = 9;
@@ -157,7 +157,7 @@ fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Er
     board.is_whole().serialize(serializer)
 }
 
-type Step<'a> = step::Step<'a, Action>;
+type Turn<'a> = turn::Turn<'a, Action>;
 
 /// The phase of an agent's life.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -233,32 +233,32 @@ impl Agent {
         // function looks at, and no deadline has passed before `wake_at`.
         let is_look_up = input.is_look_up() && self.wake_at.is_none_or(|at| now < at);
         let before = actions.len();
-        let step = &mut Step { now, actions };
+        let turn = &mut Turn { now, actions };
         match input {
-            Input::FromParent(message) => self.on_down(message, step),
-            Input::ParentLost { why } => self.on_parent_lost(&why, step),
+            Input::FromParent(message) => self.on_down(message, turn),
+            Input::ParentLost { why } => self.on_parent_lost(&why, turn),
             Input::ChildJoined(child) => self.children.on_joined(child),
-            Input::FromChild(child, message) => self.on_up(child, message, step),
-            Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, step),
-            Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, step),
-            Input::GuardianLost => self.fail(LossReason::GuardianLost, step),
-            Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, step),
-            Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, step),
-            Input::FromRank(namespace, rank, request) => self.on_request(namespace, rank, request, step),
-            Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(namespace, rank, exit, step),
+            Input::FromChild(child, message) => self.on_up(child, message, turn),
+            Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
+            Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, turn),
+            Input::GuardianLost => self.fail(LossReason::GuardianLost, turn),
+            Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),
+            Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, turn),
+            Input::FromRank(namespace, rank, request) => self.on_request(namespace, rank, request, turn),
+            Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(namespace, rank, exit, turn),
             Input::LookedUp { namespace, key, requester, value } => {
-                self.on_looked_up(namespace, &key, requester, value, step);
+                self.on_looked_up(namespace, &key, requester, value, turn);
             }
-            Input::Swept { leftovers } => self.on_swept(step.now, leftovers),
+            Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),
             Input::Timeout => self.wake_at = None,
         }
-        if is_look_up && !step.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
+        if is_look_up && !turn.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
             return;
         }
-        self.on_time(step);
-        self.settle(step);
-        self.set_timer(step);
+        self.on_time(turn);
+        self.settle(turn);
+        self.set_timer(turn);
     }
 
     /// The most that the caches of this agent have stored, all namespaces together.
@@ -294,153 +294,153 @@ impl Agent {
 
     // ---- messages of the parent ----
 
-    fn on_down(&mut self, message: Down, step: &mut Step<'_>) {
+    fn on_down(&mut self, message: Down, turn: &mut Turn<'_>) {
         match message {
             Down::Session(plan) => {
-                self.to_children(&Down::Session(plan.clone()), step);
+                self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
-                step.push(Action::Configure(plan));
+                turn.push(Action::Configure(plan));
             }
-            Down::Launch(plan) => self.on_launch(plan, step),
-            Down::Undo { namespace } => self.on_undo(namespace, step),
-            Down::Release { namespace, number, content } => self.on_release(namespace, number, content, step),
-            Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, step),
-            Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, step),
+            Down::Launch(plan) => self.on_launch(plan, turn),
+            Down::Undo { namespace } => self.on_undo(namespace, turn),
+            Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
+            Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, turn),
+            Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, turn),
             // A message about an agent outside the subtree would only go back up.
-            Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, step),
+            Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, turn),
             Down::Reply { requester, reply } if self.here.contains(requester.agent) => {
-                self.route_reply(requester, reply, step);
+                self.route_reply(requester, reply, turn);
             }
             Down::Inquire(_) | Down::Reply { .. } => {}
             Down::Signal { signal } => {
-                self.to_children(&Down::Signal { signal }, step);
-                self.signal_all(signal, step);
+                self.to_children(&Down::Signal { signal }, turn);
+                self.signal_all(signal, turn);
             }
             Down::Suspend => {
                 self.suspended = true;
-                step.push(Action::Suspended(true));
-                self.to_children(&Down::Suspend, step);
-                self.signal_all(SIGSTOP, step);
+                turn.push(Action::Suspended(true));
+                self.to_children(&Down::Suspend, turn);
+                self.signal_all(SIGSTOP, turn);
             }
             Down::Resume => {
                 self.suspended = false;
-                step.push(Action::Suspended(false));
-                self.to_children(&Down::Resume, step);
-                self.signal_all(SIGCONT, step);
+                turn.push(Action::Suspended(false));
+                self.to_children(&Down::Resume, turn);
+                self.signal_all(SIGCONT, turn);
             }
             Down::End { signal, grace } => {
-                self.to_children(&Down::End { signal, grace }, step);
-                self.end(signal, grace, "the launcher ends the session", step);
+                self.to_children(&Down::End { signal, grace }, turn);
+                self.end(signal, grace, "the launcher ends the session", turn);
             }
             Down::Leave => {
-                self.to_children(&Down::Leave, step);
+                self.to_children(&Down::Leave, turn);
                 self.enter(Phase::Over, "the launcher said that the session is over");
                 self.reports_stats = false;
-                step.push(Action::Leave(0));
+                turn.push(Action::Leave(0));
             }
         }
     }
 
-    fn on_launch(&mut self, plan: Box<NamespacePlan>, step: &mut Step<'_>) {
+    fn on_launch(&mut self, plan: Box<NamespacePlan>, turn: &mut Turn<'_>) {
         if !self.is_serving() {
             return;
         }
         if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
             let cause = Cause::NotStarted { why: NotStartedReason::InvalidPlan };
-            let failure = Failure { at: step.now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
-            return self.report_failure(failure, step);
+            let failure = Failure { at: turn.now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
+            return self.report_failure(failure, turn);
         }
-        self.launch_below(&plan, step);
+        self.launch_below(&plan, turn);
         if plan.id == NamespaceId::FIRST {
-            self.times.on_described(step.now, self.plan_sent);
+            self.times.on_described(turn.now, self.plan_sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        step.push(Action::Start(plan, namespace.own.clone(), namespace.exchange.cache.board()));
+        turn.push(Action::Start(plan, namespace.own.clone(), namespace.exchange.cache.board()));
         self.namespaces.insert(namespace.id, namespace);
     }
 
     /// A spawn has failed elsewhere: its ranks are ended without a report.
-    fn on_undo(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_undo(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.undone = true;
-        step.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
+        turn.push(Action::Signal(namespace, ns.at(Stage::Running), SIGKILL));
         let children = ns.exchange.children.iter();
-        step.extend(children.map(|(child, _)| Action::ToChild(*child, Down::Undo { namespace })));
+        turn.extend(children.map(|(child, _)| Action::ToChild(*child, Down::Undo { namespace })));
     }
 
-    fn on_parent_lost(&mut self, why: &LossReason, step: &mut Step<'_>) {
+    fn on_parent_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
         tracing::debug!(agent = self.id().0, %why, "the parent was lost");
         self.parent_lost = true;
         if self.phase == Phase::Over {
             // All was reported; the parent would have said Leave.
-            step.push(Action::Leave(CODE_PARENT_LOST));
+            turn.push(Action::Leave(CODE_PARENT_LOST));
             return;
         }
-        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, step);
-        self.end(SIGKILL, Duration::ZERO, "the parent was lost", step);
+        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
+        self.end(SIGKILL, Duration::ZERO, "the parent was lost", turn);
     }
 
     // ---- failures ----
 
     /// Reports a failure to the parent. Beyond [`FAILURES_SINGLE_MAX`] failures are only counted.
-    fn report_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
+    fn report_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
         if self.failures_reported < FAILURES_SINGLE_MAX {
             self.failures_reported += 1;
-            step.push(Action::ToParent(Up::Failed(failure)));
+            turn.push(Action::ToParent(Up::Failed(failure)));
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
         }
     }
 
     /// Reports this agent as lost.
-    fn fail(&mut self, why: LossReason, step: &mut Step<'_>) {
-        self.report_failure(Failure::of_agent(step.now, self.id(), Cause::Lost { why }), step);
+    fn fail(&mut self, why: LossReason, turn: &mut Turn<'_>) {
+        self.report_failure(Failure::of_agent(turn.now, self.id(), Cause::Lost { why }), turn);
     }
 
     // ---- time ----
 
-    fn on_time(&mut self, step: &mut Step<'_>) {
+    fn on_time(&mut self, turn: &mut Turn<'_>) {
         let all = !self.is_serving();
         for (_, ns) in self.namespaces.iter_mut() {
             let all = all || ns.is_exited();
-            step.extend(ns.due_reports(step.now, all).into_iter().map(Action::ToParent));
+            turn.extend(ns.due_reports(turn.now, all).into_iter().map(Action::ToParent));
         }
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);
-            step.push(Action::ToParent(Up::FailedMore { count }));
+            turn.push(Action::ToParent(Up::FailedMore { count }));
         }
         if let Phase::Ending { kill_at: Some(at) } = self.phase
-            && step.now >= at
+            && turn.now >= at
         {
-            self.signal_all(SIGKILL, step);
+            self.signal_all(SIGKILL, turn);
             self.enter(Phase::Ending { kill_at: None }, "the grace is over");
         }
     }
 
     /// Takes the steps that are due in the new state, whichever input led to it.
-    fn settle(&mut self, step: &mut Step<'_>) {
+    fn settle(&mut self, turn: &mut Turn<'_>) {
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
-            step.push(Action::ToParent(Up::Ready));
+            turn.push(Action::ToParent(Up::Ready));
         }
         if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
             self.enter(Phase::Sweeping, "all own ranks have ended");
-            step.push(Action::Sweep);
+            turn.push(Action::Sweep);
         }
         if self.phase == Phase::Swept && self.parent_lost {
             self.enter(Phase::Over, "the parent was lost");
-            step.push(Action::Leave(CODE_PARENT_LOST));
+            turn.push(Action::Leave(CODE_PARENT_LOST));
         } else if self.phase == Phase::Swept && self.children.all_ended() {
             self.enter(Phase::Over, "all processes of the subtree have ended");
             let timing = Box::new(self.times.report());
-            step.push(Action::ToParent(Up::Ended { leftovers: self.leftovers, timing }));
+            turn.push(Action::ToParent(Up::Ended { leftovers: self.leftovers, timing }));
         }
-        self.report_stats(step);
+        self.report_stats(turn);
     }
 
-    fn set_timer(&mut self, step: &mut Step<'_>) {
+    fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let kill_at = match self.phase {
             Phase::Ending { kill_at } => kill_at,
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
@@ -450,7 +450,7 @@ impl Agent {
             && self.wake_at.is_none_or(|before| at < before)
         {
             self.wake_at = Some(at);
-            step.push(Action::WakeAt(at));
+            turn.push(Action::WakeAt(at));
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Question, Rank, Ranks};
+use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, RootRequest};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Failure;
@@ -99,8 +99,8 @@ pub enum Up {
     Ask {
         /// The rank.
         requester: Requester,
-        /// The question.
-        question: Question,
+        /// The request.
+        request: RootRequest,
     },
     /// A rank of the subtree asks an agent outside the subtree.
     Inquire(Inquiry),
@@ -230,7 +230,7 @@ impl InquiryKind {
     }
 }
 
-/// The root's answer to a [`Question`], or an agent's to an [`Inquiry`].
+/// The root's answer to a [`RootRequest`], or an agent's to an [`Inquiry`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// To `Publish`.
@@ -437,7 +437,7 @@ mod tests {
             assert!(found, "{name}: {}", String::from_utf8_lossy(&bytes));
         };
         check(encode(&ReleaseContent::Update(Update::Overwritten(Keys::default()))), "News");
-        check(encode(&Question::GetFromJob { job: b"j".to_vec(), key: b"k".to_vec() }), "Elsewhere");
+        check(encode(&RootRequest::GetFromJob { job: b"j".to_vec(), key: b"k".to_vec() }), "Elsewhere");
         check(encode(&Reply::GotFromJob(None)), "Elsewhere");
         check(encode(&Cause::ExitedEarly { in_fence: true }), "Left");
     }

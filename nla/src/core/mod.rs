@@ -24,11 +24,11 @@ mod ring;
 mod root;
 mod spawning;
 mod stats;
-mod step;
 #[cfg(test)]
 mod tests;
 mod timing;
 mod topology;
+mod turn;
 
 pub use agent::{Action, Agent, Input};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};

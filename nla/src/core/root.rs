@@ -8,7 +8,7 @@ mod as_parent;
 mod ending;
 mod launching;
 mod namespace;
-mod questions;
+mod root_requests;
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
-use super::step;
 use super::timing::Timing;
 use super::topology::Subtree;
+use super::turn;
 
 const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
@@ -131,7 +131,7 @@ pub struct RootSettings {
     pub nodes: LiteMap<AgentId, u32>,
 }
 
-type Step<'a> = step::Step<'a, RootAction>;
+type Turn<'a> = turn::Turn<'a, RootAction>;
 
 /// The phase of the session.
 #[derive(Debug)]
@@ -201,29 +201,29 @@ impl Root {
     /// Handles an event of the time `now` and appends the commands that follow from it to `actions`. Never fails, never
     /// blocks.
     pub fn handle(&mut self, now: Time, input: RootInput, actions: &mut Vec<RootAction>) {
-        let step = &mut Step { now, actions };
+        let turn = &mut Turn { now, actions };
         if let Phase::Joining { until: None } = self.phase {
-            self.enter(Phase::Joining { until: Some(step.now + JOIN_TIME) }, "the session begins");
+            self.enter(Phase::Joining { until: Some(turn.now + JOIN_TIME) }, "the session begins");
         }
         match input {
-            RootInput::FromChild(child, message) => self.on_up(child, message, step),
-            RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, step),
-            RootInput::AgentFailed(agent, why) => self.on_agent_failed(agent, why, step),
-            RootInput::Interrupt(signal) => self.on_interrupt(signal, step),
-            RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, step),
-            RootInput::Suspend(true) => self.to_children(&Down::Suspend, step),
-            RootInput::Suspend(false) => self.to_children(&Down::Resume, step),
+            RootInput::FromChild(child, message) => self.on_up(child, message, turn),
+            RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
+            RootInput::AgentFailed(agent, why) => self.on_agent_failed(agent, why, turn),
+            RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
+            RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
+            RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
+            RootInput::Suspend(false) => self.to_children(&Down::Resume, turn),
             RootInput::TimeLimit(limit) => {
-                self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", step);
+                self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
             }
             RootInput::OutputDone => self.output_done = true,
-            RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, step),
-            RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, step),
+            RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, turn),
+            RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, turn),
             RootInput::Timeout => self.wake_at = None,
         }
-        self.on_time(step);
-        self.settle(step);
-        self.set_timer(step);
+        self.on_time(turn);
+        self.settle(turn);
+        self.set_timer(turn);
     }
 
     /// Whether no rank of the first namespace has spoken PMI.
@@ -273,24 +273,24 @@ impl Root {
         self.phase = phase;
     }
 
-    fn on_time(&mut self, step: &mut Step<'_>) {
+    fn on_time(&mut self, turn: &mut Turn<'_>) {
         match &self.phase {
-            Phase::Gathering { until } if step.now >= *until => {
+            Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
-                self.end(outcome, SIGTERM, "the first cause is elected", step);
+                self.end(outcome, SIGTERM, "the first cause is elected", turn);
             }
-            Phase::Joining { until: Some(until) } if step.now >= *until => {
+            Phase::Joining { until: Some(until) } if turn.now >= *until => {
                 for agent in self.children.not_ready().collect::<Vec<_>>() {
                     let cause = Cause::NotStarted { why: NotStartedReason::NotJoined(JOIN_TIME) };
-                    self.judge(Failure::of_agent(step.now, agent, cause), step);
+                    self.judge(Failure::of_agent(turn.now, agent, cause), turn);
                 }
                 let outcome = self.elected();
-                self.end(outcome, SIGTERM, "not all agents have joined in time", step);
+                self.end(outcome, SIGTERM, "not all agents have joined in time", turn);
             }
-            Phase::Ending { until, .. } if step.now >= *until => {
+            Phase::Ending { until, .. } if turn.now >= *until => {
                 for agent in self.children.not_ended().collect::<Vec<_>>() {
                     let cause = Cause::Lost { why: LossReason::NotEnded(END_MARGIN) };
-                    self.on_child_lost(agent, cause, step);
+                    self.on_child_lost(agent, cause, turn);
                 }
             }
             Phase::Joining { .. }
@@ -303,26 +303,26 @@ impl Root {
     }
 
     /// Takes the steps that are due in the new state, whichever input led to it.
-    fn settle(&mut self, step: &mut Step<'_>) {
+    fn settle(&mut self, turn: &mut Turn<'_>) {
         if matches!(self.phase, Phase::Joining { .. })
             && self.children.all_ready()
             && let Some(plan) = self.first.take()
         {
             self.enter(Phase::Running, "all agents have joined");
-            self.session.sent = step.now;
-            self.to_children(&Down::Session(Box::new(self.session.clone())), step);
-            step.push(RootAction::Notice(Notice::Joined));
-            self.launch(plan, None, step);
+            self.session.sent = turn.now;
+            self.to_children(&Down::Session(Box::new(self.session.clone())), turn);
+            turn.push(RootAction::Notice(Notice::Joined));
+            self.launch(plan, None, turn);
         }
         if matches!(self.phase, Phase::Running) {
-            self.report_early_exits(step);
+            self.report_early_exits(turn);
         }
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
             && self.namespaces.values().all(Namespace::is_over)
         {
-            step.push(RootAction::Notice(Notice::RanksEnded));
-            self.end(Outcome::Success, SIGTERM, "all ranks have ended", step);
+            turn.push(RootAction::Notice(Notice::RanksEnded));
+            self.end(Outcome::Success, SIGTERM, "all ranks have ended", turn);
         }
         if let Phase::Ending { outcome, .. } = &self.phase
             && self.children.all_ended()
@@ -342,7 +342,7 @@ impl Root {
             && (!self.session.stats || self.children.all_reported_stats())
         {
             let outcome = outcome.clone();
-            self.over(outcome, "all output is written", step);
+            self.over(outcome, "all output is written", turn);
         }
     }
 
@@ -363,7 +363,7 @@ impl Root {
         placement.iter().find(|(_, ranks)| contain_it(ranks)).map_or(AgentId::ROOT, |(agent, _)| *agent)
     }
 
-    fn set_timer(&mut self, step: &mut Step<'_>) {
+    fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let next = match &self.phase {
             Phase::Joining { until } => *until,
             Phase::Gathering { until } | Phase::Ending { until, .. } => Some(*until),
@@ -374,7 +374,7 @@ impl Root {
             && self.wake_at.is_none_or(|before| at < before)
         {
             self.wake_at = Some(at);
-            step.push(RootAction::WakeAt(at));
+            turn.push(RootAction::WakeAt(at));
         }
     }
 }

@@ -34,7 +34,7 @@ use crate::core::{
 use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, StreamSink, accept_children};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
-use crate::wire::{Lane, StepFrame, decode_down};
+use crate::wire::{Lane, TurnFrame, decode_down};
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -173,17 +173,18 @@ impl AgentDriver {
     pub(super) async fn run(mut self, panics: &mut Panics) -> u8 {
         let span = tracing::error_span!("agent", id = %self.here.head());
         async {
-            match panics.watch("agent", self.live()).await {
-                Ok(code) => {
-                    self.shut_down().await;
-                    code
-                }
-                Err(panic) => {
-                    self.report_panic(panic);
-                    self.shut_down().await;
-                    PANICKED
-                }
+            let mut code = panics.watch("agent", self.live()).await.unwrap_or_else(|panic| {
+                self.report_panic(panic);
+                PANICKED
+            });
+            self.leave_children().await;
+            // The link to the parent is the only way to report a panic.
+            if let Some(panic) = panics.late().await {
+                self.report_panic(panic);
+                code = PANICKED;
             }
+            self.leave_parent().await;
+            code
         }
         .instrument(span)
         .await
@@ -286,11 +287,11 @@ impl AgentDriver {
     pub(super) fn handle(&mut self, input: Input) {
         tracing::debug!(?input, "in");
         let now = self.clock.now();
-        let step = self.recorder.is_some().then(|| StepFrame::of(now, &input));
+        let turn = self.recorder.is_some().then(|| TurnFrame::of(now, &input));
         let before = self.actions.len();
         self.core.handle(now, input, &mut self.actions);
-        if let (Some(recorder), Some(step)) = (&mut self.recorder, step) {
-            recorder.done(step, &self.actions[before..]);
+        if let (Some(recorder), Some(turn)) = (&mut self.recorder, turn) {
+            recorder.done(turn, &self.actions[before..]);
         }
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {

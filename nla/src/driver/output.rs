@@ -109,11 +109,10 @@ impl OutputPump {
         let pmi_waits = Arc::new(PmiWaits::new());
         let waits = Arc::clone(&pmi_waits);
         let streams = tasks.group();
+        // Built here, because the thread could not report a failure of it.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         tasks.spawn_thread("output", move || {
             sys::set_thread_nice(5);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-            // Without the thread all output would be lost, so the agent is.
-            let runtime = runtime.unwrap_or_else(|error| panic!("no output can be read: {error}"));
             LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits));
         })?;
         Ok(Self { commands, unsent: RefCell::default(), pmi_waits })

@@ -6,12 +6,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::core::Action;
-use crate::wire::{StepFrame, TreePosition};
+use crate::wire::{TreePosition, TurnFrame};
 
 /// The environment variable that names the directory for recordings, one file for each agent.
 const VARIABLE: &str = "SCELA_RECORD";
 
-/// The recording of one agent, for [`crate::wire::replay`]. Each step is written immediately, so the recording of a
+/// The recording of one agent, for [`crate::wire::replay`]. Each turn is written immediately, so the recording of a
 /// killed agent is complete.
 pub(super) struct Recorder(File);
 
@@ -29,8 +29,8 @@ impl Recorder {
     }
 
     /// Records an input and its actions.
-    pub(super) fn done(&mut self, step: StepFrame, actions: &[Action]) {
+    pub(super) fn done(&mut self, turn: TurnFrame, actions: &[Action]) {
         // A truncated recording can still be replayed.
-        let _ = self.0.write_all(&step.with(actions));
+        let _ = self.0.write_all(&turn.with(actions));
     }
 }

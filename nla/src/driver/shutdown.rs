@@ -86,10 +86,8 @@ impl Sweep {
     pub(super) async fn next(&mut self) -> Self {
         match self {
             Self::Draining(drained) => {
-                let Ok(pipes) = drained.await else {
-                    // The thread has panicked. Its report ends this agent.
-                    return pending().await;
-                };
+                // The channel closes without a value if the thread has panicked. Its report ends this agent.
+                let Ok(pipes) = drained.await else { return pending().await };
                 if pipes > 0 {
                     tracing::warn!(pipes, "processes out of reach hold pipes of ranks open");
                 }
@@ -143,8 +141,8 @@ impl AgentDriver {
         }
     }
 
-    /// Ends the links: to the children, then to the parent.
-    pub(super) async fn shut_down(&mut self) {
+    /// Ends the links to the children.
+    pub(super) async fn leave_children(&mut self) {
         self.children.close();
         if timeout(FAREWELL_TIME, self.await_farewells(false)).await.is_err() {
             log_late("children", FAREWELL_TIME, self.children.left());
@@ -155,6 +153,10 @@ impl AgentDriver {
                 log_late("shells", FAREWELL_TIME, left);
             }
         }
+    }
+
+    /// Ends the link to the parent.
+    pub(super) async fn leave_parent(&mut self) {
         self.parent.close();
         if timeout(FAREWELL_TIME, self.await_farewells(true)).await.is_err() {
             log_late("parent", FAREWELL_TIME, "the link to the parent");

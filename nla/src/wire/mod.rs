@@ -21,4 +21,4 @@ pub use hello::{
 };
 pub use lane::{Assembler, Lane};
 pub use record::{Content, Opener, RecordError, Sealer, bytes_on_link};
-pub use recording::{ReplayError, StepFrame, TreePosition, replay};
+pub use recording::{ReplayError, TreePosition, TurnFrame, replay};

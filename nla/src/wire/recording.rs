@@ -1,7 +1,7 @@
 //! Recordings of an agent's core: its inputs and its actions, to be replayed into a new core.
 //!
 //! A recording consists of frames, each after its length (u32, little-endian): the [`TreePosition`] of the agent,
-//! then the input and the actions of each step. It ends when the agent ends, possibly in the middle of a frame. It
+//! then the input and the actions of each turn. It ends when the agent ends, possibly in the middle of a frame. It
 //! contains the environment and the entries of ranks, so the user must keep it confidential.
 
 use serde::de::DeserializeOwned;
@@ -34,11 +34,11 @@ impl TreePosition {
     }
 }
 
-/// The frames of a step: its input and its actions. The input is encoded first, because the core consumes it.
+/// The frames of a turn: its input and its actions. The input is encoded first, because the core consumes it.
 #[derive(Debug)]
-pub struct StepFrame(Vec<u8>);
+pub struct TurnFrame(Vec<u8>);
 
-impl StepFrame {
+impl TurnFrame {
     /// Encodes an input that the core is about to handle.
     pub fn of(now: Time, input: &Input) -> Self {
         Self(framed(&encode(&(now, input))))
@@ -66,10 +66,10 @@ pub enum ReplayError {
     #[error("the recording does not contain a valid position of its agent in the tree")]
     NoPosition,
     /// The core's actions differ from the recorded ones.
-    #[error("step {step}: after {input} the core's actions are {actions}, which differ from the recording")]
+    #[error("turn {turn}: after {input} the core's actions are {actions}, which differ from the recording")]
     Differs {
-        /// The number of the step, from 0.
-        step: usize,
+        /// The number of the turn, from 0.
+        turn: usize,
         /// The input, as in a log.
         input: String,
         /// The core's actions, as in a log.
@@ -78,7 +78,7 @@ pub enum ReplayError {
 }
 
 /// Replays a recording into a new core. Checks after each input that the core returns the recorded actions and keeps
-/// its invariants. Returns the number of steps.
+/// its invariants. Returns the number of turns.
 // Only tests replay. Inline functions are compiled where they are called, so the program is built without the decoders
 // of all inputs.
 #[inline]
@@ -86,7 +86,7 @@ pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
     let mut frames = Frames { rest: recording, frame: 0 };
     let position: TreePosition = frames.next_as()?.ok_or(ReplayError::NoPosition)?;
     let mut core = Agent::new(position.subtree().ok_or(ReplayError::NoPosition)?);
-    let mut steps = 0;
+    let mut turns = 0;
     while let Some((now, input)) = frames.next_as::<(Time, Input)>()? {
         let Some(recorded) = frames.next() else { break };
         let shown = format!("{input:?}");
@@ -94,11 +94,11 @@ pub fn replay(recording: &[u8]) -> Result<usize, ReplayError> {
         core.handle(now, input, &mut actions);
         core.check_invariants();
         if encode(&actions) != recorded {
-            return Err(ReplayError::Differs { step: steps, input: shown, actions: format!("{actions:?}") });
+            return Err(ReplayError::Differs { turn: turns, input: shown, actions: format!("{actions:?}") });
         }
-        steps += 1;
+        turns += 1;
     }
-    Ok(steps)
+    Ok(turns)
 }
 
 struct Frames<'a> {
@@ -135,11 +135,11 @@ mod tests {
         let mut core = Agent::new(POSITION.subtree().unwrap());
         let ready = Input::FromChild(AgentId(2), crate::core::Up::Ready);
         for input in [Input::Timeout, Input::ChildJoined(AgentId(2)), ready] {
-            let step = StepFrame::of(Time::from_millis(5), &input);
+            let turn = TurnFrame::of(Time::from_millis(5), &input);
             let mut actions = Vec::new();
             core.handle(Time::from_millis(5), input, &mut actions);
             let is_forged = !actions.is_empty() && !forged.is_empty();
-            recording.extend(step.with(if is_forged { forged } else { &actions }));
+            recording.extend(turn.with(if is_forged { forged } else { &actions }));
         }
         recording
     }
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn another_action_is_detected() {
         let error = replay(&recorded(&[Action::Sweep])).unwrap_err();
-        assert!(matches!(error, ReplayError::Differs { step: 2, .. }), "{error}");
+        assert!(matches!(error, ReplayError::Differs { turn: 2, .. }), "{error}");
     }
 
     #[test]
@@ -160,7 +160,7 @@ mod tests {
         let whole = recorded(&[]);
         for end in 0..whole.len() {
             match replay(&whole[..end]) {
-                Ok(steps) => assert!(steps < 3),
+                Ok(turns) => assert!(turns < 3),
                 Err(error) => assert!(matches!(error, ReplayError::NoPosition), "{error}"),
             }
             let mut damaged = whole.clone();

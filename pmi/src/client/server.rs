@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
-use crate::{Answer, Board, Conversation, Epoch, JobAttributes, NameError, Question, Rank, Request, SpawnedJob};
+use crate::{Answer, Board, Conversation, Epoch, JobAttributes, NameError, Rank, Request, RootRequest, SpawnedJob};
 
 /// A server for a job of one rank, which serves what is written to it immediately.
 #[derive(Debug)]
@@ -85,24 +85,24 @@ impl Server {
                 Answer::NodePut(true)
             }
             Request::NodeGet { key, .. } => Answer::NodeGot(find(&self.attributes, key)),
-            Request::Ask(Question::GetFromJob { job, key }) if job == b"kvs_0" => {
+            Request::Ask(RootRequest::GetFromJob { job, key }) if job == b"kvs_0" => {
                 Answer::GotFromJob(self.board.get(key).map(Into::into))
             }
-            Request::Ask(Question::GetFromJob { .. }) => Answer::GotFromJob(None),
-            Request::Ask(Question::Connect { job }) => Answer::Connected(job == b"kvs_0"),
-            Request::Ask(Question::Publish { service, port }) => {
+            Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(None),
+            Request::Ask(RootRequest::Connect { job }) => Answer::Connected(job == b"kvs_0"),
+            Request::Ask(RootRequest::Publish { service, port }) => {
                 let taken = find(&self.names, service).is_some();
                 self.names.push((service.clone(), port.clone()));
                 Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
             }
-            Request::Ask(Question::Lookup { service }) => {
+            Request::Ask(RootRequest::Lookup { service }) => {
                 Answer::Found(find(&self.names, service).ok_or(NameError::Unknown))
             }
-            Request::Ask(Question::Unpublish { service }) => {
+            Request::Ask(RootRequest::Unpublish { service }) => {
                 self.names.retain(|(name, _)| name != service);
                 Answer::Unpublished(Ok(()))
             }
-            Request::Ask(Question::Spawn(order)) => match &*order.commands[0].program {
+            Request::Ask(RootRequest::Spawn(order)) => match &*order.commands[0].program {
                 b"missing" => Answer::Spawned(Err("no such file or directory".into())),
                 program => {
                     let mut codes = vec![0; order.ranks() as usize];

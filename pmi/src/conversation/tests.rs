@@ -12,7 +12,7 @@ mod versions;
 use super::*;
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::v1::initack;
-use crate::{Epoch, Puts, Question, SpawnedJob};
+use crate::{Epoch, Puts, RootRequest, SpawnedJob};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 /// The fence of a rank without puts, which waits for a reply.

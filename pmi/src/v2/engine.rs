@@ -14,7 +14,7 @@ use crate::board::check_put;
 use crate::engine::{Awaited, Dialect, Operation, Outcome, Refusal, Reply, Turn, Violation};
 use crate::limits::{ATTRIBUTE_BYTES_MAX, ECHO_BYTES_MAX, JOB_BYTES_MAX};
 use crate::rank_state::{RankState, Version, readable};
-use crate::{Board, NameError, Question, Request};
+use crate::{Board, NameError, Request, RootRequest};
 
 /// PMI-2's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -141,7 +141,7 @@ impl Turn<'_, Frames> {
             self.reply(Reply::Got { key, value: None })
         } else {
             let (job, key) = (job.to_vec(), key.to_vec());
-            self.ask(Awaited::GotFromJob { key: key.clone() }, Request::Ask(Question::GetFromJob { job, key }))
+            self.ask(Awaited::GotFromJob { key: key.clone() }, Request::Ask(RootRequest::GetFromJob { job, key }))
         }
     }
 
@@ -175,7 +175,7 @@ impl Turn<'_, Frames> {
         }
         match job.len() {
             0 => self.refuse(operation, Refusal::JobEmpty),
-            1..=JOB_BYTES_MAX => self.ask(Awaited::Connected, Request::Ask(Question::Connect { job: job.to_vec() })),
+            1..=JOB_BYTES_MAX => self.ask(Awaited::Connected, Request::Ask(RootRequest::Connect { job: job.to_vec() })),
             _ => self.refuse(operation, Refusal::JobTooLong),
         }
     }

@@ -39,15 +39,12 @@ impl Session {
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        if let Some(mut text) = epilogue(&outcome, self.first.size, host) {
+        let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
+        if let Some(mut text) = epilogue(&outcome, self.first.size, files_max, host) {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
             if let Some(hint) = hint {
                 text.push_str(&format!("\n  hint: {hint}"));
-            }
-            if text.contains("'ulimit -n") && !self.agent_hosts.is_remote() {
-                let limit = open_files_max(&ShellState::recorded());
-                text.push_str(&format!("; the hard limit here is {limit}"));
             }
             self.reporter.error(&text);
         }

@@ -119,6 +119,11 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
     match panics.watch("session", session.live()).await {
         Ok(outcome) => {
             session.leave().await;
+            if let Some(panic) = panics.late().await {
+                session.progress.end();
+                report_panic(reporter, &panic);
+                return Ok(Ended::panicked(session.phases));
+            }
             Ok(session.conclude(outcome))
         }
         Err(panic) => {

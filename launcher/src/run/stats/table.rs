@@ -12,7 +12,7 @@ const LEGEND: &str = "
   Level 0 is the launcher. A place is the launcher or an agent; a row is for all places of a level.
   Up and down: messages and their encoded bytes, counted by the sender. Links: all bytes written to
   them; streams: output and input among these. Gets: answered by the board without the agent's core,
-  by the core to its own ranks, or to others; asked on: forwarded to another place; joined: waited
+  by the core to its own ranks, or to others; forwarded: sent on to another place; joined: waited
   for the answer to an earlier request. Fences: from the arrival of all ranks below a place to the
   release. Most at one place: own are entries of its own ranks, index is keys of the subtree.";
 
@@ -75,7 +75,7 @@ impl Levels<'_> {
         );
         format!(
             "  sent over links: {}, of which {} are output and input of ranks\n\
-             \x20 gets: {} answered by the rank's own agent, {} questions passed on to other places\n\
+             \x20 gets: {} answered by the rank's own agent, {} forwarded to other places\n\
              \x20 longest fence: {longest}\n\
              \x20 largest part of the board at one place: {} entries, {}\n",
             figures::bytes(sum(|level| level.counted.link_bytes)),
@@ -115,7 +115,7 @@ impl Levels<'_> {
                     self.count("by board", |level| level.counted.board_gets),
                     self.count("to own", |level| level.gets.own),
                     self.count("to others", |level| level.gets.others),
-                    self.count("asked on", |level| level.gets.asked),
+                    self.count("forwarded", |level| level.gets.asked),
                     self.count("joined", |level| level.gets.joined),
                 ],
             ),

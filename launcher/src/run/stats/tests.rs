@@ -47,7 +47,7 @@ fn the_table_has_a_row_for_each_level() {
 statistics: policy hcmab-lru (16 entries), ranks: 64, fan-out: 32, agents reported: 2 of 2
   note: ranks that read the board in shared memory: 4; their gets are not counted
   sent over links: 2.49 MB, of which 198 B are output and input of ranks
-  gets: 144 answered by the rank's own agent, 6 questions passed on to other places
+  gets: 144 answered by the rank's own agent, 6 forwarded to other places
   longest fence: 20.0 ms, from the arrival of all ranks below a place to the release there
   largest part of the board at one place: 16 entries, 1.60 kB
 
@@ -56,10 +56,10 @@ statistics: policy hcmab-lru (16 entries), ranks: 64, fan-out: 32, agents report
       0       1      0      0        0      0        2  22000          2    600  24000        0
       1       2      4   2000        4     80        0      0          0      0  2.47M      198
 
-         ------------------- gets --------------------  ----------- fences -----------
-  level  by board  to own  to others  asked on  joined  count     min  median      max
-      0         0       0          0         0       0      0       -       -        -
-      1       128      16          8         6       2      4  900 us  901 us  20.0 ms
+         -------------------- gets --------------------  ----------- fences -----------
+  level  by board  to own  to others  forwarded  joined  count     min  median      max
+      0         0       0          0          0       0      0       -       -        -
+      1       128      16          8          6       2      4  900 us  901 us  20.0 ms
 
          --- board, most at one place ----  - in all -
   level  entries  bytes  own  bytes  index   evictions

@@ -11,7 +11,7 @@ use std::thread;
 
 use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
 use pmi::{
-    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Question, Rank, Request, SpawnedJob,
+    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, RootRequest, SpawnedJob,
 };
 
 /// An agent, which serves each rank until the rank closes its connection.
@@ -173,26 +173,26 @@ impl Agent {
                     .expect("a thread has panicked");
                 Answer::NodeGot(find(&state))
             }
-            Request::Ask(Question::Publish { service, port }) => {
+            Request::Ask(RootRequest::Publish { service, port }) => {
                 let taken = state.names.iter().any(|(name, _)| *name == service);
                 state.names.push((service, port));
                 Answer::Published(if taken { Err(NameError::Taken) } else { Ok(()) })
             }
-            Request::Ask(Question::Lookup { service }) => {
+            Request::Ask(RootRequest::Lookup { service }) => {
                 let found = state.names.iter().find(|(name, _)| *name == service);
                 Answer::Found(found.map(|(_, port)| port.clone()).ok_or(NameError::Unknown))
             }
-            Request::Ask(Question::Unpublish { service }) => {
+            Request::Ask(RootRequest::Unpublish { service }) => {
                 let before = state.names.len();
                 state.names.retain(|(name, _)| *name != service);
                 Answer::Unpublished(if state.names.len() < before { Ok(()) } else { Err(NameError::Unknown) })
             }
-            Request::Ask(Question::Spawn(order)) => {
+            Request::Ask(RootRequest::Spawn(order)) => {
                 Answer::Spawned(Ok(SpawnedJob { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
             }
             Request::Segment => Answer::Segment(self.0.has_segment),
-            Request::Ask(Question::GetFromJob { .. }) => Answer::GotFromJob(Some(b"theirs".to_vec())),
-            Request::Ask(Question::Connect { job }) => Answer::Connected(job == b"fake-2_0"),
+            Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"theirs".to_vec())),
+            Request::Ask(RootRequest::Connect { job }) => Answer::Connected(job == b"fake-2_0"),
             Request::Put { .. } | Request::Get { .. } => unreachable!("this board is complete"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,
         })

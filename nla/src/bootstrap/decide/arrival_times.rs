@@ -23,9 +23,9 @@ impl ArrivalTimes {
         self.bootstrap.note(AgentId(target), now.saturating_sub(self.began), now);
     }
 
-    /// Notes that the agent at `target` joined `took` after it was given its position at `told`.
-    pub fn on_joined(&mut self, told: Time, target: u32, took: Duration) {
-        self.join.note(AgentId(target), took, told.saturating_add(took));
+    /// Notes that the agent at `target` joined `took` after its position was sent at `sent_at`.
+    pub fn on_joined(&mut self, sent_at: Time, target: u32, took: Duration) {
+        self.join.note(AgentId(target), took, sent_at.saturating_add(took));
     }
 
     /// Returns when the launch began.

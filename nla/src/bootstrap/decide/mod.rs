@@ -7,7 +7,7 @@
 //! | file | decides |
 //! |---|---|
 //! | [`schedule`] | which agent is started next, when a start is tried again, who starts the targets below a failed one |
-//! | [`window`] | how many starts are under way at a time |
+//! | [`start_limit`] | how many starts are under way at a time |
 //! | [`deadline`] | how much of the remaining time each start may take |
 //! | [`roster`] | what became of the tasks of a step, and whether the step is started again |
 //! | [`conversation`] | what the reports of an agent mean to the process above it |
@@ -30,4 +30,4 @@ pub(super) mod roster;
 pub(super) mod schedule;
 pub(super) mod slurm;
 pub(super) mod ssh;
-pub(super) mod window;
+pub(super) mod start_limit;

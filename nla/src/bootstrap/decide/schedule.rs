@@ -11,7 +11,7 @@ use litemap::LiteMap;
 
 use super::deadline::Deadline;
 use super::failure::{StartFailure, StartPhase};
-use super::window::Window;
+use super::start_limit::StartLimit;
 use crate::bootstrap::protocol::{Below, HostAt, MARKER};
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::Reach;
@@ -72,7 +72,7 @@ pub(in crate::bootstrap) enum ScheduleAction {
 
 /// The starts of one process.
 pub(in crate::bootstrap) struct Schedule {
-    window: Window,
+    start_limit: StartLimit,
     deadline: Deadline,
     seed: [u8; MARKER],
     waiting: VecDeque<Task>,
@@ -82,19 +82,19 @@ pub(in crate::bootstrap) struct Schedule {
 
 impl Schedule {
     /// Creates a schedule without tasks. `seed` spreads the waits before retries.
-    pub(in crate::bootstrap) fn new(window: Window, deadline: Deadline, seed: [u8; MARKER]) -> Self {
-        Self { window, deadline, seed, waiting: VecDeque::new(), retries: LiteMap::new() }
+    pub(in crate::bootstrap) fn new(start_limit: StartLimit, deadline: Deadline, seed: [u8; MARKER]) -> Self {
+        Self { start_limit, deadline, seed, waiting: VecDeque::new(), retries: LiteMap::new() }
     }
 
     /// Returns how many starts may be under way.
     pub(in crate::bootstrap) fn limit(&self) -> u32 {
-        self.window.limit()
+        self.start_limit.limit()
     }
 
     pub(in crate::bootstrap) fn handle(&mut self, now: Time, input: ScheduleInput, actions: &mut Vec<ScheduleAction>) {
         match input {
             ScheduleInput::Start(task) => self.waiting.push_back(task),
-            ScheduleInput::Answered { took } => self.window.on_success(took),
+            ScheduleInput::Answered { took } => self.start_limit.on_success(took),
             ScheduleInput::Failed(task, failure) => self.on_failure(now, *task, failure, actions),
             ScheduleInput::Timeout => {}
         }
@@ -106,10 +106,10 @@ impl Schedule {
     }
 
     fn open_waiting(&mut self, now: Time, actions: &mut Vec<ScheduleAction>) {
-        while !self.waiting.is_empty() && self.window.open() {
+        while !self.waiting.is_empty() && self.start_limit.open() {
             let Some(task) = self.waiting.pop_front() else { return };
             if self.deadline.has_passed(now) {
-                self.window.on_failure(false);
+                self.start_limit.on_failure(false);
                 self.give_up(task, StartFailure::late(), actions);
             } else {
                 actions.push(ScheduleAction::Open(Box::new(task)));
@@ -119,10 +119,10 @@ impl Schedule {
 
     fn on_failure(&mut self, now: Time, task: Task, failure: StartFailure, actions: &mut Vec<ScheduleAction>) {
         let retries = retries_after(failure.phase);
-        self.window.on_failure(retries > 0);
+        self.start_limit.on_failure(retries > 0);
         let wait = self.retry_time(&task);
         // As long as other starts are under way they may be why this one was refused, so its retries are not counted.
-        let is_alone = self.window.under_way() == 0;
+        let is_alone = self.start_limit.under_way() == 0;
         let may_retry = retries > 0 && (task.tries < retries || !is_alone);
         if may_retry && self.deadline.allows(now, wait) {
             let key = (now + wait, task.target);
@@ -195,8 +195,8 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
     const QUICK: Duration = Duration::from_millis(100);
 
-    fn schedule(window: Option<u32>) -> Schedule {
-        Schedule::new(Window::new(window), Deadline::after(Duration::ZERO, 30 * S), [7; MARKER])
+    fn schedule(limit: Option<u32>) -> Schedule {
+        Schedule::new(StartLimit::new(limit), Deadline::after(Duration::ZERO, 30 * S), [7; MARKER])
     }
 
     fn handle(schedule: &mut Schedule, now: Time, input: ScheduleInput) -> Vec<ScheduleAction> {
@@ -306,7 +306,7 @@ mod tests {
         let late = Duration::from_millis(29_999);
         let actions = handle(&mut schedule, late, failed(task(1), StartPhase::Refused));
         assert_eq!(actions, [ScheduleAction::GiveUp(1, failure(StartPhase::Refused))]);
-        // A retry that waited for the window until after the deadline.
+        // A retry that waited for other starts until after the deadline.
         let refused = Task { previous: Some(failure(StartPhase::Refused)), tries: 1, ..task(2) };
         let actions = handle(&mut schedule, 30 * S, ScheduleInput::Start(refused));
         assert_eq!(actions, [ScheduleAction::GiveUp(2, failure(StartPhase::Refused))]);

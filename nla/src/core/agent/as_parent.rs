@@ -1,8 +1,8 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
-use pmi::{Answer, Entry, LookUpResult, Question, SpawnedJob};
+use pmi::{Answer, Entry, LookUpResult, RootRequest, SpawnedJob};
 
-use super::{Action, Agent, Step};
+use super::{Action, Agent, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
@@ -41,38 +41,38 @@ impl Parent for Agent {
         self.namespaces.get(&namespace).map(|ns| ns.owner_of(agent))
     }
 
-    fn to_parent(&mut self, message: Up, step: &mut Step<'_>) {
-        step.push(Action::ToParent(message));
+    fn to_parent(&mut self, message: Up, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(message));
     }
 
-    fn on_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
-        self.report_failure(failure, step);
+    fn on_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+        self.report_failure(failure, turn);
     }
 
     fn on_more_failures(&mut self, count: u64) {
         self.failures_more = self.failures_more.saturating_add(count);
     }
 
-    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started()) {
-            step.push(Action::ToParent(Up::Started { namespace }));
+            turn.push(Action::ToParent(Up::Started { namespace }));
         }
     }
 
-    fn on_contact(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_contact(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_contact()) {
-            step.push(Action::ToParent(Up::Contact { namespace }));
+            turn.push(Action::ToParent(Up::Contact { namespace }));
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
-        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(step.now));
-        step.extend(gathered.map(Action::ToParent));
+    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(turn.now));
+        turn.extend(gathered.map(Action::ToParent));
     }
 
-    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, step: &mut Step<'_>) {
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, turn: &mut Turn<'_>) {
         let waiting = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_waiting(number));
-        step.extend(waiting.map(Action::ToParent));
+        turn.extend(waiting.map(Action::ToParent));
     }
 
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited) {
@@ -81,39 +81,39 @@ impl Parent for Agent {
         }
     }
 
-    fn on_question(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
-        step.push(Action::ToParent(Up::Ask { requester, question }));
+    fn on_root_request(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Ask { requester, request }));
     }
 
-    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         match reply_to {
             ReplyTo::Rank(rank) => {
                 let value = result.entry().map(Entry::value_bytes);
-                step.push(Action::Answer(namespace, rank, Answer::Got(value)));
+                turn.push(Action::Answer(namespace, rank, Answer::Got(value)));
             }
             ReplyTo::Parent => {
                 let number = ns.exchange.fence.number();
-                step.push(Action::ToParent(Up::Got { namespace, number, result }));
+                turn.push(Action::ToParent(Up::Got { namespace, number, result }));
             }
             ReplyTo::OtherNamespace(requester) => {
                 let preput = || ns.preput(result.key()).map(Vec::as_slice);
                 let value = result.value().or_else(preput).map(<[u8]>::to_vec);
-                self.route_reply(requester, Reply::GotFromJob(value), step);
+                self.route_reply(requester, Reply::GotFromJob(value), turn);
             }
-            ReplyTo::Child(child) => step.push(Action::ToChild(child, Down::Got { namespace, result })),
+            ReplyTo::Child(child) => turn.push(Action::ToChild(child, Down::Got { namespace, result })),
         }
     }
 
-    fn on_own_inquiry(&mut self, requester: Requester, kind: InquiryKind, step: &mut Step<'_>) {
-        self.on_inquiry(requester, kind, step);
+    fn on_own_inquiry(&mut self, requester: Requester, kind: InquiryKind, turn: &mut Turn<'_>) {
+        self.on_inquiry(requester, kind, turn);
     }
 
-    fn on_own_reply(&mut self, requester: Requester, reply: Reply, step: &mut Step<'_>) {
+    fn on_own_reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&requester.namespace) {
             ns.take_inquiring(requester.rank);
         }
-        step.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
+        turn.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

@@ -2,25 +2,25 @@
 
 use std::time::Duration;
 
-use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage, Step};
+use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage, Turn};
 use crate::core::ids::Time;
 use crate::core::message::Up;
 use crate::core::stats::{LevelStats, Stats};
 
 impl Agent {
     /// Ends all ranks: `signal` first, SIGKILL after `grace`. A second call can only shorten the grace.
-    pub(super) fn end(&mut self, signal: i32, grace: Duration, why: &'static str, step: &mut Step<'_>) {
-        self.times.on_end(step.now);
-        let kill_at = (signal != SIGKILL).then(|| step.now + grace);
+    pub(super) fn end(&mut self, signal: i32, grace: Duration, why: &'static str, turn: &mut Turn<'_>) {
+        self.times.on_end(turn.now);
+        let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
         match self.phase {
             Phase::Serving => {
-                step.push(Action::CancelStarts);
-                self.signal_all(signal, step);
+                turn.push(Action::CancelStarts);
+                self.signal_all(signal, turn);
                 self.enter(Phase::Ending { kill_at }, why);
             }
             Phase::Ending { kill_at: Some(before) } => {
                 if kill_at.is_none_or(|at| at < before) {
-                    self.signal_all(signal, step);
+                    self.signal_all(signal, turn);
                     self.enter(Phase::Ending { kill_at }, why);
                 }
             }
@@ -37,23 +37,23 @@ impl Agent {
         }
     }
 
-    pub(super) fn signal_all(&self, signal: i32, step: &mut Step<'_>) {
+    pub(super) fn signal_all(&self, signal: i32, turn: &mut Turn<'_>) {
         for ns in self.namespaces.values() {
             let ranks = ns.at(Stage::Running);
             if ranks.is_empty() {
                 continue;
             }
-            step.push(Action::Signal(ns.id, ranks.clone(), signal));
+            turn.push(Action::Signal(ns.id, ranks.clone(), signal));
             if self.suspended && signal != SIGSTOP && signal != SIGCONT && signal != SIGKILL {
                 // A stopped process acts on a signal only when it is continued.
-                step.push(Action::Signal(ns.id, ranks, SIGCONT));
+                turn.push(Action::Signal(ns.id, ranks, SIGCONT));
             }
         }
     }
 
     /// Reports the subtree's statistics to the parent, once, as the last message of all: after the end was reported,
     /// the driver has counted, and each child has reported its own or never will.
-    pub(super) fn report_stats(&mut self, step: &mut Step<'_>) {
+    pub(super) fn report_stats(&mut self, turn: &mut Turn<'_>) {
         let is_due = self.reports_stats && self.phase == Phase::Over && !self.parent_lost;
         if !is_due || !self.children.all_reported_stats() {
             return;
@@ -61,7 +61,7 @@ impl Agent {
         if let Some(counted) = self.counted.take() {
             let here = LevelStats::of_member(*counted, self.gets(), self.cache_peaks(), self.fences());
             let stats = Stats::of(here, self.children.stats());
-            step.push(Action::ToParent(Up::Stats(Box::new(stats))));
+            turn.push(Action::ToParent(Up::Stats(Box::new(stats))));
         }
     }
 }

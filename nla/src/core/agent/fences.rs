@@ -2,7 +2,7 @@
 
 use pmi::{Answer, Puts, Rank};
 
-use super::{Action, Agent, SIGKILL, Step};
+use super::{Action, Agent, SIGKILL, Turn};
 use crate::core::cause::Cause;
 use crate::core::fence::{FenceError, RingPart};
 use crate::core::ids::NamespaceId;
@@ -18,11 +18,11 @@ impl Agent {
         namespace: NamespaceId,
         rank: Rank,
         contribution: Contribution,
-        step: &mut Step<'_>,
+        turn: &mut Turn<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let entered = if ns.own.contains(rank) {
-            ns.exchange.fence.enter(step.now, rank, contribution)
+            ns.exchange.fence.enter(turn.now, rank, contribution)
         } else {
             Err(FenceError::ForeignRanks(std::iter::once(rank).collect()))
         };
@@ -30,33 +30,33 @@ impl Agent {
             Ok(()) => {
                 ns.on_entered(rank);
                 if namespace == NamespaceId::FIRST {
-                    self.times.on_arrived(step.now);
+                    self.times.on_arrived(turn.now);
                 }
-                self.on_fence_complete(namespace, step);
+                self.on_fence_complete(namespace, turn);
             }
             Err(error @ FenceError::Mixed { .. }) => {
-                self.kill_broken(namespace, rank, error.to_string(), step);
+                self.kill_broken(namespace, rank, error.to_string(), turn);
             }
             Err(error) => {
-                self.kill_broken(namespace, rank, format!("its fence was refused: {error}"), step);
+                self.kill_broken(namespace, rank, format!("its fence was refused: {error}"), turn);
             }
         }
     }
 
     /// An own rank has put something ahead of its fence.
-    pub(super) fn on_own_put(&mut self, namespace: NamespaceId, rank: Rank, puts: Puts, step: &mut Step<'_>) {
+    pub(super) fn on_own_put(&mut self, namespace: NamespaceId, rank: Rank, puts: Puts, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let number = ns.exchange.fence.number();
         match ns.exchange.on_own_put(&ns.own, &puts) {
-            Ok(()) => step.push(Action::ToParent(Up::Put { namespace, number, puts })),
-            Err(error) => self.kill_broken(namespace, rank, format!("its put was refused: {error}"), step),
+            Ok(()) => turn.push(Action::ToParent(Up::Put { namespace, number, puts })),
+            Err(error) => self.kill_broken(namespace, rank, format!("its put was refused: {error}"), turn),
         }
     }
 
     /// Kills an own rank that broke the PMI protocol, and reports it.
-    pub(super) fn kill_broken(&mut self, namespace: NamespaceId, rank: Rank, why: String, step: &mut Step<'_>) {
-        step.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
-        self.fail_rank(namespace, rank, Cause::Broken { why }, step);
+    pub(super) fn kill_broken(&mut self, namespace: NamespaceId, rank: Rank, why: String, turn: &mut Turn<'_>) {
+        turn.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
+        self.fail_rank(namespace, rank, Cause::Broken { why }, turn);
     }
 
     /// The parent releases a fence or a ring.
@@ -65,39 +65,39 @@ impl Agent {
         namespace: NamespaceId,
         number: u32,
         content: ReleaseContent,
-        step: &mut Step<'_>,
+        turn: &mut Turn<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let fence = &ns.exchange.fence;
         let positions = match &content {
-            ReleaseContent::Update(_) if fence.is_ring() => return self.fail(LossReason::ReleaseOfFence, step),
+            ReleaseContent::Update(_) if fence.is_ring() => return self.fail(LossReason::ReleaseOfFence, turn),
             ReleaseContent::Update(_) => Vec::new(),
             ReleaseContent::Ring(whole) => match fence.ring_positions(number, whole, ns.size) {
                 Ok(positions) => positions,
-                Err(error) => return self.fail(LossReason::ReleaseOfRing(error), step),
+                Err(error) => return self.fail(LossReason::ReleaseOfRing(error), turn),
             },
         };
         // A release out of turn releases no rank and changes nothing.
-        let Some(released) = ns.release(step.now, number) else { return };
+        let Some(released) = ns.release(turn.now, number) else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_released(step.now, number);
+            self.times.on_released(turn.now, number);
         }
         // Children go first: their ranks are farther away.
         let to_child = |child, content| Action::ToChild(child, Down::Release { namespace, number, content });
         match content {
             ReleaseContent::Update(update) => {
                 let children = ns.exchange.children.iter();
-                step.extend(children.map(|(child, _)| to_child(*child, ReleaseContent::Update(update.clone()))));
-                step.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
+                turn.extend(children.map(|(child, _)| to_child(*child, ReleaseContent::Update(update.clone()))));
+                turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
                 if !released.is_empty() {
-                    step.push(Action::Release(namespace, released));
+                    turn.push(Action::Release(namespace, released));
                 }
             }
             ReleaseContent::Ring(_) => {
                 let mut answers = Vec::new();
                 for (part, position) in positions {
                     match part {
-                        RingPart::Child(child) => step.push(to_child(child, ReleaseContent::Ring(position))),
+                        RingPart::Child(child) => turn.push(to_child(child, ReleaseContent::Ring(position))),
                         // A rank that has ended since it arrived gets no answer.
                         RingPart::Own(rank) if !released.contains(rank) => {}
                         RingPart::Own(rank) => {
@@ -107,7 +107,7 @@ impl Agent {
                         }
                     }
                 }
-                step.extend(answers);
+                turn.extend(answers);
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use pmi::Rank;
 
-use super::{Action, Agent, Step};
+use super::{Action, Agent, Turn};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
@@ -13,24 +13,24 @@ use crate::core::parent::Parent;
 
 impl Agent {
     /// Asks the agent that owns the node's attributes on behalf of an own rank.
-    pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, step: &mut Step<'_>) {
+    pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, turn: &mut Turn<'_>) {
         let here = self.id();
         let requester = Requester { agent: here, namespace, rank };
         let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own.contains(rank)) else { return };
         let to = ns.owner_of(here);
         if !kind.is_bounded() {
-            return self.refuse(requester, &kind, step);
+            return self.refuse(requester, &kind, turn);
         }
         if to != here {
             ns.on_inquiry(rank, &kind);
         }
-        self.route_inquiry(Inquiry { to, requester, kind }, step);
+        self.route_inquiry(Inquiry { to, requester, kind }, turn);
     }
 
     /// Withdraws the parked inquiry of an own rank that has ended.
-    pub(super) fn withdraw_inquiry(&mut self, namespace: NamespaceId, rank: Rank, step: &mut Step<'_>) {
+    pub(super) fn withdraw_inquiry(&mut self, namespace: NamespaceId, rank: Rank, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.take_inquiring(rank)) {
-            self.ask_owner(namespace, rank, InquiryKind::NodeForget, step);
+            self.ask_owner(namespace, rank, InquiryKind::NodeForget, turn);
         }
     }
 
@@ -41,21 +41,21 @@ impl Agent {
         key: &[u8],
         requester: Requester,
         value: Option<Vec<u8>>,
-        step: &mut Step<'_>,
+        turn: &mut Turn<'_>,
     ) {
         let preput = || self.namespaces.get(&namespace)?.preput(key).cloned();
-        self.route_reply(requester, Reply::GotFromJob(value.or_else(preput)), step);
+        self.route_reply(requester, Reply::GotFromJob(value.or_else(preput)), turn);
     }
 
     /// Sends the refusal of an inquiry, if the requester waits for a reply.
-    fn refuse(&mut self, requester: Requester, kind: &InquiryKind, step: &mut Step<'_>) {
+    fn refuse(&mut self, requester: Requester, kind: &InquiryKind, turn: &mut Turn<'_>) {
         if let Some(reply) = kind.refusal() {
-            self.route_reply(requester, reply, step);
+            self.route_reply(requester, reply, turn);
         }
     }
 
     /// Answers an inquiry that was sent to this agent.
-    pub(super) fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, step: &mut Step<'_>) {
+    pub(super) fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, turn: &mut Turn<'_>) {
         let rank = requester.rank;
         let about = match &kind {
             InquiryKind::LookUp { namespace, .. } => *namespace,
@@ -64,28 +64,28 @@ impl Agent {
         let ns = self.namespaces.get_mut(&about).filter(|_| kind.is_bounded());
         match (kind, ns) {
             (InquiryKind::LookUp { namespace, key }, Some(ns)) if ns.exchange.cache.is_whole() => {
-                step.push(Action::LookUp { namespace, key, requester });
+                turn.push(Action::LookUp { namespace, key, requester });
             }
             (InquiryKind::LookUp { namespace, key }, Some(_)) => {
-                self.on_get(namespace, ReplyTo::OtherNamespace(requester), &key.into(), step);
+                self.on_get(namespace, ReplyTo::OtherNamespace(requester), &key.into(), turn);
             }
             (InquiryKind::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());
-                self.route_reply(requester, Reply::NodePut(put.is_some()), step);
+                self.route_reply(requester, Reply::NodePut(put.is_some()), turn);
                 for (rank, agent) in put.unwrap_or_default() {
                     let waiting = Requester { agent, rank, ..requester };
-                    self.route_reply(waiting, Reply::NodeGot(Some(value.clone())), step);
+                    self.route_reply(waiting, Reply::NodeGot(Some(value.clone())), turn);
                 }
             }
             (InquiryKind::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
                 None if wait => ns.node.park(rank, requester.agent, key),
                 value => {
                     let reply = Reply::NodeGot(value.cloned());
-                    self.route_reply(requester, reply, step);
+                    self.route_reply(requester, reply, turn);
                 }
             },
             (InquiryKind::NodeForget, Some(ns)) => ns.node.forget(rank),
-            (kind, _) => self.refuse(requester, &kind, step),
+            (kind, _) => self.refuse(requester, &kind, turn),
         }
     }
 }

@@ -3,7 +3,7 @@
 use pmi::{Rank, Ranks, Request};
 
 use super::namespace::EndState;
-use super::{Action, Agent, SIGKILL, SIGSTOP, Step};
+use super::{Action, Agent, SIGKILL, SIGSTOP, Turn};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
@@ -14,20 +14,20 @@ use crate::core::ring::RingSegment;
 
 impl Agent {
     /// The driver has started own ranks.
-    pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, step: &mut Step<'_>) {
+    pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_started(step.now);
+            self.times.on_started(turn.now);
         }
         let complete = ns.on_started(ranks);
         if ns.undone || !self.is_serving() {
             // The driver had started them before it cancelled the others.
-            step.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
+            turn.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
         } else if self.suspended {
-            step.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
+            turn.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
         }
         if complete {
-            step.push(Action::ToParent(Up::Started { namespace }));
+            turn.push(Action::ToParent(Up::Started { namespace }));
         }
     }
 
@@ -37,7 +37,7 @@ impl Agent {
         namespace: NamespaceId,
         ranks: Ranks,
         why: NotStartedReason,
-        step: &mut Step<'_>,
+        turn: &mut Turn<'_>,
     ) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         for rank in ranks.iter() {
@@ -46,82 +46,82 @@ impl Agent {
         let undone = ns.undone;
         if self.is_serving() && !undone {
             let cause = Cause::NotStarted { why };
-            self.report_failure(Failure { at: step.now, agent: self.id(), namespace, ranks, cause }, step);
+            self.report_failure(Failure { at: turn.now, agent: self.id(), namespace, ranks, cause }, turn);
         }
     }
 
     /// An own rank sent a request.
-    pub(super) fn on_request(&mut self, namespace: NamespaceId, rank: Rank, request: Request, step: &mut Step<'_>) {
+    pub(super) fn on_request(&mut self, namespace: NamespaceId, rank: Rank, request: Request, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         match request {
             Request::Joined => {
                 ns.set_active(rank, true);
                 if namespace == NamespaceId::FIRST {
-                    self.times.on_contact(step.now);
+                    self.times.on_contact(turn.now);
                 }
                 if ns.on_contact() {
-                    step.push(Action::ToParent(Up::Contact { namespace }));
+                    turn.push(Action::ToParent(Up::Contact { namespace }));
                 }
             }
             Request::Finalized => ns.set_active(rank, false),
             Request::Fence { puts, .. } => {
-                self.on_arrived(namespace, rank, Contribution::Puts(puts), step);
+                self.on_arrived(namespace, rank, Contribution::Puts(puts), turn);
             }
-            Request::Put { puts } => self.on_own_put(namespace, rank, puts, step),
-            Request::Get { key } => self.on_get(namespace, ReplyTo::Rank(rank), &key, step),
+            Request::Put { puts } => self.on_own_put(namespace, rank, puts, turn),
+            Request::Get { key } => self.on_get(namespace, ReplyTo::Rank(rank), &key, turn),
             Request::Ring { to_left, to_right } => {
                 let segment = RingSegment::of_rank(to_left, to_right);
-                self.on_arrived(namespace, rank, Contribution::Ring(segment), step);
+                self.on_arrived(namespace, rank, Contribution::Ring(segment), turn);
             }
             Request::NodePut { key, value } => {
-                self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, step);
+                self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, turn);
             }
             Request::NodeGet { key, wait } => {
-                self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, step);
+                self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, turn);
             }
             Request::Abort { code, message } => {
                 let cause = Cause::Abort { code, message: bounded(message) };
-                self.fail_rank(namespace, rank, cause, step);
+                self.fail_rank(namespace, rank, cause, turn);
             }
-            Request::Broken { why } => self.kill_broken(namespace, rank, bounded(why), step),
+            Request::Broken { why } => self.kill_broken(namespace, rank, bounded(why), turn),
             // The driver answers it: it has the segment's descriptor.
             Request::Segment => {}
-            Request::Ask(question) => {
+            Request::Ask(request) => {
                 let requester = Requester { agent: self.id(), namespace, rank };
-                step.push(Action::ToParent(Up::Ask { requester, question }));
+                turn.push(Action::ToParent(Up::Ask { requester, request }));
             }
         }
     }
 
     /// An own rank's process has ended.
-    pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, step: &mut Step<'_>) {
+    pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some(EndState { fences, unfinished }) = ns.end(rank, "its process ended") else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_rank_ended(step.now);
+            self.times.on_rank_ended(turn.now);
         }
         let undone = ns.undone;
-        self.withdraw_inquiry(namespace, rank, step);
+        self.withdraw_inquiry(namespace, rank, turn);
         if undone || !self.is_serving() {
             return;
         }
         match exit {
             Exit::Code(0) => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exited(step.now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
+                    ns.note_exited(turn.now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
                 }
             }
-            Exit::Code(code) => self.fail_rank(namespace, rank, Cause::Code(code), step),
+            Exit::Code(code) => self.fail_rank(namespace, rank, Cause::Code(code), turn),
             Exit::Signal { signal, core, out_of_memory } => {
-                self.fail_rank(namespace, rank, Cause::Signal { signal, core, out_of_memory }, step);
+                self.fail_rank(namespace, rank, Cause::Signal { signal, core, out_of_memory }, turn);
             }
         }
     }
 
     /// Reports a failure of an own rank, unless one was reported before.
-    pub(super) fn fail_rank(&mut self, namespace: NamespaceId, rank: Rank, cause: Cause, step: &mut Step<'_>) {
+    pub(super) fn fail_rank(&mut self, namespace: NamespaceId, rank: Rank, cause: Cause, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank)) {
-            self.report_failure(Failure::of_rank(step.now, self.id(), namespace, rank, cause), step);
+            self.report_failure(Failure::of_rank(turn.now, self.id(), namespace, rank, cause), turn);
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::core::limits::FAILURES_SINGLE_MAX;
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, ranks};
 use crate::core::timing::TimedPhase;
-use pmi::{Puts, Question};
+use pmi::{Puts, RootRequest};
 
 struct World {
     agent: Agent,
@@ -380,9 +380,9 @@ fn questions_go_up_and_replies_reach_their_rank() {
     let mut world = World::joined(1, 2, 1);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let actions =
-        world.after(T, Input::FromRank(NS, Rank(0), Request::Ask(Question::Lookup { service: b"s".to_vec() })));
-    let question = Question::Lookup { service: b"s".to_vec() };
-    assert_eq!(actions, [Action::ToParent(Up::Ask { requester: requester(1, 0), question })]);
+        world.after(T, Input::FromRank(NS, Rank(0), Request::Ask(RootRequest::Lookup { service: b"s".to_vec() })));
+    let request = RootRequest::Lookup { service: b"s".to_vec() };
+    assert_eq!(actions, [Action::ToParent(Up::Ask { requester: requester(1, 0), request })]);
     let reply = |agent, rank| Down::Reply { requester: requester(agent, rank), reply: Reply::Found(Ok(b"p".to_vec())) };
     assert_eq!(
         world.after(T, Input::FromParent(reply(1, 0))),

@@ -1,8 +1,8 @@
 //! The root as the parent of its children: it judges what they report, and answers what only it can.
 
-use pmi::{LookUpResult, Question, Ranks};
+use pmi::{LookUpResult, Ranks, RootRequest};
 
-use super::{Notice, Root, RootAction, Step};
+use super::{Notice, Root, RootAction, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
@@ -42,17 +42,17 @@ impl Parent for Root {
         self.namespaces.get(&namespace).map(|ns| owner_of(&ns.plan.owners, agent))
     }
 
-    fn to_parent(&mut self, _: Up, _: &mut Step<'_>) {}
+    fn to_parent(&mut self, _: Up, _: &mut Turn<'_>) {}
 
-    fn on_failure(&mut self, failure: Failure, step: &mut Step<'_>) {
-        self.judge(failure, step);
+    fn on_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+        self.judge(failure, turn);
     }
 
     fn on_more_failures(&mut self, count: u64) {
         self.failures_more = self.failures_more.saturating_add(count);
     }
 
-    fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.unstarted = ns.unstarted.saturating_sub(1);
         ns.started += find(&ns.exchange.children, child).map_or(0, Ranks::len);
@@ -60,28 +60,28 @@ impl Parent for Root {
             return;
         }
         let size = ns.plan.size;
-        step.push(RootAction::Notice(Notice::Started(namespace, size)));
+        turn.push(RootAction::Notice(Notice::Started(namespace, size)));
         if let Some(requester) = ns.requester.take() {
             let job = ns.plan.kvsname.clone();
-            self.route_reply(requester, Reply::Spawned(Ok((job, size))), step);
+            self.route_reply(requester, Reply::Spawned(Ok((job, size))), turn);
         }
     }
 
-    fn on_contact(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_contact(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace)
             && !std::mem::replace(&mut ns.contacted, true)
         {
-            step.push(RootAction::Notice(Notice::Contact(namespace)));
+            turn.push(RootAction::Notice(Notice::Contact(namespace)));
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, step: &mut Step<'_>) {
+    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.release(step);
+            ns.release(turn);
         }
     }
 
-    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, _: &mut Step<'_>) {
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, _: &mut Turn<'_>) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.waiting = Some(number);
         }
@@ -93,22 +93,22 @@ impl Parent for Root {
         }
     }
 
-    fn on_question(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
-        self.answer(requester, question, step);
+    fn on_root_request(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_>) {
+        self.answer(requester, request, turn);
     }
 
     /// Only children make gets at the root.
-    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, step: &mut Step<'_>) {
+    fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, turn: &mut Turn<'_>) {
         if let ReplyTo::Child(child) = reply_to {
-            step.push(Self::send(child, Down::Got { namespace, result }));
+            turn.push(Self::send(child, Down::Got { namespace, result }));
         }
     }
 
     /// The root owns no attributes and serves no board.
-    fn on_own_inquiry(&mut self, _: Requester, _: InquiryKind, _: &mut Step<'_>) {}
+    fn on_own_inquiry(&mut self, _: Requester, _: InquiryKind, _: &mut Turn<'_>) {}
 
     /// The root has no ranks.
-    fn on_own_reply(&mut self, _: Requester, _: Reply, _: &mut Step<'_>) {}
+    fn on_own_reply(&mut self, _: Requester, _: Reply, _: &mut Turn<'_>) {}
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);

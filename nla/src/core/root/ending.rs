@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Step};
+use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW};
@@ -11,17 +11,17 @@ use crate::core::parent::Parent;
 
 impl Root {
     /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
-    pub(super) fn judge(&mut self, failure: Failure, step: &mut Step<'_>) {
+    pub(super) fn judge(&mut self, failure: Failure, turn: &mut Turn<'_>) {
         if let Cause::NotStarted { why } = &failure.cause
             && self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.plan.spawner.is_some())
         {
             // A spawn that fails concerns only the rank that asked for it.
-            return self.undo(failure.namespace, why.to_string(), step);
+            return self.undo(failure.namespace, why.to_string(), turn);
         }
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
         }
-        step.push(RootAction::Notice(Notice::Failure(failure.clone())));
+        turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         if matches!(failure.cause, Cause::Lost { .. }) {
             // All ranks may have succeeded, but what the agent had still to pass on is lost.
             let outcome = Outcome::Failed { first: failure.clone(), others: 0 };
@@ -33,49 +33,49 @@ impl Root {
             self.failures_more = self.failures_more.saturating_add(1);
         }
         if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
-            self.enter(Phase::Gathering { until: step.now + GATHER_WINDOW }, "a failure was reported");
+            self.enter(Phase::Gathering { until: turn.now + GATHER_WINDOW }, "a failure was reported");
         }
     }
 
     /// Undoes a spawn that failed, once.
-    fn undo(&mut self, namespace: NamespaceId, why: String, step: &mut Step<'_>) {
+    fn undo(&mut self, namespace: NamespaceId, why: String, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if std::mem::replace(&mut ns.undone, true) {
             return;
         }
         let requester = ns.requester.take();
         let children = ns.exchange.children.iter();
-        step.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
+        turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
         if let Some(requester) = requester {
-            self.route_reply(requester, Reply::Spawned(Err(why)), step);
+            self.route_reply(requester, Reply::Spawned(Err(why)), turn);
         }
     }
 
     /// Reports ranks that ended with code 0 where others still need them.
-    pub(super) fn report_early_exits(&mut self, step: &mut Step<'_>) {
+    pub(super) fn report_early_exits(&mut self, turn: &mut Turn<'_>) {
         let early: Vec<_> = self
             .namespaces
             .values()
-            .filter_map(|ns| ns.exited_early(step.now).map(|(ranks, in_fence)| (ns.plan.id, ranks, in_fence)))
+            .filter_map(|ns| ns.exited_early(turn.now).map(|(ranks, in_fence)| (ns.plan.id, ranks, in_fence)))
             .collect();
         for (namespace, ranks, in_fence) in early {
             let agent = self.agent_of(namespace, ranks.first());
             let cause = Cause::ExitedEarly { in_fence };
-            self.judge(Failure { at: step.now, agent, namespace, ranks, cause }, step);
+            self.judge(Failure { at: turn.now, agent, namespace, ranks, cause }, turn);
         }
     }
 
-    pub(super) fn on_interrupt(&mut self, signal: i32, step: &mut Step<'_>) {
+    pub(super) fn on_interrupt(&mut self, signal: i32, turn: &mut Turn<'_>) {
         match &self.phase {
             Phase::Flushing { .. } => {
                 // Only output is left, and the user does not want it.
-                self.over(Outcome::Interrupted { signal }, "the user interrupted the output", step);
+                self.over(Outcome::Interrupted { signal }, "the user interrupted the output", turn);
             }
             Phase::Ending { interrupted: false, .. } => self.note_interrupted(None),
             Phase::Ending { interrupted: true, .. } => {
                 // The second interrupt ends the grace.
-                self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, step);
-                self.note_interrupted(Some(step.now + END_MARGIN));
+                self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
+                self.note_interrupted(Some(turn.now + END_MARGIN));
             }
             Phase::Joining { .. } | Phase::Running | Phase::Gathering { .. } | Phase::Over => {
                 // Before the launch, agents may have failed because the same Ctrl-C reached them.
@@ -84,7 +84,7 @@ impl Root {
                 } else {
                     self.elected()
                 };
-                self.end(outcome, signal, "the user interrupted the session", step);
+                self.end(outcome, signal, "the user interrupted the session", turn);
                 self.note_interrupted(None);
             }
         }
@@ -99,28 +99,28 @@ impl Root {
     }
 
     /// Ends the session with `outcome`: all ranks get `signal` first, SIGKILL after the grace.
-    pub(super) fn end(&mut self, outcome: Outcome, signal: i32, why: &'static str, step: &mut Step<'_>) {
+    pub(super) fn end(&mut self, outcome: Outcome, signal: i32, why: &'static str, turn: &mut Turn<'_>) {
         if self.is_ending() {
             return;
         }
         let grace = self.session.kill_grace;
         if outcome != Outcome::Success {
-            step.push(RootAction::Notice(Notice::Ending(signal, grace)));
+            turn.push(RootAction::Notice(Notice::Ending(signal, grace)));
         }
         if self.first.is_some() {
             // No rank was started: an agent that has joined leaves when its link closes.
-            self.over(outcome, why, step);
+            self.over(outcome, why, turn);
             return;
         }
-        self.to_children(&Down::End { signal, grace }, step);
-        self.enter(Phase::Ending { outcome, until: step.now + grace + END_MARGIN, interrupted: false }, why);
+        self.to_children(&Down::End { signal, grace }, turn);
+        self.enter(Phase::Ending { outcome, until: turn.now + grace + END_MARGIN, interrupted: false }, why);
     }
 
     /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
-    pub(super) fn on_output_lost(&mut self, lost: Outcome, step: &mut Step<'_>) {
+    pub(super) fn on_output_lost(&mut self, lost: Outcome, turn: &mut Turn<'_>) {
         const WHY: &str = "the output cannot be written";
         if !self.spoil_success(&lost, WHY) {
-            self.end(lost, SIGTERM, WHY, step);
+            self.end(lost, SIGTERM, WHY, turn);
         }
     }
 
@@ -137,13 +137,13 @@ impl Root {
         true
     }
 
-    pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, step: &mut Step<'_>) {
-        self.to_children(&Down::Leave, step);
+    pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, turn: &mut Turn<'_>) {
+        self.to_children(&Down::Leave, turn);
         if self.leftovers > 0 {
-            step.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
+            turn.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
         }
         self.enter(Phase::Over, why);
-        step.push(RootAction::Over(outcome));
+        turn.push(RootAction::Over(outcome));
     }
 
     /// The outcome that the reported failures make.

@@ -3,7 +3,7 @@
 use litemap::LiteMap;
 use pmi::Ranks;
 
-use super::{Notice, RootAction, Step};
+use super::{Notice, RootAction, Turn};
 use crate::core::exchange::Exchange;
 use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
@@ -106,12 +106,12 @@ impl Namespace {
     }
 
     /// Releases the open fence, which is complete.
-    pub(super) fn release(&mut self, step: &mut Step<'_>) {
+    pub(super) fn release(&mut self, turn: &mut Turn<'_>) {
         let Exchange { fence, cache, children, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
-        let took = fence.since().map_or(Time::ZERO, |since| step.now.saturating_sub(since));
+        let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
         let mut send =
-            |child, content| step.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
+            |child, content| turn.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
         let (entries, bytes) = match fence.take() {
             Contribution::Puts(puts) => {
                 let (update, entries) = cache.close(puts);
@@ -137,7 +137,7 @@ impl Namespace {
                 (0, 0)
             }
         };
-        step.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
+        turn.push(RootAction::Notice(Notice::Released { namespace, number, entries, bytes, took }));
         fence.release(number);
     }
 }

@@ -9,7 +9,7 @@ use crate::core::placement::place;
 use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
-use pmi::{NameError, Puts, Question, SpawnCommand, SpawnRequest};
+use pmi::{NameError, Puts, RootRequest, SpawnCommand, SpawnRequest};
 
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -49,6 +49,18 @@ impl World {
         }
         for child in [1, 2] {
             world.up(T, child, Up::Started { namespace: NS });
+        }
+        world
+    }
+
+    /// All ranks have exited with 0 and all agents have ended, but output is unread.
+    fn flushing() -> Self {
+        let mut world = Self::running();
+        for (child, ranks) in [(1, "0-1"), (2, "2-3")] {
+            world.exited(child, 0, ranks);
+        }
+        for child in [1, 2] {
+            world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() });
         }
         world
     }
@@ -150,11 +162,7 @@ fn a_session_without_failures_ends_by_itself() {
 
 #[test]
 fn a_slow_reader_of_output_has_no_time_limit() {
-    let mut world = World::running();
-    world.exited(1, 0, "0-1");
-    world.exited(2, 0, "2-3");
-    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
-    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
+    let mut world = World::flushing();
     assert_eq!(world.after(at(100_000_000), RootInput::Timeout), []);
     assert_eq!(outcome(&world.after(at(100_000_001), RootInput::OutputDone)), Some(&Outcome::Success));
 }
@@ -172,11 +180,7 @@ fn output_lost_at_the_end_is_no_success() {
 
 #[test]
 fn an_agent_lost_while_output_is_unread_is_no_success() {
-    let mut world = World::running();
-    world.exited(1, 0, "0-1");
-    world.exited(2, 0, "2-3");
-    world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() });
-    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::default() });
+    let mut world = World::flushing();
     world.fails(T, 2, 2, Cause::Lost { why: LossReason::Closed });
     let actions = world.after(T, RootInput::OutputDone);
     assert!(matches!(outcome(&actions), Some(Outcome::Failed { others: 0, .. })), "{actions:?}");
@@ -337,7 +341,7 @@ fn spawn(world: &mut World, nprocs: u32) -> Vec<RootAction> {
         info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
     };
     let request = SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] };
-    world.up(T, 2, Up::Ask { requester: requester(2, 3), question: Question::Spawn(request) })
+    world.up(T, 2, Up::Ask { requester: requester(2, 3), request: RootRequest::Spawn(request) })
 }
 
 #[test]
@@ -385,23 +389,23 @@ fn a_failed_spawn_is_undone_and_fails_only_the_request() {
 #[test]
 fn names_belong_to_the_session() {
     let mut world = World::running();
-    let mut ask = |question| {
-        let actions = world.up(T, 1, Up::Ask { requester: requester(1, 0), question });
+    let mut ask = |request| {
+        let actions = world.up(T, 1, Up::Ask { requester: requester(1, 0), request });
         match sent(&actions, 1)[..] {
             [Down::Reply { reply, .. }] => reply.clone(),
             _ => panic!("{actions:?}"),
         }
     };
     let service = || b"s".to_vec();
-    assert_eq!(ask(Question::Lookup { service: service() }), Reply::Found(Err(NameError::Unknown)));
-    assert_eq!(ask(Question::Publish { service: service(), port: b"p".to_vec() }), Reply::Published(Ok(())));
+    assert_eq!(ask(RootRequest::Lookup { service: service() }), Reply::Found(Err(NameError::Unknown)));
+    assert_eq!(ask(RootRequest::Publish { service: service(), port: b"p".to_vec() }), Reply::Published(Ok(())));
     assert_eq!(
-        ask(Question::Publish { service: service(), port: b"q".to_vec() }),
+        ask(RootRequest::Publish { service: service(), port: b"q".to_vec() }),
         Reply::Published(Err(NameError::Taken))
     );
-    assert_eq!(ask(Question::Lookup { service: service() }), Reply::Found(Ok(b"p".to_vec())));
-    assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Ok(())));
-    assert_eq!(ask(Question::Unpublish { service: service() }), Reply::Unpublished(Err(NameError::Unknown)));
+    assert_eq!(ask(RootRequest::Lookup { service: service() }), Reply::Found(Ok(b"p".to_vec())));
+    assert_eq!(ask(RootRequest::Unpublish { service: service() }), Reply::Unpublished(Ok(())));
+    assert_eq!(ask(RootRequest::Unpublish { service: service() }), Reply::Unpublished(Err(NameError::Unknown)));
 }
 
 fn segment(count: u32, to_left: &str, to_right: &str) -> Contribution {
@@ -413,8 +417,8 @@ impl World {
         self.up(T, child, Up::Gathered { namespace: NS, number: 0, ranks: ranks(set), contribution: segment })
     }
 
-    fn asks(&mut self, question: Question) -> Vec<RootAction> {
-        self.up(T, 1, Up::Ask { requester: requester(1, 0), question })
+    fn asks(&mut self, request: RootRequest) -> Vec<RootAction> {
+        self.up(T, 1, Up::Ask { requester: requester(1, 0), request })
     }
 
     /// Three agents with two ranks each, the first two on one node.
@@ -532,8 +536,8 @@ fn a_child_that_asks_or_replies_for_others_is_cut_off() {
 #[test]
 fn a_namespace_is_found_by_its_name_until_it_is_undone() {
     let mut world = World::running();
-    let connect = |job: &str| Question::Connect { job: job.into() };
-    let get = |job: &str, key: &str| Question::GetFromJob { job: job.into(), key: key.into() };
+    let connect = |job: &str| RootRequest::Connect { job: job.into() };
+    let get = |job: &str, key: &str| RootRequest::GetFromJob { job: job.into(), key: key.into() };
     let reply = |reply| [RootAction::ToChild(AgentId(1), Down::Reply { requester: requester(1, 0), reply })];
     let ask = |to, namespace| {
         let kind = InquiryKind::LookUp { namespace, key: b"k".to_vec() };

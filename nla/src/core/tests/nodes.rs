@@ -1,7 +1,7 @@
 //! Attributes of nodes, and boards of other namespaces, in whole trees.
 
 use litemap::LiteMap;
-use pmi::{Answer, Puts, Question, Rank, Ranks, Request, SpawnCommand, SpawnRequest};
+use pmi::{Answer, Puts, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest};
 
 use super::NS;
 use super::boards::policies;
@@ -120,7 +120,7 @@ fn keys_that_cannot_be_put_are_refused_at_once() {
 }
 
 fn get_from(job: &str, key: &str) -> Request {
-    Request::Ask(Question::GetFromJob { job: job.into(), key: key.into() })
+    Request::Ask(RootRequest::GetFromJob { job: job.into(), key: key.into() })
 }
 
 fn found(value: &str) -> Option<Answer> {
@@ -137,7 +137,8 @@ fn an_answer_that_crosses_a_release_is_never_cached() {
             let mut tree = Tree::with(policy, 4, 1 + seed as u32 % 4, placement, &nodes, seed);
             let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 4, info: Vec::new() };
             let request = SpawnRequest { commands: vec![command], preputs: Vec::new() };
-            let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Ask(Question::Spawn(request))) else {
+            let Some(Answer::Spawned(Ok(launched))) = tree.answer_to(0, Request::Ask(RootRequest::Spawn(request)))
+            else {
                 panic!("spawned")
             };
             let (child, job) = (NamespaceId(1), launched.job);
@@ -193,7 +194,7 @@ fn boards_of_other_namespaces_are_found_in_every_tree() {
 }
 
 fn check_other_boards(policy: CachePolicy, agents: u32, fanout: u32, placement: Vec<(AgentId, Ranks)>, seed: u64) {
-    let connect = |job: &str| Request::Ask(Question::Connect { job: job.into() });
+    let connect = |job: &str| Request::Ask(RootRequest::Connect { job: job.into() });
     let nodes = (1..=agents).map(|agent| (AgentId(agent), 0)).collect();
     let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
     let mut tree = Tree::with(policy, agents, fanout, placement, &nodes, seed);
@@ -201,7 +202,8 @@ fn check_other_boards(policy: CachePolicy, agents: u32, fanout: u32, placement: 
     assert_eq!(tree.answer_to(0, connect("scela-77_1")), Some(Answer::Connected(false)));
     let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 2, info: Vec::new() };
     let preputs = vec![(b"preput".to_vec(), b"p".to_vec()), (b"both".to_vec(), b"p".to_vec())];
-    let spawned = tree.answer_to(0, Request::Ask(Question::Spawn(SpawnRequest { commands: vec![command], preputs })));
+    let spawned =
+        tree.answer_to(0, Request::Ask(RootRequest::Spawn(SpawnRequest { commands: vec![command], preputs })));
     let Some(Answer::Spawned(Ok(launched))) = spawned else { panic!("{spawned:?}") };
     let (child, job) = (NamespaceId(1), launched.job);
 

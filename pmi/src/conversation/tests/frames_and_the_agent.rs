@@ -56,7 +56,7 @@ fn the_agent_is_asked_for_entries_of_another_job() {
     let mut world = World::joined_2();
     world.check_2("cmd=kvs-put;key=a;value=own;", "cmd=kvs-put-response;rc=0;");
     let get = |job: &str, key: &str| format!("cmd=kvs-get;jobid={job};srcid=0;key={key};");
-    let get_from_job = |job: &str| Request::Ask(Question::GetFromJob { job: job.into(), key: b"a".into() });
+    let get_from_job = |job: &str| Request::Ask(RootRequest::GetFromJob { job: job.into(), key: b"a".into() });
     assert_eq!(world.ask_2(&get("kvs_0", "a")), get_from_job("kvs_0"));
     let found = "cmd=kvs-get-response;found=TRUE;value=theirs;rc=0;";
     world.answer_2(Answer::GotFromJob(Some(b"theirs".into())), found);
@@ -78,7 +78,7 @@ fn the_agent_is_asked_for_entries_of_another_job() {
 #[test]
 fn connecting_asks_whether_the_job_exists() {
     let mut world = World::joined_2();
-    let connect = |job: &str| Request::Ask(Question::Connect { job: job.into() });
+    let connect = |job: &str| Request::Ask(RootRequest::Connect { job: job.into() });
     assert_eq!(world.ask_2("cmd=job-connect;jobid=kvs_0;"), connect("kvs_0"));
     world.answer_2(Answer::Connected(true), "cmd=job-connect-response;kvscopy=FALSE;rc=0;");
     assert_eq!(world.ask_2("cmd=job-connect;jobid=kvs_9;thrid=8;"), connect("kvs_9"));
@@ -115,14 +115,14 @@ fn the_agent_is_asked_about_names() {
     let mut world = World::joined_2();
     let (service, port) = (b"svc two".to_vec(), b"tag#0$ a;b".to_vec());
     let request = world.ask_2("cmd=name-publish;name=svc two;port=tag#0$ a;;b;infokeycount=0;");
-    assert_eq!(request, Request::Ask(Question::Publish { service: service.clone(), port: port.clone() }));
+    assert_eq!(request, Request::Ask(RootRequest::Publish { service: service.clone(), port: port.clone() }));
     world.answer_2(Answer::Published(Ok(())), "cmd=name-publish-response;rc=0;");
     let lookup = "cmd=name-lookup;name=svc two;infokeycount=0;";
-    assert_eq!(world.ask_2(lookup), Request::Ask(Question::Lookup { service: service.clone() }));
+    assert_eq!(world.ask_2(lookup), Request::Ask(RootRequest::Lookup { service: service.clone() }));
     let found = "cmd=name-lookup-response;port=tag#0$ a;;b;value=tag#0$ a;;b;rc=0;";
     world.answer_2(Answer::Found(Ok(port)), found);
     let unpublish = "cmd=name-unpublish;name=svc two;infokeycount=0;";
-    assert_eq!(world.ask_2(unpublish), Request::Ask(Question::Unpublish { service }));
+    assert_eq!(world.ask_2(unpublish), Request::Ask(RootRequest::Unpublish { service }));
     world.answer_2(Answer::Unpublished(Ok(())), "cmd=name-unpublish-response;rc=0;");
 
     let refused = |command, why| format!("cmd={command}-response;rc=1;errmsg={why};");
@@ -161,7 +161,7 @@ fn a_spawn_is_answered_after_its_launch() {
         preputs: vec![],
     };
     let spawned = |codes| Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }));
-    assert_eq!(world.ask_2(SPAWN_2), Request::Ask(Question::Spawn(order)));
+    assert_eq!(world.ask_2(SPAWN_2), Request::Ask(RootRequest::Spawn(order)));
     world.answer_2(spawned(vec![0, 0]), "cmd=spawn-response;jobid=kvs_2;rc=0;");
     world.ask_2(SPAWN_2);
     world.answer_2(spawned(vec![0, 13]), "cmd=spawn-response;jobid=kvs_2;nerrs=1;errcodes=0,13;rc=0;");

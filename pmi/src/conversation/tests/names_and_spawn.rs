@@ -9,14 +9,14 @@ fn the_agent_is_asked_about_names() {
     let mut world = World::joined();
     let (service, port) = (b"svc two".to_vec(), b"tag#0$desc#abc$".to_vec());
     let request = world.ask("cmd=publish_name service=svc two port=tag#0$desc#abc$\n");
-    assert_eq!(request, Request::Ask(Question::Publish { service: service.clone(), port: port.clone() }));
+    assert_eq!(request, Request::Ask(RootRequest::Publish { service: service.clone(), port: port.clone() }));
     world.answer(Answer::Published(Ok(())), "cmd=publish_result rc=0 info=ok msg=success");
     let request = world.ask("cmd=lookup_name service=svc two\n");
-    assert_eq!(request, Request::Ask(Question::Lookup { service: service.clone() }));
+    assert_eq!(request, Request::Ask(RootRequest::Lookup { service: service.clone() }));
     let found = "cmd=lookup_result rc=0 info=ok msg=success port=tag#0$desc#abc$";
     world.answer(Answer::Found(Ok(port)), found);
     let request = world.ask("cmd=unpublish_name service=svc two\n");
-    assert_eq!(request, Request::Ask(Question::Unpublish { service }));
+    assert_eq!(request, Request::Ask(RootRequest::Unpublish { service }));
     world.answer(Answer::Unpublished(Ok(())), "cmd=unpublish_result rc=0 info=ok msg=success");
 
     world.ask("cmd=publish_name service=a port=b\n");
@@ -67,7 +67,7 @@ fn the_agent_is_asked_to_spawn_after_the_last_block() {
         preputs: vec![],
     };
     assert_eq!(world.say("mcmd=spawn\nnprocs=2\nexecn"), (vec![], String::new()));
-    assert_eq!(world.ask("ame=a\nendcmd\n"), Request::Ask(Question::Spawn(order)));
+    assert_eq!(world.ask("ame=a\nendcmd\n"), Request::Ask(RootRequest::Spawn(order)));
     world.answer(spawned(vec![0, 0]), "cmd=spawn_result rc=0");
     world.ask(SPAWN);
     world.answer(spawned(vec![0, 13]), "cmd=spawn_result rc=0 errcodes=0,13");

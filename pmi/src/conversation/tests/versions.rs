@@ -74,7 +74,7 @@ fn a_line_between_frames_is_handled() {
     world.check("cmd=get_appnum", "cmd=appnum rc=0 appnum=1");
     world.check_2("cmd=job-getid;", "cmd=job-getid-response;jobid=kvs_1;rc=0;");
     // Each request waits for its own answer.
-    assert_eq!(world.ask("cmd=lookup_name service=a\n"), Request::Ask(Question::Lookup { service: b"a".into() }));
+    assert_eq!(world.ask("cmd=lookup_name service=a\n"), Request::Ask(RootRequest::Lookup { service: b"a".into() }));
     assert_eq!(world.say(framed("cmd=job-getid;")), (vec![], String::new()));
     world.answer(Answer::Found(Ok(b"p".into())), "cmd=lookup_result rc=0 info=ok msg=success port=p");
     assert_eq!(world.say("").1, framed("cmd=job-getid-response;jobid=kvs_1;rc=0;"));

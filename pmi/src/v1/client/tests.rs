@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::server::{ScriptedStream, Server};
 use crate::limits::PENDING_BYTES_MAX;
-use crate::{Puts, Question, Request, SpawnCommand};
+use crate::{Puts, Request, RootRequest, SpawnCommand};
 
 #[test]
 fn a_client_joins_puts_gets_finalizes_and_joins_again() {
@@ -64,7 +64,7 @@ fn a_spawn_arrives_as_it_was_sent() {
     let requests = client.into_stream().requests;
     assert_eq!(
         requests[1..],
-        [Request::Ask(Question::Spawn(spawn(b"child"))), Request::Ask(Question::Spawn(spawn(b"missing")))]
+        [Request::Ask(RootRequest::Spawn(spawn(b"child"))), Request::Ask(RootRequest::Spawn(spawn(b"missing")))]
     );
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::server::{ScriptedStream, Server};
 use crate::limits::{PENDING_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::{Puts, Question, Request, SpawnCommand};
+use crate::{Puts, Request, RootRequest, SpawnCommand};
 
 fn joined() -> Client<Server> {
     Client::init(Server::new(), None, Rank(0), false).unwrap()
@@ -63,7 +63,7 @@ fn a_client_joins_puts_gets_finalizes_and_joins_again() {
     puts.push(Rank(0), b"a", b"one;two\nthree ");
     puts.push(Rank(0), b"empty", b"");
     let server = client.into_stream();
-    let get_from_job = |job: &[u8]| Request::Ask(Question::GetFromJob { job: job.into(), key: b"a".into() });
+    let get_from_job = |job: &[u8]| Request::Ask(RootRequest::GetFromJob { job: job.into(), key: b"a".into() });
     let expected = [
         Request::Joined,
         Request::Fence { puts, in_segment: false },
@@ -120,7 +120,7 @@ fn a_spawn_arrives_as_it_was_sent() {
     assert_eq!(client.spawn(&spawn("partly")).unwrap().codes, [0, 13, 0]);
     let error = client.spawn(&spawn("missing")).unwrap_err();
     assert_eq!(error.to_string(), "spawn-response: refused with rc=1: no such file or directory");
-    let requests = ["child", "partly", "missing"].map(|program| Request::Ask(Question::Spawn(spawn(program))));
+    let requests = ["child", "partly", "missing"].map(|program| Request::Ask(RootRequest::Spawn(spawn(program))));
     assert_eq!(client.into_stream().requests[1..], requests);
 }
 

@@ -100,7 +100,7 @@ fn a_child_with_an_invalid_ring_segment_is_cut_off() {
         let mut world = World::inner();
         let actions = world.after(T, Input::FromChild(AgentId(2), gathered_message(set, segment)));
         assert!(
-            matches!(&actions[0], Action::CloseChild(AgentId(2), told) if told.to_string().contains(why)),
+            matches!(&actions[0], Action::CloseChild(AgentId(2), why_closed) if why_closed.to_string().contains(why)),
             "{actions:?}"
         );
         assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]) && actions.len() == 2, "{actions:?}");

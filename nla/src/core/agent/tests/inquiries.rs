@@ -179,12 +179,15 @@ fn a_board_is_looked_up_for_a_rank_of_another_namespace() {
 fn questions_about_other_namespaces_go_to_the_root() {
     let mut world = World::leaf(1, "0");
     let job = || b"scela-77_1".to_vec();
-    let ask = |question| [Action::ToParent(Up::Ask { requester: requester(1, 0), question })];
-    assert_eq!(world.asks(0, Request::Ask(Question::Connect { job: job() })), ask(Question::Connect { job: job() }));
+    let ask = |request| [Action::ToParent(Up::Ask { requester: requester(1, 0), request })];
+    assert_eq!(
+        world.asks(0, Request::Ask(RootRequest::Connect { job: job() })),
+        ask(RootRequest::Connect { job: job() })
+    );
     let key = || b"k".to_vec();
     assert_eq!(
-        world.asks(0, Request::Ask(Question::GetFromJob { job: job(), key: key() })),
-        ask(Question::GetFromJob { job: job(), key: key() })
+        world.asks(0, Request::Ask(RootRequest::GetFromJob { job: job(), key: key() })),
+        ask(RootRequest::GetFromJob { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers it");
 }

@@ -1,9 +1,9 @@
 //! Requests that need one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, Question, SpawnRequest};
+use pmi::{NameError, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
-use super::{Phase, Root, Step};
+use super::{Phase, Root, Turn};
 use crate::core::ids::NamespaceId;
 use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
@@ -12,9 +12,9 @@ use crate::core::spawning::{self, SpawnContext};
 
 impl Root {
     /// Answers a request, or asks an agent that can.
-    pub(super) fn answer(&mut self, requester: Requester, question: Question, step: &mut Step<'_>) {
-        let reply = match question {
-            Question::Publish { service, port } => Reply::Published(if self.names.contains_key(&service) {
+    pub(super) fn answer(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_>) {
+        let reply = match request {
+            RootRequest::Publish { service, port } => Reply::Published(if self.names.contains_key(&service) {
                 Err(NameError::Taken)
             } else if self.names.len() >= NAMES_MAX {
                 Err(NameError::Full)
@@ -22,21 +22,23 @@ impl Root {
                 self.names.insert(service, port);
                 Ok(())
             }),
-            Question::Lookup { service } => Reply::Found(self.names.get(&service).cloned().ok_or(NameError::Unknown)),
-            Question::Unpublish { service } => {
+            RootRequest::Lookup { service } => {
+                Reply::Found(self.names.get(&service).cloned().ok_or(NameError::Unknown))
+            }
+            RootRequest::Unpublish { service } => {
                 Reply::Unpublished(self.names.remove(&service).map(drop).ok_or(NameError::Unknown))
             }
-            Question::Spawn(request) => match self.spawn(requester, request, step) {
+            RootRequest::Spawn(request) => match self.spawn(requester, request, turn) {
                 Ok(()) => return,
                 Err(why) => Reply::Spawned(Err(why)),
             },
-            Question::Connect { job } => Reply::Connected(self.namespace_of(&job).is_some()),
-            Question::GetFromJob { job, key } => match self.look_up(requester, &job, key) {
-                Some(inquiry) => return self.route_inquiry(inquiry, step),
+            RootRequest::Connect { job } => Reply::Connected(self.namespace_of(&job).is_some()),
+            RootRequest::GetFromJob { job, key } => match self.look_up(requester, &job, key) {
+                Some(inquiry) => return self.route_inquiry(inquiry, turn),
                 None => Reply::GotFromJob(None),
             },
         };
-        self.route_reply(requester, reply, step);
+        self.route_reply(requester, reply, turn);
     }
 
     /// Makes the inquiry to an agent that has the board of `job`. `None` if `job` is no namespace, or `key` cannot be
@@ -52,7 +54,7 @@ impl Root {
         self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job).filter(|ns| !ns.undone)
     }
 
-    fn spawn(&mut self, requester: Requester, request: SpawnRequest, step: &mut Step<'_>) -> Result<(), String> {
+    fn spawn(&mut self, requester: Requester, request: SpawnRequest, turn: &mut Turn<'_>) -> Result<(), String> {
         if !matches!(self.phase, Phase::Running) {
             return Err("the_session_is_ending".to_owned());
         }
@@ -64,7 +66,7 @@ impl Root {
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
         let plan = spawning::plan(NamespaceId(next), request, &SpawnContext { parent, command, nodes: &self.nodes })?;
-        self.launch(plan, Some(requester), step);
+        self.launch(plan, Some(requester), turn);
         Ok(())
     }
 }
