@@ -1,20 +1,17 @@
 //! The environment of all sections: options, machine, launchers, programs, and the destination of results.
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
-use crate::cargo::{self, BuildError};
+use crate::cargo;
+use crate::error::BenchError;
 use crate::family;
 use crate::launcher::{Client, Kind, LIBRARY, Launcher};
 use crate::machine::{self, Machine};
 use crate::options::Options;
 use crate::policy::{Bound, Caching, Policy};
-use crate::programs::{CompileError, Programs};
+use crate::programs::Programs;
 use crate::report::Report;
-use crate::results::ResultsError;
 use crate::scratch::Scratch;
 use crate::suite::Suite;
 
@@ -37,37 +34,6 @@ pub struct Bench {
     pub scratch: Scratch,
 }
 
-/// Why the bench cannot run.
-#[derive(Debug, Error)]
-pub enum BenchError {
-    /// The programs cannot be compiled.
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    /// scela-run or the library cannot be built.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// A system call that prepares this process failed.
-    #[error("cannot prepare this process: {0}")]
-    Kernel(#[from] nix::Error),
-    /// The scratch directories cannot be created.
-    #[error("cannot create scratch directories in the target directory and /dev/shm")]
-    Scratch(#[source] io::Error),
-    /// The CSV file cannot be created.
-    #[error("cannot write {}", path.display())]
-    Csv {
-        /// The path from the command line.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// Results cannot be written.
-    #[error(transparent)]
-    Results(#[from] ResultsError),
-    /// Results cannot be printed.
-    #[error("cannot print the results")]
-    Print(#[from] io::Error),
-}
-
 impl Bench {
     /// Finds and builds everything, and prints the machine and the launchers.
     ///
@@ -75,7 +41,8 @@ impl Bench {
     /// If something that every section needs is missing.
     pub fn set_up(options: Options) -> Result<Self, BenchError> {
         let target = cargo::target_directory()?;
-        let scratch = Scratch::create(&target).map_err(BenchError::Scratch)?;
+        let no_scratch = "cannot create scratch directories in the target directory and /dev/shm";
+        let scratch = Scratch::create(&target).map_err(BenchError::because(no_scratch))?;
         machine::clean_up_on_signals(scratch.paths())?;
         let is_wanted = |launcher: &Launcher| !options.without.iter().any(|name| launcher.is_called(name));
         let own = own(&options, &target, &scratch)?;
@@ -121,7 +88,7 @@ impl Bench {
 }
 
 /// Returns scela-run once for each client or policy that is wanted; builds nothing else.
-fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launcher>, BuildError> {
+fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launcher>, BenchError> {
     let is_unwanted = |is_called: &dyn Fn(&str) -> bool| options.without.iter().any(|name| is_called(name));
     if is_unwanted(&|name| Kind::Scela.is_called(name)) {
         return Ok(Vec::new());

@@ -2,46 +2,11 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
-use thiserror::Error;
-
+use crate::error::BenchError;
 use crate::launcher::LIBRARY;
-
-/// Why scela-run or libpmi.so is not available.
-#[derive(Debug, Error)]
-pub enum BuildError {
-    /// The bench's program is not in a target directory.
-    #[error("cannot find the target directory from the path of the bench: {0}")]
-    Lost(PathBuf),
-    /// The path of the bench's program is unknown.
-    #[error("cannot find the path of the bench")]
-    Nowhere(#[source] io::Error),
-    /// Cargo could not be started.
-    #[error("cannot start cargo to build {} (or use an existing one: {}=PATH)", .0.name, .0.variable)]
-    NoCargo(Product, #[source] io::Error),
-    /// The build failed.
-    #[error(
-            "cannot build {}: cargo ended with {status} (to use an existing one: {}=PATH; to leave it out: --without {})",
-            .product.name, .product.variable, .product.name
-    )]
-    Failed {
-        /// The product.
-        product: Product,
-        /// Cargo's exit status.
-        status: ExitStatus,
-    },
-    /// The environment variable names a file that does not exist.
-    #[error("{} names {}, which does not exist", .product.variable, .path.display())]
-    Missing {
-        /// The product.
-        product: Product,
-        /// The path in the variable.
-        path: PathBuf,
-    },
-}
 
 /// A program or library of this repository that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +31,10 @@ pub const LIBPMI: Product =
 ///
 /// # Errors
 /// If the bench's program is elsewhere.
-pub fn target_directory() -> Result<PathBuf, BuildError> {
-    let bench = env::current_exe().map_err(BuildError::Nowhere)?;
-    match bench.ancestors().nth(3) {
-        Some(target) => Ok(target.to_owned()),
-        None => Err(BuildError::Lost(bench)),
-    }
+pub fn target_directory() -> Result<PathBuf, BenchError> {
+    let bench = env::current_exe().map_err(BenchError::because("cannot find the path of the bench"))?;
+    let lost = "cannot find the target directory from the path of the bench";
+    bench.ancestors().nth(3).map(Path::to_owned).ok_or_else(|| BenchError::because(lost)(bench.display()))
 }
 
 impl Product {
@@ -79,21 +42,27 @@ impl Product {
     ///
     /// # Errors
     /// If the build fails, or the variable names a missing file.
-    pub fn find(self, target: &Path) -> Result<PathBuf, BuildError> {
-        if let Some(path) = env::var_os(self.variable).map(PathBuf::from) {
-            return path.canonicalize().map_err(|_| BuildError::Missing { product: self, path });
+    pub fn find(self, target: &Path) -> Result<PathBuf, BenchError> {
+        let Self { name, variable, package, file } = self;
+        if let Some(path) = env::var_os(variable).map(PathBuf::from) {
+            let missing = || format!("{variable} names {}, which does not exist", path.display());
+            return path.canonicalize().map_err(|_| BenchError::new(missing()));
         }
+        let no_cargo = format!("cannot start cargo to build {name} (or use an existing one: {variable}=PATH)");
         let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
         let status = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "-p", self.package, "--target-dir"])
+            .args(["build", "--quiet", "--release", "-p", package, "--target-dir"])
             .arg(target)
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
-            .map_err(|source| BuildError::NoCargo(self, source))?;
+            .map_err(BenchError::because(no_cargo))?;
         if status.success() {
-            Ok(target.join("release").join(self.file))
+            Ok(target.join("release").join(file))
         } else {
-            Err(BuildError::Failed { product: self, status })
+            Err(BenchError::new(format!(
+                "cannot build {name}: cargo ended with {status} (to use an existing one: {variable}=PATH; to leave it \
+                 out: --without {name})"
+            )))
         }
     }
 }

@@ -18,6 +18,7 @@
 
 pub mod bench;
 pub mod cargo;
+pub mod error;
 pub mod family;
 pub mod launcher;
 pub mod machine;
@@ -39,7 +40,8 @@ pub mod table;
 
 use std::process::ExitCode;
 
-use bench::{Bench, BenchError};
+use bench::Bench;
+use error::BenchError;
 use options::Options;
 use suite::Suite;
 
@@ -60,7 +62,7 @@ fn start(suite: Suite) -> Result<(), BenchError> {
     machine::isolate()?;
     let mut bench = Bench::set_up(options)?;
     for section in bench.options.only.clone() {
-        section.run(&mut bench)?;
+        sections::run(&mut bench, section)?;
     }
     Ok(())
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use crate::sections::Section;
-use crate::suite::Suite;
+use crate::suite::{Section, Suite};
 
 /// The parsed command line. Sections have default sizes of their own.
 #[derive(Clone, Debug)]

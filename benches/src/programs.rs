@@ -1,11 +1,10 @@
 //! The measured programs: C sources, compiled when the bench starts.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use thiserror::Error;
+use crate::error::BenchError;
 
 /// The compiled programs.
 #[derive(Clone, Debug)]
@@ -20,31 +19,12 @@ pub struct Programs {
     pub floor: PathBuf,
 }
 
-/// Why the programs cannot be compiled.
-#[derive(Debug, Error)]
-pub enum CompileError {
-    /// cc cannot be started.
-    #[error("no C compiler: install one with its static C library (Debian: gcc libc6-dev, Fedora: gcc glibc-static)")]
-    NoCompiler(#[source] io::Error),
-    /// The compilation failed, perhaps for lack of the static C library.
-    #[error(
-        "cc cannot compile {program}.c (is the static C library there? Debian: libc6-dev, Fedora: glibc-static):\n\
-         {output}"
-    )]
-    Refused {
-        /// The name of the program.
-        program: &'static str,
-        /// The compiler's output.
-        output: String,
-    },
-}
-
 impl Programs {
     /// Compiles all programs into `directory`, one of them with `library`, a libpmi.so.
     ///
     /// # Errors
     /// If there is no C compiler, or no static C library.
-    pub fn compile(directory: &Path, library: Option<&Path>) -> Result<Self, CompileError> {
+    pub fn compile(directory: &Path, library: Option<&Path>) -> Result<Self, BenchError> {
         Ok(Self {
             empty: compile("empty", directory.join("empty"), &STATIC)?,
             pmi: compile("pmi", directory.join("pmi"), &STATIC)?,
@@ -55,7 +35,7 @@ impl Programs {
 }
 
 /// Compiles the program that loads `library` when it initialises PMI.
-fn compile_for(library: &Path, binary: PathBuf) -> Result<PathBuf, CompileError> {
+fn compile_for(library: &Path, binary: PathBuf) -> Result<PathBuf, BenchError> {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../libpmi-c/include");
     // Resolve its symbols at start, so that lazy binding does not happen between two readings of its
     // memory.
@@ -69,7 +49,7 @@ fn compile_for(library: &Path, binary: PathBuf) -> Result<PathBuf, CompileError>
     compile("pmi", binary, &flags)
 }
 
-fn compile(program: &'static str, binary: PathBuf, flags: &[impl AsRef<OsStr>]) -> Result<PathBuf, CompileError> {
+fn compile(program: &str, binary: PathBuf, flags: &[impl AsRef<OsStr>]) -> Result<PathBuf, BenchError> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(program).with_extension("c");
     let output = Command::new("cc")
         .args(["-std=gnu11", "-O2", "-pthread"])
@@ -80,12 +60,18 @@ fn compile(program: &'static str, binary: PathBuf, flags: &[impl AsRef<OsStr>]) 
         // For C libraries with a separate libdl.
         .arg("-ldl")
         .output()
-        .map_err(CompileError::NoCompiler)?;
+        .map_err(BenchError::because(NO_COMPILER))?;
     if output.status.success() {
         Ok(binary)
     } else {
-        Err(CompileError::Refused { program, output: String::from_utf8_lossy(&output.stderr).trim_end().to_owned() })
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        Err(BenchError::new(format!(
+            "cc cannot compile {program}.c (is the static C library there? Debian: libc6-dev, Fedora: glibc-static):\n{}",
+            complaint.trim_end()
+        )))
     }
 }
 
 const STATIC: [&str; 1] = ["-static"];
+const NO_COMPILER: &str =
+    "no C compiler: install one with its static C library (Debian: gcc libc6-dev, Fedora: gcc glibc-static)";

@@ -1,14 +1,13 @@
 //! Output: tables to stdout, single runs to a file, progress to a terminal.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
-use crate::bench::BenchError;
+use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
 use crate::machine::Machine;
-use crate::sections::Section;
+use crate::suite::Section;
 use crate::table::Table;
 
 /// All output of the benches.
@@ -18,21 +17,6 @@ pub struct Report {
     shows_progress: bool,
 }
 
-/// A single run, for the CSV file.
-#[derive(Debug)]
-pub struct Record<'a> {
-    /// The section.
-    pub section: Section,
-    /// The number of ranks.
-    pub np: u32,
-    /// The launcher.
-    pub launcher: &'a Launcher,
-    /// The number of the round, from 1.
-    pub round: u32,
-    /// The measured quantities with their names, or why the run does not count.
-    pub result: Result<Vec<(&'static str, f64)>, String>,
-}
-
 impl Report {
     /// Opens the CSV file, if one is requested.
     ///
@@ -40,8 +24,8 @@ impl Report {
     /// If it cannot be created.
     pub fn open(csv: Option<&Path>) -> Result<Self, BenchError> {
         let csv = csv.map(|path| {
-            let file = File::create(path).map_err(|source| BenchError::Csv { path: path.to_owned(), source })?;
-            let mut file = BufWriter::new(file);
+            let failure = format!("cannot write {}", path.display());
+            let mut file = BufWriter::new(File::create(path).map_err(BenchError::because(failure))?);
             writeln!(file, "section,np,launcher,round,quantity,value")?;
             Ok::<_, BenchError>(file)
         });
@@ -90,12 +74,19 @@ impl Report {
         self.csv.as_mut().map_or(Ok(()), BufWriter::flush)
     }
 
-    /// Writes a single run to the CSV file, and shows progress on a terminal.
+    /// Writes a single run to the CSV file, and shows progress on a terminal. Rounds count from 1. The result is the
+    /// measured quantities with their names, or why the run does not count.
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn record(&mut self, record: &Record<'_>) -> io::Result<()> {
-        let Record { section, np, launcher, round, result } = record;
+    pub fn record(
+        &mut self,
+        section: Section,
+        np: u32,
+        launcher: &Launcher,
+        round: u32,
+        result: Result<Vec<(&'static str, f64)>, String>,
+    ) -> io::Result<()> {
         self.clear_progress();
         if self.shows_progress {
             write!(io::stderr(), "{section}: np {np}, round {round}, {launcher} done")?;
@@ -125,14 +116,8 @@ pub fn section_text(title: &str, table: &Table, notes: &[String]) -> String {
     format!("{title}\n\n{table}\n{notes}")
 }
 
-/// Prints why the bench cannot run, with all causes.
+/// Prints why the bench cannot run.
 pub fn complain(error: &BenchError) {
-    let mut chain = error.to_string();
-    let mut source = error.source();
-    while let Some(reason) = source {
-        chain += &format!(": {reason}");
-        source = reason.source();
-    }
     // If stderr cannot be written either, the exit code remains.
-    let _ = writeln!(io::stderr(), "error: {chain}");
+    let _ = writeln!(io::stderr(), "error: {error}");
 }

@@ -101,6 +101,24 @@ pub fn percentile(mut values: Vec<f64>, percent: usize) -> Option<f64> {
     values.get(rank.saturating_sub(1)).copied()
 }
 
+/// The median and the 99th percentile of some values; NaN without values.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// The median: the 50th percentile.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+}
+
+impl Spread {
+    /// Computes both percentiles.
+    pub fn of(values: impl Iterator<Item = f64>) -> Self {
+        let values: Vec<f64> = values.collect();
+        let at = |percent| percentile(values.clone(), percent).unwrap_or(f64::NAN);
+        Self { p50: at(50), p99: at(99) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -26,7 +26,6 @@ use crate::launcher::{Client, Kind, Launcher};
 use crate::machine::STARTING;
 use crate::mark::Mark;
 use crate::page::{Header, Page, Reading};
-use crate::stats::StatsError;
 
 /// The job that every launcher starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,15 +111,15 @@ pub enum Void {
     NotTyped(u32),
     /// scela-run's statistics are missing.
     #[error("{0}")]
-    Stats(#[from] StatsError),
+    Stats(String),
     /// An earlier run has hung, so this one was skipped.
     #[error("skipped after a run that hung")]
     NotTried,
 }
 
-/// A run in progress, for sections that inspect it before it ends.
+/// A run in progress.
 #[derive(Debug)]
-pub struct Running<'a> {
+struct Running<'a> {
     launcher: &'a Launcher,
     child: Child,
     started: Instant,
@@ -138,12 +137,26 @@ pub fn run(bench: &Bench, launcher: &Launcher, job: Job) -> Result<Finished, Voi
     Running::start(bench, launcher, job)?.finish()
 }
 
+/// Runs a job whose ranks wait after they have written their marks. `inspect` is called with the launcher's process id
+/// while they wait.
+///
+/// # Errors
+/// If the run does not count.
+pub fn run_inspected<T>(
+    bench: &Bench,
+    launcher: &Launcher,
+    job: Job,
+    inspect: impl FnOnce(Pid) -> T,
+) -> Result<(Finished, T), Void> {
+    let mut running = Running::start(bench, launcher, job)?;
+    running.wait_for_marks()?;
+    let found = inspect(running.launcher_pid());
+    running.page.release_ranks()?;
+    Ok((running.finish()?, found))
+}
+
 impl<'a> Running<'a> {
-    /// Starts a job.
-    ///
-    /// # Errors
-    /// If the launcher cannot be started.
-    pub fn start(bench: &Bench, launcher: &'a Launcher, job: Job) -> Result<Self, Void> {
+    fn start(bench: &Bench, launcher: &'a Launcher, job: Job) -> Result<Self, Void> {
         let deadline = bench.options.deadline;
         let page = Page::create(
             bench.scratch.pages().join("page"),
@@ -167,24 +180,13 @@ impl<'a> Running<'a> {
         Ok(Self { launcher, child, started, deadline, page, complaints, job })
     }
 
-    /// Returns the process id of the launcher.
-    #[must_use]
-    pub fn launcher_pid(&self) -> Pid {
-        pid_of(&self.child)
-    }
-
-    /// Returns the page that the ranks write to.
-    #[must_use]
-    pub fn page(&self) -> &Page {
-        &self.page
+    fn launcher_pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a process id fits into an i32"))
     }
 
     /// Waits until all ranks have written their marks, or the launcher has exited, or the deadline has
     /// passed.
-    ///
-    /// # Errors
-    /// If the page cannot be read.
-    pub fn wait_for_marks(&mut self) -> io::Result<()> {
+    fn wait_for_marks(&mut self) -> io::Result<()> {
         while self.is_going() && self.page.marked()? < self.job.np as usize {
             thread::sleep(TICK);
         }
@@ -192,10 +194,7 @@ impl<'a> Running<'a> {
     }
 
     /// Waits for the end, checks the run, and removes all it has left behind.
-    ///
-    /// # Errors
-    /// If the run does not count.
-    pub fn finish(mut self) -> Result<Finished, Void> {
+    fn finish(mut self) -> Result<Finished, Void> {
         let in_time = self.wait();
         let wall = self.started.elapsed();
         let status = self.child.wait()?;
@@ -239,9 +238,7 @@ impl<'a> Running<'a> {
             watch.join().unwrap_or(false)
         })
     }
-}
 
-impl Running<'_> {
     /// Checks the run and returns its faults, which only rivals may have: scela-run and the floor must
     /// have none.
     ///
@@ -374,10 +371,6 @@ fn complaint(path: &Path) -> String {
         Some(line) => format!(": {}", line.trim().chars().take(COMPLAINT_CHARS_MAX).collect::<String>()),
         None => String::new(),
     }
-}
-
-fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).expect("a process id fits into an i32"))
 }
 
 /// The number of entries on the board when single gets are measured.

@@ -5,7 +5,6 @@ use std::io;
 use std::path::Path;
 
 use serde::Deserialize;
-use thiserror::Error;
 
 use crate::policy::Caching;
 
@@ -100,53 +99,31 @@ pub struct Held {
     pub evictions: u64,
 }
 
-/// Why statistics cannot be used.
-#[derive(Debug, Error)]
-pub enum StatsError {
-    /// The file cannot be read.
-    #[error("no statistics: {0}")]
-    Unread(#[from] io::Error),
-    /// The file has unexpected contents.
-    #[error("malformed statistics: {0}")]
-    Malformed(#[from] serde_json::Error),
-    /// The format has another version.
-    #[error("statistics of version {0}")]
-    Version(u32),
-    /// The statistics are of another policy or tree.
-    #[error("statistics of another session: {0}")]
-    Other(String),
-    /// The statistics lack some agents.
-    #[error("statistics of {reported} of {agents} agents")]
-    Missing {
-        /// The number of agents that have reported.
-        reported: u32,
-        /// The number of agents of the session.
-        agents: u32,
-    },
-}
-
 impl Stats {
     /// Reads the statistics of a session that was started with `caching` and `np` ranks.
     ///
     /// # Errors
     /// If the file is missing or describes another session.
-    pub fn read(caching: &Caching, np: u32) -> Result<Self, StatsError> {
-        Self::parse(&read(&caching.stats)?, caching, np)
+    pub fn read(caching: &Caching, np: u32) -> Result<Self, String> {
+        let text = read(&caching.stats).map_err(|error| format!("no statistics: {error}"))?;
+        Self::parse(&text, caching, np)
     }
 
-    fn parse(text: &str, caching: &Caching, np: u32) -> Result<Self, StatsError> {
-        let stats: Self = serde_json::from_str(text)?;
+    fn parse(text: &str, caching: &Caching, np: u32) -> Result<Self, String> {
+        let stats: Self = serde_json::from_str(text).map_err(|error| format!("malformed statistics: {error}"))?;
         if stats.version != VERSION {
-            return Err(StatsError::Version(stats.version));
+            return Err(format!("statistics of version {}", stats.version));
         }
         let entries = caching.policy.entries(np);
         let is_bound = entries.is_none() || stats.cache_entries == entries;
         if stats.policy != caching.policy.name() || stats.fanout != caching.fanout || !is_bound {
             let Self { policy, cache_entries, fanout, .. } = stats;
-            return Err(StatsError::Other(format!("{policy}, entries {cache_entries:?}, fan-out {fanout}")));
+            return Err(format!(
+                "statistics of another session: {policy}, entries {cache_entries:?}, fan-out {fanout}"
+            ));
         }
         if stats.agents_reported != stats.agents {
-            return Err(StatsError::Missing { reported: stats.agents_reported, agents: stats.agents });
+            return Err(format!("statistics of {} of {} agents", stats.agents_reported, stats.agents));
         }
         Ok(stats)
     }
@@ -262,7 +239,7 @@ mod tests {
 
     #[test]
     fn statistics_of_another_session_are_refused() {
-        let error = |text: &str, fanout, np| Stats::parse(text, &caching(fanout), np).unwrap_err().to_string();
+        let error = |text: &str, fanout, np| Stats::parse(text, &caching(fanout), np).unwrap_err();
         let other = "statistics of another session: hcmab-lru, entries Some(2), fan-out 4";
         assert_eq!([error(&reported(2), 32, 16), error(&reported(2), 4, 64)], [other, other]);
         assert_eq!(error(&reported(1), 4, 16), "statistics of 1 of 2 agents");
@@ -276,6 +253,6 @@ mod tests {
         let caching = Caching { stats: scratch.path().join("stats.json"), ..caching(4) };
         fs::write(&caching.stats, reported(2)).unwrap();
         assert!(Stats::read(&caching, 16).is_ok());
-        assert!(matches!(Stats::read(&caching, 16), Err(StatsError::Unread(_))));
+        assert!(Stats::read(&caching, 16).unwrap_err().starts_with("no statistics"));
     }
 }

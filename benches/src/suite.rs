@@ -1,8 +1,7 @@
-//! The three benches and their differences.
+//! The three benches, their sections and their differences.
 
+use std::fmt;
 use std::ops::RangeInclusive;
-
-use crate::sections::Section;
 
 /// A bench: a program that cargo starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +12,35 @@ pub enum Suite {
     Pmi,
     /// Cache policies: the time to exchange entries over trees of many agents.
     Caches,
+}
+
+/// One measurement and its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// The time to start and end the empty program.
+    Empty,
+    /// The same with the least PMI that an MPI program needs.
+    Hello,
+    /// Each rank puts one entry and gets those of its two neighbours.
+    OneToTwo,
+    /// Each rank puts one entry and gets those of all ranks.
+    OneToAll,
+    /// The time of a fence, with and without a flood of output.
+    Fence,
+    /// The memory of agents.
+    Memory,
+    /// The time of a get.
+    Get,
+    /// The memory that PMI adds to a rank.
+    PrivateMemory,
+    /// [`Section::OneToTwo`] under each cache policy.
+    CachedOneToTwo,
+    /// [`Section::OneToAll`] under each cache policy.
+    CachedOneToAll,
+    /// The memory of the board under each cache policy.
+    CachedMemory,
+    /// The simulated times of the exchanges under each cache policy.
+    Simulated,
 }
 
 impl Suite {
@@ -65,6 +93,22 @@ impl Suite {
             // The largest that fits into a PMI-1 line of 1024 bytes.
             Self::Pmi => 1..=1000,
         }
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Empty => "empty",
+            Self::Hello => "hello",
+            // Sections of different suites may have the same name.
+            Self::OneToTwo | Self::CachedOneToTwo => "1:2",
+            Self::OneToAll | Self::CachedOneToAll => "1:p",
+            Self::Fence => "fence",
+            Self::Get => "get",
+            Self::Memory | Self::PrivateMemory | Self::CachedMemory => "memory",
+            Self::Simulated => "simulated",
+        })
     }
 }
 

@@ -10,10 +10,10 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Creates a table without rows.
+    /// Creates a table without rows; `heads` is its header line.
     #[must_use]
-    pub fn new(heads: &[&str]) -> Self {
-        Self { text: heads.join(",") + "\n", columns: heads.len() }
+    pub fn new(heads: &str) -> Self {
+        Self { text: format!("{heads}\n"), columns: heads.split(',').count() }
     }
 
     /// Adds a row. Policy names and numbers need no quotes.
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn rows_follow_the_header() {
-        let mut csv = Csv::new(&["policy", "np", "s"]);
+        let mut csv = Csv::new("policy,np,s");
         csv.row(&[&"hcs", &64, &0.25]);
         assert_eq!(csv.text(), "policy,np,s\nhcs,64,0.25\n");
     }

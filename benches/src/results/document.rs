@@ -1,7 +1,6 @@
 //! The results page of a suite: replaces the tables of a section between its markers.
 
-use crate::sections::Section;
-use crate::suite::Suite;
+use crate::suite::{Section, Suite};
 
 /// Returns a page that has only the markers of each section.
 pub(super) fn blank(suite: Suite) -> String {

@@ -9,46 +9,15 @@ pub mod plot;
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-
-use thiserror::Error;
+use std::path::Path;
 
 use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::report;
-use crate::sections::Section;
-use crate::suite::Suite;
+use crate::suite::{Section, Suite};
 use crate::table::Table;
 use csv::Csv;
-use plot::{Plot, PlotError};
-
-/// Why results cannot be written.
-#[derive(Debug, Error)]
-pub enum ResultsError {
-    /// A file cannot be read or written.
-    #[error("cannot write {}", path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error of the system call.
-        source: io::Error,
-    },
-    /// The page lacks a section's marker.
-    #[error("{} has no line {marker}", path.display())]
-    NoMarker {
-        /// The path of the page.
-        path: PathBuf,
-        /// The missing marker.
-        marker: String,
-    },
-    /// A plot cannot be drawn.
-    #[error("cannot draw {name}")]
-    Plot {
-        /// The name of the plot.
-        name: String,
-        /// The error of the drawing library.
-        source: Box<PlotError>,
-    },
-}
+use plot::Plot;
 
 /// The results of one section so far.
 #[derive(Debug)]
@@ -90,7 +59,7 @@ impl Findings {
     ///
     /// # Errors
     /// If a file cannot be written.
-    pub fn write(self, bench: &Bench) -> Result<(), ResultsError> {
+    pub fn write(self, bench: &Bench) -> Result<(), BenchError> {
         let conditions = format!("Machine: {}. Medians of {} rounds.", bench.machine, bench.options.runs);
         match &bench.options.write {
             Some(directory) => self.write_to(directory, bench.options.suite, &conditions),
@@ -98,16 +67,14 @@ impl Findings {
         }
     }
 
-    fn write_to(self, directory: &Path, suite: Suite, conditions: &str) -> Result<(), ResultsError> {
+    fn write_to(self, directory: &Path, suite: Suite, conditions: &str) -> Result<(), BenchError> {
         let suite_name = suite.name();
         let stem = stem(suite, self.section);
         let mut block = format!("{conditions}\n\n```text\n{}\n```\n", self.tables.join("\n\n"));
         for (what, plot) in self.plots {
             let name = format!("{stem}-{what}.svg");
-            match plot.draw() {
-                Ok(drawn) => write(&directory.join(&name), &drawn)?,
-                Err(source) => return Err(ResultsError::Plot { name, source: Box::new(source) }),
-            }
+            let drawn = plot.draw().map_err(BenchError::because(format!("cannot draw {name}")))?;
+            write(&directory.join(&name), &drawn)?;
             block += &format!("\n![{}]({name})\n", plot.title);
         }
         for (what, numbers) in self.numbers {
@@ -119,12 +86,10 @@ impl Findings {
         let text = match fs::read_to_string(&page) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => document::blank(suite),
-            Err(source) => return Err(ResultsError::File { path: page, source }),
+            Err(error) => return Err(cannot_write(&page)(error)),
         };
-        match document::filled(&text, self.section, &block) {
-            Ok(text) => write(&page, &text),
-            Err(marker) => Err(ResultsError::NoMarker { path: page, marker }),
-        }
+        let no_marker = |marker| BenchError::new(format!("{} has no line {marker}", page.display()));
+        write(&page, &document::filled(&text, self.section, &block).map_err(no_marker)?)
     }
 }
 
@@ -139,11 +104,13 @@ pub fn numbers_name(suite: Suite, section: Section, what: &str) -> String {
     format!("{}-{what}.csv", stem(suite, section))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), ResultsError> {
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
-    directory
-        .and_then(|()| fs::write(path, text))
-        .map_err(|source| ResultsError::File { path: path.to_owned(), source })
+    directory.and_then(|()| fs::write(path, text)).map_err(cannot_write(path))
+}
+
+fn cannot_write(path: &Path) -> impl FnOnce(io::Error) -> BenchError {
+    BenchError::because(format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]
@@ -154,7 +121,7 @@ mod tests {
         let mut findings = Findings::new(Section::CachedMemory);
         findings.tables.extend(["first".to_owned(), "second".to_owned()]);
         findings.plot("held", Plot { title: "Memory".to_owned(), x: "n", y: "kB", panels: Vec::new() });
-        findings.numbers("runs", Csv::new(&["n", "kB"]));
+        findings.numbers("runs", Csv::new("n,kB"));
         findings
     }
 

@@ -1,12 +1,13 @@
 //! Exchanges of entries. The ranks measure the time from when all are ready to the last get of the last
 //! rank.
 
+use super::measure::{measure, number, participants, ratio};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants, ratio};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
 use crate::run::{self, Finished, Job, Program, Void};
-use crate::suite::Suite;
+use crate::suite::{Section, Suite};
 use crate::table::Table;
 
 pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Result<(), BenchError> {

@@ -7,13 +7,15 @@
 //! released, which excludes the time that ranks wait for each other. The table also shows the
 //! throughput of the output: a launcher could have fast fences by not reading.
 
+use super::measure::{measure, number, participants, ratio};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants, ratio};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::Launcher;
 use crate::page::Reading;
-use crate::rounds::{Series, percentile};
+use crate::rounds::{Series, Spread};
 use crate::run::{self, Finished, Job, Program, Void};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// A run without flood and a run with it, of the same round.
@@ -22,10 +24,11 @@ struct Pair {
     flood: Timed,
 }
 
+/// A run with latencies in milliseconds.
 struct Timed {
     run: Finished,
-    felt: Latency,
-    after_last: Latency,
+    felt: Spread,
+    after_last: Spread,
 }
 
 /// One rank's passage through one fence, in nanoseconds of the monotonic clock.
@@ -35,12 +38,6 @@ struct Passage {
     entered_ns: u64,
     /// Just after it is released.
     left_ns: u64,
-}
-
-/// Percentiles in milliseconds.
-struct Latency {
-    p50_ms: f64,
-    p99_ms: f64,
 }
 
 pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
@@ -71,9 +68,9 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     Ok(())
 }
 
-fn row(title: String, series: &Series<Pair>, which: impl Fn(&Timed) -> &Latency) -> Vec<String> {
-    let p50 = |timed: &Timed| which(timed).p50_ms;
-    let p99 = |timed: &Timed| which(timed).p99_ms;
+fn row(title: String, series: &Series<Pair>, which: impl Fn(&Timed) -> &Spread) -> Vec<String> {
+    let p50 = |timed: &Timed| which(timed).p50;
+    let p99 = |timed: &Timed| which(timed).p99;
     vec![
         title,
         cell(series, number(series.median(|pair| p50(&pair.quiet)))),
@@ -96,24 +93,17 @@ fn pair(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Pair, Void> {
 }
 
 /// Computes the latencies of the lower half of the ranks, from their own arrival and from the last.
-fn latencies(reading: &Reading, fences: usize) -> (Latency, Latency) {
+fn latencies(reading: &Reading, fences: usize) -> (Spread, Spread) {
     let passage = |pair: &[u64]| Passage { entered_ns: pair[0], left_ns: pair[1] };
     let passages: Vec<Passage> = reading.samples.chunks_exact(2).map(passage).collect();
     let ranks: Vec<&[Passage]> = passages.chunks_exact(fences.max(1)).collect();
     let last_arrival = |fence: usize| ranks.iter().map(|passages| passages[fence].entered_ns).max().unwrap_or(0);
     let last_arrivals: Vec<u64> = (0..fences).map(last_arrival).collect();
     let measured = || ranks.iter().take(ranks.len().div_ceil(2)).flat_map(|passages| passages.iter().enumerate());
+    let milliseconds = |ns: u64| ns as f64 / 1e6;
     let felt = measured().map(|(_, passage)| passage.left_ns.saturating_sub(passage.entered_ns));
     let after = measured().map(|(fence, passage)| passage.left_ns.saturating_sub(last_arrivals[fence]));
-    (Latency::of(felt), Latency::of(after))
-}
-
-impl Latency {
-    fn of(samples_ns: impl Iterator<Item = u64>) -> Self {
-        let samples_ms: Vec<f64> = samples_ns.map(|ns| ns as f64 / 1e6).collect();
-        let at = |percent| percentile(samples_ms.clone(), percent).unwrap_or(f64::NAN);
-        Self { p50_ms: at(50), p99_ms: at(99) }
-    }
+    (Spread::of(felt.map(milliseconds)), Spread::of(after.map(milliseconds)))
 }
 
 impl Timed {
@@ -126,14 +116,14 @@ impl Timed {
 impl Pair {
     fn values(&self) -> Vec<(&'static str, f64)> {
         vec![
-            ("quiet_felt_p50_ms", self.quiet.felt.p50_ms),
-            ("quiet_felt_p99_ms", self.quiet.felt.p99_ms),
-            ("quiet_after_last_p50_ms", self.quiet.after_last.p50_ms),
-            ("quiet_after_last_p99_ms", self.quiet.after_last.p99_ms),
-            ("flood_felt_p50_ms", self.flood.felt.p50_ms),
-            ("flood_felt_p99_ms", self.flood.felt.p99_ms),
-            ("flood_after_last_p50_ms", self.flood.after_last.p50_ms),
-            ("flood_after_last_p99_ms", self.flood.after_last.p99_ms),
+            ("quiet_felt_p50_ms", self.quiet.felt.p50),
+            ("quiet_felt_p99_ms", self.quiet.felt.p99),
+            ("quiet_after_last_p50_ms", self.quiet.after_last.p50),
+            ("quiet_after_last_p99_ms", self.quiet.after_last.p99),
+            ("flood_felt_p50_ms", self.flood.felt.p50),
+            ("flood_felt_p99_ms", self.flood.felt.p99),
+            ("flood_after_last_p50_ms", self.flood.after_last.p50),
+            ("flood_after_last_p99_ms", self.flood.after_last.p99),
             ("flood_mb_per_s", self.flood.megabytes_per_second()),
         ]
     }
@@ -150,7 +140,7 @@ mod tests {
         let samples = [0, 10, 20, 26, 7, 11, 21, 27].map(|ms: u64| ms * 1_000_000).to_vec();
         let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
         let (felt, after_last) = latencies(&reading, 2);
-        assert_eq!((felt.p50_ms, felt.p99_ms), (6.0, 10.0));
-        assert_eq!((after_last.p50_ms, after_last.p99_ms), (3.0, 5.0));
+        assert_eq!((felt.p50, felt.p99), (6.0, 10.0));
+        assert_eq!((after_last.p50, after_last.p99), (3.0, 5.0));
     }
 }

@@ -5,12 +5,14 @@
 //! cost is negligible, but the differences between gets are hidden. Before the measurement, every entry
 //! is read once and checked.
 
+use super::measure::{measure, number, participants};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
-use crate::rounds::{Series, percentile};
+use crate::rounds::{Series, Spread};
 use crate::run::{self, Finished, Job, Program};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// The measurements of one run, in nanoseconds per get.
@@ -24,11 +26,6 @@ struct Timed {
 struct Gets {
     single: Spread,
     batched: Spread,
-}
-
-struct Spread {
-    p50_ns: f64,
-    p99_ns: f64,
 }
 
 pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
@@ -63,12 +60,12 @@ fn row(title: String, series: &Series<Timed>, which: impl Fn(&Timed) -> &Gets) -
     let median = |value: &dyn Fn(&Timed) -> f64| number(series.median(value));
     vec![
         title,
-        cell(series, median(&|timed| which(timed).batched.p50_ns)),
-        median(&|timed| which(timed).batched.p99_ns),
-        median(&|timed| which(timed).single.p50_ns),
-        median(&|timed| which(timed).single.p99_ns),
-        median(&|timed| timed.clock.p50_ns),
-        median(&|timed| timed.clock.p99_ns),
+        cell(series, median(&|timed| which(timed).batched.p50)),
+        median(&|timed| which(timed).batched.p99),
+        median(&|timed| which(timed).single.p50),
+        median(&|timed| which(timed).single.p99),
+        median(&|timed| timed.clock.p50),
+        median(&|timed| timed.clock.p99),
     ]
 }
 
@@ -77,7 +74,10 @@ impl Timed {
     fn of(run: Finished) -> Self {
         let samples = &run.reading.samples;
         let mut kinds = samples.chunks_exact((samples.len() / 5).max(1));
-        let mut next = |gets: u32| Spread::of(kinds.next().unwrap_or_default(), gets);
+        let mut next = |gets: u32| {
+            let samples_ns = kinds.next().unwrap_or_default();
+            Spread::of(samples_ns.iter().map(|ns| *ns as f64 / f64::from(gets)))
+        };
         let clock = next(1);
         let mut gets = || Gets { single: next(1), batched: next(BATCH_GETS) };
         let (present, absent) = (gets(), gets());
@@ -86,25 +86,17 @@ impl Timed {
 
     fn values(&self) -> Vec<(&'static str, f64)> {
         vec![
-            ("clock_p50_ns", self.clock.p50_ns),
-            ("clock_p99_ns", self.clock.p99_ns),
-            ("present_batch_p50_ns", self.present.batched.p50_ns),
-            ("present_batch_p99_ns", self.present.batched.p99_ns),
-            ("present_single_p50_ns", self.present.single.p50_ns),
-            ("present_single_p99_ns", self.present.single.p99_ns),
-            ("absent_batch_p50_ns", self.absent.batched.p50_ns),
-            ("absent_batch_p99_ns", self.absent.batched.p99_ns),
-            ("absent_single_p50_ns", self.absent.single.p50_ns),
-            ("absent_single_p99_ns", self.absent.single.p99_ns),
+            ("clock_p50_ns", self.clock.p50),
+            ("clock_p99_ns", self.clock.p99),
+            ("present_batch_p50_ns", self.present.batched.p50),
+            ("present_batch_p99_ns", self.present.batched.p99),
+            ("present_single_p50_ns", self.present.single.p50),
+            ("present_single_p99_ns", self.present.single.p99),
+            ("absent_batch_p50_ns", self.absent.batched.p50),
+            ("absent_batch_p99_ns", self.absent.batched.p99),
+            ("absent_single_p50_ns", self.absent.single.p50),
+            ("absent_single_p99_ns", self.absent.single.p99),
         ]
-    }
-}
-
-impl Spread {
-    fn of(samples_ns: &[u64], gets: u32) -> Self {
-        let each_ns: Vec<f64> = samples_ns.iter().map(|ns| *ns as f64 / f64::from(gets)).collect();
-        let at = |percent| percentile(each_ns.clone(), percent).unwrap_or(f64::NAN);
-        Self { p50_ns: at(50), p99_ns: at(99) }
     }
 }
 

@@ -1,10 +1,12 @@
 //! The time to start and end a job, compared with the kernel's floor.
 
+use super::measure::{measure, number, participants, ratio};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants, ratio};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
 use crate::run::{self, Finished, Job, Program};
+use crate::suite::Section;
 use crate::table::Table;
 
 pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Result<(), BenchError> {

@@ -4,11 +4,13 @@
 //! scela-run's agents and guardians, Hydra's proxies. The launcher's own is shown as well.
 
 use super::agents::{JobProcesses, pss_mb};
+use super::measure::{measure, number, participants};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::Launcher;
-use crate::run::{Finished, Job, Program, Running, Void};
+use crate::run::{Finished, Job, Program, Void, run_inspected};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// The measurements of one run.
@@ -55,13 +57,12 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 
 /// Starts ranks that wait, measures, and lets them continue.
 fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
-    let mut running = Running::start(bench, launcher, Job { np, program: Program::Sleep })?;
-    running.wait_for_marks()?;
-    let launcher_pid = running.launcher_pid();
-    let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
-    let (agents_mb, launcher_mb) = (processes.agents_mb(), pss_mb(launcher_pid));
-    running.page().release_ranks()?;
-    Ok(Measured { run: running.finish()?, agents_mb, launcher_mb, agent_names: processes.agent_names() })
+    let job = Job { np, program: Program::Sleep };
+    let (run, (agents_mb, launcher_mb, agent_names)) = run_inspected(bench, launcher, job, |launcher_pid| {
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        (processes.agents_mb(), pss_mb(launcher_pid), processes.agent_names())
+    })?;
+    Ok(Measured { run, agents_mb, launcher_mb, agent_names })
 }
 
 const SIZES: [u32; 1] = [1024];

@@ -8,13 +8,15 @@
 use std::collections::BTreeMap;
 
 use super::agents::{JobProcesses, megabytes};
+use super::measure::{measure, number, participants};
 use super::notes::{Notes, cell};
-use super::{Section, measure, number, participants};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::{Client, Kind, Launcher};
 use crate::rounds::median;
-use crate::run::{Finished, Job, Program, Running, Void};
+use crate::run::{Finished, Job, Program, Void, run_inspected};
 use crate::smaps::{self, Mapping};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// The measurements of one run.
@@ -91,13 +93,11 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 
 /// Starts ranks that wait, measures, and lets them continue.
 fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
-    let mut running = Running::start(bench, launcher, Job { np, program: Program::Memory })?;
-    running.wait_for_marks()?;
-    let processes = JobProcesses::of(running.launcher_pid(), bench.pmi_program(launcher));
-    let boards = Boards::of(&processes);
-    let (agents_mb, agent_names) = (processes.agents_mb(), processes.agent_names());
-    running.page().release_ranks()?;
-    let run = running.finish()?;
+    let job = Job { np, program: Program::Memory };
+    let (run, (boards, agents_mb, agent_names)) = run_inspected(bench, launcher, job, |launcher_pid| {
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        (Boards::of(&processes), processes.agents_mb(), processes.agent_names())
+    })?;
     let added_kib = run.reading.samples.chunks_exact(2).map(|pair| pair[1] as f64 - pair[0] as f64).collect();
     Ok(Measured { run, added_kib, agents_mb, agent_names, boards })
 }

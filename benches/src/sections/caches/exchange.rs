@@ -2,7 +2,8 @@
 
 use super::levels::{self, Levels};
 use super::{Counted, FANOUTS, contenders, entries, is_reference, lines};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::Launcher;
 use crate::policy::{self, Bound, Policy};
 use crate::results::Findings;
@@ -11,9 +12,9 @@ use crate::results::plot::{Line, Panel, Plot};
 use crate::rounds::Series;
 use crate::run::{self, Job, Program};
 use crate::sections::exchange::sizes;
+use crate::sections::measure::{measure, number, ratio};
 use crate::sections::notes::{Notes, cell};
-use crate::sections::{Section, measure, number, ratio};
-use crate::suite::Suite;
+use crate::suite::{Section, Suite};
 use crate::table::Table;
 
 /// The results of the section over all trees.
@@ -32,7 +33,7 @@ pub(in crate::sections) fn run(bench: &mut Bench, section: Section, program: Pro
         section,
         program,
         findings: Findings::new(section),
-        runs: Csv::new(&RUN_HEADS),
+        runs: Csv::new(RUN_HEADS),
         levels: Levels::default(),
         times: Vec::new(),
         messages: Vec::new(),
@@ -179,16 +180,5 @@ fn values(counted: &Counted) -> Vec<(&'static str, f64)> {
 /// The name of the file of single runs.
 pub(super) const RUNS: &str = "runs";
 
-const RUN_HEADS: [&str; 11] = [
-    "fanout",
-    "np",
-    "agents",
-    "policy",
-    "cache_entries",
-    "round",
-    "inside_s",
-    "wall_s",
-    "board_messages",
-    "board_bytes",
-    "evictions",
-];
+const RUN_HEADS: &str =
+    "fanout,np,agents,policy,cache_entries,round,inside_s,wall_s,board_messages,board_bytes,evictions";

@@ -4,8 +4,8 @@ use super::{Counted, entries};
 use crate::launcher::{Client, Launcher};
 use crate::results::csv::Csv;
 use crate::rounds::Series;
+use crate::sections::measure::number;
 use crate::sections::notes::Notes;
-use crate::sections::number;
 use crate::stats::Level;
 use crate::table::Table;
 
@@ -17,8 +17,8 @@ pub(super) struct Levels {
 
 impl Default for Levels {
     fn default() -> Self {
-        let heads = JOB_HEADS.into_iter().chain(QUANTITIES.iter().map(|quantity| quantity.name));
-        Self { numbers: Csv::new(&heads.collect::<Vec<_>>()) }
+        let quantities = QUANTITIES.map(|(name, _)| name).join(",");
+        Self { numbers: Csv::new(&format!("{JOB_HEADS},{quantities}")) }
     }
 }
 
@@ -28,7 +28,7 @@ impl Levels {
         let fanout = launcher.caching.as_ref().map_or(0, |caching| caching.fanout);
         let (label, entries) = (launcher.label(), entries(launcher, np));
         for (at, level) in levels(series).iter().enumerate() {
-            let medians = QUANTITIES.map(|quantity| median(series, at, quantity.of).unwrap_or(f64::NAN));
+            let medians = QUANTITIES.map(|(_, of)| median(series, at, of).unwrap_or(f64::NAN));
             let mut row: Vec<&dyn std::fmt::Display> =
                 vec![&fanout, &np, &label, &entries, &level.level, &level.places];
             row.extend(medians.iter().map(|median| median as &dyn std::fmt::Display));
@@ -95,40 +95,33 @@ fn levels(series: &Series<Counted>) -> &[Level] {
     series.counted().next().map_or(&[], |counted| &counted.stats.levels)
 }
 
-fn median(series: &Series<Counted>, level: usize, of: fn(&Level) -> u64) -> Option<f64> {
+fn median(series: &Series<Counted>, level: usize, of: Quantity) -> Option<f64> {
     series.median(|counted| counted.stats.levels.get(level).map_or(f64::NAN, |level| of(level) as f64))
 }
 
-#[derive(Clone, Copy)]
-struct Quantity {
-    name: &'static str,
-    of: fn(&Level) -> u64,
-}
+const JOB_HEADS: &str = "fanout,np,policy,cache_entries,level,places";
 
-const fn quantity(name: &'static str, of: fn(&Level) -> u64) -> Quantity {
-    Quantity { name, of }
-}
+type Quantity = fn(&Level) -> u64;
 
-const JOB_HEADS: [&str; 6] = ["fanout", "np", "policy", "cache_entries", "level", "places"];
-
-const QUANTITIES: [Quantity; 19] = [
-    quantity("up_board_messages", |level| level.up.board.messages),
-    quantity("up_board_bytes", |level| level.up.board.bytes),
-    quantity("up_control_messages", |level| level.up.control.messages),
-    quantity("up_control_bytes", |level| level.up.control.bytes),
-    quantity("down_board_messages", |level| level.down.board.messages),
-    quantity("down_board_bytes", |level| level.down.board.bytes),
-    quantity("down_control_messages", |level| level.down.control.messages),
-    quantity("down_control_bytes", |level| level.down.control.bytes),
-    quantity("link_bytes", |level| level.link_bytes),
-    quantity("gets_board", |level| level.gets.board),
-    quantity("gets_own", |level| level.gets.own),
-    quantity("gets_others", |level| level.gets.others),
-    quantity("gets_asked", |level| level.gets.asked),
-    quantity("gets_joined", |level| level.gets.joined),
-    quantity("held_max_bytes", |level| level.held.max.bytes),
-    quantity("held_max_own_bytes", |level| level.held.max.own_bytes),
-    quantity("held_max_index_entries", |level| level.held.max.index_entries),
-    quantity("held_sum_bytes", |level| level.held.sum.all_bytes()),
-    quantity("evictions", |level| level.held.sum.evictions),
+/// The quantities of the file of numbers, after [`JOB_HEADS`].
+const QUANTITIES: [(&str, Quantity); 19] = [
+    ("up_board_messages", |level| level.up.board.messages),
+    ("up_board_bytes", |level| level.up.board.bytes),
+    ("up_control_messages", |level| level.up.control.messages),
+    ("up_control_bytes", |level| level.up.control.bytes),
+    ("down_board_messages", |level| level.down.board.messages),
+    ("down_board_bytes", |level| level.down.board.bytes),
+    ("down_control_messages", |level| level.down.control.messages),
+    ("down_control_bytes", |level| level.down.control.bytes),
+    ("link_bytes", |level| level.link_bytes),
+    ("gets_board", |level| level.gets.board),
+    ("gets_own", |level| level.gets.own),
+    ("gets_others", |level| level.gets.others),
+    ("gets_asked", |level| level.gets.asked),
+    ("gets_joined", |level| level.gets.joined),
+    ("held_max_bytes", |level| level.held.max.bytes),
+    ("held_max_own_bytes", |level| level.held.max.own_bytes),
+    ("held_max_index_entries", |level| level.held.max.index_entries),
+    ("held_sum_bytes", |level| level.held.sum.all_bytes()),
+    ("evictions", |level| level.held.sum.evictions),
 ];

@@ -5,20 +5,20 @@
 //! (with an estimate of their index), which scela-run counts, and that of the agents' processes, most
 //! of which is not the board.
 
-use nix::unistd::Pid;
-
 use super::{Counted, FANOUTS, contenders, entries, lines};
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::launcher::{Client, Launcher};
 use crate::policy::{self, Bound, Policy};
 use crate::results::Findings;
 use crate::results::csv::Csv;
 use crate::results::plot::{Line, Look, Panel, Plot};
 use crate::rounds::Series;
-use crate::run::{Job, Program, Running, Void};
+use crate::run::{Job, Program, Void, run_inspected};
 use crate::sections::agents::{JobProcesses, pss_mb};
+use crate::sections::measure::{measure, number};
 use crate::sections::notes::{Notes, cell};
-use crate::sections::{Section, measure, number};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// The measurements of one run.
@@ -39,7 +39,7 @@ struct Memory {
 
 pub(in crate::sections) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
     let findings = Findings::new(section);
-    let mut memory = Memory { section, findings, runs: Csv::new(&RUN_HEADS), held: Vec::new(), processes: Vec::new() };
+    let mut memory = Memory { section, findings, runs: Csv::new(RUN_HEADS), held: Vec::new(), processes: Vec::new() };
     for np in bench.sizes(&SIZES) {
         for fanout in FANOUTS {
             memory.over(bench, np, fanout)?;
@@ -105,6 +105,7 @@ impl Memory {
     fn store_runs(&mut self, launcher: &Launcher, np: u32, rounds: u32, series: &Series<Measured>) {
         for (round, measured) in series.by_round() {
             let stats = &measured.counted.stats;
+            let fullest = stats.fullest_agent();
             self.runs.row(&[
                 &stats.fanout,
                 &np,
@@ -113,10 +114,10 @@ impl Memory {
                 &entries(launcher, np),
                 &rounds,
                 &round,
-                &stats.fullest_agent().all_bytes(),
-                &stats.fullest_agent().bytes,
-                &stats.fullest_agent().own_bytes,
-                &stats.fullest_agent().index_entries,
+                &fullest.all_bytes(),
+                &fullest.bytes,
+                &fullest.own_bytes,
+                &fullest.index_entries,
                 &stats.launcher_bytes(),
                 &stats.all_bytes(),
                 &stats.evictions(),
@@ -154,15 +155,13 @@ fn others(launcher: &Launcher) -> Line {
 
 /// Starts ranks that exchange and then wait, measures, and lets them continue.
 fn measured(bench: &Bench, launcher: &Launcher, np: u32, rounds: u32) -> Result<Measured, Void> {
-    let mut running = Running::start(bench, launcher, Job { np, program: Program::Rounds(rounds) })?;
-    running.wait_for_marks()?;
-    let launcher_pid = running.launcher_pid();
-    let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
-    let agents = processes.agents.iter().filter(|(_, name)| name == AGENT);
-    let agents_mb = agents.map(|(pid, _): &(Pid, String)| pss_mb(*pid)).sum();
-    let launcher_mb = pss_mb(launcher_pid);
-    running.page().release_ranks()?;
-    Ok(Measured { counted: Counted::of(running.finish()?, launcher, np)?, agents_mb, launcher_mb })
+    let job = Job { np, program: Program::Rounds(rounds) };
+    let (run, (agents_mb, launcher_mb)) = run_inspected(bench, launcher, job, |launcher_pid| {
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        let agents = processes.agents.iter().filter(|(_, name)| name == AGENT);
+        (agents.map(|(pid, _)| pss_mb(*pid)).sum(), pss_mb(launcher_pid))
+    })?;
+    Ok(Measured { counted: Counted::of(run, launcher, np)?, agents_mb, launcher_mb })
 }
 
 impl Measured {
@@ -210,22 +209,6 @@ const AGENT: &str = "scela-agent";
 const SIZES: [u32; 1] = [256];
 /// The numbers of entries that each rank puts.
 const ROUNDS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-const RUN_HEADS: [&str; 17] = [
-    "fanout",
-    "np",
-    "agents",
-    "policy",
-    "cache_entries",
-    "entries_per_rank",
-    "round",
-    "agent_bytes",
-    "agent_others_bytes",
-    "agent_own_bytes",
-    "agent_index_entries",
-    "launcher_bytes",
-    "all_bytes",
-    "evictions",
-    "agents_pss_mb",
-    "launcher_pss_mb",
-    "inside_s",
-];
+const RUN_HEADS: &str = "fanout,np,agents,policy,cache_entries,entries_per_rank,round,\
+    agent_bytes,agent_others_bytes,agent_own_bytes,agent_index_entries,\
+    launcher_bytes,all_bytes,evictions,agents_pss_mb,launcher_pss_mb,inside_s";

@@ -10,7 +10,7 @@ mod levels;
 pub(super) mod memory;
 pub(super) mod simulated;
 
-use super::participants;
+use super::measure::participants;
 use crate::bench::Bench;
 use crate::launcher::{Client, Launcher};
 use crate::policy::Policy;
@@ -28,7 +28,7 @@ impl Counted {
     /// Reads the statistics of a run that has just ended.
     fn of(run: Finished, launcher: &Launcher, np: u32) -> Result<Self, Void> {
         let caching = launcher.caching.as_ref().expect("participants have a cache policy");
-        Ok(Self { run, stats: Stats::read(caching, np)? })
+        Ok(Self { run, stats: Stats::read(caching, np).map_err(Void::Stats)? })
     }
 
     /// Returns the time from when all ranks are ready to the last get of the last rank.

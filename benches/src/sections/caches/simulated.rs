@@ -10,11 +10,13 @@ use std::path::Path;
 use sim::{Pattern, Spec};
 
 use super::exchange::RUNS;
-use crate::bench::{Bench, BenchError};
+use crate::bench::Bench;
+use crate::error::BenchError;
 use crate::policy::RANKS_PER_AGENT;
 use crate::results::{Findings, numbers_name};
 use crate::rounds::percentile;
-use crate::sections::{Section, number, ratio};
+use crate::sections::measure::{number, ratio};
+use crate::suite::Section;
 use crate::table::Table;
 
 /// A kind of run: fan-out, ranks, policy and the bound of its cache.
