@@ -59,19 +59,13 @@ impl Mapping {
     /// If there are 2^32 ranks or more, which no plan has.
     pub fn from_nodes(nodes: impl IntoIterator<Item = u32>) -> Self {
         let mut blocks: Vec<Block> = Vec::new();
-        let mut run: Option<Block> = None;
-        for node in nodes {
-            match &mut run {
-                Some(block) if block.start == node => block.ppn += 1,
-                _ => {
-                    if let Some(done) = run.replace(Block { start: node, count: 1, ppn: 1 }) {
-                        push_run(&mut blocks, done);
-                    }
-                }
+        let nodes: Vec<u32> = nodes.into_iter().collect();
+        for run in nodes.chunk_by(|node, next| node == next) {
+            let (start, ppn) = (run[0], u32::try_from(run.len()).expect("a plan has fewer than 2^32 ranks"));
+            match blocks.last_mut() {
+                Some(last) if last.ppn == ppn && last.start.checked_add(last.count) == Some(start) => last.count += 1,
+                _ => blocks.push(Block { start, count: 1, ppn }),
             }
-        }
-        if let Some(done) = run {
-            push_run(&mut blocks, done);
         }
         Self::indexed(blocks).expect("a plan has fewer than 2^32 ranks")
     }
@@ -158,16 +152,6 @@ impl Block {
     fn ranks_on(self, node: u32) -> u32 {
         let has_node = node >= self.start && node - self.start < self.count;
         if has_node { self.ppn } else { 0 }
-    }
-}
-
-/// Appends a run of ranks on one node, or extends the last block by it.
-fn push_run(blocks: &mut Vec<Block>, run: Block) {
-    match blocks.last_mut() {
-        Some(last) if last.ppn == run.ppn && last.start.checked_add(last.count) == Some(run.start) => {
-            last.count += 1;
-        }
-        _ => blocks.push(run),
     }
 }
 

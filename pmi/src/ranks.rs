@@ -52,40 +52,19 @@ impl Ranks {
     pub fn insert(&mut self, rank: Rank) -> bool {
         let Some(end) = rank.0.checked_add(1) else { return false };
         let start = rank.0;
-        match self.0.last_mut() {
-            None => {
-                self.0.push((start, end));
-                return true;
-            }
-            Some(last) if last.1 == start => {
-                last.1 = end;
-                return true;
-            }
-            Some(last) if last.1 < start => {
-                self.0.push((start, end));
-                return true;
-            }
-            Some(_) => {}
-        }
-        // The first interval that ends at or after the rank: it contains the rank, is adjacent to it, or lies after it. It
-        // exists, since the last interval ends after the rank.
+        // The first interval that ends at or after the rank: it contains the rank, is adjacent to it, or lies after it.
         let at = self.0.partition_point(|interval| interval.1 < start);
-        let (first, last) = self.0[at];
-        if first <= start && start < last {
-            return false;
-        }
-        if last == start {
-            match self.0.get(at + 1) {
+        match self.0.get(at).copied() {
+            Some((first, last)) if first <= start && start < last => return false,
+            Some((_, last)) if last == start => match self.0.get(at + 1) {
                 Some(&(next_first, next_last)) if next_first == end => {
                     self.0[at].1 = next_last;
                     self.0.remove(at + 1);
                 }
                 _ => self.0[at].1 = end,
-            }
-        } else if first == end {
-            self.0[at].0 = start;
-        } else {
-            self.0.insert(at, (start, end));
+            },
+            Some((first, _)) if first == end => self.0[at].0 = start,
+            _ => self.0.insert(at, (start, end)),
         }
         true
     }
@@ -98,17 +77,8 @@ impl Ranks {
         if rank < first {
             return false;
         }
-        match (first == rank, last == rank + 1) {
-            (true, true) => {
-                self.0.remove(at);
-            }
-            (true, false) => self.0[at].0 = rank + 1,
-            (false, true) => self.0[at].1 = rank,
-            (false, false) => {
-                self.0[at].1 = rank;
-                self.0.insert(at + 1, (rank + 1, last));
-            }
-        }
+        let parts = [(first, rank), (rank + 1, last)];
+        self.0.splice(at..=at, parts.into_iter().filter(|(start, end)| start < end));
         true
     }
 
@@ -120,34 +90,16 @@ impl Ranks {
 
     /// Adds all of `other`.
     pub fn union_with(&mut self, other: &Self) {
-        match (self.0.last(), other.0.first()) {
-            (_, None) => return,
-            (None, _) => {
-                self.0.clone_from(&other.0);
-                return;
-            }
-            (Some(last), Some(first)) if last.1 < first.0 => {
-                self.0.extend_from_slice(&other.0);
-                return;
-            }
-            _ => {}
+        let is_in_order = match (self.0.last(), other.0.first()) {
+            (Some(last), Some(first)) => last.1 < first.0,
+            (None, _) | (_, None) => true,
+        };
+        self.0.extend_from_slice(&other.0);
+        if !is_in_order {
+            // The stable sort joins the two ascending runs in linear time.
+            self.0.sort();
+            join_overlapping(&mut self.0);
         }
-        let mut merged: Vec<(u32, u32)> = Vec::with_capacity(self.0.len() + other.0.len());
-        let (mut left, mut right) = (self.0.iter().peekable(), other.0.iter().peekable());
-        loop {
-            let next = match (left.peek(), right.peek()) {
-                (Some(l), Some(r)) if l.0 <= r.0 => left.next(),
-                (Some(_), None) => left.next(),
-                (_, Some(_)) => right.next(),
-                (None, None) => break,
-            };
-            let Some(&(start, end)) = next else { break };
-            match merged.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => merged.push((start, end)),
-            }
-        }
-        self.0 = merged;
     }
 
     /// Whether no rank is a member of both.
@@ -277,15 +229,20 @@ impl FromStr for Ranks {
             intervals.push(interval(part).ok_or_else(|| RanksError::Syntax(part.to_owned()))?);
         }
         intervals.sort_unstable();
-        let mut set: Vec<(u32, u32)> = Vec::with_capacity(intervals.len());
-        for (start, end) in intervals {
-            match set.last_mut() {
-                Some(last) if start <= last.1 => last.1 = last.1.max(end),
-                _ => set.push((start, end)),
-            }
-        }
-        Ok(Self(set))
+        join_overlapping(&mut intervals);
+        Ok(Self(intervals))
     }
+}
+
+/// Joins sorted intervals that overlap or are adjacent.
+fn join_overlapping(intervals: &mut Vec<(u32, u32)>) {
+    intervals.dedup_by(|next, last| {
+        let is_joined = next.0 <= last.1;
+        if is_joined {
+            last.1 = last.1.max(next.1);
+        }
+        is_joined
+    });
 }
 
 /// Parses one part of a set's text as a half-open interval.

@@ -154,17 +154,9 @@ impl Puts {
             if offset >= self.0.len() {
                 return None;
             }
-            match self.put_at(offset) {
-                Some((put, next)) => {
-                    offset = next;
-                    Some(Ok(put))
-                }
-                None => {
-                    let error = PutsError::Truncated(offset);
-                    offset = self.0.len();
-                    Some(Err(error))
-                }
-            }
+            let put = self.put_at(offset).ok_or(PutsError::Truncated(offset));
+            offset = put.map_or(self.0.len(), |(_, next)| next);
+            Some(put.map(|(put, _)| put))
         })
     }
 

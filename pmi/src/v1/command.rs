@@ -196,80 +196,51 @@ impl<'a> Command<'a> {
     ///
     /// No field may contain a newline, and fields of one word must be one word.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let name: &[u8] = match self {
-            Self::Init { .. } => b"init",
-            Self::Initack { .. } => b"initack",
-            Self::Maxes => b"get_maxes",
-            Self::Appnum => b"get_appnum",
-            Self::Kvsname => b"get_my_kvsname",
-            Self::UniverseSize => b"get_universe_size",
-            Self::Put { .. } => b"put",
-            Self::Get { .. } => b"get",
-            Self::GetByIndex { .. } => b"getbyidx",
-            Self::CreateKvs => b"create_kvs",
-            Self::DestroyKvs => b"destroy_kvs",
-            Self::BarrierIn { .. } => b"barrier_in",
-            Self::Publish { .. } => b"publish_name",
-            Self::Lookup { .. } => b"lookup_name",
-            Self::Unpublish { .. } => b"unpublish_name",
-            Self::Abort { .. } => b"abort",
-            Self::Finalize => b"finalize",
-            Self::Segment => b"scela_segment",
-            Self::FenceInSegment { .. } => b"scela_fence",
-            Self::Unknown { name } => name,
+        let mut line = |name: &[u8], fields: &[(&str, &[u8])]| {
+            out.extend_from_slice(b"cmd=");
+            out.extend_from_slice(name);
+            for (field, value) in fields {
+                out.push(b' ');
+                out.extend_from_slice(field.as_bytes());
+                out.push(b'=');
+                out.extend_from_slice(value);
+            }
         };
-        out.extend_from_slice(b"cmd=");
-        out.extend_from_slice(name);
-        let mut field = |name: &str, value: &[u8]| {
-            out.push(b' ');
-            out.extend_from_slice(name.as_bytes());
-            out.push(b'=');
-            out.extend_from_slice(value);
-        };
-        match self {
+        match *self {
             Self::Init { version, subversion } => {
-                field("pmi_version", version.to_string().as_bytes());
-                field("pmi_subversion", subversion.to_string().as_bytes());
+                let (version, subversion) = (version.to_string(), subversion.to_string());
+                line(b"init", &[("pmi_version", version.as_bytes()), ("pmi_subversion", subversion.as_bytes())]);
             }
-            Self::Initack { rank } => field("pmiid", rank.to_string().as_bytes()),
+            Self::Initack { rank } => line(b"initack", &[("pmiid", rank.to_string().as_bytes())]),
+            Self::Maxes => line(b"get_maxes", &[]),
+            Self::Appnum => line(b"get_appnum", &[]),
+            Self::Kvsname => line(b"get_my_kvsname", &[]),
+            Self::UniverseSize => line(b"get_universe_size", &[]),
             Self::Put { kvsname, key, value } => {
-                field("kvsname", kvsname);
-                field("key", key);
-                field("value", value);
+                line(b"put", &[("kvsname", kvsname), ("key", key), ("value", value)]);
             }
-            Self::Get { kvsname, key } => {
-                field("kvsname", kvsname);
-                field("key", key);
-            }
-            Self::GetByIndex { index } => field("idx", index.to_string().as_bytes()),
-            Self::FenceInSegment { puts_bytes } => {
-                field("puts", b"");
-                fields::write_number(*puts_bytes, out);
-            }
-            Self::BarrierIn { group: Some(group) } => field("group", group),
-            Self::Publish { service, port } => {
-                field("service", service);
-                field("port", port);
-            }
-            Self::Lookup { service } | Self::Unpublish { service } => field("service", service),
+            Self::Get { kvsname, key } => line(b"get", &[("kvsname", kvsname), ("key", key)]),
+            Self::GetByIndex { index } => line(b"getbyidx", &[("idx", index.to_string().as_bytes())]),
+            Self::CreateKvs => line(b"create_kvs", &[]),
+            Self::DestroyKvs => line(b"destroy_kvs", &[]),
+            Self::BarrierIn { group: None } => line(b"barrier_in", &[]),
+            Self::BarrierIn { group: Some(group) } => line(b"barrier_in", &[("group", group)]),
+            Self::Publish { service, port } => line(b"publish_name", &[("service", service), ("port", port)]),
+            Self::Lookup { service } => line(b"lookup_name", &[("service", service)]),
+            Self::Unpublish { service } => line(b"unpublish_name", &[("service", service)]),
             Self::Abort { code, message } => {
-                if let Some(code) = code {
-                    field("exitcode", code.to_string().as_bytes());
-                }
-                if !message.is_empty() {
-                    field("message", message);
-                }
+                let code = code.map(|code| code.to_string());
+                let code = code.as_ref().map(|code| ("exitcode", code.as_bytes()));
+                let message = (!message.is_empty()).then_some(("message", message));
+                line(b"abort", &code.into_iter().chain(message).collect::<Vec<_>>());
             }
-            Self::Maxes
-            | Self::Appnum
-            | Self::Kvsname
-            | Self::UniverseSize
-            | Self::CreateKvs
-            | Self::DestroyKvs
-            | Self::BarrierIn { group: None }
-            | Self::Finalize
-            | Self::Segment
-            | Self::Unknown { .. } => {}
+            Self::Finalize => line(b"finalize", &[]),
+            Self::Segment => line(b"scela_segment", &[]),
+            Self::FenceInSegment { puts_bytes } => {
+                line(b"scela_fence", &[("puts", b"")]);
+                fields::write_number(puts_bytes, out);
+            }
+            Self::Unknown { name } => line(name, &[]),
         }
         out.push(b'\n');
     }

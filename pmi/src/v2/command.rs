@@ -201,94 +201,63 @@ impl<'a> Command<'a> {
         })
     }
 
-    /// Returns the name that follows `cmd=`.
-    pub fn name(&self) -> &[u8] {
-        match self {
-            Self::FullInit { .. } => b"fullinit",
-            Self::JobId => b"job-getid",
-            Self::JobAttribute { .. } => b"info-getjobattr",
-            Self::NodePut { .. } => b"info-putnodeattr",
-            Self::NodeGet { .. } => b"info-getnodeattr",
-            Self::Put { .. } => b"kvs-put",
-            Self::Fence => b"kvs-fence",
-            Self::Get { .. } => b"kvs-get",
-            Self::Finalize => b"finalize",
-            Self::Abort { .. } => b"abort",
-            Self::Spawn(_) => b"spawn",
-            Self::Publish { .. } => b"name-publish",
-            Self::Lookup { .. } => b"name-lookup",
-            Self::Unpublish { .. } => b"name-unpublish",
-            Self::Connect { .. } => b"job-connect",
-            Self::Disconnect { .. } => b"job-disconnect",
-            Self::Ring { .. } => b"ring",
-            Self::Segment => b"scela-segment",
-            Self::FenceInSegment { .. } => b"scela-fence",
-            Self::Unknown { name } => name,
-        }
-    }
-
     /// Appends the frame whose payload [`Command::parse`] parses as this command. Appends nothing and returns `false` if
     /// it exceeds a frame.
     #[must_use]
     pub fn write(&self, out: &mut Vec<u8>) -> bool {
         let start = frame::begin(out);
-        pairs::write("cmd", self.name(), out);
-        let mut pair = |name: &str, value: &[u8]| pairs::write(name, value, out);
+        let mut write = |name: &[u8], fields: &[(&str, &[u8])]| {
+            pairs::write("cmd", name, out);
+            for (field, value) in fields {
+                pairs::write(field, value, out);
+            }
+        };
         match self {
             Self::FullInit { job, rank, threaded } => {
-                if let Some(job) = job {
-                    pair("pmijobid", job);
-                }
-                if let Some(rank) = rank {
-                    pair("pmirank", rank.to_string().as_bytes());
-                }
-                if let Some(threaded) = threaded {
-                    pair("threaded", truth(*threaded));
-                }
+                let rank = rank.map(|rank| rank.to_string());
+                let job = job.as_ref().map(|job| ("pmijobid", &**job));
+                let rank = rank.as_ref().map(|rank| ("pmirank", rank.as_bytes()));
+                let threaded = threaded.map(|threaded| ("threaded", truth(threaded)));
+                write(b"fullinit", &[job, rank, threaded].into_iter().flatten().collect::<Vec<_>>());
             }
-            Self::JobAttribute { key } => pair("key", key),
-            Self::NodePut { key, value } | Self::Put { key, value } => {
-                pair("key", key);
-                pair("value", value);
-            }
-            Self::NodeGet { key, wait } => {
-                pair("key", key);
-                pair("wait", truth(*wait));
-            }
+            Self::JobId => write(b"job-getid", &[]),
+            Self::JobAttribute { key } => write(b"info-getjobattr", &[("key", key)]),
+            Self::NodePut { key, value } => write(b"info-putnodeattr", &[("key", key), ("value", value)]),
+            Self::NodeGet { key, wait } => write(b"info-getnodeattr", &[("key", key), ("wait", truth(*wait))]),
+            Self::Put { key, value } => write(b"kvs-put", &[("key", key), ("value", value)]),
+            Self::Fence => write(b"kvs-fence", &[]),
             Self::Get { job, source, key } => {
-                pair("jobid", job);
-                pair("srcid", source.to_string().as_bytes());
-                pair("key", key);
+                write(b"kvs-get", &[("jobid", job), ("srcid", source.to_string().as_bytes()), ("key", key)]);
             }
+            Self::Finalize => write(b"finalize", &[]),
             Self::Abort { code, message } => {
-                // Without `isworld`, Slurm's plug-in ignores the abort.
-                pair("isworld", truth(true));
-                if let Some(code) = code {
-                    pair("exitcode", code.to_string().as_bytes());
-                }
+                let code = code.map(|code| code.to_string());
+                let code = code.as_ref().map(|code| ("exitcode", code.as_bytes()));
                 // MPICH >= 4.1 refuses empty fields.
-                if !message.is_empty() {
-                    pair("message", message);
-                }
+                let message = (!message.is_empty()).then_some(("message", &**message));
+                // Without `isworld`, Slurm's plug-in ignores the abort.
+                let world = Some(("isworld", truth(true)));
+                write(b"abort", &[world, code, message].into_iter().flatten().collect::<Vec<_>>());
             }
-            Self::Spawn(order) => spawn::write(order, out),
+            Self::Spawn(order) => {
+                write(b"spawn", &[]);
+                spawn::write(order, out);
+            }
             Self::Publish { service, port } => {
-                pair("name", service);
-                pair("port", port);
-                pair("infokeycount", b"0");
+                write(b"name-publish", &[("name", service), ("port", port), ("infokeycount", b"0")]);
             }
-            Self::Lookup { service } | Self::Unpublish { service } => {
-                pair("name", service);
-                pair("infokeycount", b"0");
-            }
-            Self::Connect { job } | Self::Disconnect { job } => pair("jobid", job),
+            Self::Lookup { service } => write(b"name-lookup", &[("name", service), ("infokeycount", b"0")]),
+            Self::Unpublish { service } => write(b"name-unpublish", &[("name", service), ("infokeycount", b"0")]),
+            Self::Connect { job } => write(b"job-connect", &[("jobid", job)]),
+            Self::Disconnect { job } => write(b"job-disconnect", &[("jobid", job)]),
             Self::Ring { left, right } => {
-                pair("ring-count", b"1");
-                pair("ring-left", left);
-                pair("ring-right", right);
+                write(b"ring", &[("ring-count", b"1"), ("ring-left", left), ("ring-right", right)]);
             }
-            Self::FenceInSegment { puts_bytes } => pair("puts", puts_bytes.to_string().as_bytes()),
-            Self::JobId | Self::Fence | Self::Finalize | Self::Segment | Self::Unknown { .. } => {}
+            Self::Segment => write(b"scela-segment", &[]),
+            Self::FenceInSegment { puts_bytes } => {
+                write(b"scela-fence", &[("puts", puts_bytes.to_string().as_bytes())])
+            }
+            Self::Unknown { name } => write(name, &[]),
         }
         frame::end(start, out)
     }
