@@ -9,7 +9,7 @@ use attachment::c::{self, Outcome, run};
 
 use crate::{
     PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_ARGS, PMI_ERR_INVALID_KEYVALP, PMI_ERR_INVALID_NUM_ARGS,
-    PMI_ERR_INVALID_NUM_PARSED, PMI_ERR_INVALID_SIZE, PMI_ERR_NOMEM, PMI_FAIL, PMI_SUCCESS,
+    PMI_ERR_INVALID_NUM_PARSED, PMI_ERR_INVALID_SIZE, PMI_ERR_NOMEM, PMI_FAIL, PMI_SUCCESS, string,
 };
 
 /// `PMI_keyval_t`.
@@ -83,8 +83,9 @@ unsafe extern "C" fn PMI_Args_to_keyval(
         // elements, each a string or NULL.
         unsafe {
             let count = usize::try_from(argcp.read()).unwrap_or(0);
-            let words = c::array(argvp, count).iter().map(|&word| c::text(word, WORD_BYTES_MAX).bytes());
-            let words: Vec<&[u8]> = words.collect::<Option<_>>().ok_or(PMI_ERR_INVALID_ARG)?;
+            let words = c::array(argvp, count).iter();
+            let words = words.map(|&word| string(word, WORD_BYTES_MAX, PMI_ERR_INVALID_ARG));
+            let words = words.collect::<Outcome<Vec<&[u8]>>>()?;
             let options = parse(&words).ok_or(PMI_ERR_INVALID_ARG)?;
             keyvalp.write(pairs(&options)?);
             size.write(c::int(options.len()));
@@ -134,7 +135,7 @@ unsafe extern "C" fn PMI_Get_options(str: *mut c_char, length: *mut c_int) -> c_
 /// `word` is NULL or a string, which is not changed while the result is used.
 unsafe fn option<'a>(word: *const c_char) -> Option<(&'a [u8], &'a [u8])> {
     // SAFETY: the caller guarantees it.
-    let word = unsafe { c::text(word, WORD_BYTES_MAX) }.bytes()?;
+    let word = unsafe { string(word, WORD_BYTES_MAX, PMI_ERR_INVALID_ARGS) }.ok()?;
     let end = word.iter().position(|&byte| byte == b'=')?;
     let (key, value) = (&word[..end], &word[end + 1..]);
     (key.starts_with(b"PMI_") && key.len() > 4).then_some((key, value))

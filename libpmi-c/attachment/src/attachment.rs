@@ -16,7 +16,7 @@ use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
 use pmi::{Puts, SpawnRequest, SpawnedJob, v1, v2};
 
-use crate::client::{Client, OpenedClient, SCELA_MAXES, Version};
+use crate::client::{Client, SCELA_MAXES, Version};
 use crate::clique::ranks_on_same_node;
 use crate::environment::Environment;
 use crate::error::Error;
@@ -101,8 +101,7 @@ impl Attachment {
         if let Ok(member) = self.member() {
             return Ok(member);
         }
-        let opened = Client::open(self.version, environment)?;
-        let (mut client, member) = open_member(opened, environment);
+        let (mut client, member) = Client::open(self.version, environment)?;
         let member = match connection.known.iter().find(|known| known.is_same(&member)) {
             Some(known) => known,
             None => {
@@ -400,25 +399,6 @@ fn is_fatal(error: &ClientError) -> bool {
 #[inline]
 fn check_process() -> Result<(), Error> {
     if forked::is_child() { Err(Error::NotInitialized) } else { Ok(()) }
-}
-
-/// Maps the segment of a new connection and describes this process as a member of its job.
-fn open_member(opened: OpenedClient, environment: &Environment) -> (Client, Member) {
-    let OpenedClient { client, rank, size, is_spawned, appnum, is_scela, segment } = opened;
-    let member = Member {
-        rank,
-        size,
-        is_spawned,
-        is_scela,
-        protocol: client.protocol(),
-        // Without a mapping, the server answers all gets.
-        segment: segment.and_then(|file| Segment::map(file).ok()),
-        environment: environment.clone(),
-        name: OnceLock::new(),
-        appnum: appnum.map_or_else(OnceLock::new, OnceLock::from),
-        maxes: OnceLock::new(),
-    };
-    (client, member)
 }
 
 /// Returns the value of a cell, which `ask` fills first if it is empty. Two threads may both ask.

@@ -12,66 +12,32 @@ pub const FAIL: c_int = -1;
 /// The result of a C function's body; the error is the code to return.
 pub type Outcome<T = ()> = Result<T, c_int>;
 
-/// A string argument.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Text<'a> {
-    /// The pointer is NULL.
-    Null,
-    /// The string is longer than the bound.
-    TooLong,
-    /// The bytes without the NUL.
-    Bytes(&'a [u8]),
-}
-
-impl<'a> Text<'a> {
-    /// Returns the bytes of a string that is neither NULL nor too long.
-    pub fn bytes(self) -> Option<&'a [u8]> {
-        match self {
-            Self::Null | Self::TooLong => None,
-            Self::Bytes(bytes) => Some(bytes),
-        }
-    }
-}
-
-/// Reads a string of at most `bytes_max` bytes; never reads further than that bound and one byte.
+/// Reads a string argument of at most `bytes_max` bytes; never reads further than that bound and one byte.
+///
+/// Fails with `null` for NULL, with `too_long` beyond the bound.
 ///
 /// # Safety
 ///
 /// `text` is NULL, or can be read up to its NUL, and is not changed while the result is used.
 #[inline]
-pub unsafe fn text<'a>(text: *const c_char, bytes_max: usize) -> Text<'a> {
+pub unsafe fn argument<'a>(text: *const c_char, bytes_max: usize, null: c_int, too_long: c_int) -> Outcome<&'a [u8]> {
     if text.is_null() {
-        return Text::Null;
+        return Err(null);
     }
     // SAFETY: reads no further than the NUL, up to which the caller guarantees readable memory.
     let bytes = unsafe { libc::strnlen(text, bytes_max + 1) };
     if bytes > bytes_max {
-        return Text::TooLong;
+        return Err(too_long);
     }
     // SAFETY: strnlen has just read these bytes.
-    Text::Bytes(unsafe { slice::from_raw_parts(text.cast(), bytes) })
-}
-
-/// Reads a string argument; fails with `null` for NULL, with `too_long` beyond `bytes_max` bytes.
-///
-/// # Safety
-///
-/// As [`text`].
-#[inline]
-pub unsafe fn argument<'a>(text: *const c_char, bytes_max: usize, null: c_int, too_long: c_int) -> Outcome<&'a [u8]> {
-    // SAFETY: the caller guarantees it.
-    match unsafe { self::text(text, bytes_max) } {
-        Text::Bytes(bytes) => Ok(bytes),
-        Text::Null => Err(null),
-        Text::TooLong => Err(too_long),
-    }
+    Ok(unsafe { slice::from_raw_parts(text.cast(), bytes) })
 }
 
 /// Reads the first `bytes_max` bytes of a string; `None` if it is NULL.
 ///
 /// # Safety
 ///
-/// As [`text`].
+/// As [`argument`].
 pub unsafe fn text_cut<'a>(text: *const c_char, bytes_max: usize) -> Option<&'a [u8]> {
     if text.is_null() {
         return None;
@@ -199,10 +165,10 @@ mod tests {
     fn strings_are_read_up_to_their_bound() {
         // SAFETY: literals are terminated.
         unsafe {
-            assert_eq!(text(ptr::null(), 3), Text::Null);
-            assert_eq!(text(c"abc".as_ptr(), 3), Text::Bytes(b"abc"));
-            assert_eq!(text(c"abcd".as_ptr(), 3), Text::TooLong);
-            assert_eq!(text(c"".as_ptr(), 0), Text::Bytes(b""));
+            assert_eq!(argument(ptr::null(), 3, 1, 2), Err(1));
+            assert_eq!(argument(c"abc".as_ptr(), 3, 1, 2), Ok(&b"abc"[..]));
+            assert_eq!(argument(c"abcd".as_ptr(), 3, 1, 2), Err(2));
+            assert_eq!(argument(c"".as_ptr(), 0, 1, 2), Ok(&b""[..]));
             assert!(equals(c"abc".as_ptr(), c"abc") && !equals(c"abcd".as_ptr(), c"abc"));
         }
     }

@@ -1,7 +1,8 @@
 //! [`Client`]: the requests that no shared memory answers, in the protocol that the server speaks.
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
@@ -11,10 +12,12 @@ use pmi::v1::client::Maxes;
 use pmi::v1::command::Command;
 use pmi::v1::reply::ReplyLine;
 use pmi::v2::client::{InitError, Ring};
-use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, SpawnRequest, SpawnedJob, segment, v1, v2};
+use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, SpawnRequest, SpawnedJob, v1, v2};
 
 use crate::environment::{Environment, ServerAddress};
 use crate::error::Error;
+use crate::member::Member;
+use crate::segment::Segment;
 use crate::socket::Socket;
 
 /// A PMI protocol: the one that a library prefers, or that a server speaks.
@@ -49,21 +52,6 @@ macro_rules! ask_server {
 /// A key with its value.
 type Entry = (Vec<u8>, Vec<u8>);
 
-/// A new connection, and what the server and the environment say about this rank.
-#[derive(Debug)]
-pub(crate) struct OpenedClient {
-    pub(crate) client: Client,
-    pub(crate) rank: Rank,
-    pub(crate) size: u32,
-    pub(crate) is_spawned: bool,
-    /// `None` if it has to be requested.
-    pub(crate) appnum: Option<i32>,
-    /// The server is ScELA's.
-    pub(crate) is_scela: bool,
-    /// The descriptor of the shared segment.
-    pub(crate) segment: Option<OwnedFd>,
-}
-
 /// The buffer sizes of ScELA's server, which are the least that other servers have.
 pub(crate) const SCELA_MAXES: Maxes = Maxes { kvsname: KVSNAME_MAX, key: KEYLEN_MAX, value: VALLEN_MAX };
 
@@ -72,20 +60,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Client {
     /// Connects as the environment says, and initialises PMI.
-    pub(crate) fn open(version: Version, environment: &Environment) -> Result<OpenedClient, Error> {
+    pub(crate) fn open(version: Version, environment: &Environment) -> Result<(Self, Member), Error> {
         match &environment.server {
-            ServerAddress::Absent => Ok(singleton()),
+            ServerAddress::Absent => Ok(singleton(environment)),
             ServerAddress::Descriptor(descriptor) => on_descriptor(version, environment, *descriptor),
             ServerAddress::Port { host, port } => on_port(version, environment, host, *port),
-        }
-    }
-
-    /// Returns the protocol of the server; `None` without a server.
-    pub(crate) fn protocol(&self) -> Option<Version> {
-        match self {
-            Self::Singleton(_) => None,
-            Self::V1(_) => Some(Version::One),
-            Self::V2(_) => Some(Version::Two),
         }
     }
 
@@ -268,11 +247,11 @@ impl Client {
     }
 }
 
-fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd) -> Result<OpenedClient, Error> {
+fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd) -> Result<(Client, Member), Error> {
     let socket = Socket::inherited(descriptor).map_err(Error::Connection)?;
     let is_scela = socket.is_local()
         && match (&environment.segment, socket.inode()) {
-            (Some(announced), Ok(inode)) => segment::is_announced(announced, inode),
+            (Some(announced), Ok(inode)) => pmi::segment::is_announced(announced, inode),
             (None, _) | (_, Err(_)) => false,
         };
     let socket = match version {
@@ -280,21 +259,17 @@ fn on_descriptor(version: Version, environment: &Environment, descriptor: RawFd)
         Version::Two => {
             let job = environment.job.as_deref();
             match v2::Client::init(socket, job, Rank(environment.rank), is_scela) {
-                Ok(mut client) => {
-                    let segment = client.stream_mut().take_descriptor();
-                    return Ok(OpenedClient { is_scela, segment, ..opened_v2(client) });
-                }
+                Ok(client) => return Ok(opened_v2(client, environment, is_scela)),
                 Err(InitError::VersionRefused(socket)) => socket,
                 Err(InitError::Failed(error)) => return Err(error.into()),
             }
         }
     };
     if !is_scela {
-        return Ok(opened_v1(v1::Client::init(socket)?, environment));
+        return Ok(opened_v1(v1::Client::init(socket)?, environment, false));
     }
-    let (mut client, _given) = v1::Client::init_with_segment(socket)?;
-    let segment = client.stream_mut().take_descriptor();
-    Ok(OpenedClient { is_scela, segment, ..opened_v1(client, environment) })
+    let (client, _given) = v1::Client::init_with_segment(socket)?;
+    Ok(opened_v1(client, environment, true))
 }
 
 /// Requests one entry after another, on a connection on which no reply is outstanding.
@@ -315,48 +290,44 @@ fn entries_by_index(socket: &mut Socket) -> Result<Vec<Entry>, Error> {
     }
 }
 
-fn on_port(version: Version, environment: &Environment, host: &str, port: u16) -> Result<OpenedClient, Error> {
+fn on_port(version: Version, environment: &Environment, host: &str, port: u16) -> Result<(Client, Member), Error> {
     let socket = Socket::connect(host, port).map_err(Error::Connection)?;
     // On a port, the server first expects this rank's number, in a PMI-1 message.
     let (client, size, rank) = v1::Client::init_on_port(socket, Rank(environment.rank))?;
     let client = match version {
         Version::One => client,
         Version::Two => match v2::Client::init(client.into_stream(), environment.job.as_deref(), rank, false) {
-            Ok(client) => return Ok(opened_v2(client)),
+            Ok(client) => return Ok(opened_v2(client, environment, false)),
             Err(InitError::VersionRefused(socket)) => v1::Client::init(socket)?,
             Err(InitError::Failed(error)) => return Err(error.into()),
         },
     };
-    Ok(OpenedClient { rank, size, ..opened_v1(client, environment) })
+    let (client, member) = opened_v1(client, environment, false);
+    Ok((client, Member { rank, size, ..member }))
 }
 
-fn opened_v1(client: v1::Client<Socket>, environment: &Environment) -> OpenedClient {
-    OpenedClient {
-        client: Client::V1(client),
-        rank: Rank(environment.rank),
-        size: environment.size,
-        is_spawned: environment.is_spawned,
-        appnum: None,
-        is_scela: false,
-        segment: None,
-    }
+fn opened_v1(mut client: v1::Client<Socket>, environment: &Environment, is_scela: bool) -> (Client, Member) {
+    let Environment { rank, size, is_spawned, .. } = *environment;
+    let segment = segment(client.stream_mut(), is_scela);
+    let member = Member::new(environment, Some(Version::One), Rank(rank), size, is_spawned);
+    (Client::V1(client), Member { is_scela, segment, ..member })
 }
 
-fn opened_v2(client: v2::Client<Socket>) -> OpenedClient {
-    let info = client.rank_info().clone();
-    OpenedClient {
-        client: Client::V2(client),
-        rank: info.rank,
-        size: info.size,
-        is_spawned: info.spawner.is_some(),
-        appnum: Some(info.appnum),
-        is_scela: false,
-        segment: None,
-    }
+fn opened_v2(mut client: v2::Client<Socket>, environment: &Environment, is_scela: bool) -> (Client, Member) {
+    let segment = segment(client.stream_mut(), is_scela);
+    let info = client.rank_info();
+    let member = Member::new(environment, Some(Version::Two), info.rank, info.size, info.spawner.is_some());
+    let appnum = OnceLock::from(info.appnum);
+    (Client::V2(client), Member { is_scela, segment, appnum, ..member })
+}
+
+/// Maps the segment whose descriptor ScELA's server has sent. Without a mapping, the server answers all gets.
+fn segment(socket: &mut Socket, is_scela: bool) -> Option<Segment> {
+    if is_scela { Segment::map(socket.take_descriptor()?).ok() } else { None }
 }
 
 /// Creates the board of a job that consists of this process.
-fn singleton() -> OpenedClient {
+fn singleton(environment: &Environment) -> (Client, Member) {
     let facts = JobAttributes {
         kvsname: singleton_name(),
         spawner: None,
@@ -368,8 +339,7 @@ fn singleton() -> OpenedClient {
     };
     let mut board = Board::new();
     board.publish(facts.entries());
-    let client = Client::Singleton(board);
-    OpenedClient { client, rank: Rank(0), size: 1, is_spawned: false, appnum: None, is_scela: false, segment: None }
+    (Client::Singleton(board), Member::new(environment, None, Rank(0), 1, false))
 }
 
 fn singleton_name() -> String {

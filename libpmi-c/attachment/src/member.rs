@@ -30,6 +30,28 @@ pub struct Member {
 }
 
 impl Member {
+    /// Creates the member without a segment, of a server that is not ScELA's.
+    pub(crate) fn new(
+        environment: &Environment,
+        protocol: Option<Version>,
+        rank: Rank,
+        size: u32,
+        is_spawned: bool,
+    ) -> Self {
+        Self {
+            rank,
+            size,
+            is_spawned,
+            is_scela: false,
+            protocol,
+            segment: None,
+            environment: environment.clone(),
+            name: OnceLock::new(),
+            appnum: OnceLock::new(),
+            maxes: OnceLock::new(),
+        }
+    }
+
     /// Returns this process's rank.
     pub fn rank(&self) -> u32 {
         self.rank.0
