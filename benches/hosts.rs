@@ -40,8 +40,7 @@ fn main() -> ExitCode {
 }
 
 fn in_slurm(arguments: &ArgMatches) -> Result<(), String> {
-    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
-    let (hosts, ppn) = (number("hosts"), number("ppn"));
+    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
     let slurm = Slurm::with_nodes(hosts as usize)?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let empty = directory.path().join("empty");
@@ -65,18 +64,17 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
-    let (hosts, ppn) = (number("hosts"), number("ppn"));
+    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
     let empty = cluster.shared().join("empty");
     compile_empty(directory.path(), &empty);
-    if number("delay") > 0 {
-        let delay = Duration::from_millis(number("delay").into());
+    if number(arguments, "delay") > 0 {
+        let delay = Duration::from_millis(number(arguments, "delay").into());
         cluster.hosts().iter().for_each(|host| host.delay_logins(delay));
     }
-    if number("limit") > 0 {
-        cluster.limit_ssh(number("limit"));
+    if number(arguments, "limit") > 0 {
+        cluster.limit_ssh(number(arguments, "limit"));
     }
     let np = (hosts * ppn).to_string();
     let file = cluster.host_file().display().to_string();
@@ -97,7 +95,7 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let ranks = format!("for rank in $(seq {ppn}); do {program} & done; wait");
     let mut rivals = Vec::new();
     // sshd refuses connections beyond the limit, which would look fast.
-    if number("limit") == 0 {
+    if number(arguments, "limit") == 0 {
         rivals.push(("ssh HOST true, all at once", remote_shells("true")));
         rivals.push(("ssh HOST, PPN times the program", remote_shells(&ranks)));
     }
@@ -110,8 +108,8 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(also) = arguments.get_one::<String>("also") {
         rivals.push(("other scela-run, default launch", words_of(also, &[])));
     }
-    let limit = number("limit").to_string();
-    if number("limit") > 0 {
+    let limit = number(arguments, "limit").to_string();
+    if number(arguments, "limit") > 0 {
         rivals.push(("scela-run --launch flat --batch LIMIT", ours(&["--launch", "flat", "--batch", &limit])));
     }
     if !arguments.get_flag("alone") {
@@ -123,6 +121,10 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
         command
     });
     Ok(())
+}
+
+fn number(arguments: &ArgMatches, name: &str) -> u32 {
+    *arguments.get_one(name).expect("the option has a default")
 }
 
 /// Returns the path of the measured scela-run.
@@ -141,8 +143,7 @@ struct Took {
 /// Runs all launchers in rounds and prints their times. Each run starts after all processes of the one
 /// before have ended, since a daemon may outlive its launcher.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
-    let number = |name: &str| arguments.get_one::<u32>(name).copied().unwrap_or_default();
-    let (hosts, ppn, runs) = (number("hosts"), number("ppn"), number("rounds"));
+    let (hosts, ppn, runs) = (number(arguments, "hosts"), number(arguments, "ppn"), number(arguments, "rounds"));
     let wanted = |name: &str| {
         let parts: Vec<&String> = arguments.get_many("only").into_iter().flatten().collect();
         parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
@@ -226,6 +227,6 @@ fn run(mut command: Command) -> Result<f64, Void> {
     let began = Instant::now();
     let Output { status, stderr, .. } = command.output()?;
     let wall = began.elapsed().as_secs_f64();
-    let complaint = || format!("\n{}", String::from_utf8_lossy(&stderr));
-    if status.success() { Ok(wall) } else { Err(Void::Failed { status, complaint: complaint() }) }
+    let failure = || format!("{status}\n{}", String::from_utf8_lossy(&stderr));
+    if status.success() { Ok(wall) } else { Err(Void::Failed(failure())) }
 }

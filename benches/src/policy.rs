@@ -77,15 +77,10 @@ impl Caching {
     /// Returns scela-run's options for a job of `np` ranks.
     #[must_use]
     pub fn options(&self, np: u32) -> Vec<OsString> {
-        let mut options = vec![
-            "--agents-as-nodes".into(),
-            "--agents-per-node".into(),
-            agents(np).to_string().into(),
-            "--fanout".into(),
-            self.fanout.to_string().into(),
-            "--cache".into(),
-            self.policy.name().into(),
-        ];
+        let (agents, fanout) = (agents(np).to_string(), self.fanout.to_string());
+        let tree = ["--agents-as-nodes", "--agents-per-node", &agents, "--fanout", &fanout];
+        let mut options: Vec<OsString> = tree.map(Into::into).into();
+        options.extend(["--cache".into(), self.policy.name().into()]);
         if let Some(entries) = self.policy.entries(np) {
             options.extend(["--cache-entries".into(), entries.to_string().into()]);
         }

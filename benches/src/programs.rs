@@ -66,7 +66,8 @@ fn compile(program: &str, binary: PathBuf, flags: &[impl AsRef<OsStr>]) -> Resul
     } else {
         let complaint = String::from_utf8_lossy(&output.stderr);
         Err(BenchError::new(format!(
-            "cc cannot compile {program}.c (is the static C library there? Debian: libc6-dev, Fedora: glibc-static):\n{}",
+            "cc cannot compile {program}.c (is the static C library there? Debian: libc6-dev, Fedora: glibc-static):\n\
+             {}",
             complaint.trim_end()
         )))
     }

@@ -24,8 +24,11 @@ pub fn rounds<L: Copy, T>(
         for turn in 0..launchers.len() {
             let at = (round as usize + turn) % launchers.len();
             let series = &mut all[at];
-            let result = if series.has_hung() { Err(Void::NotTried) } else { run(round, launchers[at]) };
-            series.results.push(result);
+            series.results.push(if series.has_hung() {
+                Err(Void::Failed("skipped after a run that hung".to_owned()))
+            } else {
+                run(round, launchers[at])
+            });
         }
     }
     all
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn a_round_in_which_either_does_not_count_has_no_ratio() {
         let all = rounds(&["floor", "hydra"], 3, |round, launcher| match (round, launcher) {
-            (1, "hydra") => Err(Void::LeftBehind(1)),
+            (1, "hydra") => Err(Void::Failed("1 processes left behind".to_owned())),
             (_, "hydra") => Ok(f64::from(round + 1) * 3.0),
             _ => Ok(1.0),
         });

@@ -81,40 +81,15 @@ pub enum Void {
     /// It exceeded the deadline.
     #[error("killed after {} s", .0.as_secs())]
     Hung(Duration),
-    /// The launcher reports a failure.
-    #[error("{status}{complaint}")]
-    Failed {
-        /// Its exit status.
-        status: ExitStatus,
-        /// Its last line on stderr.
-        complaint: String,
-    },
-    /// Some ranks have not run.
-    #[error("{missing} of {np} ranks left no mark")]
-    Missing {
-        /// The number of ranks without a mark.
-        missing: usize,
-        /// The number of ranks of the job.
-        np: u32,
-    },
-    /// The ranks report a fault with which the time means nothing.
-    #[error("{0}")]
-    Spoiled(Mark),
-    /// scela-run has left processes behind.
-    #[error("{0} processes left behind")]
-    LeftBehind(usize),
     /// A system call failed.
     #[error("{0}")]
     Machine(#[from] io::Error),
     /// This size takes too long and must be requested explicitly.
     #[error("more than {0} ranks only with --np")]
     NotTyped(u32),
-    /// scela-run's statistics are missing.
+    /// The launcher or ranks failed, statistics are missing, or the run was skipped: the reason as text.
     #[error("{0}")]
-    Stats(String),
-    /// An earlier run has hung, so this one was skipped.
-    #[error("skipped after a run that hung")]
-    NotTried,
+    Failed(String),
 }
 
 /// A run in progress.
@@ -248,21 +223,21 @@ impl<'a> Running<'a> {
         let marks = || reading.marks.iter();
         let faults = marks().fold(Mark::default(), |faults, mark| faults.union(mark.faults()));
         if !faults.spoils().is_clean() {
-            return Err(Void::Spoiled(faults));
+            return Err(Void::Failed(faults.to_string()));
         }
         if !status.success() {
-            return Err(Void::Failed { status, complaint: complaint(&self.complaints) });
+            return Err(Void::Failed(format!("{status}{}", complaint(&self.complaints))));
         }
         let missing = marks().filter(|mark| !mark.is_here()).count();
         if missing > 0 {
-            return Err(Void::Missing { missing, np: self.job.np });
+            return Err(Void::Failed(format!("{missing} of {} ranks left no mark", self.job.np)));
         }
         let is_strict = matches!(self.launcher.kind, Kind::Scela | Kind::Floor);
         if is_strict && !faults.is_clean() {
-            return Err(Void::Spoiled(faults));
+            return Err(Void::Failed(faults.to_string()));
         }
         if is_strict && left_behind > 0 {
-            return Err(Void::LeftBehind(left_behind));
+            return Err(Void::Failed(format!("{left_behind} processes left behind")));
         }
         Ok(faults)
     }
@@ -317,12 +292,7 @@ impl Job {
             Program::Get => 5 * self.program.gets(launcher) as usize,
             // Memory before and after.
             Program::Memory => 2 * np,
-            Program::Empty
-            | Program::Hello
-            | Program::OneToTwo
-            | Program::OneToAll
-            | Program::Sleep
-            | Program::Rounds(_) => 0,
+            _ => 0,
         }
     }
 }

@@ -55,15 +55,21 @@ pub struct Look {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stroke {
+struct Stroke {
+    width: u32,
+    /// The lengths of a dash and of the gap after it; `None` for a solid line.
+    dashes: Option<(i32, i32)>,
+}
+
+impl Stroke {
     /// A wide line, which may be covered.
-    Wide,
+    const WIDE: Self = Self { width: 5, dashes: None };
     /// A line.
-    Plain,
+    const PLAIN: Self = Self { width: 2, dashes: None };
     /// A line with long dashes.
-    Dashed,
+    const DASHED: Self = Self { width: 2, dashes: Some((9, 6)) };
     /// A thin line with short dashes.
-    Dotted,
+    const DOTTED: Self = Self { width: 1, dashes: Some((3, 3)) };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +89,14 @@ impl Look {
         let policy = launcher.caching.as_ref().map(|caching| caching.policy);
         // Colours that colour-blind readers can distinguish (Okabe and Ito).
         let (colour, marker, stroke) = match (policy, &launcher.client) {
-            (None, _) | (_, Client::Library(_)) => (RGBColor(0, 0, 0), Marker::Cross, Stroke::Dotted),
-            (Some(Policy::Hcs), _) => (RGBColor(213, 94, 0), Marker::LargeSquare, Stroke::Wide),
-            (Some(Policy::Hcma), _) => (RGBColor(230, 159, 0), Marker::Triangle, Stroke::Dashed),
-            (Some(Policy::Hcmab), _) => (RGBColor(0, 114, 178), Marker::LargeCircle, Stroke::Wide),
-            (Some(Policy::HcmabLru(Bound::Own)), _) => (RGBColor(86, 180, 233), Marker::Square, Stroke::Dashed),
-            (Some(Policy::HcmabLru(Bound::Ranks)), _) => (RGBColor(0, 158, 115), Marker::Cross, Stroke::Plain),
+            (None, _) | (_, Client::Library(_)) => (RGBColor(0, 0, 0), Marker::Cross, Stroke::DOTTED),
+            (Some(Policy::Hcs), _) => (RGBColor(213, 94, 0), Marker::LargeSquare, Stroke::WIDE),
+            (Some(Policy::Hcma), _) => (RGBColor(230, 159, 0), Marker::Triangle, Stroke::DASHED),
+            (Some(Policy::Hcmab), _) => (RGBColor(0, 114, 178), Marker::LargeCircle, Stroke::WIDE),
+            (Some(Policy::HcmabLru(Bound::Own)), _) => (RGBColor(86, 180, 233), Marker::Square, Stroke::DASHED),
+            (Some(Policy::HcmabLru(Bound::Ranks)), _) => (RGBColor(0, 158, 115), Marker::Cross, Stroke::PLAIN),
             (Some(Policy::HcmabLru(Bound::RanksBy(_))), _) => {
-                (RGBColor(204, 121, 167), Marker::Triangle, Stroke::Plain)
+                (RGBColor(204, 121, 167), Marker::Triangle, Stroke::PLAIN)
             }
         };
         Self { colour, marker, stroke }
@@ -99,25 +105,11 @@ impl Look {
     /// Returns the look of a line that shows a part of another line's values.
     #[must_use]
     pub fn hollow(self) -> Self {
-        Self { marker: Marker::Ring, stroke: Stroke::Dashed, ..self }
+        Self { marker: Marker::Ring, stroke: Stroke::DASHED, ..self }
     }
 
     fn style(self) -> ShapeStyle {
-        let width = match self.stroke {
-            Stroke::Wide => 5,
-            Stroke::Plain | Stroke::Dashed => 2,
-            Stroke::Dotted => 1,
-        };
-        self.colour.stroke_width(width)
-    }
-
-    /// Returns the lengths of a dash and of the gap after it, unless the line is solid.
-    fn dashes(self) -> Option<(i32, i32)> {
-        match self.stroke {
-            Stroke::Wide | Stroke::Plain => None,
-            Stroke::Dashed => Some((9, 6)),
-            Stroke::Dotted => Some((3, 3)),
-        }
+        self.colour.stroke_width(self.stroke.width)
     }
 }
 
@@ -177,7 +169,7 @@ impl Plot {
         for line in &panel.lines {
             let points: Vec<_> = line.points.iter().copied().filter(is_drawn).collect();
             let style = line.look.style();
-            match line.look.dashes() {
+            match line.look.stroke.dashes {
                 Some((dash, gap)) => {
                     chart.draw_series(DashedLineSeries::new(points.iter().copied(), dash, gap, style))?;
                 }
@@ -204,7 +196,7 @@ impl Plot {
         for (row, line) in lines.iter().enumerate() {
             let y = 60 + 24 * i32::try_from(row).unwrap_or(0);
             let (ends, style) = ([(4, y), (32, y)], line.look.style());
-            match line.look.dashes() {
+            match line.look.stroke.dashes {
                 Some((dash, gap)) => area.draw(&plotters::element::DashedPathElement::new(ends, dash, gap, style))?,
                 None => area.draw(&PathElement::new(ends, style))?,
             }
@@ -298,7 +290,7 @@ mod tests {
     use super::*;
 
     fn line(label: &str, points: &[(f64, f64)]) -> Line {
-        let look = Look { colour: RGBColor(1, 2, 3), marker: Marker::LargeCircle, stroke: Stroke::Wide };
+        let look = Look { colour: RGBColor(1, 2, 3), marker: Marker::LargeCircle, stroke: Stroke::WIDE };
         Line { label: label.to_owned(), look, points: points.to_vec() }
     }
 

@@ -28,7 +28,7 @@ impl Counted {
     /// Reads the statistics of a run that has just ended.
     fn of(run: Finished, launcher: &Launcher, np: u32) -> Result<Self, Void> {
         let caching = launcher.caching.as_ref().expect("participants have a cache policy");
-        Ok(Self { run, stats: Stats::read(caching, np).map_err(Void::Stats)? })
+        Ok(Self { run, stats: Stats::read(caching, np).map_err(Void::Failed)? })
     }
 
     /// Returns the time from when all ranks are ready to the last get of the last rank.
