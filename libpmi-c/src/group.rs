@@ -85,9 +85,7 @@ unsafe extern "C" fn PMI_Get_clique_size(size: *mut c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Get_clique_ranks(ranks: *mut c_int, length: c_int) -> c_int {
     run(|| {
-        if ranks.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
+        c::not_null(ranks, PMI_ERR_INVALID_ARG)?;
         let clique = clique(member()?)?;
         if usize::try_from(length).unwrap_or(0) < clique.len() {
             return Err(PMI_ERR_INVALID_LENGTH);

@@ -6,16 +6,13 @@ use std::iter::Peekable;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use attachment::c::{self, Outcome, run};
-use attachment::{Attachment, Entries, Error, Maxes, Member, limits};
+use attachment::{Attachment, Entries, Error, Maxes, Member, SCELA_MAXES};
 
 use crate::spaces::{self, Space};
 use crate::{
     ATTACHMENT, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_KEY, PMI_ERR_INVALID_KEY_LENGTH, PMI_ERR_INVALID_KVS,
     PMI_ERR_INVALID_LENGTH, PMI_ERR_INVALID_VAL, PMI_ERR_INVALID_VAL_LENGTH, PMI_FAIL, failed, member, string,
 };
-
-/// The buffer sizes before PMI is initialised.
-const MAXES: Maxes = Maxes { kvsname: limits::KVSNAME_MAX, key: limits::KEYLEN_MAX, value: limits::VALLEN_MAX };
 
 /// The longest name of a space, and the longest key, that any server accepts.
 const NAME_BYTES_MAX: usize = 1023;
@@ -61,9 +58,7 @@ unsafe extern "C" fn PMI_KVS_Get_value_length_max(length: *mut c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Create(kvsname: *mut c_char, length: c_int) -> c_int {
     run(|| {
-        if kvsname.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
+        c::not_null(kvsname, PMI_ERR_INVALID_ARG)?;
         let member = member()?;
         let own = ATTACHMENT.name(member).map_err(failed)?;
         let most = maxes().map_err(failed)?.kvsname;
@@ -89,9 +84,7 @@ unsafe extern "C" fn PMI_KVS_Destroy(kvsname: *const c_char) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_KVS_Put(kvsname: *const c_char, key: *const c_char, value: *const c_char) -> c_int {
     run(|| {
-        if kvsname.is_null() {
-            return Err(PMI_ERR_INVALID_KVS);
-        }
+        c::not_null(kvsname, PMI_ERR_INVALID_KVS)?;
         let maxes = maxes().map_err(failed)?;
         // SAFETY: NULL or strings.
         let (key, value) = unsafe {
@@ -209,10 +202,7 @@ pub(crate) fn forget_iterations() {
 
 /// Returns the server's buffer sizes, or ScELA's before PMI is initialised.
 pub(crate) fn maxes() -> Result<Maxes, Error> {
-    match ATTACHMENT.member() {
-        Ok(member) => ATTACHMENT.maxes(member),
-        Err(_) => Ok(MAXES),
-    }
+    ATTACHMENT.member().map_or(Ok(SCELA_MAXES), |member| ATTACHMENT.maxes(member))
 }
 
 /// Stores one of the buffer sizes in `*out`: `PMI_ERR_INVALID_ARG` for NULL.
@@ -231,9 +221,7 @@ pub(crate) unsafe fn length_max(out: *mut c_int, of: impl FnOnce(Maxes) -> usize
 ///
 /// `out` is NULL or can be written for `length` bytes.
 pub(crate) unsafe fn write_name(out: *mut c_char, length: c_int) -> Outcome {
-    if out.is_null() {
-        return Err(PMI_ERR_INVALID_ARG);
-    }
+    c::not_null(out, PMI_ERR_INVALID_ARG)?;
     let name = ATTACHMENT.name(member()?).map_err(failed)?;
     // SAFETY: the caller guarantees it, and the name lies in memory of this library.
     unsafe { c::copy(name.to_bytes(), out, length, PMI_ERR_INVALID_LENGTH) }
@@ -265,13 +253,9 @@ unsafe fn other_space(member: &'static Member, name: *const c_char) -> Outcome<S
 
 #[inline]
 fn check_not_null(kvsname: *const c_char, key: *const c_char, val: *const c_char) -> Outcome {
-    if kvsname.is_null() {
-        return Err(PMI_ERR_INVALID_KVS);
-    }
-    if key.is_null() {
-        return Err(PMI_ERR_INVALID_KEY);
-    }
-    if val.is_null() { Err(PMI_ERR_INVALID_VAL) } else { Ok(()) }
+    c::not_null(kvsname, PMI_ERR_INVALID_KVS)?;
+    c::not_null(key, PMI_ERR_INVALID_KEY)?;
+    c::not_null(val, PMI_ERR_INVALID_VAL)
 }
 
 /// Writes the next pair, with an empty key at the end. A pair whose buffer is too short is not skipped.

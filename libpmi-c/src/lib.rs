@@ -47,7 +47,6 @@ fn failed(error: Error) -> c_int {
         Error::Put(PutRefusal::KeyEmpty | PutRefusal::KeyTooLong | PutRefusal::KeyReserved) => PMI_ERR_INVALID_KEY,
         Error::Full => PMI_ERR_NOMEM,
         Error::NotInitialized
-        | Error::Environment(_)
         | Error::Connection(_)
         | Error::Server(_)
         | Error::Disconnected

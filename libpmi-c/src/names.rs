@@ -33,9 +33,7 @@ unsafe extern "C" fn PMI_Lookup_name(service: *const c_char, port: *mut c_char) 
     run(|| {
         // SAFETY: NULL or a string.
         let service = unsafe { name(service)? };
-        if port.is_null() {
-            return Err(PMI_ERR_INVALID_ARG);
-        }
+        c::not_null(port, PMI_ERR_INVALID_ARG)?;
         member()?;
         let room = kvs::maxes().map_err(failed)?.value.min(limits::VALLEN_MAX);
         let found = ATTACHMENT.lookup(service).map_err(failed)?.ok_or(PMI_FAIL)?;

@@ -38,19 +38,11 @@ unsafe extern "C" fn PMI_Parse_option(
     size: *mut c_int,
 ) -> c_int {
     run(|| {
-        if num_parsed.is_null() {
-            return Err(PMI_ERR_INVALID_NUM_PARSED);
-        }
+        c::not_null(num_parsed, PMI_ERR_INVALID_NUM_PARSED)?;
         let count = usize::try_from(num_args).ok().filter(|&count| count > 0).ok_or(PMI_ERR_INVALID_NUM_ARGS)?;
-        if args.is_null() {
-            return Err(PMI_ERR_INVALID_ARGS);
-        }
-        if keyvalp.is_null() {
-            return Err(PMI_ERR_INVALID_KEYVALP);
-        }
-        if size.is_null() {
-            return Err(PMI_ERR_INVALID_SIZE);
-        }
+        c::not_null(args, PMI_ERR_INVALID_ARGS)?;
+        c::not_null(keyvalp, PMI_ERR_INVALID_KEYVALP)?;
+        c::not_null(size, PMI_ERR_INVALID_SIZE)?;
         // SAFETY: the caller's array has `count` elements, each a string or NULL, and no output is NULL.
         unsafe {
             let options = c::array(args, count).iter().map_while(|&word| option(word));
@@ -163,9 +155,7 @@ fn pairs(options: &[Pair<'_>]) -> Outcome<*mut Keyval> {
         return Ok(ptr::null_mut());
     }
     let array = allocate::<Keyval>(options.len());
-    if array.is_null() {
-        return Err(PMI_ERR_NOMEM);
-    }
+    c::not_null(array, PMI_ERR_NOMEM)?;
     for (at, (key, val)) in options.iter().enumerate() {
         let pair = Keyval { key: copy(*key), val: copy(*val) };
         let is_whole = pair.key.is_null() == key.is_none() && pair.val.is_null() == val.is_none();

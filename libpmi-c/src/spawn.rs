@@ -3,23 +3,13 @@
 use std::ffi::{c_char, c_int};
 
 use attachment::c::{self, Outcome, run};
-use attachment::spawn::{self, Arrays, Codes, Pairs};
+use attachment::spawn::{Arrays, Codes, Pairs};
 use attachment::{ClientError, Error, SpawnRequest, limits};
 
 use crate::options::Keyval;
 use crate::{ATTACHMENT, PMI_ERR_INVALID_ARG, failed};
 
 const CODES: Codes = Codes { invalid: PMI_ERR_INVALID_ARG, size: PMI_ERR_INVALID_ARG, too_long: PMI_ERR_INVALID_ARG };
-
-impl spawn::Keyval for Keyval {
-    fn key(&self) -> *const c_char {
-        self.key
-    }
-
-    fn value(&self) -> *const c_char {
-        self.val
-    }
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI_Spawn_multiple(
@@ -89,5 +79,5 @@ unsafe fn pairs(pairs: *const Keyval, size: c_int) -> Outcome<Pairs> {
         return Err(PMI_ERR_INVALID_ARG);
     }
     // SAFETY: the caller guarantees it.
-    unsafe { c::array(pairs, size).iter().map(|pair| CODES.pair(pair)).collect() }
+    unsafe { c::array(pairs, size).iter().map(|pair| CODES.pair(pair.key, pair.val)).collect() }
 }

@@ -12,6 +12,12 @@ pub const FAIL: c_int = -1;
 /// The result of a C function's body; the error is the code to return.
 pub type Outcome<T = ()> = Result<T, c_int>;
 
+/// Fails with `null` for NULL.
+#[inline]
+pub fn not_null<T>(pointer: *const T, null: c_int) -> Outcome {
+    if pointer.is_null() { Err(null) } else { Ok(()) }
+}
+
 /// Reads a string argument of at most `bytes_max` bytes; never reads further than that bound and one byte.
 ///
 /// Fails with `null` for NULL, with `too_long` beyond the bound.
@@ -21,9 +27,7 @@ pub type Outcome<T = ()> = Result<T, c_int>;
 /// `text` is NULL, or can be read up to its NUL, and is not changed while the result is used.
 #[inline]
 pub unsafe fn argument<'a>(text: *const c_char, bytes_max: usize, null: c_int, too_long: c_int) -> Outcome<&'a [u8]> {
-    if text.is_null() {
-        return Err(null);
-    }
+    not_null(text, null)?;
     // SAFETY: reads no further than the NUL, up to which the caller guarantees readable memory.
     let bytes = unsafe { libc::strnlen(text, bytes_max + 1) };
     if bytes > bytes_max {
@@ -119,9 +123,7 @@ pub unsafe fn store<T>(out: *mut T, value: T) {
 ///
 /// `out` is NULL or can be written.
 pub unsafe fn output<T>(out: *mut T, null: c_int, value: impl FnOnce() -> Outcome<T>) -> Outcome {
-    if out.is_null() {
-        return Err(null);
-    }
+    not_null(out, null)?;
     // SAFETY: not NULL, so the caller guarantees it.
     unsafe { out.write(value()?) };
     Ok(())

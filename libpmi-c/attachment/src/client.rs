@@ -53,7 +53,7 @@ macro_rules! ask_server {
 type Entry = (Vec<u8>, Vec<u8>);
 
 /// The buffer sizes of ScELA's server, which are the least that other servers have.
-pub(crate) const SCELA_MAXES: Maxes = Maxes { kvsname: KVSNAME_MAX, key: KEYLEN_MAX, value: VALLEN_MAX };
+pub const SCELA_MAXES: Maxes = Maxes { kvsname: KVSNAME_MAX, key: KEYLEN_MAX, value: VALLEN_MAX };
 
 /// The polling interval for an attribute of the node, on a server that cannot delay its reply.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

@@ -6,17 +6,12 @@ use pmi::board::PutRefusal;
 use pmi::client::ClientError;
 use thiserror::Error;
 
-use crate::environment::EnvironmentError;
-
 /// Why a call failed.
 #[derive(Debug, Error)]
 pub enum Error {
     /// PMI is not initialised, is finalised, or was initialised by a parent of this process.
     #[error("PMI is not initialised in this process")]
     NotInitialized,
-    /// The PMI variables cannot be used.
-    #[error(transparent)]
-    Environment(#[from] EnvironmentError),
     /// Connecting to the server failed.
     #[error("failed to connect to the PMI server")]
     Connection(#[source] io::Error),

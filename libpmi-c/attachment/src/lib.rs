@@ -24,7 +24,7 @@ mod socket;
 pub mod spawn;
 
 pub use self::attachment::{Attachment, Entries};
-pub use client::Version;
+pub use client::{SCELA_MAXES, Version};
 pub use environment::{Environment, EnvironmentError, ServerAddress};
 pub use error::Error;
 pub use member::Member;

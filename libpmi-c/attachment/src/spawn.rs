@@ -11,14 +11,6 @@ use crate::error::Error;
 /// Keys with their values.
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A key-value pair as one of the two interfaces lays it out.
-pub trait Keyval {
-    /// Returns the key: NULL or a string.
-    fn key(&self) -> *const c_char;
-    /// Returns the value: NULL or a string.
-    fn value(&self) -> *const c_char;
-}
-
 /// The arrays of a spawn call that both interfaces have. Each is NULL or has an element for each command.
 #[derive(Copy, Clone, Debug)]
 pub struct Arrays<K> {
@@ -64,9 +56,9 @@ impl Codes {
     /// # Safety
     ///
     /// Key and value are each NULL or a string.
-    pub unsafe fn pair<K: Keyval>(&self, pair: &K) -> Outcome<(Vec<u8>, Vec<u8>)> {
+    pub unsafe fn pair(&self, key: *const c_char, value: *const c_char) -> Outcome<(Vec<u8>, Vec<u8>)> {
         // SAFETY: the caller guarantees it.
-        unsafe { Ok((self.string(pair.key())?, self.string(pair.value())?)) }
+        unsafe { Ok((self.string(key)?, self.string(value)?)) }
     }
 
     /// Reads the commands. `words` reads the arguments of the command with the given index, and `hints`

@@ -56,8 +56,6 @@ unsafe fn text<'a>(text: *const c_char, bytes_max: usize, null: c_int) -> Outcom
 /// Checks an output buffer of `room` bytes; `null` is the code for NULL.
 #[inline]
 fn check_room(out: *mut c_char, room: c_int, null: c_int) -> Outcome {
-    if out.is_null() {
-        return Err(null);
-    }
+    c::not_null(out, null)?;
     if room > 0 { Ok(()) } else { Err(PMI2_ERR_INVALID_LENGTH) }
 }

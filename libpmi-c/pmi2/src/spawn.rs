@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use attachment::c::{self, Outcome, run};
-use attachment::spawn::{Arrays, Codes, Keyval, Pairs};
+use attachment::spawn::{Arrays, Codes, Pairs};
 use attachment::{SpawnRequest, limits};
 
 use crate::{ATTACHMENT, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, failed};
@@ -20,16 +20,6 @@ struct Info {
     next: *mut Self,
     key: *const c_char,
     value: *const c_char,
-}
-
-impl Keyval for Info {
-    fn key(&self) -> *const c_char {
-        self.key
-    }
-
-    fn value(&self) -> *const c_char {
-        self.value
-    }
 }
 
 #[unsafe(no_mangle)]
@@ -89,7 +79,7 @@ unsafe fn words(argv: *const *const c_char, argc: c_int) -> Outcome<Vec<Vec<u8>>
 unsafe fn hints(infos: *const Info, size: c_int) -> Outcome<Pairs> {
     let size = CODES.count(size, limits::SPAWN_INFO_MAX)?;
     // SAFETY: the caller guarantees it.
-    unsafe { c::array(infos, size).iter().map(|info| CODES.pair(info)).collect() }
+    unsafe { c::array(infos, size).iter().map(|info| CODES.pair(info.key, info.value)).collect() }
 }
 
 /// # Safety
@@ -102,7 +92,10 @@ unsafe fn preputs(preputs: *const *const Info, size: c_int) -> Outcome<Pairs> {
     }
     // SAFETY: the caller guarantees it.
     unsafe {
-        let pair = |&info: &*const Info| CODES.pair(info.as_ref().ok_or(PMI2_ERR_INVALID_ARG)?);
+        let pair = |&info: &*const Info| {
+            let info = info.as_ref().ok_or(PMI2_ERR_INVALID_ARG)?;
+            CODES.pair(info.key, info.value)
+        };
         c::array(preputs, size).iter().map(pair).collect()
     }
 }
