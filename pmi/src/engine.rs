@@ -192,6 +192,11 @@ impl<D: Dialect> Turn<'_, D> {
         Some(request)
     }
 
+    /// Passes a request on to the root, whose answer the rank awaits.
+    pub(crate) fn ask_root(&mut self, awaited: Awaited, request: RootRequest) -> Option<Request> {
+        self.ask(awaited, Request::Ask(request))
+    }
+
     /// Whether the rank is initialised. Replies with a refusal if not.
     pub(crate) fn check_active(&mut self, operation: Operation) -> bool {
         let is_active = self.state.is_active();
@@ -277,10 +282,8 @@ impl<D: Dialect> Turn<'_, D> {
         } else if port.len() > PORT_BYTES_MAX {
             self.refuse(operation, Refusal::PortTooLong)
         } else {
-            self.ask(
-                Awaited::Published,
-                Request::Ask(RootRequest::Publish { service: service.to_vec(), port: port.to_vec() }),
-            )
+            let publish = RootRequest::Publish { service: service.to_vec(), port: port.to_vec() };
+            self.ask_root(Awaited::Published, publish)
         }
     }
 
@@ -288,14 +291,14 @@ impl<D: Dialect> Turn<'_, D> {
         if !self.check_service(Operation::Lookup, service) {
             return None;
         }
-        self.ask(Awaited::Found, Request::Ask(RootRequest::Lookup { service: service.to_vec() }))
+        self.ask_root(Awaited::Found, RootRequest::Lookup { service: service.to_vec() })
     }
 
     pub(crate) fn unpublish(&mut self, service: &[u8]) -> Option<Request> {
         if !self.check_service(Operation::Unpublish, service) {
             return None;
         }
-        self.ask(Awaited::Unpublished, Request::Ask(RootRequest::Unpublish { service: service.to_vec() }))
+        self.ask_root(Awaited::Unpublished, RootRequest::Unpublish { service: service.to_vec() })
     }
 
     /// Whether the rank is initialised and may use this name. Replies with a refusal if not.
@@ -317,7 +320,7 @@ impl<D: Dialect> Turn<'_, D> {
             return None;
         }
         match parsed {
-            Ok(spawn) => self.ask(Awaited::Spawned { ranks: spawn.ranks() }, Request::Ask(RootRequest::Spawn(spawn))),
+            Ok(spawn) => self.ask_root(Awaited::Spawned { ranks: spawn.ranks() }, RootRequest::Spawn(spawn)),
             Err(error) => self.refuse(Operation::Spawn, Refusal::Spawn(error)),
         }
     }

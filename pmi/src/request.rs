@@ -76,38 +76,21 @@ impl SpawnRequest {
     /// Both protocol versions check a spawn before it becomes a [`Request`]. An agent that receives one from a peer should
     /// check it too.
     pub fn check(&self) -> Result<(), SpawnRequestError> {
-        if self.commands.is_empty() || self.commands.len() > SPAWN_COMMANDS_MAX {
-            return Err(SpawnRequestError::Commands);
-        }
-        let mut ranks = 0_u64;
+        use SpawnRequestError as Error;
+        let require = |is_met: bool, error| if is_met { Ok(()) } else { Err(error) };
+        require((1..=SPAWN_COMMANDS_MAX).contains(&self.commands.len()), Error::Commands)?;
         for command in &self.commands {
-            if command.program.is_empty() {
-                return Err(SpawnRequestError::Program);
-            }
-            if command.nprocs == 0 {
-                return Err(SpawnRequestError::Ranks);
-            }
-            ranks += u64::from(command.nprocs);
-            if command.args.len() > SPAWN_ARGS_MAX {
-                return Err(SpawnRequestError::Args);
-            }
-            if command.info.len() > SPAWN_INFO_MAX {
-                return Err(SpawnRequestError::Info);
-            }
+            require(!command.program.is_empty(), Error::Program)?;
+            require(command.nprocs > 0, Error::Ranks)?;
+            require(command.args.len() <= SPAWN_ARGS_MAX, Error::Args)?;
+            require(command.info.len() <= SPAWN_INFO_MAX, Error::Info)?;
         }
-        if ranks > u64::from(SPAWN_RANKS_MAX) {
-            return Err(SpawnRequestError::Ranks);
-        }
-        if self.preputs.len() > SPAWN_PREPUTS_MAX {
-            return Err(SpawnRequestError::Preputs);
-        }
+        require(self.ranks() <= u64::from(SPAWN_RANKS_MAX), Error::Ranks)?;
+        require(self.preputs.len() <= SPAWN_PREPUTS_MAX, Error::Preputs)?;
         for (key, value) in &self.preputs {
-            crate::board::check_put(key, value).map_err(SpawnRequestError::Preput)?;
+            crate::board::check_put(key, value).map_err(Error::Preput)?;
         }
-        if self.bytes_len() > SPAWN_BYTES_MAX {
-            return Err(SpawnRequestError::Bytes);
-        }
-        Ok(())
+        require(self.bytes_len() <= SPAWN_BYTES_MAX, Error::Bytes)
     }
 
     /// Returns the number of ranks of all commands together.

@@ -141,7 +141,7 @@ impl Turn<'_, Frames> {
             self.reply(Reply::Got { key, value: None })
         } else {
             let (job, key) = (job.to_vec(), key.to_vec());
-            self.ask(Awaited::GotFromJob { key: key.clone() }, Request::Ask(RootRequest::GetFromJob { job, key }))
+            self.ask_root(Awaited::GotFromJob { key: key.clone() }, RootRequest::GetFromJob { job, key })
         }
     }
 
@@ -175,7 +175,7 @@ impl Turn<'_, Frames> {
         }
         match job.len() {
             0 => self.refuse(operation, Refusal::JobEmpty),
-            1..=JOB_BYTES_MAX => self.ask(Awaited::Connected, Request::Ask(RootRequest::Connect { job: job.to_vec() })),
+            1..=JOB_BYTES_MAX => self.ask_root(Awaited::Connected, RootRequest::Connect { job: job.to_vec() }),
             _ => self.refuse(operation, Refusal::JobTooLong),
         }
     }
