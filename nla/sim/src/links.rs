@@ -6,7 +6,6 @@ use pmi::{Epoch, Keys};
 
 use crate::events::EventKind;
 use crate::faults::Mutation;
-use crate::report::Direction;
 use crate::world::{State, World};
 
 /// Bytes of the record that an urgent message may have to wait for.
@@ -100,8 +99,7 @@ impl World {
         let child = from.max(to as usize);
         let is_up = child == from;
         if !is_stream {
-            let direction = if is_up { Direction::Up } else { Direction::Down };
-            self.counts.note_sent(self.members[child].depth, direction, is_board, encoded, bytes);
+            self.counts.note_sent(self.members[child].depth, is_up, is_board, encoded, bytes);
         }
         let link = &mut self.members[child].link;
         let lane = usize::from(is_board) + if is_up { 0 } else { 2 };

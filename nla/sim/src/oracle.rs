@@ -132,15 +132,12 @@ impl Oracle {
     /// Judges the end of the run.
     pub(crate) fn check_end(&self, at: u64, outcome: &Outcome, expected: ExpectedEnd) -> Result<(), Violation> {
         let success = *outcome == Outcome::Success;
-        match (expected, success) {
-            (ExpectedEnd::Success, false) => {
-                let why = format!("the session failed, although nothing fatal had happened: {outcome:?}");
-                return Err(Violation::new(at, why));
-            }
-            (ExpectedEnd::Failure, true) => {
-                return Err(Violation::new(at, "the session succeeded after a fatal event"));
-            }
-            _ => {}
+        if expected == ExpectedEnd::Success && !success {
+            let why = format!("the session failed, although nothing fatal had happened: {outcome:?}");
+            return Err(Violation::new(at, why));
+        }
+        if expected == ExpectedEnd::Failure && success {
+            return Err(Violation::new(at, "the session succeeded after a fatal event"));
         }
         if success && self.fences.iter().any(|fence| fence.released != self.ranks) {
             return Err(Violation::new(at, format!("not all ranks were released: {}", self.state())));
