@@ -223,9 +223,8 @@ impl InquiryKind {
             |key: &[u8], value: &[u8]| pmi::board::check_put(key, value).is_ok() && value.len() <= ATTRIBUTE_BYTES_MAX;
         match self {
             Self::NodePut { key, value } => fits(key, value),
-            Self::NodeGet { key, .. } => fits(key, b""),
+            Self::NodeGet { key, .. } | Self::LookUp { key, .. } => fits(key, b""),
             Self::NodeForget => true,
-            Self::LookUp { key, .. } => fits(key, b""),
         }
     }
 }

@@ -111,12 +111,7 @@ impl Timing {
                     && match phase {
                         TimedPhase::Fence(number) => *number < TIMED_FENCES_MAX && once(times),
                         TimedPhase::LaterFences => true,
-                        TimedPhase::Description
-                        | TimedPhase::Spawn
-                        | TimedPhase::FirstContact
-                        | TimedPhase::LastContact
-                        | TimedPhase::Run
-                        | TimedPhase::Teardown => once(times),
+                        _ => once(times),
                     }
             })
     }
