@@ -146,33 +146,25 @@ impl World {
         });
     }
 
-    fn receive_down(&mut self, here: usize, clock: &mut u64, message: Down) {
+    fn receive_down(&mut self, here: usize, clock: &mut u64, mut message: Down) {
         *clock += self.checking(&message);
         if matches!(message, Down::Release { .. }) {
             let sent = std::mem::take(&mut self.members[here].fence_messages_up);
             self.counts.note_fence_messages_up(sent);
         }
-        let message = self.without_update(here, message);
+        if let Some(Mutation::MissUpdate { agent, after }) = self.setup.mutation
+            && agent as usize == here
+            && let Down::Release { number, content: ReleaseContent::Update(update), .. } = &mut message
+            && *number == after
+        {
+            *update = match update {
+                Update::Epoch(_) => Update::Epoch(Epoch::default()),
+                Update::Overwritten(_) => Update::Overwritten(Keys::default()),
+            };
+        }
         let before = self.counts.released;
         self.input(here, clock, Input::FromParent(message));
         self.counts.note_releases(before);
-    }
-
-    /// Empties the update of a release if the mutation makes this agent miss it.
-    fn without_update(&mut self, here: usize, message: Down) -> Down {
-        match (self.setup.mutation, message) {
-            (
-                Some(Mutation::MissUpdate { agent, after }),
-                Down::Release { namespace, number, content: ReleaseContent::Update(update) },
-            ) if agent as usize == here && number == after => {
-                let update = match update {
-                    Update::Epoch(_) => Update::Epoch(Epoch::default()),
-                    Update::Overwritten(_) => Update::Overwritten(Keys::default()),
-                };
-                Down::Release { namespace, number, content: ReleaseContent::Update(update) }
-            }
-            (_, message) => message,
-        }
     }
 
     /// An output stream of this member has ended: its own or a child's. After the last one an agent sends the end

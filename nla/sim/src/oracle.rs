@@ -47,7 +47,7 @@ pub(crate) struct FenceRecord {
 
 /// See the module's documentation.
 pub(crate) struct Oracle {
-    ranks: u32,
+    pub(crate) ranks: u32,
     /// The fences, by number.
     pub(crate) fences: Vec<FenceRecord>,
     /// When the last get was answered.
@@ -60,11 +60,6 @@ impl Oracle {
     /// Creates the oracle of a job of `ranks` ranks.
     pub(crate) fn new(ranks: u32) -> Self {
         Self { ranks, fences: Vec::new(), last_get: 0, violation: None }
-    }
-
-    /// Returns the number of ranks.
-    pub(crate) fn ranks(&self) -> u32 {
-        self.ranks
     }
 
     /// Records a violation, unless there was one before.

@@ -239,7 +239,7 @@ impl crate::world::World {
         }
         Report {
             agents: self.members.len() as u32 - 1,
-            ranks: self.oracle.ranks(),
+            ranks: self.oracle.ranks,
             fanout,
             depth: counts.levels.len() as u32,
             cache: self.setup.cache,
