@@ -8,9 +8,9 @@ use super::limits::RANKS_MAX;
 use super::placement::{owners, place};
 use super::plan::{CommandPlan, NamespacePlan};
 
-/// Makes the plan of namespace `id`, which a rank of `parent` that runs `parent_command` requested. The new
-/// ranks inherit this command's environment and working directory. `nodes` has the agents that can start ranks, and the number of
-/// each one's node. The error is sent to the requesting rank.
+/// Makes the plan of namespace `id`, which a rank of `parent` that runs `parent_command` requested. The new ranks
+/// inherit this command's environment and working directory. `nodes` has the agents that can start ranks, and the
+/// number of each one's node. The error is sent to the requesting rank.
 pub(super) fn plan(
     id: NamespaceId,
     request: SpawnRequest,
