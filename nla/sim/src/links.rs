@@ -6,7 +6,6 @@ use pmi::{Epoch, Keys};
 
 use crate::events::EventKind;
 use crate::faults::Mutation;
-use crate::report::Direction;
 use crate::world::{State, World};
 
 /// Bytes of the record that an urgent message may have to wait for.
@@ -100,8 +99,7 @@ impl World {
         let child = from.max(to as usize);
         let is_up = child == from;
         if !is_stream {
-            let direction = if is_up { Direction::Up } else { Direction::Down };
-            self.counts.note_sent(self.members[child].depth, direction, is_board, encoded, bytes);
+            self.counts.note_sent(self.members[child].depth, is_up, is_board, encoded, bytes);
         }
         let link = &mut self.members[child].link;
         let lane = usize::from(is_board) + if is_up { 0 } else { 2 };
@@ -148,33 +146,25 @@ impl World {
         });
     }
 
-    fn receive_down(&mut self, here: usize, clock: &mut u64, message: Down) {
+    fn receive_down(&mut self, here: usize, clock: &mut u64, mut message: Down) {
         *clock += self.checking(&message);
         if matches!(message, Down::Release { .. }) {
             let sent = std::mem::take(&mut self.members[here].fence_messages_up);
             self.counts.note_fence_messages_up(sent);
         }
-        let message = self.without_update(here, message);
+        if let Some(Mutation::MissUpdate { agent, after }) = self.setup.mutation
+            && agent as usize == here
+            && let Down::Release { number, content: ReleaseContent::Update(update), .. } = &mut message
+            && *number == after
+        {
+            *update = match update {
+                Update::Epoch(_) => Update::Epoch(Epoch::default()),
+                Update::Overwritten(_) => Update::Overwritten(Keys::default()),
+            };
+        }
         let before = self.counts.released;
         self.input(here, clock, Input::FromParent(message));
         self.counts.note_releases(before);
-    }
-
-    /// Empties the update of a release if the mutation makes this agent miss it.
-    fn without_update(&mut self, here: usize, message: Down) -> Down {
-        match (self.setup.mutation, message) {
-            (
-                Some(Mutation::MissUpdate { agent, after }),
-                Down::Release { namespace, number, content: ReleaseContent::Update(update) },
-            ) if agent as usize == here && number == after => {
-                let update = match update {
-                    Update::Epoch(_) => Update::Epoch(Epoch::default()),
-                    Update::Overwritten(_) => Update::Overwritten(Keys::default()),
-                };
-                Down::Release { namespace, number, content: ReleaseContent::Update(update) }
-            }
-            (_, message) => message,
-        }
     }
 
     /// An output stream of this member has ended: its own or a child's. After the last one an agent sends the end

@@ -47,7 +47,7 @@ pub(crate) struct FenceRecord {
 
 /// See the module's documentation.
 pub(crate) struct Oracle {
-    ranks: u32,
+    pub(crate) ranks: u32,
     /// The fences, by number.
     pub(crate) fences: Vec<FenceRecord>,
     /// When the last get was answered.
@@ -60,11 +60,6 @@ impl Oracle {
     /// Creates the oracle of a job of `ranks` ranks.
     pub(crate) fn new(ranks: u32) -> Self {
         Self { ranks, fences: Vec::new(), last_get: 0, violation: None }
-    }
-
-    /// Returns the number of ranks.
-    pub(crate) fn ranks(&self) -> u32 {
-        self.ranks
     }
 
     /// Records a violation, unless there was one before.
@@ -132,15 +127,12 @@ impl Oracle {
     /// Judges the end of the run.
     pub(crate) fn check_end(&self, at: u64, outcome: &Outcome, expected: ExpectedEnd) -> Result<(), Violation> {
         let success = *outcome == Outcome::Success;
-        match (expected, success) {
-            (ExpectedEnd::Success, false) => {
-                let why = format!("the session failed, although nothing fatal had happened: {outcome:?}");
-                return Err(Violation::new(at, why));
-            }
-            (ExpectedEnd::Failure, true) => {
-                return Err(Violation::new(at, "the session succeeded after a fatal event"));
-            }
-            _ => {}
+        if expected == ExpectedEnd::Success && !success {
+            let why = format!("the session failed, although nothing fatal had happened: {outcome:?}");
+            return Err(Violation::new(at, why));
+        }
+        if expected == ExpectedEnd::Failure && success {
+            return Err(Violation::new(at, "the session succeeded after a fatal event"));
         }
         if success && self.fences.iter().any(|fence| fence.released != self.ranks) {
             return Err(Violation::new(at, format!("not all ranks were released: {}", self.state())));

@@ -419,7 +419,7 @@ impl World {
     fn finish_key(&mut self, here: usize, clock: u64) {
         let locals = &mut self.members[here].ranks;
         locals.lockstep.next += 1;
-        if locals.lockstep.next == self.oracle.ranks() {
+        if locals.lockstep.next == self.oracle.ranks {
             for index in 0..locals.all.len() {
                 self.leave_lockstep(here, index, clock);
             }
@@ -437,7 +437,7 @@ impl World {
 
     /// All ranks of an agent get the next keys, until one of them has to wait or other events get a turn.
     fn get_in_lockstep(&mut self, here: usize, clock: &mut u64) {
-        let (count, ranks) = (self.members[here].ranks.all.len() as u64, u64::from(self.oracle.ranks()));
+        let (count, ranks) = (self.members[here].ranks.all.len() as u64, u64::from(self.oracle.ranks));
         if self.members[here].board.as_ref().is_some_and(Board::is_whole) {
             return self.get_whole_board(here, clock, count, ranks);
         }

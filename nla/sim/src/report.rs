@@ -127,13 +127,6 @@ pub struct Report {
     pub events: u64,
 }
 
-/// The direction of a message: to the root or from it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Direction {
-    Up,
-    Down,
-}
-
 /// The kind of a member of the tree.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum MemberKind {
@@ -170,13 +163,13 @@ impl Counts {
     }
 
     /// A message was sent over a link whose lower end is at `depth`.
-    pub(crate) fn note_sent(&mut self, depth: u32, direction: Direction, is_board: bool, encoded: usize, bytes: u64) {
+    pub(crate) fn note_sent(&mut self, depth: u32, is_up: bool, is_board: bool, encoded: usize, bytes: u64) {
         let level = &mut self.levels[depth as usize - 1];
-        let traffic = match (direction, is_board) {
-            (Direction::Up, true) => &mut level.up_board,
-            (Direction::Up, false) => &mut level.up_control,
-            (Direction::Down, true) => &mut level.down_board,
-            (Direction::Down, false) => &mut level.down_control,
+        let traffic = match (is_up, is_board) {
+            (true, true) => &mut level.up_board,
+            (true, false) => &mut level.up_control,
+            (false, true) => &mut level.down_board,
+            (false, false) => &mut level.down_control,
         };
         traffic.messages += 1;
         traffic.bytes += bytes;
@@ -246,7 +239,7 @@ impl crate::world::World {
         }
         Report {
             agents: self.members.len() as u32 - 1,
-            ranks: self.oracle.ranks(),
+            ranks: self.oracle.ranks,
             fanout,
             depth: counts.levels.len() as u32,
             cache: self.setup.cache,

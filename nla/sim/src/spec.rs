@@ -160,10 +160,7 @@ const CACHED_ENTRY_BYTES: u64 = 70;
 const ENTRIES_PER_MESSAGE: u64 = 20;
 
 /// A part of an estimate, and its reason in words.
-struct Estimate {
-    amount: u64,
-    why: String,
-}
+type Estimate = (u64, String);
 
 impl Spec {
     fn ranks(&self) -> u64 {
@@ -231,11 +228,11 @@ impl Spec {
             return Err(Refusal::Fence { ranks: self.ranks(), bytes });
         }
         let (memory, steps) = (self.memory(bytes), self.steps());
-        let (needed, allowed) = (memory.iter().map(|need| need.amount).sum(), self.bounds.memory);
+        let (needed, allowed) = (memory.iter().map(|(amount, _)| amount).sum(), self.bounds.memory);
         if needed > allowed {
             return Err(Refusal::Memory { needed, allowed, why: largest(memory) });
         }
-        let (needed, allowed) = (steps.iter().map(|need| need.amount).sum(), self.bounds.steps);
+        let (needed, allowed) = (steps.iter().map(|(amount, _)| amount).sum(), self.bounds.steps);
         if needed > allowed {
             return Err(Refusal::Steps { needed, allowed, why: largest(steps) });
         }
@@ -247,31 +244,26 @@ impl Spec {
         let (agents, ranks) = (u64::from(self.nodes), self.ranks());
         let depth = u64::from(Subtree::whole(self.nodes, self.fanout).depth());
         let entry = bytes / ranks;
-        let need = |amount, why| Estimate { amount, why };
         let mut needs = vec![
-            need(agents * 6_000 + ranks * 300, format!("{agents} agents and {ranks} ranks themselves")),
-            need(4 * bytes, format!("four times the {} of all puts at the root", figures::bytes(bytes))),
+            (agents * 6_000 + ranks * 300, format!("{agents} agents and {ranks} ranks themselves")),
+            (4 * bytes, format!("four times the {} of all puts at the root", figures::bytes(bytes))),
         ];
         match self.cache {
             CachePolicy::Hcmab => {}
             CachePolicy::Hcs | CachePolicy::Hcma => {
                 let passed = bytes + ranks * 90;
-                needs.push(need(
-                    depth * passed,
-                    format!("{} of puts at each of {depth} levels", figures::bytes(passed)),
-                ));
+                needs.push((depth * passed, format!("{} of puts at each of {depth} levels", figures::bytes(passed))));
                 if self.pattern == Pattern::All {
                     let why = format!("{agents} agents x {ranks} entries x {CACHED_ENTRY_BYTES} bytes in their caches");
-                    needs.push(need(agents * ranks * CACHED_ENTRY_BYTES, why));
+                    needs.push((agents * ranks * CACHED_ENTRY_BYTES, why));
                 }
             }
             CachePolicy::HcmabLru { entries } => {
                 let (cached, each) = (ranks.min(entries.into()), entry + CACHED_ENTRY_BYTES + 50);
                 let why = format!("{agents} agents x {cached} entries x {each} bytes in their caches");
-                needs.push(need(agents * cached * each, why));
+                needs.push((agents * cached * each, why));
                 let each = entry + 150;
-                needs
-                    .push(need(depth * ranks * each, format!("{depth} levels x {ranks} keys x {each} bytes of index")));
+                needs.push((depth * ranks * each, format!("{depth} levels x {ranks} keys x {each} bytes of index")));
             }
         }
         needs
@@ -281,14 +273,13 @@ impl Spec {
     fn steps(&self) -> Vec<Estimate> {
         let (agents, ranks) = (u64::from(self.nodes), self.ranks());
         let depth = u64::from(Subtree::whole(self.nodes, self.fanout).depth());
-        let need = |amount, why| Estimate { amount, why };
         let gets = if self.pattern == Pattern::All { agents * ranks } else { 0 };
-        let mut needs = vec![need(agents * 40 + ranks * 10, format!("{agents} agents and {ranks} ranks themselves"))];
-        let asked = || need(gets * 2, format!("{agents} agents x {ranks} keys x 2 messages"));
+        let mut needs = vec![(agents * 40 + ranks * 10, format!("{agents} agents and {ranks} ranks themselves"))];
+        let asked = || (gets * 2, format!("{agents} agents x {ranks} keys x 2 messages"));
         match self.cache {
             CachePolicy::Hcmab => {}
             CachePolicy::Hcs => {
-                needs.push(need(ranks * depth, format!("{ranks} puts x {depth} levels")));
+                needs.push((ranks * depth, format!("{ranks} puts x {depth} levels")));
                 needs.push(asked());
             }
             CachePolicy::Hcma => needs.push(asked()),
@@ -296,13 +287,13 @@ impl Spec {
                 let why = format!(
                     "{agents} agents x {ranks} entries of the epoch, {ENTRIES_PER_MESSAGE} of which take as long as a message"
                 );
-                needs.push(need(agents * ranks / ENTRIES_PER_MESSAGE, why));
+                needs.push((agents * ranks / ENTRIES_PER_MESSAGE, why));
                 if u64::from(entries) < ranks {
                     // In lockstep, all agents that miss a key wait for one answer, which comes from a leaf.
                     needs.push(asked());
-                    needs.push(need(ranks * 2 * depth, format!("{ranks} keys x {} messages", 2 * depth)));
+                    needs.push((ranks * 2 * depth, format!("{ranks} keys x {} messages", 2 * depth)));
                 } else {
-                    needs.push(need(gets / 2, format!("{agents} agents x {ranks} keys looked up")));
+                    needs.push((gets / 2, format!("{agents} agents x {ranks} keys looked up")));
                 }
             }
         }
@@ -311,7 +302,7 @@ impl Spec {
 }
 
 fn largest(needs: Vec<Estimate>) -> String {
-    needs.into_iter().max_by_key(|need| need.amount).map(|need| need.why).unwrap_or_default()
+    needs.into_iter().max_by_key(|(amount, _)| *amount).map(|(_, why)| why).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ pub struct Failure {
 
 impl Failure {
     /// The failure of an agent.
-    pub(super) fn of_agent(at: Time, agent: AgentId, cause: Cause) -> Self {
+    pub(crate) fn of_agent(at: Time, agent: AgentId, cause: Cause) -> Self {
         Self { at, agent, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause }
     }
 

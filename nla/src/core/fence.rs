@@ -196,26 +196,19 @@ impl Fence {
     }
 
     fn check(&self, ranks: &Ranks, contribution: &Contribution) -> Result<(), FenceError> {
-        use Collected as Has;
-        use Contribution as Adds;
-
         if !self.expected.contains_all(ranks) {
             return Err(FenceError::ForeignRanks(ranks.clone()));
         }
         if !self.arrived.is_disjoint(ranks) {
             return Err(FenceError::AlreadyArrived(ranks.clone()));
         }
+        let before = if let Collected::Puts(puts) = &self.collected { puts.bytes_len() } else { 0 };
         match (&self.collected, contribution) {
-            (Has::Ring(_), Adds::Puts(_)) => Err(FenceError::Mixed { ring: false }),
-            (Has::Puts(_), Adds::Ring(_)) => Err(FenceError::Mixed { ring: true }),
-            (Has::Nothing | Has::Ring(_), Adds::Ring(segment)) if !segment.is_bounded() => {
-                Err(FenceError::ValueTooLong)
-            }
-            (Has::Puts(before), Adds::Puts(puts)) if before.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX => {
-                Err(FenceError::TooLarge)
-            }
-            (Has::Nothing, Adds::Puts(puts)) if puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
-            (Has::Nothing | Has::Puts(_), Adds::Puts(_)) | (Has::Nothing | Has::Ring(_), Adds::Ring(_)) => Ok(()),
+            (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
+            (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
+            (_, Contribution::Ring(segment)) if !segment.is_bounded() => Err(FenceError::ValueTooLong),
+            (_, Contribution::Puts(puts)) if before + puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
+            _ => Ok(()),
         }
     }
 
@@ -226,11 +219,7 @@ impl Fence {
             (Collected::Puts(before), Contribution::Puts(puts)) => before.append(&puts),
             (Collected::Ring(segments), Contribution::Ring(segment)) => drop(segments.insert(part, segment)),
             (collected, Contribution::Puts(puts)) => *collected = Collected::Puts(puts),
-            (collected, Contribution::Ring(segment)) => {
-                let mut segments = BTreeMap::new();
-                segments.insert(part, segment);
-                *collected = Collected::Ring(segments);
-            }
+            (collected, Contribution::Ring(segment)) => *collected = Collected::Ring([(part, segment)].into()),
         }
     }
 

@@ -61,7 +61,7 @@ pub enum Up {
         key: Bytes,
     },
     /// Answers [`Down::Get`].
-    #[serde(with = "got_encoding::up")]
+    #[serde(serialize_with = "got_encoding::serialize_up", deserialize_with = "got_encoding::deserialize_up")]
     Got {
         /// The namespace of the board.
         namespace: NamespaceId,
@@ -223,9 +223,8 @@ impl InquiryKind {
             |key: &[u8], value: &[u8]| pmi::board::check_put(key, value).is_ok() && value.len() <= ATTRIBUTE_BYTES_MAX;
         match self {
             Self::NodePut { key, value } => fits(key, value),
-            Self::NodeGet { key, .. } => fits(key, b""),
+            Self::NodeGet { key, .. } | Self::LookUp { key, .. } => fits(key, b""),
             Self::NodeForget => true,
-            Self::LookUp { key, .. } => fits(key, b""),
         }
     }
 }
@@ -293,7 +292,7 @@ pub enum Down {
         key: Bytes,
     },
     /// Answers [`Up::Get`].
-    #[serde(with = "got_encoding::down")]
+    #[serde(serialize_with = "got_encoding::serialize_down", deserialize_with = "got_encoding::deserialize_down")]
     Got {
         /// The namespace of the board.
         namespace: NamespaceId,
@@ -334,6 +333,7 @@ pub enum Down {
 /// A decoded entry is copied once, into memory of its own, so that storing it does not keep the received frame alive.
 mod got_encoding {
     use serde::de::Error;
+    use serde::{Deserializer, Serializer};
     use serde_bytes::{ByteBuf, Bytes};
 
     use super::*;
@@ -350,49 +350,37 @@ mod got_encoding {
         }
     }
 
-    pub(super) mod down {
-        use serde::{Deserializer, Serializer};
-
-        use super::*;
-
-        pub(in super::super) fn serialize<S: Serializer>(
-            namespace: &NamespaceId,
-            result: &LookUpResult,
-            serializer: S,
-        ) -> Result<S::Ok, S::Error> {
-            let (key, value) = fields(result);
-            (namespace, key, value).serialize(serializer)
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<(NamespaceId, LookUpResult), D::Error> {
-            let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
-            Ok((namespace, from_fields(key, value)?))
-        }
+    pub(super) fn serialize_down<S: Serializer>(
+        namespace: &NamespaceId,
+        result: &LookUpResult,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (key, value) = fields(result);
+        (namespace, key, value).serialize(serializer)
     }
 
-    pub(super) mod up {
-        use serde::{Deserializer, Serializer};
+    pub(super) fn deserialize_down<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<(NamespaceId, LookUpResult), D::Error> {
+        let (namespace, key, value) = Deserialize::deserialize(deserializer)?;
+        Ok((namespace, from_fields(key, value)?))
+    }
 
-        use super::*;
+    pub(super) fn serialize_up<S: Serializer>(
+        namespace: &NamespaceId,
+        number: &u32,
+        result: &LookUpResult,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (key, value) = fields(result);
+        (namespace, number, key, value).serialize(serializer)
+    }
 
-        pub(in super::super) fn serialize<S: Serializer>(
-            namespace: &NamespaceId,
-            number: &u32,
-            result: &LookUpResult,
-            serializer: S,
-        ) -> Result<S::Ok, S::Error> {
-            let (key, value) = fields(result);
-            (namespace, number, key, value).serialize(serializer)
-        }
-
-        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-            deserializer: D,
-        ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
-            let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
-            Ok((namespace, number, from_fields(key, value)?))
-        }
+    pub(super) fn deserialize_up<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<(NamespaceId, u32, LookUpResult), D::Error> {
+        let (namespace, number, key, value) = Deserialize::deserialize(deserializer)?;
+        Ok((namespace, number, from_fields(key, value)?))
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) trait Parent {
     fn on_waiting(&mut self, namespace: NamespaceId, number: u32, turn: &mut Turn<'_, Self::Action>);
 
     /// Ranks below ended with code 0.
-    fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited);
+    fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks);
 
     /// A rank below sent a request that only the root can answer.
     fn on_root_request(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_, Self::Action>);
@@ -113,7 +113,7 @@ pub(super) trait Parent {
             }
             Up::Waiting { namespace, number } => self.on_waiting(namespace, number, turn),
             Up::Exited { namespace, fences, unfinished, ranks } => {
-                self.on_exited(turn.now, namespace, &Exited { fences, unfinished, ranks });
+                self.on_exited(turn.now, namespace, EndState { fences, unfinished }, &ranks);
             }
             Up::Failed(failure) => self.on_failure(failure, turn),
             Up::FailedMore { count } => self.on_more_failures(count),
@@ -322,12 +322,11 @@ pub(super) trait Parent {
     }
 }
 
-/// Ranks of one namespace that ended with code 0 in the same state.
-#[derive(Debug)]
-pub(super) struct Exited {
+/// The state of ranks when they ended with code 0.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct EndState {
     /// The number of fences at which the ranks had arrived.
     pub(super) fences: u32,
     /// The ranks had spoken PMI and not finalized it.
     pub(super) unfinished: bool,
-    pub(super) ranks: Ranks,
 }

@@ -243,13 +243,10 @@ impl NamespacePlan {
     /// The index of the command that `rank` runs, and the command.
     pub fn command_of(&self, rank: pmi::Rank) -> Option<(usize, &CommandPlan)> {
         let mut before = 0u32;
-        for (index, command) in self.commands.iter().enumerate() {
+        self.commands.iter().enumerate().find(|(_, command)| {
             before = before.saturating_add(command.nprocs);
-            if rank.0 < before {
-                return Some((index, command));
-            }
-        }
-        None
+            rank.0 < before
+        })
     }
 
     /// Whether the plan is consistent. Plans from peers are checked with it before anything is done.

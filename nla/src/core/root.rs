@@ -6,7 +6,6 @@
 
 mod as_parent;
 mod ending;
-mod launching;
 mod namespace;
 mod root_requests;
 
@@ -19,10 +18,11 @@ use self::namespace::Namespace;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
+use super::exchange::Exchange;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
-use super::message::{Down, Up};
+use super::message::{Down, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
@@ -208,7 +208,12 @@ impl Root {
         match input {
             RootInput::FromChild(child, message) => self.on_up(child, message, turn),
             RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
-            RootInput::AgentFailed(agent, why) => self.on_agent_failed(agent, why, turn),
+            RootInput::AgentFailed(agent, why) => {
+                // Ignored unless agents are still joining.
+                if let Phase::Joining { .. } = self.phase {
+                    self.judge(Failure::of_agent(turn.now, agent, Cause::NotStarted { why }), turn);
+                }
+            }
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
@@ -273,6 +278,13 @@ impl Root {
         self.phase = phase;
     }
 
+    /// Launches a namespace. `requester` is the rank that spawned it, and is answered once all its ranks were started.
+    fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, turn: &mut Turn<'_>) {
+        self.launch_below(&plan, turn);
+        let exchange = Exchange::new(&plan, self.tree, self.session.cache);
+        self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
+    }
+
     fn on_time(&mut self, turn: &mut Turn<'_>) {
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
@@ -293,12 +305,8 @@ impl Root {
                     self.on_child_lost(agent, cause, turn);
                 }
             }
-            Phase::Joining { .. }
-            | Phase::Running
-            | Phase::Gathering { .. }
-            | Phase::Ending { .. }
-            | Phase::Flushing { .. }
-            | Phase::Over => {}
+            // No deadline has passed.
+            _ => {}
         }
     }
 
@@ -330,10 +338,7 @@ impl Root {
             let outcome = match outcome {
                 // An agent may have been lost after its ranks had ended: its processes may not be cleaned up.
                 Outcome::Success => self.elected(),
-                Outcome::Failed { .. }
-                | Outcome::TimedOut { .. }
-                | Outcome::OutputLost
-                | Outcome::Interrupted { .. } => outcome.clone(),
+                failure => failure.clone(),
             };
             self.enter(Phase::Flushing { outcome }, "all processes of the session have ended");
         }

@@ -8,28 +8,22 @@ use super::limits::RANKS_MAX;
 use super::placement::{owners, place};
 use super::plan::{CommandPlan, NamespacePlan};
 
-/// The part of the session that a spawn depends on.
-pub(super) struct SpawnContext<'a> {
-    /// The namespace of the requesting rank.
-    pub(super) parent: &'a NamespacePlan,
-    /// The command that this rank runs. The new ranks inherit its environment and working directory.
-    pub(super) command: &'a CommandPlan,
-    /// The agents that can start ranks, and the number of each one's node.
-    pub(super) nodes: &'a LiteMap<AgentId, u32>,
-}
-
-/// Makes the plan of namespace `id`. The error is sent to the requesting rank.
+/// Makes the plan of namespace `id`, which a rank of `parent` that runs `parent_command` requested. The new ranks
+/// inherit this command's environment and working directory. `nodes` has the agents that can start ranks, and the
+/// number of each one's node. The error is sent to the requesting rank.
 pub(super) fn plan(
     id: NamespaceId,
     request: SpawnRequest,
-    context: &SpawnContext<'_>,
+    parent: &NamespacePlan,
+    parent_command: &CommandPlan,
+    nodes: &LiteMap<AgentId, u32>,
 ) -> Result<NamespacePlan, String> {
     let size: u64 = request.commands.iter().map(|command| u64::from(command.nprocs)).sum();
     let size = u32::try_from(size)
         .ok()
         .filter(|&size| size > 0 && size <= RANKS_MAX)
         .ok_or("number_of_ranks_out_of_bounds")?;
-    let agents: Vec<_> = context.nodes.keys().copied().collect();
+    let agents: Vec<_> = nodes.keys().copied().collect();
     if agents.is_empty() {
         return Err("no_agent_left_to_start_ranks".to_owned());
     }
@@ -38,15 +32,15 @@ pub(super) fn plan(
         .map(|command| {
             let info =
                 |key: &[u8]| command.info.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.clone());
-            let mut set = context.command.set.clone();
+            let mut set = parent_command.set.clone();
             if let Some(path) = info(b"path") {
                 // MPI's "path" info key: the directories in which to look for the program.
                 set.push((b"PATH".to_vec(), path));
             }
             CommandPlan {
                 nprocs: command.nprocs,
-                wdir: info(b"wdir").unwrap_or_else(|| context.command.wdir.clone()),
-                inherit: context.command.inherit.clone(),
+                wdir: info(b"wdir").unwrap_or_else(|| parent_command.wdir.clone()),
+                inherit: parent_command.inherit.clone(),
                 set,
                 program: command.program,
                 args: command.args,
@@ -54,20 +48,20 @@ pub(super) fn plan(
         })
         .collect();
     let placement = place(size, &agents);
-    let nodes = placement.iter().flat_map(|(agent, ranks)| {
-        let node = context.nodes.get(agent).copied().unwrap_or_default();
+    let nodes_of_ranks = placement.iter().flat_map(|(agent, ranks)| {
+        let node = nodes.get(agent).copied().unwrap_or_default();
         std::iter::repeat_n(node, ranks.len() as usize)
     });
     Ok(NamespacePlan {
         id,
         // The session's name is in the first namespace's, so that no two are equal anywhere.
-        kvsname: format!("{}_{id}", context.parent.kvsname.split('_').next().unwrap_or_default()),
+        kvsname: format!("{}_{id}", parent.kvsname.split('_').next().unwrap_or_default()),
         size,
-        universe: context.parent.universe,
-        spawner: Some(context.parent.kvsname.clone()),
+        universe: parent.universe,
+        spawner: Some(parent.kvsname.clone()),
         commands,
-        mapping: Mapping::from_nodes(nodes),
-        owners: owners(&placement, context.nodes),
+        mapping: Mapping::from_nodes(nodes_of_ranks),
+        owners: owners(&placement, nodes),
         placement,
         preputs: request.preputs,
         stdin: Ranks::new(),

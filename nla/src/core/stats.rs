@@ -124,12 +124,8 @@ impl Stats {
     pub fn of<'a>(head: LevelStats, children: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut levels = vec![head];
         for child in children {
-            for (at, level) in child.levels.iter().enumerate() {
-                if levels.len() <= at + 1 {
-                    levels.push(LevelStats::default());
-                }
-                levels[at + 1].add(level);
-            }
+            levels.resize(levels.len().max(child.levels.len() + 1), LevelStats::default());
+            levels[1..].iter_mut().zip(&child.levels).for_each(|(sum, level)| sum.add(level));
         }
         Self { levels }
     }

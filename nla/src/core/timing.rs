@@ -111,12 +111,7 @@ impl Timing {
                     && match phase {
                         TimedPhase::Fence(number) => *number < TIMED_FENCES_MAX && once(times),
                         TimedPhase::LaterFences => true,
-                        TimedPhase::Description
-                        | TimedPhase::Spawn
-                        | TimedPhase::FirstContact
-                        | TimedPhase::LastContact
-                        | TimedPhase::Run
-                        | TimedPhase::Teardown => once(times),
+                        _ => once(times),
                     }
             })
     }
@@ -131,15 +126,20 @@ impl Timing {
 pub(super) struct AgentTimes {
     agent: AgentId,
     described: Option<Time>,
-    started: Option<Time>,
+    /// When the last own ranks were started.
+    pub(super) started: Option<Time>,
     /// When the first and the last rank sent their first PMI messages.
     contacts: Option<(Time, Time)>,
     /// When the last own rank arrived at the open fence.
-    arrived: Option<Time>,
-    rank_ended: Option<Time>,
-    ending: Option<Time>,
-    swept: Option<Time>,
-    timing: Timing,
+    pub(super) arrived: Option<Time>,
+    /// When the last own rank ended.
+    pub(super) rank_ended: Option<Time>,
+    /// When the end of the ranks was first ordered.
+    pub(super) ending: Option<Time>,
+    /// When no process was left.
+    pub(super) swept: Option<Time>,
+    /// The times of the children's subtrees, and those of this agent that are complete.
+    pub(super) timing: Timing,
 }
 
 impl AgentTimes {
@@ -153,19 +153,9 @@ impl AgentTimes {
         self.timing.note(TimedPhase::Description, self.agent, sent, now);
     }
 
-    /// Own ranks were started.
-    pub(super) fn on_started(&mut self, now: Time) {
-        self.started = Some(now);
-    }
-
     /// An own rank has spoken PMI for the first time.
     pub(super) fn on_contact(&mut self, now: Time) {
         self.contacts = Some((self.contacts.map_or(now, |(first, _)| first), now));
-    }
-
-    /// An own rank has arrived at the open fence.
-    pub(super) fn on_arrived(&mut self, now: Time) {
-        self.arrived = Some(now);
     }
 
     /// The open fence was released.
@@ -175,26 +165,6 @@ impl AgentTimes {
         let phase = if number < TIMED_FENCES_MAX { TimedPhase::Fence(number) } else { TimedPhase::LaterFences };
         let times = self.timing.phases.entry(phase).or_default();
         times.note(self.agent, now.saturating_sub(arrived), arrived);
-    }
-
-    /// An own rank has ended.
-    pub(super) fn on_rank_ended(&mut self, now: Time) {
-        self.rank_ended = Some(now);
-    }
-
-    /// The ranks are being ended. The first call counts.
-    pub(super) fn on_end(&mut self, now: Time) {
-        self.ending.get_or_insert(now);
-    }
-
-    /// No process is left.
-    pub(super) fn on_swept(&mut self, now: Time) {
-        self.swept = Some(now);
-    }
-
-    /// A child has reported the times of its subtree.
-    pub(super) fn on_report(&mut self, below: &Timing) {
-        self.timing.merge(below);
     }
 
     /// Returns the report to the parent.
@@ -231,18 +201,18 @@ mod tests {
         let mut times = AgentTimes::new(AgentId(agent));
         let at = |time| ms(time + late);
         times.on_described(at(10), ms(9));
-        [12, 14].into_iter().for_each(|time| times.on_started(at(time)));
+        [12, 14].into_iter().for_each(|time| times.started = Some(at(time)));
         [13, 15, 17].into_iter().for_each(|time| times.on_contact(at(time)));
         for number in 0..TIMED_FENCES_MAX + 2 {
-            times.on_arrived(at(20));
-            times.on_arrived(at(21));
+            times.arrived = Some(at(20));
+            times.arrived = Some(at(21));
             times.on_released(at(24), number);
         }
         times.on_released(at(25), 99);
-        times.on_rank_ended(at(30));
-        times.on_end(at(31));
-        times.on_end(at(32));
-        times.on_swept(at(35));
+        times.rank_ended = Some(at(30));
+        times.ending.get_or_insert(at(31));
+        times.ending.get_or_insert(at(32));
+        times.swept = Some(at(35));
         times.report()
     }
 

@@ -52,23 +52,17 @@ impl Subtree {
 
     /// The subtree with `agent` at its head, if it is in this one.
     pub fn of(&self, agent: AgentId) -> Option<Self> {
-        let mut here = *self;
-        while here.head() != agent {
-            here = here.toward(agent)?;
-        }
-        Some(here)
+        self.path_to(agent).last()
     }
 
     /// The parent of `agent`, if it is in this subtree too.
     pub fn parent_of(&self, agent: AgentId) -> Option<AgentId> {
-        let mut here = *self;
-        loop {
-            let child = here.toward(agent)?;
-            if child.head() == agent {
-                return Some(here.head());
-            }
-            here = child;
-        }
+        self.path_to(agent).take_while(|here| here.head() != agent).last().map(|here| here.head())
+    }
+
+    /// Returns the subtrees that contain `agent`, from this one to the one that it heads.
+    fn path_to(&self, agent: AgentId) -> impl Iterator<Item = Self> {
+        std::iter::successors(self.contains(agent).then_some(*self), move |here| here.toward(agent))
     }
 
     /// The number of links between the head and the agent farthest from it.

@@ -11,7 +11,7 @@ use std::future::ready;
 use std::io;
 use std::rc::Rc;
 
-use pmi::{Answer, Ranks, Request};
+use pmi::{Answer, Request};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
@@ -192,13 +192,8 @@ impl AgentDriver {
 
     /// Reports this agent as lost, on behalf of a core that can no longer do so.
     fn report_panic(&mut self, Panic { task, text }: Panic) {
-        let failure = Failure {
-            at: self.clock.now(),
-            agent: self.here.head(),
-            namespace: NamespaceId::FIRST,
-            ranks: Ranks::new(),
-            cause: Cause::Lost { why: LossReason::Panicked { task, text } },
-        };
+        let cause = Cause::Lost { why: LossReason::Panicked { task, text } };
+        let failure = Failure::of_agent(self.clock.now(), self.here.head(), cause);
         self.send_up(&Up::Failed(failure));
     }
 

@@ -88,11 +88,8 @@ impl InputHub {
 
 async fn feed(mut pipe: Sender, mut blocks: mpsc::UnboundedReceiver<Block>) {
     while let Some((bytes, _receipt)) = blocks.recv().await {
-        if bytes.is_empty() {
-            return;
-        }
-        if pipe.write_all(&bytes).await.is_err() {
-            // The rank has closed its input, which is not a failure.
+        // The rank may have closed its input, which is not a failure.
+        if bytes.is_empty() || pipe.write_all(&bytes).await.is_err() {
             return;
         }
     }

@@ -83,10 +83,6 @@ struct PmiWaits {
 }
 
 impl PmiWaits {
-    fn new() -> Self {
-        Self { clock: Instant::now(), waits: AtomicBool::new(false), until_us: AtomicU64::new(0) }
-    }
-
     fn set(&self, waits: bool) {
         if self.waits.swap(waits, Ordering::Relaxed) != waits {
             let time = if waits { URGENT_TIME } else { URGENT_AFTER_TIME };
@@ -106,7 +102,8 @@ impl OutputPump {
     pub(super) fn start(parent: Link, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
-        let pmi_waits = Arc::new(PmiWaits::new());
+        let pmi_waits =
+            Arc::new(PmiWaits { clock: Instant::now(), waits: AtomicBool::new(false), until_us: AtomicU64::new(0) });
         let waits = Arc::clone(&pmi_waits);
         let streams = tasks.group();
         // Built here, because the thread could not report a failure of it.
@@ -313,18 +310,13 @@ impl Stream {
         let fresh = &scratch[..count];
         let whole = fresh.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if whole > 0 {
-            let mut message = self.message(self.held.len() + whole);
-            message.put_slice(&self.held);
-            message.put_slice(&fresh[..whole]);
-            self.clear_held();
-            self.shared.parent.send(self.lane, message.freeze(), receipt);
+            self.send(&fresh[..whole], receipt);
             self.hold(&fresh[whole..]);
         } else {
             self.hold(fresh);
             let crowded = self.shared.held.get() > PARTIAL_LINES_BYTES_MAX;
             if self.held.len() >= PARTIAL_LINE_BYTES_MAX || crowded {
-                let message = self.take_held();
-                self.shared.parent.send(self.lane, message, receipt);
+                self.send(&[], receipt);
             }
         }
         Ok(count)
@@ -334,16 +326,8 @@ impl Stream {
         if !self.held.is_empty()
             && let Some(receipt) = self.room().await
         {
-            let message = self.take_held();
-            self.shared.parent.send(self.lane, message, receipt);
+            self.send(&[], receipt);
         }
-    }
-
-    fn message(&self, capacity: usize) -> BytesMut {
-        let mut message = BytesMut::with_capacity(STREAM_HEADER_BYTES + capacity);
-        message.put_u32_le(self.namespace.0);
-        message.put_u32_le(self.rank.0);
-        message
     }
 
     fn hold(&mut self, bytes: &[u8]) {
@@ -351,11 +335,15 @@ impl Stream {
         self.shared.held.set(self.shared.held.get() + bytes.len());
     }
 
-    fn take_held(&mut self) -> Bytes {
-        let mut message = self.message(self.held.len());
+    /// Sends the stored bytes and `more` as one message.
+    fn send(&mut self, more: &[u8], receipt: Receipt) {
+        let mut message = BytesMut::with_capacity(STREAM_HEADER_BYTES + self.held.len() + more.len());
+        message.put_u32_le(self.namespace.0);
+        message.put_u32_le(self.rank.0);
         message.put_slice(&self.held);
+        message.put_slice(more);
         self.clear_held();
-        message.freeze()
+        self.shared.parent.send(self.lane, message.freeze(), receipt);
     }
 
     fn clear_held(&mut self) {

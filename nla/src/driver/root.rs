@@ -224,16 +224,9 @@ impl RootDriver {
 
     /// Handles an input from the launcher.
     pub fn handle(&mut self, input: RootInput) {
-        match input {
-            RootInput::Suspend(true) => {
-                self.links.suspended.set(true);
-                self.suspending = Some(Suspending { written: Vec::new(), until: Instant::now() + FLUSH_TIME });
-            }
-            RootInput::Suspend(false) => {
-                self.links.suspended.set(false);
-                self.suspending = None;
-            }
-            _ => {}
+        if let RootInput::Suspend(suspends) = input {
+            self.links.suspended.set(suspends);
+            self.suspending = suspends.then(|| Suspending { written: Vec::new(), until: Instant::now() + FLUSH_TIME });
         }
         tracing::debug!(?input, "in");
         self.handling = self.clock.now();

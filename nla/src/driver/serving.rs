@@ -4,6 +4,7 @@
 //! [`RankEvent`].
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use nix::errno::Errno;
@@ -76,7 +77,7 @@ impl Serving {
                 biased;
                 next = connections.recv(), if more => match next {
                     None => more = false,
-                    Some(connection) => if let Stop::Ended(exit) = self.serve(&connection, &mut ended).await {
+                    Some(connection) => if let Err(Stop::Ended(exit)) = self.serve(&connection, &mut ended).await {
                         break exit;
                     },
                 },
@@ -88,47 +89,39 @@ impl Serving {
         }
     }
 
-    async fn serve(&mut self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Stop {
+    async fn serve(
+        &mut self,
+        connection: &Connection,
+        ended: &mut oneshot::Receiver<Exit>,
+    ) -> Result<Infallible, Stop> {
         loop {
             while let Some(request) = self.advance(connection) {
-                if let Err(stop) = self.flush(connection, ended).await {
-                    return stop;
-                }
+                self.flush(connection, ended).await?;
                 if request == Request::Segment {
-                    if let Err(stop) = self.send_segment(connection, ended).await {
-                        return stop;
-                    }
-                    continue;
-                }
-                match self.request(request, ended).await {
-                    Ok(Some(answer)) => {
-                        let mut scratch = self.scratch.borrow_mut();
-                        self.conversation.answer(answer, &mut scratch.outgoing);
-                        send(connection, &mut scratch.outgoing);
-                    }
-                    Ok(None) => {}
-                    Err(stop) => return stop,
+                    self.send_segment(connection, ended).await?;
+                } else if let Some(answer) = self.request(request, ended).await? {
+                    let mut scratch = self.scratch.borrow_mut();
+                    self.conversation.answer(answer, &mut scratch.outgoing);
+                    send(connection, &mut scratch.outgoing);
                 }
             }
-            if let Err(stop) = self.flush(connection, ended).await {
-                return stop;
-            }
+            self.flush(connection, ended).await?;
             tokio::select! {
                 biased;
                 ready = connection.readable() => match ready {
                     Ok(mut guard) => match self.read(connection) {
-                        Ok(0) => return Stop::Closed,
+                        Ok(0) => return Err(Stop::Closed),
                         Ok(count) => if count < READ_BYTES {
                             guard.clear_ready();
                         },
                         Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
-                        Err(_) => return Stop::Closed,
+                        Err(_) => return Err(Stop::Closed),
                     },
-                    Err(_) => return Stop::Closed,
+                    Err(_) => return Err(Stop::Closed),
                 },
                 exit = &mut *ended => {
                     self.read_last_requests(connection).await;
-                    return Stop::Ended(exit.ok());
+                    return Err(Stop::Ended(exit.ok()));
                 }
             }
         }

@@ -22,7 +22,7 @@ use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{RankEvent, Scratch, Serving};
 use super::table::RankTable;
-use crate::core::{CommandPlan, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Variable};
+use crate::core::{CommandPlan, Inherit, Input, NamespacePlan, NotStartedReason, SessionPlan, Variable};
 use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
@@ -41,7 +41,6 @@ pub(super) struct Local {
 
 /// Ranks of a namespace that have not been started yet.
 struct Job {
-    namespace: NamespaceId,
     commands: Vec<Result<Image, ImageError>>,
     plan: Box<NamespacePlan>,
     attributes: Arc<JobAttributes>,
@@ -122,7 +121,6 @@ impl Startup {
             plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let job = Job {
-            namespace: plan.id,
             commands,
             plan,
             attributes,
@@ -137,7 +135,7 @@ impl Startup {
     /// Removes the ranks that have not been started, and returns them as inputs for the core.
     pub(super) fn cancel(&mut self) -> Vec<Input> {
         let cancelled =
-            |job: Job| Input::NotStarted(job.namespace, job.left.into_iter().collect(), NotStartedReason::Cancelled);
+            |job: Job| Input::NotStarted(job.plan.id, job.left.into_iter().collect(), NotStartedReason::Cancelled);
         self.jobs.drain(..).map(cancelled).collect()
     }
 
@@ -158,10 +156,10 @@ impl Startup {
                 }
             }
             if !started.is_empty() {
-                inputs.push(Input::Started(job.namespace, started));
+                inputs.push(Input::Started(job.plan.id, started));
             }
             for (why, ranks) in failed {
-                inputs.push(Input::NotStarted(job.namespace, ranks, NotStartedReason::Reported(why)));
+                inputs.push(Input::NotStarted(job.plan.id, ranks, NotStartedReason::Reported(why)));
             }
             if !job.left.is_empty() {
                 self.jobs.push_front(job);
@@ -193,7 +191,7 @@ impl Startup {
             .spawner
             .spawn(image, &variables, descriptors)
             .map_err(|error| format!("program '{}': {error}", image.path().display()))?;
-        let key = (job.namespace, rank);
+        let key = (job.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
         table.insert(key, child, ended);
@@ -216,8 +214,8 @@ impl Startup {
             events: self.events.clone(),
         };
         self.tasks.spawn("rank", span, serving.run(connections, on_end));
-        self.pump.follow(job.namespace, rank, Lane::Stdout, out_read);
-        self.pump.follow(job.namespace, rank, Lane::Stderr, err_read);
+        self.pump.follow(job.plan.id, rank, Lane::Stdout, out_read);
+        self.pump.follow(job.plan.id, rank, Lane::Stderr, err_read);
         if let Some((_, write)) = input {
             self.input.borrow_mut().connect(rank, write, &self.tasks);
         }

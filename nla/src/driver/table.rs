@@ -52,14 +52,9 @@ impl RankTable {
         match ended {
             Ended::Exited(code) => Exit::Code(code),
             Ended::Killed { signal, core } => {
-                let mut out_of_memory = false;
-                if signal == 9
-                    && let Some(kills) = sys::out_of_memory_kills()
-                    && kills > self.oom_kills
-                {
-                    self.oom_kills += 1;
-                    out_of_memory = true;
-                }
+                let has_new_kill = |kills| kills > self.oom_kills;
+                let out_of_memory = signal == 9 && sys::out_of_memory_kills().is_some_and(has_new_kill);
+                self.oom_kills += u64::from(out_of_memory);
                 Exit::Signal { signal, core, out_of_memory }
             }
         }

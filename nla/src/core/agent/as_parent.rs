@@ -1,6 +1,6 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
-use pmi::{Answer, Entry, LookUpResult, RootRequest, SpawnedJob};
+use pmi::{Answer, Entry, LookUpResult, Ranks, RootRequest, SpawnedJob};
 
 use super::{Action, Agent, Turn};
 use crate::core::cause::Failure;
@@ -9,7 +9,7 @@ use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
-use crate::core::parent::{Exited, Parent};
+use crate::core::parent::{EndState, Parent};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
@@ -75,9 +75,9 @@ impl Parent for Agent {
         turn.extend(waiting.map(Action::ToParent));
     }
 
-    fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited) {
+    fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.note_exited(now, exited);
+            ns.note_exited(now, state, ranks);
         }
     }
 
@@ -118,7 +118,7 @@ impl Parent for Agent {
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);
-        self.times.on_report(timing);
+        self.times.timing.merge(timing);
     }
 
     /// The parent refuses statistics for which it has not asked.

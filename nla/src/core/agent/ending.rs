@@ -10,7 +10,7 @@ use crate::core::stats::{LevelStats, Stats};
 impl Agent {
     /// Ends all ranks: `signal` first, SIGKILL after `grace`. A second call can only shorten the grace.
     pub(super) fn end(&mut self, signal: i32, grace: Duration, why: &'static str, turn: &mut Turn<'_>) {
-        self.times.on_end(turn.now);
+        self.times.ending.get_or_insert(turn.now);
         let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
         match self.phase {
             Phase::Serving => {
@@ -33,7 +33,7 @@ impl Agent {
         if self.phase == Phase::Sweeping {
             self.enter(Phase::Swept, "no process is left here");
             self.leftovers = self.leftovers.saturating_add(leftovers);
-            self.times.on_swept(now);
+            self.times.swept = Some(now);
         }
     }
 

@@ -30,7 +30,7 @@ impl Agent {
             Ok(()) => {
                 ns.on_entered(rank);
                 if namespace == NamespaceId::FIRST {
-                    self.times.on_arrived(turn.now);
+                    self.times.arrived = Some(turn.now);
                 }
                 self.on_fence_complete(namespace, turn);
             }

@@ -9,7 +9,7 @@ use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
 use crate::core::message::{Contribution, InquiryKind, Up};
-use crate::core::parent::Exited;
+use crate::core::parent::EndState;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
@@ -50,15 +50,6 @@ impl LocalRank {
     }
 }
 
-/// The state of a rank when it ended.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) struct EndState {
-    /// The number of fences at which the rank had arrived.
-    pub(super) fences: u32,
-    /// The rank had spoken PMI and not finalized it.
-    pub(super) unfinished: bool,
-}
-
 /// One namespace at one agent.
 #[derive(Debug)]
 pub(super) struct Namespace {
@@ -90,7 +81,7 @@ pub(super) struct Namespace {
     /// When the open fence was reported as complete.
     complete_since: Option<Time>,
     /// Ranks that ended with code 0 and were not reported yet, by their end states.
-    exits: LiteMap<(u32, bool), Ranks>,
+    exits: LiteMap<EndState, Ranks>,
     exits_since: Option<Time>,
     /// Ranks of the subtree that have ended with code 0.
     exited: u64,
@@ -255,10 +246,10 @@ impl Namespace {
     // ---- reports to the parent ----
 
     /// Notes ranks that ended with code 0, to report several together.
-    pub(super) fn note_exited(&mut self, now: Time, exited: &Exited) {
-        self.exits.entry((exited.fences, exited.unfinished)).or_default().union_with(&exited.ranks);
+    pub(super) fn note_exited(&mut self, now: Time, state: EndState, ranks: &Ranks) {
+        self.exits.entry(state).or_default().union_with(ranks);
         self.exits_since.get_or_insert(now);
-        self.exited += exited.ranks.len();
+        self.exited += ranks.len();
     }
 
     /// Whether all ranks of the subtree have ended with code 0: no further exit will be reported.
@@ -282,7 +273,7 @@ impl Namespace {
         let mut messages = Vec::new();
         if self.exits_since.is_some_and(|since| all || now >= since + EXIT_BATCH) {
             self.exits_since = None;
-            for ((fences, unfinished), ranks) in std::mem::take(&mut self.exits) {
+            for (EndState { fences, unfinished }, ranks) in std::mem::take(&mut self.exits) {
                 messages.push(Up::Exited { namespace: self.id, fences, unfinished, ranks });
             }
         }

@@ -2,13 +2,12 @@
 
 use pmi::{Rank, Ranks, Request};
 
-use super::namespace::EndState;
 use super::{Action, Agent, SIGKILL, SIGSTOP, Turn};
 use crate::core::cause::{Cause, Exit, Failure, bounded};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Contribution, InquiryKind, Requester, Up};
-use crate::core::parent::{Exited, Parent};
+use crate::core::parent::Parent;
 use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
 
@@ -17,7 +16,7 @@ impl Agent {
     pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_started(turn.now);
+            self.times.started = Some(turn.now);
         }
         let complete = ns.on_started(ranks);
         if ns.undone || !self.is_serving() {
@@ -96,9 +95,9 @@ impl Agent {
     /// An own rank's process has ended.
     pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        let Some(EndState { fences, unfinished }) = ns.end(rank, "its process ended") else { return };
+        let Some(state) = ns.end(rank, "its process ended") else { return };
         if namespace == NamespaceId::FIRST {
-            self.times.on_rank_ended(turn.now);
+            self.times.rank_ended = Some(turn.now);
         }
         let undone = ns.undone;
         self.withdraw_inquiry(namespace, rank, turn);
@@ -108,7 +107,7 @@ impl Agent {
         match exit {
             Exit::Code(0) => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
-                    ns.note_exited(turn.now, &Exited { fences, unfinished, ranks: std::iter::once(rank).collect() });
+                    ns.note_exited(turn.now, state, &std::iter::once(rank).collect());
                 }
             }
             Exit::Code(code) => self.fail_rank(namespace, rank, Cause::Code(code), turn),

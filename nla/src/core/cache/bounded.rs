@@ -14,7 +14,6 @@ use pmi::board::{KeyBuildHasher, LruEntries, key_hash};
 use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank};
 
 use super::{Cache, CacheLocation, CachePeaks, Source};
-use crate::core::fence::FenceError;
 use crate::core::ids::AgentId;
 use crate::core::message::Update;
 
@@ -72,11 +71,6 @@ impl Cache for Bounded {
     /// Every get changes the order of use, so all of them go through this cache.
     fn board(&self) -> Board {
         Board::partial(None)
-    }
-
-    /// Refused, as under HCMAB.
-    fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
-        Err(FenceError::EarlyPut)
     }
 
     fn gather(&mut self, puts: &Puts) {

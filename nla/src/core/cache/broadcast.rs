@@ -3,7 +3,6 @@
 use pmi::{Board, Epoch, LookUpResult, Puts};
 
 use super::{Cache, CachePeaks, Source};
-use crate::core::fence::FenceError;
 use crate::core::message::Update;
 
 /// Stores no entry itself: the boards of the tasks that serve ranks are complete.
@@ -16,11 +15,6 @@ pub(super) struct Broadcast {
 impl Cache for Broadcast {
     fn board(&self) -> Board {
         Board::new()
-    }
-
-    /// Refused: under this policy puts travel with their fence, and these would be lost.
-    fn pass(&mut self, _: &Puts) -> Result<(), FenceError> {
-        Err(FenceError::EarlyPut)
     }
 
     fn gather(&mut self, _: &Puts) {}

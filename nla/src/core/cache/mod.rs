@@ -209,7 +209,10 @@ pub(super) trait Cache: fmt::Debug + Send {
     }
 
     /// Takes puts that pass on their way up, ahead of their fence.
-    fn pass(&mut self, puts: &Puts) -> Result<(), FenceError>;
+    /// Refused by default: under most policies puts travel with their fence, and these would be lost.
+    fn pass(&mut self, _puts: &Puts) -> Result<(), FenceError> {
+        Err(FenceError::EarlyPut)
+    }
 
     /// Takes the puts of the whole subtree, all of whose ranks have arrived. Not called at the root.
     fn gather(&mut self, puts: &Puts);

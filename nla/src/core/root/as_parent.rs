@@ -9,7 +9,7 @@ use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
-use crate::core::parent::{Exited, Parent};
+use crate::core::parent::{EndState, Parent};
 use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::timing::Timing;
@@ -87,9 +87,9 @@ impl Parent for Root {
         }
     }
 
-    fn on_exited(&mut self, now: Time, namespace: NamespaceId, exited: &Exited) {
+    fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.on_exited(now, exited);
+            ns.on_exited(now, state, ranks);
         }
     }
 

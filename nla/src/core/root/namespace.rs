@@ -9,7 +9,7 @@ use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
 use crate::core::limits::UNFINALIZED_TIME;
 use crate::core::message::{Contribution, Down, ReleaseContent, Requester, Update};
-use crate::core::parent::Exited;
+use crate::core::parent::EndState;
 use crate::core::plan::NamespacePlan;
 
 /// One namespace at the root.
@@ -24,7 +24,7 @@ pub(super) struct Namespace {
     pub(super) contacted: bool,
     /// Ranks that ended with code 0, by the number of fences at which they had arrived and whether they had spoken PMI
     /// and not finalized it.
-    exited: LiteMap<(u32, bool), Ranks>,
+    exited: LiteMap<EndState, Ranks>,
     exited_count: u64,
     /// The time of the first report of ranks that had not finalized PMI.
     unfinished_since: Option<Time>,
@@ -57,14 +57,14 @@ impl Namespace {
         self.undone || self.exited_count >= u64::from(self.plan.size)
     }
 
-    pub(super) fn on_exited(&mut self, now: Time, exited: &Exited) {
-        if exited.unfinished {
+    pub(super) fn on_exited(&mut self, now: Time, state: EndState, ranks: &Ranks) {
+        if state.unfinished {
             self.unfinished_since.get_or_insert(now);
         }
-        let ranks = self.exited.entry((exited.fences, exited.unfinished)).or_default();
-        let before = ranks.len();
-        ranks.union_with(&exited.ranks);
-        self.exited_count += ranks.len() - before;
+        let exited = self.exited.entry(state).or_default();
+        let before = exited.len();
+        exited.union_with(ranks);
+        self.exited_count += exited.len() - before;
     }
 
     /// The ranks that ended too early, and whether others wait for them in a fence.
@@ -77,7 +77,7 @@ impl Namespace {
             return Some((missed, true));
         }
         let is_late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
-        is_late.then(|| (union(self.exited.iter().filter(|((_, unfinished), _)| *unfinished)), false))
+        is_late.then(|| (union(self.exited.iter().filter(|(state, _)| state.unfinished)), false))
     }
 
     /// When [`Namespace::exited_early`] may return ranks for which no other waits in a fence.
@@ -90,7 +90,7 @@ impl Namespace {
         let fence = &self.exchange.fence;
         let open = fence.number();
         if fence.since().is_some() || self.waiting == Some(open) {
-            union(self.exited.iter().take_while(|(key, _)| **key <= (open, true)))
+            union(self.exited.iter().take_while(|(state, _)| state.fences <= open))
         } else {
             Ranks::new()
         }

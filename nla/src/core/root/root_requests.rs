@@ -8,7 +8,7 @@ use crate::core::ids::NamespaceId;
 use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
-use crate::core::spawning::{self, SpawnContext};
+use crate::core::spawning;
 
 impl Root {
     /// Answers a request, or asks an agent that can.
@@ -65,7 +65,7 @@ impl Root {
         }
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
-        let plan = spawning::plan(NamespaceId(next), request, &SpawnContext { parent, command, nodes: &self.nodes })?;
+        let plan = spawning::plan(NamespaceId(next), request, parent, command, &self.nodes)?;
         self.launch(plan, Some(requester), turn);
         Ok(())
     }

@@ -83,9 +83,13 @@ impl AgentDriver {
 
     /// Queues the ranks of a namespace to be started.
     fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: Ranks, board: Board) {
-        let (id, stdin) = (plan.id, plan.stdin.clone());
-        let takers: Ranks = ranks.iter().filter(|rank| stdin.contains(*rank)).collect();
-        self.open_input(&plan, &takers);
+        let id = plan.id;
+        if id == NamespaceId::FIRST {
+            let takers: Ranks = ranks.iter().filter(|rank| plan.stdin.contains(*rank)).collect();
+            let takes = |child: &Subtree| plan.takes_input(*child);
+            let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
+            self.input.borrow_mut().open(&takers, children.cloned().collect());
+        }
         match &mut self.startup {
             _ if ranks.is_empty() => {}
             Some(startup) => {
@@ -94,16 +98,6 @@ impl AgentDriver {
             }
             None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
         }
-    }
-
-    /// Opens standard input to the ranks `own` of this agent and to the children whose ranks read it.
-    fn open_input(&mut self, plan: &NamespacePlan, own: &Ranks) {
-        if plan.id != NamespaceId::FIRST {
-            return;
-        }
-        let takes = |child: &Subtree| plan.takes_input(*child);
-        let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
-        self.input.borrow_mut().open(own, children.cloned().collect());
     }
 
     /// Releases ranks from a fence: one wake-up for all ranks that wait in the shared segment, one answer for each
