@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
-use nla::core::limits::HELLO_TIME;
+use nla::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, UNAUTHENTICATED_MAX};
 use nla::core::{AgentId, Time};
 use nla::link::{Authenticator, Clock, accept, accept_children, connect};
 use nla::wire::{
@@ -319,6 +319,50 @@ fn the_listener_closes_when_all_agents_joined() {
         }
         timeout(HELLO_TIME / 2, listening).await.expect("the listener ends once all agents joined").unwrap();
         assert!(TcpStream::connect(address).await.is_err());
+    });
+}
+
+/// Strangers take all places that a listener has for connections that have proved nothing. Each of them would keep its
+/// place for seconds.
+#[test]
+fn strangers_keep_no_agent_out() {
+    on_one_thread(async {
+        let Parent { listener, address, authenticator } = Parent::new().await;
+        let (joined, mut children) = mpsc::channel(2);
+        let listening = accept_children(listener, authenticator.into_inner(), Clock::start(), joined);
+        let listening = tokio::task::spawn_local(listening);
+        let (_, replay) = Initiator::new(SESSION, &key(2)).unwrap();
+        let mut strangers = Vec::new();
+        for number in 0..2 * UNAUTHENTICATED_MAX {
+            let mut stranger = TcpStream::connect(address).await.unwrap();
+            match number % 4 {
+                0 => stranger.write_all(b"some bytes").await.unwrap(),
+                1 => stranger.write_all(&replay).await.unwrap(),
+                2 => stranger.write_all(&replay[..PREAMBLE_BYTES]).await.unwrap(),
+                _ => {}
+            }
+            strangers.push(stranger);
+        }
+        for agent in [1, 2] {
+            let joins = timeout(FIRST_MESSAGE_TIME / 2, child(address, agent, SESSION, key(1)));
+            joins.await.expect("no stranger delays an agent").unwrap();
+            assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));
+        }
+        timeout(HELLO_TIME, listening).await.expect("the listener ends once all agents joined").unwrap();
+    });
+}
+
+#[test]
+fn a_connection_without_a_first_message_is_closed_early() {
+    on_one_thread(async {
+        let Parent { listener, address, authenticator } = Parent::new().await;
+        let (joined, _children) = mpsc::channel(2);
+        let listening = accept_children(listener, authenticator.into_inner(), Clock::start(), joined);
+        let listening = tokio::task::spawn_local(listening);
+        let mut silent = TcpStream::connect(address).await.unwrap();
+        let closed = timeout(HELLO_TIME / 2, silent.read(&mut [0; 1])).await;
+        assert_eq!(closed.expect("it is closed long before the time for a hello has passed").unwrap_or(0), 0);
+        listening.abort();
     });
 }
 

@@ -3,15 +3,16 @@
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::time::sleep;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell_channel::Reader;
-use crate::core::limits::BOOT_BYTES_MAX;
+use crate::core::limits::{BOOT_BYTES_MAX, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, Stream, candidates, connect};
 use crate::sys;
@@ -121,24 +122,40 @@ fn keep_alive(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
     setsockopt(connection, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
 }
 
-/// Connects to the first of these addresses that completes the handshake. `above` is the number and, for messages,
-/// the description of the expected process; `agent` is this agent's own number.
+/// The pauses between two tries to connect: the first, and the longest.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Connects to the first of these addresses that completes the handshake. Tries again, for at most
+/// [`RECONNECT_TIME`], if the peer has closed a connection: it may have more strangers than room. `above` is the number
+/// and, for messages, the description of the expected process; `agent` is this agent's own number.
 pub(super) async fn connect_to_any(
     order: &BootOrder,
-    addresses: impl IntoIterator<Item = SocketAddr>,
+    addresses: Vec<SocketAddr>,
     above: (AgentId, &str),
     agent: AgentId,
 ) -> Result<(Accepted, Time), StartFailure> {
     let (above, description) = above;
-    let mut errors = Vec::new();
-    for address in addresses {
-        match connect(address, above, agent, order.session, &order.key).await {
-            Ok(connected) => return Ok(connected),
-            Err(error) => errors.push(format!("{address}: {error}")),
+    let began = Instant::now();
+    let mut pause = RECONNECT_PAUSE;
+    loop {
+        let (mut errors, mut is_passing) = (Vec::new(), false);
+        for address in &addresses {
+            match connect(*address, above, agent, order.session, &order.key).await {
+                Ok(connected) => return Ok(connected),
+                Err(error) => {
+                    is_passing |= error.is_passing();
+                    errors.push(format!("{address}: {error}"));
+                }
+            }
         }
+        if !is_passing || began.elapsed() + pause > RECONNECT_TIME {
+            let words = format!("{description} cannot be reached ({})", errors.join("; "));
+            return Err(StartFailure::new(StartPhase::ConnectBack, words));
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(RECONNECT_PAUSE_MAX);
     }
-    let words = format!("{description} cannot be reached ({})", errors.join("; "));
-    Err(StartFailure::new(StartPhase::ConnectBack, words))
 }
 
 /// Reads the order from standard input, and writes the marker that precedes all reports to standard output.
@@ -198,4 +215,76 @@ fn write_report(report: &BootReport) -> io::Result<()> {
     let mut channel = io::stdout().lock();
     channel.write_all(&framed(&encode(report)))?;
     channel.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpListener;
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::bootstrap::protocol::{Links, MARKER};
+    use crate::link::{Authenticator, Clock, Reach, accept};
+    use crate::wire::{SessionId, SessionKey};
+
+    fn order() -> BootOrder {
+        BootOrder {
+            session: SessionId(1),
+            key: SessionKey([1; 32]),
+            marker: [0; MARKER],
+            target: 3,
+            callback: Vec::new(),
+            reach: Reach::Here,
+            links: Links::Connections,
+            label: String::new(),
+            dead_time: Duration::from_secs(20),
+            below: None,
+            log: None,
+        }
+    }
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        LocalSet::new().block_on(&runtime, test)
+    }
+
+    async fn connected(address: SocketAddr) -> Result<AgentId, StartFailure> {
+        let above = (AgentId::ROOT, "its parent");
+        connect_to_any(&order(), vec![address], above, AgentId(3)).await.map(|(accepted, _)| accepted.peer)
+    }
+
+    #[test]
+    fn a_connection_that_the_peer_closes_is_tried_again() {
+        run(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let peer = async {
+                for _ in 0..3 {
+                    drop(listener.accept().await.expect("a connection"));
+                }
+                let order = order();
+                let authenticator = RefCell::new(Authenticator::new(order.session, order.key, [AgentId(3)]));
+                let (stream, _) = listener.accept().await.expect("a connection");
+                let clock = Clock::start();
+                accept(stream, &authenticator, || clock.now()).await.map(|accepted| accepted.peer)
+            };
+            let (joined, accepted) = tokio::join!(connected(address), peer);
+            assert_eq!(joined.expect("the fourth connection is accepted"), AgentId::ROOT);
+            assert_eq!(accepted.expect("the agent knows the key"), AgentId(3));
+        });
+    }
+
+    #[test]
+    fn a_port_that_is_closed_is_not_tried_again() {
+        run(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            drop(listener);
+            let failure = connected(address).await.expect_err("no process listens");
+            assert!(failure.words.starts_with("its parent cannot be reached (127.0.0.1:"), "{failure:?}");
+        });
+    }
 }

@@ -66,8 +66,18 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes that may wait to be written to one link in the lanes without a window. A peer that does not read what it is
 /// sent is lost.
 pub const LINK_QUEUE_BYTES_MAX: usize = 2 << 30;
-/// Connections that may be unauthenticated at a time.
+/// Connections that may be unauthenticated at a time; more if more agents are expected. The oldest one is closed for a
+/// new one.
 pub const UNAUTHENTICATED_MAX: usize = 256;
+/// The same for the connections from one address.
+pub const UNAUTHENTICATED_PER_SOURCE_MAX: usize = 64;
+/// The time in which the first message of a connection must arrive: an agent sends it as soon as it is connected.
+pub const FIRST_MESSAGE_TIME: Duration = Duration::from_secs(2);
+/// How many refused connections a listener logs per second. It counts the others.
+pub const REFUSALS_LOGGED_MAX: u32 = 10;
+/// How long an agent tries to reach the process above it if its connections are closed: strangers may have taken their
+/// places.
+pub const RECONNECT_TIME: Duration = Duration::from_secs(30);
 /// The time in which a connection must be authenticated.
 pub const HELLO_TIME: Duration = Duration::from_secs(10);
 /// First handshake messages that are remembered, so that a replayed one is recognized.

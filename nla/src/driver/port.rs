@@ -73,7 +73,7 @@ async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected:
     loop {
         let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
         let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));
-        let (stream, peer) = reach::next_connection(&listener).await;
+        let Ok((stream, peer)) = reach::next_connection(&listener).await else { continue };
         tasks.spawn("PMI connection", Span::current(), async move {
             let _permit = permit;
             if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &attributes, &expected)).await {

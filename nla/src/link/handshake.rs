@@ -1,7 +1,8 @@
 //! The handshake on a stream: a child connects, a parent authenticates it.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use bytes::{Buf, Bytes};
@@ -10,13 +11,14 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::clock::Clock;
 use super::listener::next_connection;
 use super::stream::Stream;
-use crate::core::limits::{HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
+use super::unproven::{RefusalLog, Unproven};
+use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
@@ -38,9 +40,23 @@ pub enum HandshakeError {
     /// The handshake took longer than [`HELLO_TIME`].
     #[error("the hello took longer than {} s", HELLO_TIME.as_secs())]
     Late,
+    /// The first message took longer than [`FIRST_MESSAGE_TIME`].
+    #[error("no hello arrived within {} s", FIRST_MESSAGE_TIME.as_secs())]
+    Silent,
     /// The agent proved to be of the session, but is no expected child, or has joined already.
     #[error("agent {0} is not awaited here, or is here already")]
     NotExpected(AgentId),
+}
+
+impl HandshakeError {
+    /// Returns whether another connection may succeed: the peer accepted this one and then closed it.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+            Self::Hello(error) => matches!(error, HelloError::Truncated),
+            Self::Record(_) | Self::Late | Self::Silent | Self::NotExpected(_) => false,
+        }
+    }
 }
 
 /// A stream whose other end is authenticated.
@@ -157,6 +173,7 @@ pub struct Authenticator {
     /// The children that have not joined.
     expected: LiteMap<AgentId, ()>,
     seen: Seen,
+    unproven: Unproven,
 }
 
 impl Authenticator {
@@ -166,7 +183,12 @@ impl Authenticator {
         for child in children {
             expected.insert(child, ());
         }
-        Self { session, key, expected, seen: Seen::default() }
+        Self { session, key, expected, seen: Seen::default(), unproven: Unproven::default() }
+    }
+
+    /// Adds an unproven connection. Returns its number, and that of the connection that is closed for it.
+    fn add_connection(&mut self, source: IpAddr) -> (u64, Option<u64>) {
+        self.unproven.add(source, self.expected.len())
     }
 
     /// Returns whether all expected children have joined.
@@ -175,9 +197,9 @@ impl Authenticator {
     }
 }
 
-/// Accepts connections until all expected children have joined; each authenticated stream goes to `joined`. At most
-/// [`UNAUTHENTICATED_MAX`] connections are in the handshake at a time, and none of them delays another. Dropping this drops
-/// these connections without a message.
+/// Accepts connections until all expected children have joined; each authenticated stream goes to `joined`. None of
+/// them delays another, and the oldest is closed for a new one if too many are unproven. Dropping this drops these
+/// connections without a message.
 pub async fn accept_children(
     listener: TcpListener,
     authenticator: Authenticator,
@@ -185,40 +207,93 @@ pub async fn accept_children(
     joined: mpsc::Sender<Accepted>,
 ) {
     let authenticator = Rc::new(RefCell::new(authenticator));
-    let mut handshakes = JoinSet::new();
+    let mut handshakes = Handshakes::default();
     while !authenticator.borrow().is_done() {
-        let (stream, peer) = tokio::select! {
-            connection = next_connection(&listener), if handshakes.len() < UNAUTHENTICATED_MAX => connection,
-            Some(ended) = handshakes.join_next() => {
-                pass_on_panic(ended);
+        let connection = tokio::select! {
+            connection = next_connection(&listener) => connection,
+            Some(ended) = handshakes.tasks.join_next() => {
+                handshakes.on_end(ended);
                 continue;
             }
         };
-        let (authenticator, joined) = (Rc::clone(&authenticator), joined.clone());
-        handshakes.spawn_local(async move {
-            match accept(stream, &authenticator, || clock.now()).await {
+        let Ok((stream, peer)) = connection else {
+            // No descriptor is left.
+            let oldest = authenticator.borrow_mut().unproven.remove_oldest();
+            handshakes.close(oldest);
+            continue;
+        };
+        let (number, closed) = authenticator.borrow_mut().add_connection(peer.ip());
+        handshakes.close(closed);
+        let (authenticator, refusals, joined) =
+            (Rc::clone(&authenticator), Rc::clone(&handshakes.refusals), joined.clone());
+        let handshake = async move {
+            let stream = Stream::connection(stream);
+            let accepted = in_time(admit(stream, &authenticator, || clock.now(), Some(number))).await;
+            authenticator.borrow_mut().unproven.remove(number);
+            match accepted {
                 Ok(accepted) => drop(joined.send(accepted).await),
-                // An agent that exits during its handshake is no reason to warn.
-                Err(HandshakeError::Io(error)) => {
-                    tracing::debug!(%peer, %error, "a connection broke during its handshake")
-                }
-                Err(error) => tracing::warn!(%peer, %error, "a connection was refused"),
+                Err(error) => log_refusal(&refusals, clock.now(), peer, &error),
             }
-        });
+            number
+        };
+        handshakes.spawn(number, handshake);
     }
     drop(listener);
     // The last child may not have been sent its welcome yet.
-    while let Some(ended) = handshakes.join_next().await {
-        pass_on_panic(ended);
+    while let Some(ended) = handshakes.tasks.join_next().await {
+        handshakes.on_end(ended);
+    }
+    log_omitted(handshakes.refusals.borrow_mut().take_omitted());
+}
+
+/// The handshakes under way at a listener, by the numbers of their connections.
+#[derive(Default)]
+struct Handshakes {
+    tasks: JoinSet<u64>,
+    running: LiteMap<u64, AbortHandle>,
+    refusals: Rc<RefCell<RefusalLog>>,
+}
+
+impl Handshakes {
+    fn spawn(&mut self, number: u64, handshake: impl Future<Output = u64> + 'static) {
+        let handle = self.tasks.spawn_local(handshake);
+        self.running.insert(number, handle);
+    }
+
+    /// Closes a connection.
+    fn close(&mut self, number: Option<u64>) {
+        if let Some(handshake) = number.and_then(|number| self.running.remove(&number)) {
+            handshake.abort();
+        }
+    }
+
+    /// Notes that a handshake has ended. Continues its panic in the listener's task, which reports it.
+    fn on_end(&mut self, ended: Result<u64, JoinError>) {
+        match ended.map_err(JoinError::try_into_panic) {
+            Ok(number) => drop(self.running.remove(&number)),
+            Err(Ok(payload)) => std::panic::resume_unwind(payload),
+            // The connection was closed.
+            Err(Err(_)) => {}
+        }
     }
 }
 
-/// Continues the panic of a handshake in the listener's task, which reports it.
-fn pass_on_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && let Ok(payload) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(payload);
+fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: SocketAddr, error: &HandshakeError) {
+    match error {
+        // An agent that exits during its handshake is no reason to warn.
+        HandshakeError::Io(error) => tracing::debug!(%peer, %error, "a connection broke during its handshake"),
+        error => {
+            if let Some(omitted) = refusals.borrow_mut().note(now) {
+                log_omitted(omitted);
+                tracing::warn!(%peer, %error, "a connection was refused");
+            }
+        }
+    }
+}
+
+fn log_omitted(omitted: u64) {
+    if omitted > 0 {
+        tracing::warn!(omitted, "more connections were refused");
     }
 }
 
@@ -238,16 +313,23 @@ pub(crate) async fn accept_over(
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
 ) -> Result<Accepted, HandshakeError> {
-    in_time(admit(stream, authenticator, now)).await
+    in_time(admit(stream, authenticator, now, None)).await
 }
 
+/// `number` is that of an unproven connection.
 async fn admit(
     mut stream: Stream,
     authenticator: &RefCell<Authenticator>,
     now: impl Fn() -> Time,
+    number: Option<u64>,
 ) -> Result<Accepted, HandshakeError> {
     let mut request = [0; Responder::REQUEST_BYTES];
-    read(&mut stream, &mut request).await?;
+    let first = read(&mut stream, &mut request);
+    if number.is_some() {
+        timeout(FIRST_MESSAGE_TIME, first).await.unwrap_or(Err(HandshakeError::Silent))?;
+    } else {
+        first.await?;
+    }
     let (result, answer) = {
         let authenticator = &mut *authenticator.borrow_mut();
         Responder::answer(&request, authenticator.session, &authenticator.key, &mut authenticator.seen)
@@ -256,6 +338,10 @@ async fn admit(
     // The hello says which agent it is.
     let mut accepted = Accepted { peer: AgentId::ROOT, stream, established: result? };
     Hello { agent: accepted.peer } = accepted.receive().await?;
+    // Its request alone may be a replay. A record cannot be.
+    if let Some(number) = number {
+        authenticator.borrow_mut().unproven.remove(number);
+    }
     if authenticator.borrow_mut().expected.remove(&accepted.peer).is_none() {
         return Err(HandshakeError::NotExpected(accepted.peer));
     }

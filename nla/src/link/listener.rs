@@ -64,16 +64,15 @@ async fn bind(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
     Err(failure)
 }
 
-/// Accepts the next connection. Pauses after an error, which is most likely EMFILE: the connection stays in the
-/// backlog. Cancel safe.
-pub(crate) async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+/// Accepts the next connection. Pauses before it returns an error, which is most likely EMFILE: the connection stays in
+/// the backlog. Cancel safe.
+pub(crate) async fn next_connection(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     const PAUSE: Duration = Duration::from_millis(10);
-    loop {
-        match listener.accept().await {
-            Ok(connection) => return connection,
-            Err(_) => sleep(PAUSE).await,
-        }
+    let connection = listener.accept().await;
+    if connection.is_err() {
+        sleep(PAUSE).await;
     }
+    connection
 }
 
 /// Returns the addresses to try for a parent: the one that the remote shell to this node came from, if the parent

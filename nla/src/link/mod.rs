@@ -8,6 +8,7 @@ mod handshake;
 mod lanes;
 pub(crate) mod listener;
 mod stream;
+mod unproven;
 
 pub use clock::Clock;
 pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};

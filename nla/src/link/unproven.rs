@@ -1,0 +1,152 @@
+//! Which connection is closed for a new one, while none of them has proved that it knows the key.
+//!
+//! Any process that reaches a port may connect to it, so such connections cost little and are closed early: the oldest
+//! one makes room for the newest. An agent says hello as soon as it is connected, and tries again if it was closed.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use litemap::LiteMap;
+
+use crate::core::Time;
+use crate::core::limits::{REFUSALS_LOGGED_MAX, UNAUTHENTICATED_MAX, UNAUTHENTICATED_PER_SOURCE_MAX};
+
+/// The connections of a listener that have not proved that they know the key.
+#[derive(Default)]
+pub(super) struct Unproven {
+    /// Their numbers and sources, in the order of their arrival.
+    connections: VecDeque<(u64, IpAddr)>,
+    /// How many are from each source.
+    by_source: LiteMap<IpAddr, usize>,
+    next: u64,
+}
+
+impl Unproven {
+    /// Adds a connection while `expected` agents have not joined. Returns its number, and that of the connection that
+    /// is closed for it.
+    ///
+    /// All agents may have one address and connect at the same moment, so no bound is below `expected`.
+    pub(super) fn add(&mut self, source: IpAddr, expected: usize) -> (u64, Option<u64>) {
+        let of_source = self.by_source.get(&source).copied().unwrap_or_default();
+        let closed = if of_source >= UNAUTHENTICATED_PER_SOURCE_MAX.max(expected) {
+            let of_source = self.connections.iter().find(|(_, other)| *other == source);
+            of_source.map(|(number, _)| *number).filter(|number| self.remove(*number))
+        } else if self.connections.len() >= UNAUTHENTICATED_MAX.max(expected) {
+            self.remove_oldest()
+        } else {
+            None
+        };
+        let number = self.next;
+        self.next += 1;
+        self.connections.push_back((number, source));
+        *self.by_source.entry(source).or_default() += 1;
+        (number, closed)
+    }
+
+    /// Removes a connection that has proved that it knows the key, or has ended. Returns whether it was unproven.
+    pub(super) fn remove(&mut self, number: u64) -> bool {
+        let Ok(at) = self.connections.binary_search_by_key(&number, |(number, _)| *number) else { return false };
+        if let Some((_, source)) = self.connections.remove(at)
+            && let Some(count) = self.by_source.get_mut(&source)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_source.remove(&source);
+            }
+        }
+        true
+    }
+
+    /// Removes the oldest connection, and returns its number.
+    pub(super) fn remove_oldest(&mut self) -> Option<u64> {
+        let (number, _) = *self.connections.front()?;
+        self.remove(number).then_some(number)
+    }
+}
+
+/// Bounds the rate at which a listener logs refusals.
+#[derive(Default)]
+pub(super) struct RefusalLog {
+    /// The second that the counts are for.
+    second: u64,
+    logged: u32,
+    /// Refusals that were not logged.
+    omitted: u64,
+}
+
+impl RefusalLog {
+    /// Counts a refusal. Returns whether to log it, and with it how many were omitted before.
+    pub(super) fn note(&mut self, now: Time) -> Option<u64> {
+        if self.second != now.as_secs() {
+            (self.second, self.logged) = (now.as_secs(), 0);
+        }
+        if self.logged == REFUSALS_LOGGED_MAX {
+            self.omitted += 1;
+            return None;
+        }
+        self.logged += 1;
+        Some(self.take_omitted())
+    }
+
+    /// Returns how many refusals were omitted since the last one that was logged.
+    pub(super) fn take_omitted(&mut self) -> u64 {
+        std::mem::take(&mut self.omitted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn source(number: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, number])
+    }
+
+    #[test]
+    fn the_oldest_connection_makes_room_for_the_newest() {
+        let mut unproven = Unproven::default();
+        for number in 0..UNAUTHENTICATED_MAX as u64 {
+            assert_eq!(unproven.add(source((number % 100) as u8), 4), (number, None));
+        }
+        assert!(unproven.remove(0) && !unproven.remove(0));
+        let next = UNAUTHENTICATED_MAX as u64;
+        assert_eq!(unproven.add(source(200), 4), (next, None), "one had ended");
+        assert_eq!(unproven.add(source(200), 4), (next + 1, Some(1)));
+        assert_eq!(unproven.add(source(200), 4), (next + 2, Some(2)));
+    }
+
+    #[test]
+    fn a_source_with_many_connections_closes_its_own() {
+        let mut unproven = Unproven::default();
+        let (agent, _) = unproven.add(source(1), 4);
+        let own = UNAUTHENTICATED_PER_SOURCE_MAX as u64;
+        for number in 1..=own {
+            assert_eq!(unproven.add(source(2), 4), (number, None));
+        }
+        for number in 1..=1000 {
+            assert_eq!(unproven.add(source(2), 4).1, Some(number));
+        }
+        assert!(unproven.remove(agent), "it was never closed");
+    }
+
+    #[test]
+    fn expected_agents_close_none_of_their_own() {
+        let mut unproven = Unproven::default();
+        let expected = 3 * UNAUTHENTICATED_MAX;
+        assert!((0..expected).all(|_| unproven.add(source(1), expected).1.is_none()));
+        assert_eq!(unproven.add(source(1), expected).1, Some(0));
+    }
+
+    #[test]
+    fn refusals_are_logged_at_a_bounded_rate_and_counted() {
+        let mut log = RefusalLog::default();
+        let at = |ms| Duration::from_millis(ms);
+        let logged = (0..1000).filter(|ms| log.note(at(5000 + ms)).is_some()).count();
+        assert_eq!(logged, REFUSALS_LOGGED_MAX as usize);
+        assert_eq!(log.note(at(6000)), Some(1000 - u64::from(REFUSALS_LOGGED_MAX)));
+        assert_eq!(log.note(at(6001)), Some(0));
+        assert_eq!(log.take_omitted(), 0);
+    }
+}
