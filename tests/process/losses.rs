@@ -100,3 +100,21 @@ fn a_launcher_killed_during_the_launch_leaves_no_process() {
     running.signal(Signal::SIGKILL);
     running.finish_killed();
 }
+
+/// The rank has exited with 0, but nothing has read its output yet. Part of the output is still with the agent.
+#[test]
+fn an_agent_killed_while_its_output_is_passed_on_fails_the_job() {
+    let run = scela().np(1).unread();
+    let written = run.world().file("written");
+    let script = format!("head -c 600000 /dev/zero; touch {}", written.display());
+    let mut running = run.program(sh(&script)).spawn();
+    let agent = running.wait_until("the rank has exited", || {
+        let agent = running.world().agents().pop()?;
+        (written.exists() && agent.children().is_empty()).then_some(agent)
+    });
+    agent.signal(Signal::SIGKILL);
+    running.read_output();
+    let outcome = running.finish();
+    outcome.has_code(252).says(" was lost: ");
+    outcome.check(outcome.stdout.len() < 600_000, "part of the output was lost");
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Child;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -40,10 +40,11 @@ impl Process {
         self.has_ended
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM; to a remote shell with its process group, because a script may run the command that connects.
     fn terminate(&self) {
         if !self.has_ended {
-            let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+            let pid = Pid::from_raw(self.child.id() as i32);
+            let _ = if self.is_guardian { kill(pid, Signal::SIGTERM) } else { killpg(pid, Signal::SIGTERM) };
         }
     }
 }
@@ -133,7 +134,11 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::os::fd::AsFd;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
+    use nix::poll::{PollFd, PollFlags, poll};
 
     use super::*;
 
@@ -150,6 +155,22 @@ mod tests {
             }
         }
         assert_eq!(processes.wait(Duration::ZERO).await, 0);
+    }
+
+    /// A wrapper script may wait for the command that connects.
+    #[tokio::test]
+    async fn the_commands_of_a_remote_shell_end_with_it() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & wait"]).process_group(0).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh runs");
+        let output = child.stdout.take().expect("it is a pipe");
+        let processes = Processes::default();
+        processes.add(child, false);
+        processes.end_all();
+        // Both processes hold the pipe open.
+        let mut end = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
+        assert_eq!(poll(&mut end, 10_000u16).expect("poll"), 1, "the pipe ends with the last of them");
+        assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
     }
 
     #[tokio::test]

@@ -58,6 +58,8 @@ pub enum Input {
     FromChild(AgentId, Up),
     /// The link to a child was lost.
     ChildLost(AgentId, LossReason),
+    /// The same, before all output of the child's subtree has arrived.
+    ChildOutputLost(AgentId, LossReason),
     /// A child that this agent has started did not join.
     ChildFailed(AgentId, NotStartedReason),
     /// The guardian process ended.
@@ -240,6 +242,7 @@ impl Agent {
             Input::ChildJoined(child) => self.children.on_joined(child),
             Input::FromChild(child, message) => self.on_up(child, message, turn),
             Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
+            Input::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
             Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, turn),
             Input::GuardianLost => self.fail(LossReason::GuardianLost, turn),
             Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),

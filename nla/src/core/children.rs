@@ -90,12 +90,12 @@ impl Children {
         }
     }
 
-    /// Notes that nothing more arrives from `child`. Returns whether that is a failure: it is none once its subtree
-    /// has ended, nor a second time.
-    pub(super) fn on_lost(&mut self, child: AgentId) -> bool {
+    /// Notes that nothing more arrives from `child`. Returns whether that is a failure, which it is once: before its
+    /// subtree has ended, or before the output of its subtree has arrived.
+    pub(super) fn on_lost(&mut self, child: AgentId, is_output_complete: bool) -> bool {
         let Some(before) = self.stage(child) else { return false };
         self.advance(child, ChildStage::Lost, "its link, or its start, failed");
-        before < ChildStage::Ended
+        before < ChildStage::Ended || before == ChildStage::Ended && !is_output_complete
     }
 
     /// Stores the statistics of a child's subtree. Returns false, and stores nothing, if there are some already.
@@ -159,8 +159,8 @@ mod tests {
     fn a_child_that_never_joins_is_neither_sent_to_nor_waited_for() {
         let mut children = one_child();
         assert_eq!((children.reachable().count(), children.all_ready(), children.all_ended()), (0, false, true));
-        assert!(children.on_lost(CHILD), "its failure is to be reported");
-        assert!(!children.on_lost(CHILD), "once");
+        assert!(children.on_lost(CHILD, true), "its failure is to be reported");
+        assert!(!children.on_lost(CHILD, false), "once");
         children.on_joined(CHILD);
         assert_eq!(children.reachable().count(), 0, "it was given up");
         assert_eq!(children.on_ended(CHILD, true), EndReport::Late);
@@ -179,6 +179,15 @@ mod tests {
         assert_eq!(children.reachable().collect::<Vec<_>>(), [CHILD], "it still has to be told to leave");
         assert!(children.on_stats(CHILD, Box::default()) && !children.on_stats(CHILD, Box::default()));
         assert!(children.all_reported_stats());
-        assert!(!children.on_lost(CHILD), "a link that closes after the end is no failure");
+        assert!(!children.on_lost(CHILD, true), "a link that closes after the end is no failure");
+    }
+
+    #[test]
+    fn a_child_lost_before_its_output_has_arrived_is_a_failure() {
+        let mut children = one_child();
+        children.on_joined(CHILD);
+        assert_eq!(children.on_ended(CHILD, true), EndReport::Accepted);
+        assert!(children.on_lost(CHILD, false));
+        assert!(!children.on_lost(CHILD, false), "once");
     }
 }

@@ -147,8 +147,15 @@ pub(super) trait Parent {
 
     /// Nothing more arrives from a child, because of `cause`.
     fn on_child_lost(&mut self, child: AgentId, cause: Cause, turn: &mut Turn<'_, Self::Action>) {
-        if self.children().on_lost(child) {
+        if self.children().on_lost(child, true) {
             self.on_failure(Failure::of_agent(turn.now, child, cause), turn);
+        }
+    }
+
+    /// A child's link has ended before all output of its subtree has arrived.
+    fn on_child_output_lost(&mut self, child: AgentId, why: LossReason, turn: &mut Turn<'_, Self::Action>) {
+        if self.children().on_lost(child, false) {
+            self.on_failure(Failure::of_agent(turn.now, child, Cause::Lost { why }), turn);
         }
     }
 

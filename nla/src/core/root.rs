@@ -42,6 +42,8 @@ pub enum RootInput {
     FromChild(AgentId, Up),
     /// The link to a child was lost.
     ChildLost(AgentId, LossReason),
+    /// The same, before all output of the child's subtree has arrived.
+    ChildOutputLost(AgentId, LossReason),
     /// An agent could not be started, or ended before it joined.
     AgentFailed(AgentId, NotStartedReason),
     /// SIGINT, SIGTERM or SIGHUP asked the session to end.
@@ -208,6 +210,7 @@ impl Root {
         match input {
             RootInput::FromChild(child, message) => self.on_up(child, message, turn),
             RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
+            RootInput::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
             RootInput::AgentFailed(agent, why) => {
                 // Ignored unless agents are still joining.
                 if let Phase::Joining { .. } = self.phase {

@@ -18,7 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 use tracing::{Instrument, Span};
 
-use super::children::{Children, LinkContext};
+use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
@@ -312,8 +312,9 @@ impl AgentDriver {
             return self.on_parent(event);
         }
         match self.children.receive(peer, event) {
-            Some(Ok(message)) => self.handle(Input::FromChild(peer, message)),
-            Some(Err(why)) => self.handle(Input::ChildLost(peer, why)),
+            Some(Received::Message(message)) => self.handle(Input::FromChild(peer, message)),
+            Some(Received::Lost(why)) => self.handle(Input::ChildLost(peer, why)),
+            Some(Received::OutputLost(why)) => self.handle(Input::ChildOutputLost(peer, why)),
             None => {}
         }
     }

@@ -52,6 +52,15 @@ struct Child {
     lanes_open: Rc<Cell<u8>>,
 }
 
+/// The meaning of an event of a child's link.
+pub(super) enum Received {
+    Message(Up),
+    /// The child is lost.
+    Lost(LossReason),
+    /// The child is lost before all output of its subtree has arrived.
+    OutputLost(LossReason),
+}
+
 /// The children that have joined and are not lost.
 #[derive(Default)]
 pub(super) struct Children {
@@ -127,16 +136,23 @@ impl Children {
         was_linked
     }
 
-    /// Takes an event of a child's link. Returns the child's message, or why the child is lost. A child that sends
-    /// something else is cut off; its messages that are still in the queue are dropped.
-    pub(super) fn receive(&mut self, child: AgentId, event: LinkEvent) -> Option<Result<Up, LossReason>> {
+    /// Takes an event of a child's link; `None` if it needs no answer. A child that sends no valid message is cut off;
+    /// its messages that are still in the queue are dropped.
+    pub(super) fn receive(&mut self, child: AgentId, event: LinkEvent) -> Option<Received> {
         match event {
-            LinkEvent::Message(bytes) if self.links.contains_key(&child) => Some(decode(&bytes).map_err(|error| {
-                self.cut_off(child);
-                LossReason::Undecodable(error.to_string())
-            })),
+            LinkEvent::Message(bytes) if self.links.contains_key(&child) => Some(match decode(&bytes) {
+                Ok(message) => Received::Message(message),
+                Err(error) => {
+                    self.cut_off(child);
+                    Received::Lost(LossReason::Undecodable(error.to_string()))
+                }
+            }),
             LinkEvent::Message(_) => None,
-            LinkEvent::Lost(why) => self.remove(child).then_some(Err(why)),
+            LinkEvent::Lost(why) => {
+                let lanes_open = self.links.get(&child)?.lanes_open.get();
+                self.remove(child);
+                Some(if lanes_open == 0 { Received::Lost(why) } else { Received::OutputLost(why) })
+            }
         }
     }
 

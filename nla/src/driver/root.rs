@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 
-use super::children::{Children, LinkContext};
+use super::children::{Children, LinkContext, Received};
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
@@ -275,8 +275,9 @@ impl RootDriver {
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
         match self.children.receive(peer, event) {
-            Some(Ok(message)) => self.handle(RootInput::FromChild(peer, message)),
-            Some(Err(why)) => self.handle(RootInput::ChildLost(peer, why)),
+            Some(Received::Message(message)) => self.handle(RootInput::FromChild(peer, message)),
+            Some(Received::Lost(why)) => self.handle(RootInput::ChildLost(peer, why)),
+            Some(Received::OutputLost(why)) => self.handle(RootInput::ChildOutputLost(peer, why)),
             None => {}
         }
     }

@@ -187,6 +187,14 @@ fn an_agent_lost_while_output_is_unread_is_no_success() {
 }
 
 #[test]
+fn a_child_lost_before_its_output_has_arrived_is_no_success() {
+    let mut world = World::flushing();
+    world.after(T, RootInput::ChildOutputLost(AgentId(2), LossReason::Closed));
+    let actions = world.after(T, RootInput::OutputDone);
+    assert!(matches!(outcome(&actions), Some(Outcome::Failed { others: 0, .. })), "{actions:?}");
+}
+
+#[test]
 fn the_first_cause_is_elected_after_a_short_wait() {
     let mut world = World::running();
     let actions = world.fails(at(10), 1, 0, Cause::Code(1));
