@@ -116,7 +116,8 @@ impl Panics {
     }
 
     /// Returns a panic if there was one, unless one was returned before. If a thread is panicking, waits until it has
-    /// printed its message, but at most 5 s. For ends that are decided after [`watch`](Self::watch).
+    /// printed its message, but at most 5 s. Call it when the exit code is
+    /// decided after [`watch`](Self::watch) has returned.
     pub async fn late(&mut self) -> Option<Panic> {
         if self.is_returned {
             return None;
