@@ -482,7 +482,7 @@ impl World {
         let (cost, gets) = if answer.is_some() {
             (self.setup.costs.get_asked, GetCounts { own: others, ..GetCounts::default() })
         } else {
-            // The cost of a hit: real ranks do not ask at the same time, so the others would find the entry stored already.
+            // Charge the others a hit: real ranks ask at different times, and the later ones find the entry stored.
             (self.setup.costs.get_hit, GetCounts { joined: others, ..GetCounts::default() })
         };
         *clock += others * cost;

@@ -119,8 +119,8 @@ pub enum Action {
     CloseChild(AgentId, LossReason),
     /// Store the plan of the session; later starts need it.
     Configure(Box<SessionPlan>),
-    /// Start these ranks of this agent, possibly none, and send standard input where the plan says. The board is what the ranks
-    /// see at first.
+    /// Start these ranks of this agent, possibly none, and send standard input where the plan says. The board is what
+    /// the ranks see at first.
     Start(Box<NamespacePlan>, Ranks, #[serde(serialize_with = "wholeness")] Board),
     /// Drop all starts that were ordered and not made yet.
     CancelStarts,

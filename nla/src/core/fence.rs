@@ -1,10 +1,9 @@
-//! One namespace's open fence at one place: the ranks of the subtree that have arrived, and what they
-//! contributed.
+//! One namespace's open fence at one place: the ranks of the subtree that have arrived, and what they contributed.
 //!
 //! A fence is identified by its namespace and its sequence number. A rank enters fence n+1 only after its own agent has
 //! released it from fence n, and a child reports n+1 only after the release of n reached it through its parent. So a
-//! place has at most one open fence per namespace, and a contribution to another one is a fault of the
-//! peer. Fences never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
+//! place has at most one open fence per namespace, and a contribution to another one is a fault of the peer. Fences
+//! never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
 //!
 //! A ring (`PMIX_Ring`) is a fence to which each rank contributes values for its neighbours instead of puts. The first
 //! arrival decides which of the two an open fence is; all others must agree.

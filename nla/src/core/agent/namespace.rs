@@ -139,7 +139,8 @@ impl Namespace {
         self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started()
     }
 
-    /// Notes that all ranks of a child, or all of this agent's ranks, were started. Returns whether that was the last part.
+    /// Notes that all ranks of a child, or all of this agent's ranks, were started. Returns whether that was the last
+    /// part.
     pub(super) fn on_part_started(&mut self) -> bool {
         self.unstarted = self.unstarted.saturating_sub(1);
         self.unstarted == 0
@@ -198,7 +199,8 @@ impl Namespace {
         Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
     }
 
-    /// Releases the open fence. Returns this agent's ranks that wait in it; `None` if `number` is not complete and open.
+    /// Releases the open fence. Returns this agent's ranks that wait in it; `None` if `number` is not complete and
+    /// open.
     pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
         if !self.exchange.fence.release(number) {
             return None;
@@ -233,7 +235,8 @@ impl Namespace {
         }
     }
 
-    /// Notes that one of this agent's ranks has been answered, or has ended. Returns whether it was waiting for another agent.
+    /// Notes that one of this agent's ranks has been answered, or has ended. Returns whether it was waiting for another
+    /// agent.
     pub(super) fn take_inquiring(&mut self, rank: Rank) -> bool {
         self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
     }

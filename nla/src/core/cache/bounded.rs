@@ -23,7 +23,8 @@ pub(super) struct Bounded {
     location: CacheLocation,
     /// Entries of other agents' ranks, in the order of their use.
     cached: LruEntries,
-    /// Entries that this agent's ranks have put and no other rank has overwritten, and keys that are known to be absent.
+    /// Entries that this agent's ranks have put and no other rank has overwritten, and keys that are known to be
+    /// absent.
     own: NodeCache,
     index: Index,
     /// The subtree's winning put for each key of the open fence.
