@@ -1,9 +1,13 @@
 //! The tasks and threads of one end of the tree, and their panics.
 //!
-//! Every task and thread is spawned through a [`Tasks`] handle, under a name and in a tracing span. A panic unwinds
-//! only its own task, and any task that waits for that task would wait forever. [`Tasks`] therefore catches each panic
-//! where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that end. An agent then
-//! reports itself as lost and exits with code 253. The launcher ends its agents and exits with code 253.
+//! Tasks and threads are spawned through a [`Tasks`] handle, under a name and in a tracing span. There are two
+//! exceptions. A listener spawns the handshakes itself; their panics continue in the listener's task. The launcher reads
+//! the output of a short command in helper threads; a panic there reads as a command that did not answer.
+//!
+//! A panic unwinds only its own task, and any task that waits for that task would wait forever. [`Tasks`] therefore
+//! catches each panic where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that
+//! end. An agent then reports itself as lost and exits with code 253. The launcher ends its agents and exits with code
+//! 253.
 //!
 //! A thread that panics first prints its message and perhaps a backtrace, which takes long. Then it unwinds, drops its
 //! ends of channels, and reports the panic. The panic hook records the panic before all of that, so a task that sees a
@@ -116,7 +120,8 @@ impl Panics {
     }
 
     /// Returns a panic if there was one, unless one was returned before. If a thread is panicking, waits until it has
-    /// printed its message, but at most 5 s. For ends that are decided after [`watch`](Self::watch).
+    /// printed its message, but at most 5 s. Call it when the exit code is decided after
+    /// [`watch`](Self::watch) has returned.
     pub async fn late(&mut self) -> Option<Panic> {
         if self.is_returned {
             return None;

@@ -264,7 +264,7 @@ fn a_host_that_does_not_join_is_named() {
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
         let run = on(&cluster).np(8).args(["--bootstrap", &bootstrap]).args(options).program(sh("true"));
         let outcome = run.run();
-        outcome.has_code(251).says("node003").says("it was there, and did not join the tree within 10 s");
+        outcome.has_code(251).says("node003").says("it started but did not join the tree within 10 s");
         assert_nothing_is_left(&cluster);
     }
 }

@@ -170,7 +170,7 @@ fn missing_programs_and_expired_timeouts_are_reported() {
     let allocation = slurm.allocate(2, 2);
     let run = |options: &[&str]| within(&allocation).args(options).program(sh("echo up")).run();
     let outcome = run(&["--launch-agent", "/nonexistent/scela-run"]);
-    outcome.has_code(251).says("node[001-002]: its agent ended before it had said anything").says("--launch-agent");
+    outcome.has_code(251).says("node[001-002]: its agent exited before its first report").says("--launch-agent");
     let outcome = run(&["--launch-agent", "sleep 60 #", "--start-timeout", "2"]);
     outcome
         .has_code(251)

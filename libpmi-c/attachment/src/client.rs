@@ -328,7 +328,7 @@ fn segment(socket: &mut Socket, is_scela: bool) -> Option<Segment> {
 
 /// Creates the board of a job that consists of this process.
 fn singleton(environment: &Environment) -> (Client, Member) {
-    let facts = JobAttributes {
+    let attributes = JobAttributes {
         kvsname: singleton_name(),
         spawner: None,
         size: 1,
@@ -338,7 +338,7 @@ fn singleton(environment: &Environment) -> (Client, Member) {
         puts_at_once: false,
     };
     let mut board = Board::new();
-    board.publish(facts.entries());
+    board.publish(attributes.entries());
     (Client::Singleton(board), Member::new(environment, None, Rank(0), 1, false))
 }
 

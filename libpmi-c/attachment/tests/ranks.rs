@@ -440,7 +440,7 @@ fn an_abort_is_sent_while_another_thread_waits() {
 fn libpmi2_falls_back_to_pmi_1() {
     let (own, theirs) = UnixStream::pair().unwrap();
     let server = thread::spawn(move || {
-        let facts = JobAttributes {
+        let attributes = JobAttributes {
             kvsname: "flux".into(),
             spawner: None,
             size: 1,
@@ -449,7 +449,7 @@ fn libpmi2_falls_back_to_pmi_1() {
             preputs: Epoch::default(),
             puts_at_once: false,
         };
-        let mut conversation = Conversation::new(Arc::new(facts), Rank(0), 0);
+        let mut conversation = Conversation::new(Arc::new(attributes), Rank(0), 0);
         let (mut lines, mut out) = (BufReader::new(own), Vec::new());
         let mut line = String::new();
         let mut board = pmi::Board::new();
@@ -501,8 +501,8 @@ fn ranks_can_connect_to_a_port() {
             let mut line = String::new();
             lines.read_line(&mut line).unwrap();
             let rank = v1::initack::parse(line.trim_end().as_bytes()).unwrap();
-            let mut conversation = Conversation::new(Arc::new(remote_facts()), rank, 0);
-            stream.write_all(&v1::initack::reply(&remote_facts(), rank)).unwrap();
+            let mut conversation = Conversation::new(Arc::new(remote_attributes()), rank, 0);
+            stream.write_all(&v1::initack::reply(&remote_attributes(), rank)).unwrap();
             let mut chunk = [0; 1000];
             while let Ok(read @ 1..) = lines.read(&mut chunk) {
                 let mut out = Vec::new();
@@ -532,7 +532,7 @@ fn ranks_can_connect_to_a_port() {
     server.join().unwrap();
 }
 
-fn remote_facts() -> JobAttributes {
+fn remote_attributes() -> JobAttributes {
     JobAttributes {
         kvsname: "port".into(),
         spawner: None,

@@ -25,7 +25,7 @@ impl World {
         let costs = &self.setup.costs;
         let hello = 4 * costs.latency + 2 * costs.hello;
         let mut joined = vec![0; self.members.len()];
-        // When each member finishes the last handshake that it accepted so far.
+        // When each place finishes the last handshake that it accepted so far.
         let mut accepted = vec![0; self.members.len()];
         for agent in 1..self.members.len() {
             let parent = self.members[agent].parent as usize;
@@ -136,7 +136,7 @@ impl World {
         self.close_links(here, clock);
     }
 
-    /// Closes all links of a member.
+    /// Closes all links of a place.
     fn close_links(&mut self, here: usize, clock: u64) {
         let children = std::mem::take(&mut self.members[here].children);
         for child in &children {

@@ -5,12 +5,12 @@
 //! event cost a few instructions, whatever the number of events. Events of the same time leave in the order in which
 //! they were added, so that every run is reproducible.
 
-/// An event that will happen at a member of the tree.
+/// An event that will happen at a place.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Event {
     /// Its time, in nanoseconds.
     pub(crate) at: u64,
-    /// The number of the member; 0 is the root.
+    /// The number of the place; 0 is the root.
     pub(crate) member: u32,
     /// Its kind.
     pub(crate) kind: EventKind,
@@ -25,7 +25,7 @@ pub(crate) enum EventKind {
     Message(u32),
     /// The time of a `WakeAt` is reached.
     Timer,
-    /// The agent starts its next batch of ranks.
+    /// The agent starts its next group of ranks.
     StartRanks,
     /// A rank continues its program.
     RankStep(u32),
@@ -33,7 +33,7 @@ pub(crate) enum EventKind {
     RankEnded(u32),
     /// The agent has no descendant process left.
     Swept,
-    /// The member has read its own output to the end.
+    /// The place has read its own output to the end.
     OutputRead,
     /// The end markers of output have been sent to the parent.
     OutputEndSent,

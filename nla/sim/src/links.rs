@@ -167,7 +167,7 @@ impl World {
         self.counts.note_releases(before);
     }
 
-    /// An output stream of this member has ended: its own or a child's. After the last one an agent sends the end
+    /// An output stream of this place has ended: its own or a child's. After the last one an agent sends the end
     /// markers to its parent; at the root the launcher's writers finish.
     pub(crate) fn on_stream_end(&mut self, here: usize, clock: &mut u64) {
         let member = &mut self.members[here];
@@ -199,7 +199,7 @@ impl World {
         true
     }
 
-    /// A member closes its link to a child. Messages sent before still arrive.
+    /// A place closes its link to a child. Messages sent before still arrive.
     pub(crate) fn close_child(&mut self, child: u32, clock: u64) {
         let parent = self.members[child as usize].parent as usize;
         let link = &mut self.members[child as usize].link;

@@ -1,26 +1,26 @@
-//! Processors: when a member of the tree can handle an event, and how long it is busy.
+//! Processors: when a place can handle an event, and how long it is busy.
 
-/// The processors of all members.
+/// The processors of all places.
 #[derive(Clone, Debug)]
 pub(crate) struct Processors {
-    /// When each member finishes its current work.
+    /// When each place finishes its current work.
     members: Vec<u64>,
-    /// When each core of the shared machine is free. Empty if members do not share one.
+    /// When each core of the shared machine is free. Empty if places do not share one.
     cores: Vec<u64>,
 }
 
 impl Processors {
-    /// Creates a processor per member. If `cores` is given, all members share that many cores.
+    /// Creates a processor per place. If `cores` is given, all places share that many cores.
     pub(crate) fn new(members: usize, cores: Option<u32>) -> Self {
         Self { members: vec![0; members], cores: vec![0; cores.unwrap_or(0) as usize] }
     }
 
-    /// Returns when a member can begin to handle an event that arrives at `at`.
+    /// Returns when a place can begin to handle an event that arrives at `at`.
     pub(crate) fn begin(&self, here: usize, at: u64) -> u64 {
         at.max(self.members[here]).max(self.cores.iter().copied().min().unwrap_or(0))
     }
 
-    /// Records that a member was busy from `began` to `clock`.
+    /// Records that a place was busy from `began` to `clock`.
     pub(crate) fn done(&mut self, here: usize, began: u64, clock: u64) {
         self.members[here] = clock;
         if clock > began
@@ -30,7 +30,7 @@ impl Processors {
         }
     }
 
-    /// Stops a member for `nanoseconds`.
+    /// Stops a place for `nanoseconds`.
     pub(crate) fn stall(&mut self, here: usize, at: u64, nanoseconds: u64) {
         self.members[here] = at.max(self.members[here]) + nanoseconds;
     }

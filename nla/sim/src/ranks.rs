@@ -13,7 +13,7 @@ use crate::oracle::ExpectedEnd;
 use crate::program::Op;
 use crate::world::{NS, World};
 
-/// The length of a batch of rank starts, in nanoseconds: that of the driver.
+/// The time in which a group of ranks is started, in nanoseconds: that of the driver.
 const BATCH_TIME: u64 = 2_000_000;
 /// The number of gets in lockstep that an agent answers before it handles other events.
 const GETS_PER_EVENT: u32 = 256;
@@ -126,7 +126,7 @@ impl LocalRanks {
 }
 
 impl World {
-    /// Starts the next batch of an agent's ranks.
+    /// Starts the next group of an agent's ranks.
     pub(crate) fn start_ranks(&mut self, here: usize, clock: &mut u64) {
         let until = *clock + BATCH_TIME;
         let mut batch = Ranks::new();
@@ -482,7 +482,7 @@ impl World {
         let (cost, gets) = if answer.is_some() {
             (self.setup.costs.get_asked, GetCounts { own: others, ..GetCounts::default() })
         } else {
-            // Out of lockstep the others would ask a moment later and find the entry: that is the cost counted here.
+            // Charge the others a hit: real ranks ask at different times, and the later ones find the entry stored.
             (self.setup.costs.get_hit, GetCounts { joined: others, ..GetCounts::default() })
         };
         *clock += others * cost;

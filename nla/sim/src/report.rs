@@ -58,16 +58,16 @@ pub struct GetsReport {
     pub levels: Vec<GetCounts>,
 }
 
-/// The part of the board that members of one kind stored.
+/// The part of the board that places of one kind stored.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
-    /// The number of members.
+    /// The number of places.
     pub members: u32,
-    /// The highest peak of any member, for each figure separately.
+    /// The highest peak of any place, for each figure separately.
     pub max: CachePeaks,
 }
 
-/// The highest number of messages that one member sent about one fence.
+/// The highest number of messages that one place sent about one fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceMessages {
     /// To its parent, up to the release: `Gathered`, and `Put` before it.
@@ -117,9 +117,9 @@ pub struct Report {
     pub inner: Memory,
     /// The memory of agents without children.
     pub leaves: Memory,
-    /// The highest number of messages that one member sent about one fence.
+    /// The highest number of messages that one place sent about one fence.
     pub fence_messages: FenceMessages,
-    /// The statistics that the members counted and reported to the root, as `--stats` prints them.
+    /// The statistics that the places counted and reported to the root, as `--stats` prints them.
     pub stats: Stats,
     /// The number of faults that struck.
     pub struck: u32,
@@ -127,7 +127,7 @@ pub struct Report {
     pub events: u64,
 }
 
-/// The kind of a member of the tree.
+/// The kind of a place.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum MemberKind {
     Root,
@@ -187,12 +187,12 @@ impl Counts {
         self.fence_messages.up = self.fence_messages.up.max(messages.into());
     }
 
-    /// A member may have sent releases. `before` is the number that all members had sent before.
+    /// A place may have sent releases. `before` is the number that all places had sent before.
     pub(crate) fn note_releases(&mut self, before: u64) {
         self.fence_messages.down = self.fence_messages.down.max(self.released - before);
     }
 
-    /// A member has finished.
+    /// A place has finished.
     pub(crate) fn note_member(&mut self, kind: MemberKind, depth: u32, peaks: CachePeaks, gets: GetCounts) {
         let memory = &mut self.memory[kind as usize];
         memory.members += 1;
@@ -301,7 +301,7 @@ impl fmt::Display for Report {
         }
         self.write_memory(f)?;
         let FenceMessages { up, down } = self.fence_messages;
-        writeln!(f, "most messages of one member about one fence: {up} up, {down} down")?;
+        writeln!(f, "most messages of one place about one fence: {up} up, {down} down")?;
         if self.struck > 0 || self.outcome != "success" {
             writeln!(f, "{} faults struck; outcome: {}", self.struck, self.outcome)?;
         }
@@ -343,7 +343,7 @@ impl Report {
         writeln!(
             f,
             "the board at {:<12}{:>10}{:>12}{:>12}{:>12}{:>12}",
-            "", "members", "entries", "bytes", "own", "index"
+            "", "places", "entries", "bytes", "own", "index"
         )?;
         for (name, memory) in [("the root", self.root), ("inner agents", self.inner), ("leaves", self.leaves)] {
             let CachePeaks { entries, bytes, own_entries, index_entries, .. } = memory.max;

@@ -68,7 +68,7 @@ fn mapping(size: u32, placement: &[(AgentId, Ranks)]) -> Mapping {
     }))
 }
 
-/// Creates the members of a tree, in the order of their numbers.
+/// Creates the places of a tree, in the order of their numbers.
 pub(crate) fn members(tree: Subtree) -> Vec<Member> {
     let mut members = Vec::with_capacity(tree.size() as usize);
     let mut stack = vec![(tree, 0, 0)];

@@ -47,9 +47,9 @@ pub struct Spec {
     pub costs: Costs,
     /// The latency of a link. Overrides `costs`.
     pub latency: Option<Duration>,
-    /// The bytes per second that a member of the tree can send. Overrides `costs`.
+    /// The bytes per second that a place can send. Overrides `costs`.
     pub bandwidth: Option<u64>,
-    /// The number of cores that all members share, as on one machine. If `None`, each member has its own.
+    /// The number of cores that all places share, as on one machine. If `None`, each place has its own.
     pub cores: Option<u32>,
     /// The seed of the faults.
     pub seed: u64,
@@ -154,7 +154,7 @@ pub fn run(spec: &Spec) -> Result<Report, Refusal> {
     spec.simulate(faults)
 }
 
-/// The bytes of an entry in a cache beside key and value, which all caches share: its list node and its index slot.
+/// The bytes of an entry in a cache besides key and value, which all caches share: its list node and its index slot.
 const CACHED_ENTRY_BYTES: u64 = 70;
 /// The number of entries of an epoch that an agent processes in the time of one message.
 const ENTRIES_PER_MESSAGE: u64 = 20;

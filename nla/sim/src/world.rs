@@ -1,6 +1,6 @@
 //! The world: the root, its agents, their ranks, and virtual time.
 //!
-//! Every event happens at one member of the tree. The member's processor handles one event after another. Handling an
+//! Every event happens at one place. The place's processor handles one event after another. Handling an
 //! event costs time, and its results, mostly messages, are later events. The cores are the real ones: this module
 //! gives them the inputs that the drivers would give them, and carries out their actions as the drivers do.
 
@@ -27,7 +27,7 @@ use crate::report::Counts;
 
 /// The namespace of all ranks.
 pub(crate) const NS: NamespaceId = NamespaceId::FIRST;
-/// The wake-up time of a member without a timer.
+/// The wake-up time of a place without a timer.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// The parameters of a run.
@@ -41,7 +41,7 @@ pub(crate) struct Setup {
     pub(crate) costs: Costs,
     /// Ranks read a whole board themselves, in the shared segment.
     pub(crate) segment: bool,
-    /// The number of cores that all members share. If `None`, each member has one of its own.
+    /// The number of cores that all places share. If `None`, each place has one of its own.
     pub(crate) cores: Option<u32>,
     pub(crate) seed: u64,
     pub(crate) faults: Faults,
@@ -60,7 +60,7 @@ pub(crate) struct Setup {
 pub(crate) enum State {
     /// It has not yet joined its parent.
     Absent,
-    /// It is a member of the tree.
+    /// It is part of the tree.
     Joined,
     /// It left at the end of the session, or the launcher ordered it to exit.
     Left,
@@ -68,7 +68,7 @@ pub(crate) enum State {
     Crashed,
 }
 
-/// A member of the tree: the root (number 0) or an agent.
+/// A place in the tree: the root (number 0) or an agent.
 pub(crate) struct Member {
     /// `None` for the root, and for an agent that has left or crashed.
     pub(crate) core: Option<Agent>,
@@ -82,7 +82,7 @@ pub(crate) struct Member {
     pub(crate) wake: u64,
     /// The link to the parent.
     pub(crate) link: Link,
-    /// The number of output streams that have not ended: one per child, and the member's own.
+    /// The number of output streams that have not ended: one per child, and the place's own.
     pub(crate) streams_open: u32,
     pub(crate) ranks: LocalRanks,
     pub(crate) board: Option<Board>,
@@ -111,7 +111,7 @@ pub(crate) struct World {
     pub(crate) ranks_ended: bool,
     pub(crate) oracle: Oracle,
     pub(crate) counts: Counts,
-    /// The member and rank whose get is being handed to the core.
+    /// The place and rank whose get is being handed to the core.
     pub(crate) pending_get: Option<(usize, Rank)>,
     /// The answer to that get, if the core answered at once.
     pub(crate) immediate_answer: Option<Option<Bytes>>,
@@ -216,7 +216,7 @@ impl World {
         }
     }
 
-    /// Runs `work` on a member's processor, at `at` or as soon as it is free. `work` advances the clock that it is
+    /// Runs `work` on a place's processor, at `at` or as soon as it is free. `work` advances the clock that it is
     /// given; the processor is busy until then.
     pub(crate) fn on_processor(&mut self, here: usize, at: u64, work: impl FnOnce(&mut Self, &mut u64)) {
         let began = self.processors.begin(here, at);
@@ -258,7 +258,7 @@ impl World {
         self.root_actions = actions;
     }
 
-    /// Sets a member's timer. A later call replaces it.
+    /// Sets a place's timer. A later call replaces it.
     pub(crate) fn wake_at(&mut self, here: usize, at: Duration) {
         let at = at.as_nanos() as u64;
         self.members[here].wake = at.max(self.queue.now());

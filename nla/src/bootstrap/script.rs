@@ -221,7 +221,7 @@ scela() {
   somewhere has && skip && back && go "$g"
   somewhere own || somewhere unique || {
     back
-    e="$e, and no directory lets a file be executed (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
+    e="$e, and files cannot be executed in any directory (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
     interpreter perl -e "$perl"
     for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -c "$python"; done
     no "no place: $e, and neither perl nor python can take it into memory"

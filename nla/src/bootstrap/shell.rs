@@ -168,7 +168,7 @@ impl Shell {
         let Some(errors) = &mut self.errors else {
             let rest = self.reader.rest();
             let words = if rest.is_empty() {
-                "it ended before it had said anything".to_owned()
+                "it ended before it wrote anything".to_owned()
             } else {
                 format!("it ended; its last words: {rest}")
             };

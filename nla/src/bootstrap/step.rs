@@ -54,7 +54,7 @@ struct Running<'a> {
     is_needed: bool,
     /// The lines that the command writes to standard error.
     lines: mpsc::Receiver<String>,
-    /// Where its tasks connect. A task that connects after it is closed exits.
+    /// Where its tasks connect. A task that connects after the listener has closed exits.
     listener: CallbackListener,
     /// The agents that have reported, by node, with their first reports.
     agents: LiteMap<String, Box<(Accepted, BootReport)>>,

@@ -1,4 +1,4 @@
-//! The agent: it sits in the tree between its parent and its children, and starts and serves its own ranks.
+//! The agent: it sits in the tree between its parent and its children, and starts and serves its ranks.
 //!
 //! An `Agent` belongs to one session. It makes no decision that concerns other agents: it starts the ranks that its
 //! parent names, serves them, merges what goes up, passes on what goes down, and reports facts. Only when it has lost
@@ -64,13 +64,13 @@ pub enum Input {
     ChildFailed(AgentId, NotStartedReason),
     /// The guardian process ended.
     GuardianLost,
-    /// Own ranks were started.
+    /// Ranks of this agent were started.
     Started(NamespaceId, Ranks),
-    /// Own ranks could not be started, or were not because [`Action::CancelStarts`] came first.
+    /// Ranks of this agent could not be started, or were not because [`Action::CancelStarts`] came first.
     NotStarted(NamespaceId, Ranks, NotStartedReason),
-    /// An own rank sent a request.
+    /// One of this agent's ranks sent a request.
     FromRank(NamespaceId, Rank, Request),
-    /// An own rank's process has ended. All its requests were handed in before.
+    /// The process of one of this agent's ranks has ended. All its requests were handed in before.
     RankEnded(NamespaceId, Rank, Exit),
     /// Answers [`Action::LookUp`].
     LookedUp {
@@ -121,12 +121,12 @@ pub enum Action {
     CloseChild(AgentId, LossReason),
     /// Store the plan of the session; later starts need it.
     Configure(Box<SessionPlan>),
-    /// Start these own ranks, possibly none, and send standard input where the plan says. The board is what the ranks
-    /// see at first.
+    /// Start these ranks of this agent, possibly none, and send standard input where the plan says. The board is what
+    /// the ranks see at first.
     Start(Box<NamespacePlan>, Ranks, #[serde(serialize_with = "wholeness")] Board),
     /// Drop all starts that were ordered and not made yet.
     CancelStarts,
-    /// Make an epoch's entries visible to the namespace's own ranks.
+    /// Make an epoch's entries visible to this agent's ranks of the namespace.
     Publish(NamespaceId, Epoch),
     /// Answer these ranks [`Answer::Released`].
     Release(NamespaceId, Ranks),
@@ -168,7 +168,7 @@ enum Phase {
     Serving,
     /// The ranks are being ended. At `kill_at`, if that is not over, those that are left get SIGKILL.
     Ending { kill_at: Option<Time> },
-    /// All own ranks have ended; the driver kills the processes that outlived them.
+    /// All of this agent's ranks have ended; the driver kills the processes that outlived them.
     Sweeping,
     /// This agent has no process left; children may have some.
     Swept,
@@ -429,7 +429,7 @@ impl Agent {
             turn.push(Action::ToParent(Up::Ready));
         }
         if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
-            self.enter(Phase::Sweeping, "all own ranks have ended");
+            self.enter(Phase::Sweeping, "all ranks of this agent have ended");
             turn.push(Action::Sweep);
         }
         if self.phase == Phase::Swept && self.parent_lost {

@@ -10,12 +10,12 @@ use super::message::Contribution;
 use super::plan::{NamespacePlan, find};
 use super::topology::Subtree;
 
-/// The open fence, the cache and the open look-ups of one namespace at one member of the tree.
+/// The open fence, the cache and the open look-ups of one namespace at one place.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) fence: Fence,
     pub(super) cache: Box<dyn Cache>,
-    /// Gets that wait for an answer from another member of the tree.
+    /// Gets that wait for an answer from another place.
     pub(super) look_ups: LookUps,
     /// The ranks of each child subtree that has ranks, sorted by child. The child may report for these ranks only.
     pub(super) children: Vec<(AgentId, Ranks)>,

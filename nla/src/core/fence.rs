@@ -1,10 +1,9 @@
-//! One namespace's open fence at one member of the tree: the ranks of the subtree that have arrived, and what they
-//! contributed.
+//! One namespace's open fence at one place: the ranks of the subtree that have arrived, and what they contributed.
 //!
 //! A fence is identified by its namespace and its sequence number. A rank enters fence n+1 only after its own agent has
 //! released it from fence n, and a child reports n+1 only after the release of n reached it through its parent. So a
-//! member of the tree has at most one open fence per namespace, and a contribution to another one is a fault of the
-//! peer. Fences never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
+//! place has at most one open fence per namespace, and a contribution to another one is a fault of the peer. Fences
+//! never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
 //!
 //! A ring (`PMIX_Ring`) is a fence to which each rank contributes values for its neighbours instead of puts. The first
 //! arrival decides which of the two an open fence is; all others must agree.
@@ -76,11 +75,11 @@ pub enum FenceError {
     Position(u32),
 }
 
-/// A segment of a ring at one member of the tree, in the ring's order: own ranks ascending, then the children. Where
+/// A segment of a ring at one place, in the ring's order: the place's ranks ascending, then the children. Where
 /// ranks are placed in blocks, that is the order of the ranks.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum RingPart {
-    /// An own rank.
+    /// One of the place's ranks.
     Own(Rank),
     /// All ranks of a child.
     Child(AgentId),
@@ -97,7 +96,7 @@ enum Collected {
     Ring(BTreeMap<RingPart, RingSegment>),
 }
 
-/// The open fence of one namespace at one member of the tree.
+/// The open fence of one namespace at one place.
 #[derive(Debug)]
 pub struct Fence {
     number: u32,
@@ -136,7 +135,7 @@ impl Fence {
         self.since
     }
 
-    /// Adds the contribution of an own rank to the open fence. A refused one changes nothing.
+    /// Adds the contribution of one of the place's ranks to the open fence. A refused one changes nothing.
     pub fn enter(&mut self, now: Time, rank: Rank, contribution: Contribution) -> Result<(), FenceError> {
         let ranks: Ranks = std::iter::once(rank).collect();
         self.check(&ranks, &contribution)?;

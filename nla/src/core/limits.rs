@@ -27,7 +27,7 @@ pub const FENCE_BYTES_MAX: usize = 1 << 30;
 /// Values that an agent stores by default if the cache policy has a bound. MPI libraries look up a few dozen entries of
 /// other nodes.
 pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
-/// Gets that may wait for an answer at one member of the tree, in addition to one for each rank below it: those of
+/// Gets that may wait for an answer at one place, in addition to one for each rank below it: those of
 /// other namespaces.
 pub const FOREIGN_LOOK_UPS_MAX: usize = 65_536;
 

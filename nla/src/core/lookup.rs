@@ -1,4 +1,4 @@
-//! Look-ups in one namespace that wait at one member of the tree for an answer from another.
+//! Look-ups in one namespace that wait at one place for an answer from another.
 //!
 //! Many requests may wait for one key; one look-up is sent. Answers from the parent travel in the same lane as
 //! releases, behind those that they reflect, so they are valid for the fence that is open here now. An answer from a child
@@ -19,7 +19,7 @@ use super::message::Requester;
 /// The destination of the answer to a get.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum ReplyTo {
-    /// To one of the agent's own ranks.
+    /// To one of this agent's ranks.
     Rank(Rank),
     /// To a child.
     Child(AgentId),
@@ -95,10 +95,10 @@ impl FromIterator<ReplyTo> for ReplyList {
     }
 }
 
-/// Counts how one member of the tree answered gets.
+/// Counts how one place answered gets.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct GetCounts {
-    /// Gets of own ranks that were answered from the cache.
+    /// Gets of this place's ranks that were answered from the cache.
     pub own: u64,
     /// Gets of others that were answered from the cache.
     pub others: u64,

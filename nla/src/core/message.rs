@@ -162,8 +162,7 @@ pub enum Update {
     Overwritten(Keys),
 }
 
-/// A rank's request to an agent. It travels up to the lowest member of the tree that has the agent below it, and down
-/// from there.
+/// A rank's request to an agent. It travels up to the lowest place that has the agent below it, and down from there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Inquiry {
     /// The agent.

@@ -143,7 +143,7 @@ mod tests {
         use super::*;
         use proptest::prelude::*;
 
-        /// An agent with a number of own ranks and the agents below it.
+        /// An agent with a number of ranks of its own and the agents below it.
         #[derive(Clone, Debug)]
         struct AgentShape {
             own: u32,

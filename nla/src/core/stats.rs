@@ -1,7 +1,7 @@
 //! The statistics of a session, for `--stats`: counts by level of the tree, merged on their way up.
 //!
-//! A member of the tree is the launcher or an agent; its level is the number of links between it and the launcher. Each
-//! member always counts, since additions cost nothing. An agent reports to its parent only if the session's plan asks
+//! A place is the launcher or an agent; its level is the number of links between it and the launcher. Each
+//! place always counts, since additions cost nothing. An agent reports to its parent only if the session's plan asks
 //! for it: once, as its last message.
 
 mod duration_histogram;
@@ -29,7 +29,7 @@ impl LaneTraffic {
     }
 }
 
-/// The core's messages in one direction. A message that passes several members is counted by each sender.
+/// The core's messages in one direction. A message that passes several places is counted by each sender.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// The board lane: fences, puts, gets and their answers.
@@ -51,7 +51,7 @@ impl Traffic {
     }
 }
 
-/// The counts that the driver of a member makes.
+/// The counts that the driver of a place makes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DriverCounts {
     /// Messages to the parent.
@@ -62,9 +62,9 @@ pub struct DriverCounts {
     pub link_bytes: u64,
     /// The part of these bytes that is output and input, with the headers of their messages.
     pub stream_bytes: u64,
-    /// Gets of own ranks that the board answered without the core.
+    /// Gets of this place's ranks that the board answered without the core.
     pub board_gets: u64,
-    /// Own ranks that were given the shared segment. Their gets from it are not counted anywhere.
+    /// This place's ranks that were given the shared segment. Their gets from it are not counted anywhere.
     pub segments: u64,
 }
 
@@ -79,25 +79,25 @@ impl DriverCounts {
     }
 }
 
-/// The counts of all members of one level.
+/// The counts of all places of one level.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LevelStats {
-    /// The number of members.
+    /// The number of places.
     pub members: u64,
     /// The counts of their drivers.
     pub counted: DriverCounts,
     /// Gets that reached their cores.
     pub gets: GetCounts,
-    /// The highest of each peak over the members.
+    /// The highest of each peak over the places.
     pub cache_max: CachePeaks,
-    /// The sum of the members' peaks, which need not have been at the same time.
+    /// The sum of the places' peaks, which need not have been at the same time.
     pub cache_sum: CachePeaks,
-    /// The time from the subtree's last arrival to the release, for each fence and member.
+    /// The time from the subtree's last arrival to the release, for each fence and place.
     pub fences: DurationHistogram,
 }
 
 impl LevelStats {
-    /// The counts of one member.
+    /// The counts of one place.
     pub fn of_member(counted: DriverCounts, gets: GetCounts, cache: CachePeaks, fences: DurationHistogram) -> Self {
         Self { members: 1, counted, gets, cache_max: cache, cache_sum: cache, fences }
     }
@@ -112,7 +112,7 @@ impl LevelStats {
     }
 }
 
-/// The counts of the members of a subtree.
+/// The counts of the places of a subtree.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
     /// The counts by level; the level of the subtree's head is first. Lower levels without any report are missing.
@@ -120,7 +120,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Merges the counts of a member and of its children's subtrees.
+    /// Merges the counts of a place and of its children's subtrees.
     pub fn of<'a>(head: LevelStats, children: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut levels = vec![head];
         for child in children {
@@ -130,7 +130,7 @@ impl Stats {
         Self { levels }
     }
 
-    /// The number of members that have reported.
+    /// The number of places that have reported.
     pub fn members(&self) -> u64 {
         self.levels.iter().fold(0, |members, level| members.saturating_add(level.members))
     }

@@ -126,13 +126,13 @@ impl Timing {
 pub(super) struct AgentTimes {
     agent: AgentId,
     described: Option<Time>,
-    /// When the last own ranks were started.
+    /// When the last of this agent's ranks were started.
     pub(super) started: Option<Time>,
     /// When the first and the last rank sent their first PMI messages.
     contacts: Option<(Time, Time)>,
-    /// When the last own rank arrived at the open fence.
+    /// When the last of this agent's ranks arrived at the open fence.
     pub(super) arrived: Option<Time>,
-    /// When the last own rank ended.
+    /// When the last of this agent's ranks ended.
     pub(super) rank_ended: Option<Time>,
     /// When the end of the ranks was first ordered.
     pub(super) ending: Option<Time>,
@@ -153,7 +153,7 @@ impl AgentTimes {
         self.timing.note(TimedPhase::Description, self.agent, sent, now);
     }
 
-    /// An own rank has spoken PMI for the first time.
+    /// One of this agent's ranks has spoken PMI for the first time.
     pub(super) fn on_contact(&mut self, now: Time) {
         self.contacts = Some((self.contacts.map_or(now, |(first, _)| first), now));
     }

@@ -208,7 +208,7 @@ impl AgentDriver {
             let has_started = matches!(event, Event::StartDue);
             self.on_event(event);
             if has_started {
-                // Serve the running ranks before the next batch is started.
+                // Serve the running ranks before the next group is started.
                 yield_now().await;
             }
             self.continue_sweep();

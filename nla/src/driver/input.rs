@@ -1,4 +1,4 @@
-//! Passes standard input down: to the children whose ranks read it, and to this agent's own ranks.
+//! Passes standard input down: to the children whose ranks read it, and to this agent's ranks.
 //!
 //! Each block is sent once to every taker. Its receipt is dropped when the slowest taker has taken the block; this lets
 //! the parent send more. A rank that has closed its input or has exited takes every block at once.
@@ -29,9 +29,9 @@ pub(super) enum InputHub {
     Open {
         /// Links to children whose ranks read standard input.
         children: Vec<Link>,
-        /// Own ranks.
+        /// This agent's ranks.
         own: Vec<mpsc::UnboundedSender<Block>>,
-        /// Blocks for own ranks that have not been started yet.
+        /// Blocks for this agent's ranks that have not been started yet.
         waiting: LiteMap<Rank, mpsc::UnboundedReceiver<Block>>,
     },
 }

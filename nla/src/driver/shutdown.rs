@@ -1,4 +1,4 @@
-//! The order in which each end of the tree ends.
+//! The shutdown sequence of the agent and of the launcher.
 //!
 //! The core decides that the session ends, and signals the ranks: SIGTERM, the grace, SIGKILL. The phases after that:
 //!

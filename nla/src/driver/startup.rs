@@ -1,6 +1,6 @@
 //! Starts ranks: turns an agent's share of the plan into running processes.
 //!
-//! Ranks are started in batches, and the agent serves the running ranks in between: one start takes most of a
+//! Ranks are started in groups, and the agent serves the running ranks in between: one start takes most of a
 //! millisecond, and the first ranks speak PMI long before the last one is started.
 
 use std::cell::RefCell;
@@ -27,7 +27,7 @@ use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawn
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
-/// How long a batch of starts lasts before the actor handles other events.
+/// How long the starts of one group last before the actor handles other events.
 const BATCH_TIME: Duration = Duration::from_millis(2);
 
 /// A namespace that has ranks on this agent.

@@ -193,7 +193,7 @@ impl Link {
         Self { shared }
     }
 
-    /// Queues a message, and frames it. `receipt` is dropped once it was written.
+    /// Queues a message, and frames it. `receipt` is dropped once the message has been written.
     pub fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
         debug_assert!(bytes.len() <= lane.message_bytes_max());
         let mut queues = self.shared.queues();

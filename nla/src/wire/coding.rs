@@ -191,7 +191,7 @@ enum InLog {
 /// The shortest epoch that is sent as a reference to the log, in bytes.
 const EPOCH_IN_LOG_BYTES_MIN: usize = 16 * 1024;
 
-/// The bound on the bytes of a release beside its update. With this room the buffer never grows while an epoch is
+/// The bound on the bytes of a release besides its update. With this room the buffer never grows while an epoch is
 /// encoded.
 const RELEASE_BYTES: usize = 64;
 

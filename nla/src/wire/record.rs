@@ -15,7 +15,7 @@ use crate::core::limits::RECORD_BYTES_MAX;
 const TAG_BYTES: usize = 16;
 /// The longest ciphertext that is accepted. Noise's own bound is 65,535.
 const CIPHERTEXT_BYTES_MAX: usize = RECORD_BYTES_MAX + 1 + TAG_BYTES;
-/// The bytes of a record beside its piece: the length, the lane, the tag.
+/// The bytes of a record besides its piece: the length, the lane, the tag.
 const OVERHEAD_BYTES: usize = 2 + 1 + TAG_BYTES;
 const GRANT: u8 = 0x10;
 const ALIVE: u8 = 0x11;

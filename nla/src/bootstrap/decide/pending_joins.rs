@@ -32,7 +32,7 @@ impl PendingJoins {
 
 /// Returns the failure of an agent that did not join within [`HELLO_TIME`].
 pub(in crate::bootstrap) fn late() -> StartFailure {
-    let words = format!("it was there, and did not join the tree within {} s", HELLO_TIME.as_secs());
+    let words = format!("it started but did not join the tree within {} s", HELLO_TIME.as_secs());
     StartFailure::new(StartPhase::Join, words)
 }
 
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_failure_after_the_timeout_is_late() {
         assert!(is_late(HELLO_TIME) && !is_late(HELLO_TIME - Duration::from_millis(1)));
-        assert_eq!(late().words, "it was there, and did not join the tree within 10 s");
+        assert_eq!(late().words, "it started but did not join the tree within 10 s");
     }
 
     #[test]

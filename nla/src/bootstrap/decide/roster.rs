@@ -193,7 +193,7 @@ mod tests {
 
     const NOW: Time = Duration::from_secs(1);
     const DEADLINE: Time = Duration::from_secs(30);
-    const EXITED: &str = "its agent ended before it had said anything: Exited with exit code 1";
+    const EXITED: &str = "its agent exited before its first report: Exited with exit code 1";
 
     fn roster() -> Roster {
         Roster::new(targets(&[("n1", 1), ("n2", 2), ("n3", 3)]), DEADLINE)

@@ -121,7 +121,7 @@ impl Schedule {
         let retries = retries_after(failure.phase);
         self.start_limit.on_failure(retries > 0);
         let wait = self.retry_time(&task);
-        // As long as other starts are under way they may be why this one was refused, so its retries are not counted.
+        // Other starts may have caused this refusal, so retries are not counted while they are under way.
         let is_alone = self.start_limit.under_way() == 0;
         let may_retry = retries > 0 && (task.tries < retries || !is_alone);
         if may_retry && self.deadline.allows(now, wait) {

@@ -39,7 +39,7 @@ pub(in crate::bootstrap) fn step_line(line: &str) -> Option<StepLine<'_>> {
     }
     let is_program = ["code 126", "code 127"].iter().any(|code| why.ends_with(code));
     let phase = if is_program { StartPhase::Program } else { StartPhase::Step };
-    let failure = StartFailure::new(phase, format!("its agent ended before it had said anything: {why}"));
+    let failure = StartFailure::new(phase, format!("its agent exited before its first report: {why}"));
     Some(StepLine { nodes, failure, is_end: true, is_fatal: false })
 }
 
@@ -110,7 +110,7 @@ mod tests {
                 "srun: error: n[1-2]: tasks 0-1: Exited with exit code 126",
                 "n[1-2]",
                 Program,
-                "its agent ended before it had said anything: Exited with exit code 126",
+                "its agent exited before its first report: Exited with exit code 126",
                 true,
                 false,
             ),

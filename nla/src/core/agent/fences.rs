@@ -1,4 +1,4 @@
-//! The agent's own ranks in fences and rings, and the release of both.
+//! The agent's ranks in fences and rings, and the release of both.
 
 use pmi::{Answer, Puts, Rank};
 
@@ -12,7 +12,7 @@ use crate::core::reason::LossReason;
 use crate::core::ring::RingPosition;
 
 impl Agent {
-    /// An own rank has arrived at the open fence.
+    /// One of this agent's ranks has arrived at the open fence.
     pub(super) fn on_arrived(
         &mut self,
         namespace: NamespaceId,
@@ -43,7 +43,7 @@ impl Agent {
         }
     }
 
-    /// An own rank has put something ahead of its fence.
+    /// One of this agent's ranks has put something ahead of its fence.
     pub(super) fn on_own_put(&mut self, namespace: NamespaceId, rank: Rank, puts: Puts, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let number = ns.exchange.fence.number();
@@ -53,7 +53,7 @@ impl Agent {
         }
     }
 
-    /// Kills an own rank that broke the PMI protocol, and reports it.
+    /// Kills one of this agent's ranks that broke the PMI protocol, and reports it.
     pub(super) fn kill_broken(&mut self, namespace: NamespaceId, rank: Rank, why: String, turn: &mut Turn<'_>) {
         turn.push(Action::Signal(namespace, std::iter::once(rank).collect(), SIGKILL));
         self.fail_rank(namespace, rank, Cause::Broken { why }, turn);

@@ -12,7 +12,7 @@ use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
 
 impl Agent {
-    /// Asks the agent that owns the node's attributes on behalf of an own rank.
+    /// Asks the agent that owns the node's attributes on behalf of one of this agent's ranks.
     pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, turn: &mut Turn<'_>) {
         let here = self.id();
         let requester = Requester { agent: here, namespace, rank };
@@ -27,7 +27,7 @@ impl Agent {
         self.route_inquiry(Inquiry { to, requester, kind }, turn);
     }
 
-    /// Withdraws the parked inquiry of an own rank that has ended.
+    /// Withdraws the parked inquiry of one of this agent's ranks that has ended.
     pub(super) fn withdraw_inquiry(&mut self, namespace: NamespaceId, rank: Rank, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.take_inquiring(rank)) {
             self.ask_owner(namespace, rank, InquiryKind::NodeForget, turn);

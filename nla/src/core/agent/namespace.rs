@@ -1,4 +1,4 @@
-//! One namespace at one agent: the agent's own ranks, the exchange of entries, and reports that are still to be sent.
+//! One namespace at one agent: the agent's ranks, the exchange of entries, and reports that are still to be sent.
 
 use litemap::LiteMap;
 use pmi::{Rank, Ranks};
@@ -14,7 +14,7 @@ use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
 
-/// The stage of an own rank's life.
+/// The stage of the life of one of this agent's ranks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Stage {
     /// The core has ordered the driver to start it.
@@ -26,7 +26,7 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// One of the agent's own ranks.
+/// One of this agent's ranks.
 #[derive(Debug, Default)]
 struct LocalRank {
     stage: Stage,
@@ -66,10 +66,10 @@ pub(super) struct Namespace {
     /// For each agent of the subtree that does not own the attributes of its node, the agent that does.
     owners: Vec<(AgentId, AgentId)>,
     preputs: Vec<Variable>,
-    /// This agent's own ranks.
+    /// This agent's ranks.
     pub(super) own: Ranks,
     locals: LiteMap<Rank, LocalRank>,
-    /// Own ranks that have not ended.
+    /// This agent's ranks that have not ended.
     pub(super) live: u64,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
     unstarted: u64,
@@ -120,14 +120,14 @@ impl Namespace {
         }
     }
 
-    // ---- own ranks ----
+    // ---- this agent's ranks ----
 
-    /// The own ranks at `stage`.
+    /// This agent's ranks at `stage`.
     pub(super) fn at(&self, stage: Stage) -> Ranks {
         self.locals.iter().filter(|(_, local)| local.stage == stage).map(|(rank, _)| *rank).collect()
     }
 
-    /// Notes that own ranks were started. Returns whether all ranks of the subtree are.
+    /// Notes that ranks of this agent were started. Returns whether all ranks of the subtree are.
     pub(super) fn on_started(&mut self, ranks: &Ranks) -> bool {
         for rank in ranks.iter() {
             if let Some(local) = self.locals.get_mut(&rank)
@@ -139,13 +139,14 @@ impl Namespace {
         self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started()
     }
 
-    /// Notes that all ranks of a child, or all own ranks, were started. Returns whether that was the last part.
+    /// Notes that all ranks of a child, or all of this agent's ranks, were started. Returns whether that was the last
+    /// part.
     pub(super) fn on_part_started(&mut self) -> bool {
         self.unstarted = self.unstarted.saturating_sub(1);
         self.unstarted == 0
     }
 
-    /// Records the end of an own rank. Returns `None` if the rank is not this agent's, or had ended before.
+    /// Records the end of one of this agent's ranks. Returns `None` for another rank, or if the rank had ended before.
     pub(super) fn end(&mut self, rank: Rank, why: &'static str) -> Option<EndState> {
         let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
         local.enter(rank, Stage::Ended, why);
@@ -155,12 +156,12 @@ impl Namespace {
         Some(EndState { fences: local.fences, unfinished: local.active })
     }
 
-    /// Notes that a failure of an own rank is about to be reported. Returns false if one was before.
+    /// Notes that a failure of one of this agent's ranks is about to be reported. Returns false if one was before.
     pub(super) fn note_failure(&mut self, rank: Rank) -> bool {
         self.locals.get_mut(&rank).is_none_or(|local| !std::mem::replace(&mut local.failed, true))
     }
 
-    /// Notes that an own rank has initialized (true) or finalized (false) PMI.
+    /// Notes that one of this agent's ranks has initialized (true) or finalized (false) PMI.
     pub(super) fn set_active(&mut self, rank: Rank, active: bool) {
         if let Some(local) = self.locals.get_mut(&rank) {
             local.active = active;
@@ -174,7 +175,7 @@ impl Namespace {
 
     // ---- the open fence ----
 
-    /// Notes that an own rank has entered the open fence and waits for an answer.
+    /// Notes that one of this agent's ranks has entered the open fence and waits for an answer.
     pub(super) fn on_entered(&mut self, rank: Rank) {
         if let Some(local) = self.locals.get_mut(&rank) {
             local.fences = local.fences.wrapping_add(1);
@@ -198,7 +199,8 @@ impl Namespace {
         Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
     }
 
-    /// Releases the open fence. Returns the own ranks that wait in it; `None` if `number` is not complete and open.
+    /// Releases the open fence. Returns this agent's ranks that wait in it; `None` if `number` is not complete and
+    /// open.
     pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
         if !self.exchange.fence.release(number) {
             return None;
@@ -226,14 +228,15 @@ impl Namespace {
         !self.own.is_empty() && self.owner_of(self.here) == self.here && rank.0 < self.size
     }
 
-    /// Notes that an own rank asks another agent, which has to forget the rank if it ends while it waits.
+    /// Notes that one of this agent's ranks asks another agent, which has to forget the rank if it ends while it waits.
     pub(super) fn on_inquiry(&mut self, rank: Rank, kind: &InquiryKind) {
         if let Some(local) = self.locals.get_mut(&rank) {
             local.inquiring = matches!(kind, InquiryKind::NodeGet { wait: true, .. });
         }
     }
 
-    /// Notes that an own rank has been answered, or has ended. Returns whether it was waiting for another agent.
+    /// Notes that one of this agent's ranks has been answered, or has ended. Returns whether it was waiting for another
+    /// agent.
     pub(super) fn take_inquiring(&mut self, rank: Rank) -> bool {
         self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
     }

@@ -1,4 +1,4 @@
-//! The agent's own ranks, from their start to their end, and their requests.
+//! The agent's ranks, from their start to their end, and their requests.
 
 use pmi::{Rank, Ranks, Request};
 
@@ -12,7 +12,7 @@ use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
 
 impl Agent {
-    /// The driver has started own ranks.
+    /// The driver has started ranks of this agent.
     pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         if namespace == NamespaceId::FIRST {
@@ -30,7 +30,7 @@ impl Agent {
         }
     }
 
-    /// The driver has not started own ranks.
+    /// The driver has not started ranks of this agent.
     pub(super) fn on_not_started(
         &mut self,
         namespace: NamespaceId,
@@ -49,7 +49,7 @@ impl Agent {
         }
     }
 
-    /// An own rank sent a request.
+    /// One of this agent's ranks sent a request.
     pub(super) fn on_request(&mut self, namespace: NamespaceId, rank: Rank, request: Request, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         match request {
@@ -92,7 +92,7 @@ impl Agent {
         }
     }
 
-    /// An own rank's process has ended.
+    /// The process of one of this agent's ranks has ended.
     pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some(state) = ns.end(rank, "its process ended") else { return };
@@ -117,7 +117,7 @@ impl Agent {
         }
     }
 
-    /// Reports a failure of an own rank, unless one was reported before.
+    /// Reports a failure of one of this agent's ranks, unless one was reported before.
     pub(super) fn fail_rank(&mut self, namespace: NamespaceId, rank: Rank, cause: Cause, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.note_failure(rank)) {
             self.report_failure(Failure::of_rank(turn.now, self.id(), namespace, rank, cause), turn);

@@ -23,7 +23,8 @@ pub(super) struct Bounded {
     location: CacheLocation,
     /// Entries of other agents' ranks, in the order of their use.
     cached: LruEntries,
-    /// Entries that own ranks have put and no other rank has overwritten, and keys that are known to be absent.
+    /// Entries that this agent's ranks have put and no other rank has overwritten, and keys that are known to be
+    /// absent.
     own: NodeCache,
     index: Index,
     /// The subtree's winning put for each key of the open fence.
@@ -87,7 +88,7 @@ impl Cache for Bounded {
     fn release(&mut self, update: Update) -> Option<Epoch> {
         let Update::Epoch(epoch) = update else { return None };
         self.own.clear_absent();
-        // Those that own ranks have put are inserted again below.
+        // Entries put by this agent's ranks are reinserted below.
         self.own.remove(epoch.iter().map(|(key, _)| key));
         let mut gathered = std::mem::take(&mut self.gathered);
         // Entries before this one would be evicted by those behind them.

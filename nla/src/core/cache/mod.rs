@@ -1,6 +1,6 @@
-//! Cache policies: which entries of a bulletin board a member of the tree stores, and where it asks for the others.
+//! Cache policies: which entries of a bulletin board a place stores, and where it asks for the others.
 //!
-//! A member of the tree is the launcher at its root, or an agent. The four policies are those of the ScELA work
+//! A place is the launcher at the root of the tree, or an agent. The four policies are those of the ScELA work
 //! (Sridhar and Panda); one of them is chosen for a session:
 //!
 //! | policy | a put goes up | a fence brings down | a get is answered | stored |
@@ -8,7 +8,7 @@
 //! | HCS | at once, separately | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
 //! | HCMA | with the fence, merged | the overwritten keys | here, or by the nearest ancestor that has the entry | all that passed |
 //! | HCMAB | with the fence, merged | all entries that were put | here | all |
-//! | HCMAB-LRU | with the fence, merged | all entries that were put | here, or by the agent whose rank put the entry | `entries` values, own ranks' puts, an index of the subtree |
+//! | HCMAB-LRU | with the fence, merged | all entries that were put | here, or by the agent whose rank put the entry | `entries` values, the puts of its ranks, an index of the subtree |
 //!
 //! The rest of the core uses the trait [`Cache`] and does not depend on the policy. Under every policy, a rank sees its
 //! own puts at once and the puts of other ranks after the fence.
@@ -126,7 +126,7 @@ impl CacheLocation {
         Self { is_root, shares }
     }
 
-    /// The child that has `rank` in its subtree; `None` for an own rank.
+    /// The child that has `rank` in its subtree; `None` for one of this agent's ranks.
     fn child_of(&self, rank: Rank) -> Option<AgentId> {
         let after = self.shares.partition_point(|(first, _, _)| *first <= rank.0);
         let (_, end, child) = self.shares.get(after.checked_sub(1)?)?;
@@ -154,7 +154,7 @@ pub struct CachePeaks {
     pub entries: u64,
     /// Bytes of the keys and values of these entries.
     pub bytes: u64,
-    /// The maximum number of entries of own ranks that were stored in addition.
+    /// The maximum number of entries of this agent's ranks that were stored in addition.
     pub own_entries: u64,
     /// Bytes of these.
     pub own_bytes: u64,
@@ -195,7 +195,7 @@ impl CachePeaks {
     }
 }
 
-/// The part of one namespace's board that one member of the tree stores.
+/// The part of one namespace's board that one place stores.
 ///
 /// The calls of a fence are [`Cache::pass`] for each put ahead of it, then [`Cache::gather`] when all ranks of the
 /// subtree have arrived (at the root [`Cache::close`] instead), then [`Cache::release`].

@@ -1,4 +1,4 @@
-//! HCS and HCMA: each member of the tree stores the entries that pass it, and asks its parent for the others.
+//! HCS and HCMA: each place stores the entries that pass it, and asks its parent for the others.
 //!
 //! Puts pass on their way up, one by one or merged, and wait here for the release of their fence; later, answers pass
 //! on their way down. All puts pass the root, so the root has every entry. A release names the keys of which a cache

@@ -22,7 +22,7 @@ pub(super) fn ranks(text: &str) -> Ranks {
     text.parse().unwrap()
 }
 
-/// The plan of the first namespace: `size` ranks on one node. Each agent owns the attributes for its own ranks.
+/// The plan of the first namespace: `size` ranks on one node. Each agent owns the attributes for its ranks.
 pub(super) fn plan(size: u32, placement: &[(u32, &str)]) -> NamespacePlan {
     plan_of(size, placement.iter().map(|(agent, set)| (AgentId(*agent), ranks(set))).collect())
 }

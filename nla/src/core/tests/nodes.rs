@@ -60,7 +60,7 @@ fn ranks_of_a_node_share_its_attributes_in_every_tree() {
                 }
                 for (name, group) in groups.iter().enumerate() {
                     for (at, rank) in group.iter().enumerate() {
-                        // A get that would wait and one that would not get the same answer.
+                        // Waiting and non-waiting gets receive the same answer.
                         assert_eq!(tree.answer_to(*rank, get("k", at % 2 == 0)), got(&format!("of {name}")));
                     }
                     assert_eq!(tree.answer_to(group[0], put("k", "again")), Some(Answer::NodePut(true)));

@@ -36,7 +36,7 @@ pub(super) struct Tree {
     answers: LiteMap<(NamespaceId, Rank), Answer>,
     /// The number of messages sent.
     pub(super) messages: usize,
-    /// The traffic of each member of the tree, as its driver would count it.
+    /// The traffic of each place, as its driver would count it.
     pub(super) counted: LiteMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
     seed: u64,
