@@ -219,7 +219,10 @@ fn a_mapping_with_more_blocks_than_agents_accept_is_refused() {
     let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
     assert!(planned_on("-np 2097152 ./a", "a,b", cyclic).is_ok());
     let error = planned_on("-np 2097153 ./a", "a,b", cyclic).unwrap_err();
-    assert_eq!(error.to_string(), "neighbouring ranks are on different nodes so often that agents do not take it in");
+    assert_eq!(
+        error.to_string(),
+        "neighbouring ranks are on different nodes so often that the map exceeds the limit of agents"
+    );
 }
 
 #[test]
