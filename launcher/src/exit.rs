@@ -4,7 +4,7 @@ use nla::core::{Cause, Outcome};
 
 /// Every rank ended with 0.
 pub const SUCCESS: u8 = 0;
-/// Standard output or a file of output could not be written.
+/// Standard output or a file of output could not be written, or the input could not be read.
 pub const OUTPUT_LOST: u8 = 1;
 /// The command line cannot be followed.
 pub const USAGE: u8 = 2;
@@ -32,7 +32,7 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
 /// How scela-run ends without an outcome of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EarlyEnd {
-    /// It did what was asked: it printed a text, or simulated, or calibrated.
+    /// A text, a simulation or a calibration was completed.
     Done,
     /// The text on standard output could not be written.
     OutputLost,

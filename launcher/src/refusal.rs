@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::exit::EarlyEnd;
 
-/// Why a request is refused, and the next step to try. Displays the reason, without the hint. Text from outside is fit
-/// for printing.
+/// Why a request is refused, and the next step to try. Displays the reason, without the hint, and
+/// escapes control characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     text: String,
@@ -36,17 +36,23 @@ impl Refusal {
 
     /// Returns the reason, and the hint on a line of its own.
     pub fn with_hint(&self) -> String {
-        if self.hint.is_empty() { self.text.clone() } else { format!("{}\n  hint: {}", self.text, self.hint) }
+        if self.hint.is_empty() { self.to_string() } else { format!("{self}\n  hint: {}", printable(&self.hint)) }
     }
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&printable(&self.text))
     }
 }
 
 impl std::error::Error for Refusal {}
+
+/// Returns `text` with escapes in place of control characters other than newlines.
+pub(crate) fn printable(text: &str) -> String {
+    let escape = |c: char| if c.is_control() && c != '\n' { c.escape_debug().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
 
 /// Returns the beginning of a text from outside, fit for messages.
 pub(crate) fn shown(text: &str, chars_max: usize) -> String {
@@ -55,4 +61,16 @@ pub(crate) fn shown(text: &str, chars_max: usize) -> String {
         shown.push('…');
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_of_names_do_not_reach_the_terminal() {
+        let refusal = Refusal::new("'a\u{1b}[2Jb' is a directory", "mkdir -p 'c\rd'");
+        assert_eq!(refusal.with_hint(), "'a\\u{1b}[2Jb' is a directory\n  hint: mkdir -p 'c\\rd'");
+        assert_eq!(refusal.to_string(), "'a\\u{1b}[2Jb' is a directory");
+    }
 }

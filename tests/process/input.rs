@@ -151,3 +151,12 @@ fn a_fifo_without_a_writer_holds_up_neither_ranks_nor_the_end() {
         .is_quiet_success()
         .wrote_lines(["0", "1"]);
 }
+
+#[test]
+fn a_standard_input_that_cannot_be_read_is_a_failure() {
+    let run = scela().np(2);
+    let directory = run.world().file("directory");
+    fs::create_dir(&directory).unwrap();
+    let outcome = run.stdin_file(directory).program(sh("cat; sleep 60")).run();
+    outcome.has_code(1).says("standard input cannot be read: Is a directory");
+}

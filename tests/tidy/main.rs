@@ -458,7 +458,7 @@ fn only_the_launcher_prints() {
         |source| source.product_lines(),
         &silent,
         &words,
-        "standard output belongs to the ranks; what the user reads goes through launcher/src/report.rs",
+        "standard output belongs to the ranks; what the user reads goes through launcher/src/run/report.rs",
     );
 }
 

@@ -34,8 +34,8 @@ const ABOUT: &str = "\
 Starts the ranks of parallel programs and supervises them until they end.
 
 A name may have one dash or two, and a value may follow as the next word or after '=':
--np 4, --np 4 and --np=4 are the same. Of an option given twice, the last wins. Options
-end at the program's name; what follows it is the program's, up to a lone ':'.";
+-np 4, --np 4 and --np=4 are the same. If an option is given twice, the last one counts.
+Options end at the program's name; what follows it is the program's, up to a lone ':'.";
 
 const TEMPLATE: &str = "{about}\n\nUsage:\n{usage}\n\n{all-args}{after-help}\n";
 

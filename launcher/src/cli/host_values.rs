@@ -10,7 +10,7 @@ use nla::core::limits::RANKS_MAX;
 
 use super::limits::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 use super::text::shown;
-use super::values::{OPTION, Parsed, choice, decimal, described, number, some, some_time};
+use super::values::{OPTION, Parsed, choice, decimal, described, number_within, some, some_time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::placement::MapBy;
@@ -31,7 +31,7 @@ pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
 pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
     let per_node = value.to_str().and_then(|text| text.strip_prefix("ppr:")?.strip_suffix(":node"));
     if let Some(count) = per_node {
-        return Ok(MapBy::PerNode(number(OsStr::new(count), 1, RANKS_MAX)?));
+        return Ok(MapBy::PerNode(number_within(value, count, 1, RANKS_MAX)?));
     }
     let choices = [("slot", MapBy::Slot), ("node", MapBy::Node)];
     let unknown = |value: &str, names: &str| format!("there is no mapping '{value}', only {names}, ppr:N:node");
@@ -305,7 +305,7 @@ mod tests {
         check(
             start_timeout,
             &[("90", Duration::from_secs(90)), ("24h", START_TIMEOUT_MAX)],
-            &[("0", "'0' is no time"), ("25h", "'25h' is too long, the most is 24 hours")],
+            &[("0", "the time must be greater than 0"), ("25h", "'25h' is too long, the most is 24 hours")],
         );
     }
 }

@@ -205,7 +205,8 @@ pub(super) const OPTIONS: &[Spec] = &[
         "use only these positions of the list: 1..4,10"),
     spec(Id::Global(Global::ResourceManager), &["rm", "rmk"], &["NAME"], group::HOSTS,
         "use the allocation of slurm, pbs, lsf, sge or flux;\n\
-         none, or auto (default), the first found"),
+         none: ignore allocations; auto (default): the first\n\
+         one found"),
     spec(Id::Global(Global::MapBy), &["map-by"], &["RULE"], group::HOSTS,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),
@@ -222,7 +223,8 @@ pub(super) const OPTIONS: &[Spec] = &[
         "the command to run on the nodes as the agent"),
     spec(Id::Global(Global::Launch), &["launch"], &["SHAPE"], group::LAUNCH,
         "tree: agents start agents; flat: scela-run starts all;\n\
-         linear: it starts one for each rank, for comparison;\n\
+         linear: scela-run opens one remote shell per rank,\n\
+         for comparison;\n\
          auto (default): as a model recommends"),
     spec(Id::Global(Global::Batch), &["batch"], &[N], group::LAUNCH,
         "open at most N remote shells at a time, 1 to 1024\n\
@@ -290,13 +292,13 @@ pub(super) const OPTIONS: &[Spec] = &[
         "how agents cache entries of ranks: hcs, hcma,\n\
          hcmab (default) or hcmab-lru"),
     spec(Id::Global(Global::CacheEntries), &["cache-entries"], &[N], group::TREE,
-        "the most entries of other agents' ranks in an agent's\n\
-         cache under hcmab-lru (default: 4096)"),
+        "under hcmab-lru, store at most N entries of other\n\
+         agents' ranks (default: 4096)"),
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], group::TREE,
         "let ranks connect to a loopback port for PMI"),
 
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
-        "simulate so many nodes with so many ranks each, with\n\
+        "simulate NODES nodes with PPN ranks each, with\n\
          the same code for the tree; --fanout and --cache apply"),
     spec(Id::Global(Global::Pattern), &["pattern"], &["PATTERN"], group::SIMULATION,
         "what ranks get after a fence: entries of neighbours,\n\

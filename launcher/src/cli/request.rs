@@ -86,7 +86,7 @@ fn simulate(segments: &[Segment]) -> Result<Option<&Item>, UsageError> {
     match items(segments).find(|item| item.spec.group == group::SIMULATION) {
         Some(item) if simulate.is_none() => {
             let hint = format!("try '{CALLED} --simulate 1024x64'");
-            Err(item.error(|option| format!("{option} is about a simulation, and this is none"), hint))
+            Err(item.error(|option| format!("{option} needs --simulate"), hint))
         }
         _ => Ok(simulate),
     }
@@ -106,7 +106,7 @@ fn calibration(segments: &[Segment]) -> Result<Option<OsString>, UsageError> {
         return Err(other.error(text, hint));
     }
     if let Some(program) = program(segments) {
-        let text = format!("a calibration runs no program, and '{}' is one", shown(program));
+        let text = format!("--calibrate runs no program, so '{}' cannot be given", shown(program));
         return Err(UsageError::new(&item.place, text, hint));
     }
     Ok(Some(list))

@@ -9,7 +9,7 @@ use sim::Pattern;
 
 use super::limits::{FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX};
 use super::text::shown;
-use super::values::{OPTION, Parsed, described, is_whole_number, not_a_number, number, some};
+use super::values::{OPTION, Parsed, described, is_whole_number, not_a_number, number, number_within, some};
 use crate::refusal::Refusal;
 use crate::suggest;
 
@@ -21,7 +21,7 @@ pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
     };
     let (nodes, ppn) = some(value)?.to_str().and_then(|text| text.split_once(['x', 'X'])).ok_or_else(not_a_size)?;
     let count = |text: &str| match is_whole_number(text.as_bytes()) {
-        true => number(OsStr::new(text), 1, RANKS_MAX),
+        true => number_within(value, text, 1, RANKS_MAX),
         false => Err(not_a_size()),
     };
     Ok((count(nodes)?, count(ppn)?))

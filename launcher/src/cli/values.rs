@@ -65,6 +65,12 @@ pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
     })
 }
 
+/// Parses `text`, a whole number within bounds that is a part of `value`. Its hints do not suggest a whole value.
+pub(super) fn number_within(value: &OsStr, text: &str, min: u32, max: u32) -> Parsed<u32> {
+    number(OsStr::new(text), min, max)
+        .map_err(|error| Refusal::new(error.to_string(), format!("'{}' must have a whole number there", shown(value))))
+}
+
 /// Returns whether these are digits, with or without a minus sign.
 pub(super) fn is_whole_number(bytes: &[u8]) -> bool {
     is_digits(bytes.strip_prefix(b"-").unwrap_or(bytes))
@@ -111,7 +117,7 @@ pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> 
     let time = time(value, max)?;
     if time.is_zero() {
         let hint = format!("leave '{OPTION}' out for {without}");
-        return Err(Refusal::new(format!("'{}' is no time", shown(value)), hint));
+        return Err(Refusal::new("the time must be greater than 0", hint));
     }
     Ok(time)
 }
@@ -382,8 +388,8 @@ pub(super) mod tests {
             ],
             &[
                 ("", "the value is empty"),
-                ("0", "'0' is no time"),
-                ("0.0h", "'0.0h' is no time"),
+                ("0", "the time must be greater than 0"),
+                ("0.0h", "the time must be greater than 0"),
                 ("s", "'s' is not a length of time"),
                 (".", "'.' is not a length of time"),
                 ("5x", "'5x' is not a length of time"),

@@ -197,7 +197,7 @@ fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) 
         let excluded = hosts::exclude(nodes, names.as_encoded_bytes()).map_err(|error| error.after("--exclude"))?;
         // A list of bad nodes is often older than the job and names nodes outside it: no error.
         if !excluded.unmatched.is_empty() {
-            remarks.push(format!("--exclude: {} would not have been used", hosts::fold(&excluded.unmatched)));
+            remarks.push(format!("--exclude: {} is not in the host list", hosts::fold(&excluded.unmatched)));
         }
         nodes = excluded.kept;
     }

@@ -103,7 +103,7 @@ fn nodes_are_selected_and_then_excluded() {
     let options = HostOptions { select: Some("1..3".into()), ..HostOptions::default() };
     check(&options, &job(), "n1:8 n2:8 n3:8 of 123");
     let options = HostOptions { exclude: Some("n2,n[4-9]".into()), ..options };
-    let remark = "--exclude: n[4-9] would not have been used".to_owned();
+    let remark = "--exclude: n[4-9] is not in the host list".to_owned();
     assert_eq!(found(&options, &job()), Ok(("n1:8 n3:8 of 123".to_owned(), vec![remark])));
     check(&HostOptions { select: Some("2".into()), ..hosts("b,a,b,c") }, &Fake::default(), "a:1");
     check_error(
@@ -135,7 +135,7 @@ fn errors_name_the_place_and_the_problem() {
     check_error(
         &HostOptions { exclude: Some("a:2".into()), ..hosts("a,b") },
         &fake,
-        "--exclude, column 1: only names of hosts can stand here, without user and slots\n    a:2\n    ^^^",
+        "--exclude, column 1: only host names are allowed here, without user or slots\n    a:2\n    ^^^",
     );
     check_error(
         &HostOptions::default(),

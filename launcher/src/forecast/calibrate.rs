@@ -64,11 +64,19 @@ pub enum CalibrateError {
     #[error("{0}")]
     Session(String),
     /// A session failed and has reported why.
-    #[error("nothing was measured, because a session failed; --exclude leaves hosts out")]
+    #[error("nothing was measured, because {}", why_failed(*code))]
     Failed {
         /// The session's exit code.
         code: u8,
     },
+}
+
+/// Returns why a session with this exit code has ended.
+fn why_failed(code: u8) -> &'static str {
+    match code {
+        130 => "Ctrl-C interrupted it",
+        _ => "a session failed; --exclude leaves hosts out",
+    }
 }
 
 impl CalibrateError {

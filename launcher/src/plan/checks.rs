@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use nix::unistd::{AccessFlags, access};
 use nla::core::{CommandPlan, SessionPlan};
 use nla::sys;
 
@@ -25,6 +26,15 @@ pub(super) fn check(options: &Options, wdir: &Path) -> Result<(), Refusal> {
             let directory = directory.display();
             let text = format!("option '{option}': directory '{directory}' does not exist");
             return Err(Refusal::new(text, format!("mkdir -p '{directory}'")));
+        }
+        let path = wdir.join(directory);
+        if let Err(error) = access(&path, AccessFlags::W_OK | AccessFlags::X_OK) {
+            let text = format!(
+                "option '{option}': files cannot be created in '{}': {}",
+                path.display(),
+                io::Error::from(error)
+            );
+            return Err(Refusal::new(text, "name a directory that you may write to"));
         }
         if wdir.join(pattern).is_dir() {
             let text = format!("option '{option}': '{}' is a directory", pattern.to_string_lossy());
@@ -52,7 +62,12 @@ fn check_input(path: &Path, typed: &Path) -> Result<(), Refusal> {
     if kind.is_dir() {
         return Err(refused("is a directory".to_owned()));
     }
-    if !kind.is_fifo() && !kind.is_socket() {
+    if kind.is_socket() {
+        return Err(refused("is a socket, which cannot be opened".to_owned()));
+    }
+    if kind.is_fifo() {
+        access(path, AccessFlags::R_OK).map_err(|error| unreadable(error.into()))?;
+    } else {
         File::open(path).map_err(unreadable)?;
     }
     Ok(())
@@ -117,6 +132,8 @@ pub(crate) fn missing_program_hint(
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn text(result: Result<(), Refusal>) -> String {
@@ -134,6 +151,14 @@ mod tests {
         assert_eq!(check("."), format!("option '-stdin': '.' is a directory{hint}"));
         let missing = "option '-stdin': 'nofile' cannot be read: No such file or directory (os error 2)";
         assert_eq!(check("nofile"), format!("{missing}{hint}"));
+        let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("socket")).unwrap();
+        assert_eq!(check("socket"), format!("option '-stdin': 'socket' is a socket, which cannot be opened{hint}"));
+        nix::unistd::mkfifo(&directory.path().join("fifo"), nix::sys::stat::Mode::S_IWUSR).unwrap();
+        // Root may read every file.
+        if !nix::unistd::geteuid().is_root() {
+            let denied = "option '-stdin': 'fifo' cannot be read: Permission denied (os error 13)";
+            assert_eq!(check("fifo"), format!("{denied}{hint}"));
+        }
     }
 
     #[test]
@@ -147,6 +172,15 @@ mod tests {
         assert_eq!(check("."), itself);
         let missing = "option '-outfile-pattern': directory 'a/b' does not exist\n  hint: mkdir -p 'a/b'";
         assert_eq!(check("a/b/out.%r"), missing);
+        fs::create_dir(directory.path().join("full")).unwrap();
+        fs::set_permissions(directory.path().join("full"), fs::Permissions::from_mode(0o500)).unwrap();
+        // Root may write to every directory.
+        if !nix::unistd::geteuid().is_root() {
+            let path = directory.path().join("full");
+            let denied = format!("files cannot be created in '{}': Permission denied (os error 13)", path.display());
+            let hint = "name a directory that you may write to";
+            assert_eq!(check("full/out.%r"), format!("option '-outfile-pattern': {denied}\n  hint: {hint}"));
+        }
     }
 
     #[test]

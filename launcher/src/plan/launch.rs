@@ -104,7 +104,9 @@ pub fn prepare_remote(
         *sent = Some(nla::bootstrap::own_program().map_err(unreadable)?);
     }
     let all = nodes.nodes().to_vec();
-    let spares = (launch.spares as usize).min(all.len() - 1);
+    check_count("--min-nodes", launch.min_nodes.unwrap_or_default(), all.len(), "the list has")?;
+    check_count("--spares", launch.spares, all.len() - 1, "besides the one that must run, the list has")?;
+    let spares = launch.spares as usize;
     let held_back: BTreeSet<usize> = (all.len() - spares..all.len()).collect();
     let mut plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
     let used: BTreeSet<usize> = plan.node_of_agent.iter().copied().collect();
@@ -148,9 +150,32 @@ pub fn prepare_remote(
     Ok((plan, remote))
 }
 
+/// Checks that the number of nodes of `option` is at most `most`. `list` says what `most` counts.
+fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), Refusal> {
+    if count as usize <= most {
+        return Ok(());
+    }
+    let text = format!("option '{option}': {count} nodes are asked for; {list} {most}");
+    Err(Refusal::new(text, format!("name more hosts, or a smaller number with {option}")))
+}
+
 /// Makes the plan, and adds the variables that the ranks' MPI library needs.
 fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
     let mut plan = plan(request, machine, nodes)?;
     mpi::provide(&mut plan, machine)?;
     Ok(plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_nodes_than_the_list_has_are_refused() {
+        assert_eq!(check_count("--min-nodes", 2, 2, "the list has"), Ok(()));
+        let error = check_count("--min-nodes", 5, 2, "the list has").unwrap_err();
+        let text = "option '--min-nodes': 5 nodes are asked for; the list has 2\n  \
+                    hint: name more hosts, or a smaller number with --min-nodes";
+        assert_eq!((error.with_hint(), error.early_end().code()), (text.to_owned(), 2));
+    }
 }

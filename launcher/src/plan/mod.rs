@@ -153,8 +153,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
 }
 
-/// The open files without which no agent starts: an agent and its runtime open 20 before the first rank.
-const OPEN_FILES_MIN: u64 = 24;
+/// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.
+const OPEN_FILES_MIN: u64 = 40;
 
 /// Checks that this machine allows the processes (ranks, agents and one guardian for each agent) and their open files.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {

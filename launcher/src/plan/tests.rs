@@ -219,7 +219,10 @@ fn a_mapping_with_more_blocks_than_agents_accept_is_refused() {
     let cyclic = |hosts: &mut HostOptions| hosts.map_by = MapBy::Node;
     assert!(planned_on("-np 2097152 ./a", "a,b", cyclic).is_ok());
     let error = planned_on("-np 2097153 ./a", "a,b", cyclic).unwrap_err();
-    assert_eq!(error.to_string(), "neighbouring ranks are on different nodes so often that agents do not take it in");
+    assert_eq!(
+        error.to_string(),
+        "neighbouring ranks are on different nodes so often that the map exceeds the limit of agents"
+    );
 }
 
 #[test]
@@ -343,8 +346,8 @@ fn a_hard_limit_below_the_open_files_of_an_agent_is_refused() {
         let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
         planned("-np 1 ./a", &Machine { shell, ..machine() })
     };
-    let error = limited(23).unwrap_err();
-    assert_eq!(error.to_string(), "an agent needs at least 24 open files, and the hard limit (ulimit -Hn) allows 23");
+    let error = limited(39).unwrap_err();
+    assert_eq!(error.to_string(), "an agent needs at least 40 open files, and the hard limit (ulimit -Hn) allows 39");
     assert_eq!(error.hint(), "run it from a shell with a higher hard limit (limits.conf); 1024 is usual");
     assert!(limited(24).is_ok());
 }

@@ -41,15 +41,15 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// News of a thread for the session.
+/// A report of a thread to the session.
 #[derive(Debug)]
 pub(crate) enum OutputEvent {
     /// Everything sent before [`Writer::end`] has been written.
     Done,
     /// The stream cannot be written any more. The reason is `None` for EPIPE: its reader has closed it.
     Closed(Stream, Option<String>),
-    /// A file could not be written, with the text for the user. Its output is lost.
-    FileFailed(String),
+    /// A file of output cannot be written, or the input cannot be read, with the text for the user.
+    Failed(String),
 }
 
 /// The format and destination of a stream.
@@ -175,7 +175,7 @@ impl Page {
                 && self.files.failed.insert(path.clone())
             {
                 let text = format!("'{}' cannot be written: {error}", path.display());
-                let _ = self.events.send(OutputEvent::FileFailed(text));
+                let _ = self.events.send(OutputEvent::Failed(text));
             }
         } else {
             let Style { labels, fresh_lines, .. } = self.style;
@@ -199,8 +199,8 @@ impl Page {
     }
 }
 
-/// Writes a text of scela-run itself to standard output, coloured on a terminal. A reader that has closed the pipe, such as `head`, is not an
-/// error.
+/// Writes a text of scela-run itself to standard output, coloured on a terminal. A reader that has closed the pipe, such
+/// as `head`, is not an error.
 pub fn print(text: &str) -> io::Result<()> {
     match write_stdout(colour::for_stream(&io::stdout(), text).as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -102,7 +102,10 @@ fn write(text: &str) {
 pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<String> {
     Some(match notice {
         Notice::Joined => "all agents have joined".to_owned(),
-        Notice::Started(namespace, size) => format!("{size} ranks{} were started", of(*namespace)),
+        Notice::Started(namespace, size) => {
+            let (ranks, were) = if *size == 1 { ("rank", "was") } else { ("ranks", "were") };
+            format!("{size} {ranks}{} {were} started", of(*namespace))
+        }
         Notice::Contact(namespace) => format!("the first rank{} has spoken PMI", of(*namespace)),
         Notice::Released { namespace, number, entries, bytes, .. } => {
             format!("fence {number}{}: {entries} new entries, {bytes} bytes", of(*namespace))

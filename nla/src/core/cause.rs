@@ -132,7 +132,7 @@ pub enum Outcome {
         /// The limit.
         limit: Duration,
     },
-    /// The launcher's standard output could not be written.
+    /// The launcher's standard output could not be written, or its input could not be read.
     OutputLost,
     /// A signal asked the launcher to end. A closed standard output counts as SIGPIPE.
     Interrupted {

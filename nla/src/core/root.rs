@@ -56,7 +56,8 @@ pub enum RootInput {
     TimeLimit(Duration),
     /// The reader of the launcher's standard output closed it.
     OutputClosed,
-    /// The launcher's standard output, or a file in its place, cannot be written, for example because the disk is full.
+    /// The launcher's standard output, or a file in its place, cannot be written, for example because the disk is full;
+    /// or its input cannot be read.
     OutputLost,
     /// All output of all ranks has been written.
     OutputDone,

@@ -89,7 +89,7 @@ fn a_calibration_has_hosts_and_no_program() {
     assert_eq!((options.launch.launcher_exec, options.launch.batch), (Some("s".into()), Some(4)));
     let hint = "try 'scela-run --calibrate node[01-04]'";
     check(&[
-        ("--calibrate a ./a", "a calibration runs no program, and './a' is one", hint),
+        ("--calibrate a ./a", "--calibrate runs no program, so './a' cannot be given", hint),
         ("--calibrate a -np 4", "option '-np' has no place in a calibration, which runs no program", hint),
         ("--demo --calibrate a", "option '--demo' has no place in a calibration, which runs no program", hint),
         (
@@ -175,7 +175,7 @@ fn bad_values() {
         ),
         (
             "--start-timeout 0 ./a",
-            "option '--start-timeout': '0' is no time",
+            "option '--start-timeout': the time must be greater than 0",
             "leave '--start-timeout' out for the usual time",
         ),
     ]);

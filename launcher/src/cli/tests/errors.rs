@@ -186,7 +186,7 @@ fn values() {
         ("--timeout 5x ./a", "option '--timeout': '5x' is not a length of time", time),
         (
             "--timeout 0 ./a",
-            "option '--timeout': '0' is no time",
+            "option '--timeout': the time must be greater than 0",
             "leave '--timeout' out for a session without a time limit",
         ),
         (
@@ -296,7 +296,7 @@ fn a_simulation_excludes_programs() {
     check(&[
         ("--simulate 2x2 ./a", "a simulation runs no program, and './a' is one", hint),
         ("--simulate 2x2 -np 4", "option '-np' is about a program, and a simulation runs none", hint),
-        ("--latency 2us ./a", "option '--latency' is about a simulation, and this is none", hint),
+        ("--latency 2us ./a", "option '--latency' needs --simulate", hint),
     ]);
 }
 

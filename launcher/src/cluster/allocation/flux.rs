@@ -75,7 +75,7 @@ fn nodes(answer: &[u8]) -> Result<Vec<Node>, String> {
     }
     let resources: Resources = serde_json::from_slice(answer).map_err(|error| error.to_string())?;
     if resources.version != 1 {
-        return Err(format!("it is of version {}, and only version 1 is known", resources.version));
+        return Err(format!("its version is {}; only version 1 is supported", resources.version));
     }
     let names = resources.execution.names.join(",");
     let names = hosts::expand(names.as_bytes()).map_err(|error| error.to_string())?;

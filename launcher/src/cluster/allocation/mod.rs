@@ -91,7 +91,7 @@ pub fn find(choice: ManagerChoice, system: &dyn System) -> Result<Option<Allocat
             Some(allocation) => return Ok(Some(allocation)),
             None if choice == ManagerChoice::Auto => {}
             None => {
-                let text = format!("this is not inside of a job of {}: {sign} is not set", manager.name());
+                let text = format!("scela-run was not started in a job of {}: {sign} is not set", manager.name());
                 let hint = "start it inside of a job, or name the nodes with -hosts or -f";
                 return Err(Refusal::new(text, hint).of_system());
             }

@@ -40,7 +40,7 @@ fn without_variables_of_a_manager_there_is_no_job() {
     assert_eq!(find(ManagerChoice::Auto, &Fake::default()).unwrap(), None);
     assert_eq!(find(ManagerChoice::None, &slurm()).unwrap(), None);
     let error = find(ManagerChoice::Only(Manager::Pbs), &slurm()).unwrap_err();
-    assert_eq!(error.to_string(), "this is not inside of a job of PBS: PBS_JOBID is not set");
+    assert_eq!(error.to_string(), "scela-run was not started in a job of PBS: PBS_JOBID is not set");
     assert_eq!(error.hint(), "start it inside of a job, or name the nodes with -hosts or -f");
     // Both variables exist outside these managers.
     let others = Fake::with(&[("JOB_ID", "7"), ("FLUX_JOB_ID", "2290616456")]);
@@ -172,7 +172,7 @@ fn flux_is_asked() {
     );
     check_error(
         &answer(&resources.replace("\"version\": 1", "\"version\": 2")),
-        &format!("{cannot}: it is of version 2, and only version 1 is known"),
+        &format!("{cannot}: its version is 2; only version 1 is supported"),
     );
     check_error(&answer(&resources.replace("0,2", "0,x")), &format!("{cannot}: '0,x' is not a set of numbers"));
 }

@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn only_names_can_be_excluded() {
         let problem = |text: &str| exclude(Vec::new(), text.as_bytes()).unwrap_err().problem().to_string();
-        let names_only = "only names of hosts can stand here, without user and slots";
+        let names_only = "only host names are allowed here, without user or slots";
         assert_eq!(problem("a:2"), names_only);
         assert_eq!(problem("ada@a"), names_only);
         assert_eq!(problem(""), "the list is empty");

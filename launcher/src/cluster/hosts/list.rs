@@ -32,7 +32,7 @@ pub fn expand(text: &[u8]) -> Result<Vec<String>, HostsError> {
             let begin = cursor.at();
             let item = item(cursor)?;
             if item.user.is_some() || item.slots.is_some() {
-                let text = "only names of hosts can stand here, without user and slots";
+                let text = "only host names are allowed here, without user or slots";
                 return Err(cursor.fault_since(begin, Refusal::new(text, "write names alone, as in node[1-4],login")));
             }
             item.add_to(&mut entries)?;
@@ -390,7 +390,7 @@ mod tests {
         let texts = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         assert_eq!(names("a[2-1],b"), Err((Some(3), "the range 2-1 goes downwards".to_owned())));
         assert_eq!(names("b,a[1-2],[::1],b"), Ok(texts(&["b", "a1", "a2", "::1", "b"])));
-        let names_only = || "only names of hosts can stand here, without user and slots".to_owned();
+        let names_only = || "only host names are allowed here, without user or slots".to_owned();
         assert_eq!(names("b,a:2"), Err((Some(3), names_only())));
         assert_eq!(names("ada@a,b"), Err((Some(1), names_only())));
     }

@@ -68,7 +68,7 @@ impl RankMap {
     }
 
     /// Returns nodes and their numbers of consecutive ranks, from rank 0 on.
-    pub fn stretches(&self) -> impl Iterator<Item = (u32, u32)> {
+    pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         self.blocks.iter().flat_map(|&(first, nodes, ranks)| (0..nodes).map(move |at| (first + at, ranks)))
     }
 }
@@ -116,8 +116,7 @@ mod tests {
 
     fn nodes(text: &str) -> Result<Vec<u32>, String> {
         let map = RankMap::parse(text).map_err(|error| error.to_string())?;
-        let nodes: Vec<u32> =
-            map.stretches().flat_map(|(node, ranks)| std::iter::repeat_n(node, ranks as usize)).collect();
+        let nodes: Vec<u32> = map.runs().flat_map(|(node, ranks)| std::iter::repeat_n(node, ranks as usize)).collect();
         assert_eq!(nodes.len(), map.size() as usize);
         Ok(nodes)
     }
@@ -162,7 +161,7 @@ mod tests {
             #[test]
             fn no_text_panics(text in "[0-9,*()v-]{0,24}|\\(vector,[0-9,()]{0,24}") {
                 if let Ok(map) = RankMap::parse(&text) {
-                    let ranks: u64 = map.stretches().map(|(_, ranks)| u64::from(ranks)).sum();
+                    let ranks: u64 = map.runs().map(|(_, ranks)| u64::from(ranks)).sum();
                     prop_assert_eq!(ranks, u64::from(map.size()));
                 }
             }

@@ -89,7 +89,7 @@ fn refused(text: impl Into<String>) -> Refusal {
 
 /// Returns the refusal of a mapping with more blocks than an agent accepts.
 pub(crate) fn too_scattered() -> Refusal {
-    refused("neighbouring ranks are on different nodes so often that agents do not take it in")
+    refused("neighbouring ranks are on different nodes so often that the map exceeds the limit of agents")
 }
 
 fn these(nodes: usize) -> String {
@@ -208,11 +208,12 @@ fn cycles(size: u32, rooms: &[Room]) -> Vec<Run> {
 /// Places ranks by a rank map.
 fn mapped(size: u32, nodes: &[Node], map: &RankMap) -> Result<Vec<Run>, Refusal> {
     if map.size() != size {
-        return Err(refused(format!("the rank map is for {} ranks, and the job has {size}", map.size())));
+        let text = format!("the rank map is for {} ranks, and the job has {size}", map.size());
+        return Err(Refusal::new(text, format!("write a map of {size} ranks, or start {} with -np", map.size())));
     }
     let mut held = vec![0u32; nodes.len()];
     let mut runs = Vec::new();
-    for (node, ranks) in map.stretches() {
+    for (node, ranks) in map.runs() {
         let at = node as usize;
         let held = held.get_mut(at).ok_or_else(|| {
             refused(format!("the rank map names node {node}, and the nodes are 0 to {}", nodes.len() - 1))

@@ -74,7 +74,7 @@ impl Session {
         is_silent
     }
 
-    /// Writes the statistics of `--stats`. If that fails, a session that succeeded has failed. Returns the table for the
+    /// Writes the statistics of `--stats`. If that fails, an otherwise successful session counts as failed. Returns the table for the
     /// terminal.
     fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
         let sink = self.reports.stats.take()?;

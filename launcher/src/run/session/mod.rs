@@ -20,7 +20,7 @@ use nla::link::Clock;
 use nla::sys;
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::{SessionId, SessionKey};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, Interval, sleep_until};
 use tracing::Instrument;
@@ -30,7 +30,7 @@ use self::start::{Start, start};
 use crate::exit;
 use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
-use crate::run::input::Reader;
+use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -160,6 +160,8 @@ struct Session {
     out: Writer,
     err: Writer,
     output: UnboundedReceiver<OutputEvent>,
+    /// The sending side of `output`, for the thread that reads the input.
+    events: UnboundedSender<OutputEvent>,
     writers_done: u8,
     input: Option<InputSource>,
     reader: Option<Reader>,
@@ -175,7 +177,7 @@ struct Session {
 enum Event {
     /// A signal to the launcher.
     Asked(Asked),
-    /// An event of a thread that writes output.
+    /// An event of a thread that writes output or reads the input.
     Output(OutputEvent),
     /// `--timeout` has expired.
     TimeLimit(Duration),
@@ -250,12 +252,9 @@ impl Session {
 
     fn start_input(&mut self) {
         let Some(source) = self.input.take() else { return };
-        match Reader::start(&source, self.root.input_takers(), &self.tasks) {
+        match Reader::start(source.clone(), self.root.input_takers(), self.events.clone(), &self.tasks) {
             Ok(reader) => self.reader = Some(reader),
-            Err(error) => {
-                self.reporter.error(&format!("standard input cannot be read from {source:?}: {error}"));
-                self.root.handle(RootInput::Interrupt(Signal::SIGTERM as i32));
-            }
+            Err(error) => self.on_output(OutputEvent::Failed(cannot_be_read(&source, &error))),
         }
     }
 
@@ -273,7 +272,7 @@ impl Session {
                     self.root.handle(RootInput::OutputDone);
                 }
             }
-            OutputEvent::FileFailed(text) => {
+            OutputEvent::Failed(text) => {
                 self.reporter.error(&text);
                 self.root.handle(RootInput::OutputLost);
             }

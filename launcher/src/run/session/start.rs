@@ -13,7 +13,7 @@ use nla::link::{Clock, Reach};
 use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::ending::Reports;
@@ -88,7 +88,9 @@ pub(super) async fn start(
         Err(ended) => return Ok(Start::Ended(Box::new(ended))),
     };
     let locations = Arc::new(locations);
-    let (out, err, output) = start_writers(&options, &locations, &plan.label, &tasks)?;
+    // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
+    let (events, output) = unbounded_channel();
+    let (out, err) = start_writers(&options, &locations, &plan.label, &events, &tasks)?;
     let Plan { settings, input, demo, .. } = plan;
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
@@ -111,6 +113,7 @@ pub(super) async fn start(
         out,
         err,
         output,
+        events,
         writers_done: 0,
         input,
         reader: None,
@@ -177,19 +180,18 @@ fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, sess
     }
 }
 
-/// Starts the threads that write standard output and standard error, and returns the queue of their events.
+/// Starts the threads that write standard output and standard error.
 fn start_writers(
     options: &Options,
     locations: &Arc<RankLocations>,
     session: &str,
+    events: &UnboundedSender<OutputEvent>,
     tasks: &Tasks,
-) -> io::Result<(Writer, Writer, UnboundedReceiver<OutputEvent>)> {
-    // Bounded by two closed streams, two ends and the number of files: each is reported once.
-    let (events, incoming) = unbounded_channel();
+) -> io::Result<(Writer, Writer)> {
     let style = |stream| style(stream, options, locations, session);
     let out = Writer::start(Stream::Out, style(Stream::Out), events.clone(), tasks)?;
-    let err = Writer::start(Stream::Err, style(Stream::Err), events, tasks)?;
-    Ok((out, err, incoming))
+    let err = Writer::start(Stream::Err, style(Stream::Err), events.clone(), tasks)?;
+    Ok((out, err))
 }
 
 /// Sends output to the threads that write it, and ends the progress line at the first output.

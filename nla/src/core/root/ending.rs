@@ -118,7 +118,7 @@ impl Root {
 
     /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
     pub(super) fn on_output_lost(&mut self, lost: Outcome, turn: &mut Turn<'_>) {
-        const WHY: &str = "the output cannot be written";
+        const WHY: &str = "the output cannot be written, or the input cannot be read";
         if !self.spoil_success(&lost, WHY) {
             self.end(lost, SIGTERM, WHY, turn);
         }
