@@ -8,6 +8,9 @@
 //!
 //! With `--slurm`, the hosts are slurmd processes of this machine in one allocation, and the rival is
 //! `srun --mpi=pmi2`. Needs root and slurm-wlm.
+//!
+//! With `--strangers N`, scela-run alone is measured: by itself, while N connections are made on the launcher's host
+//! to a program that accepts and closes them, and while N strangers connect to the launcher's own ports.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
@@ -19,7 +22,8 @@ use benches::rounds::rounds;
 use benches::run::Void;
 use clap::{Arg, ArgMatches, value_parser};
 use nix::unistd::getpid;
-use tests::{Cluster, Slurm};
+use nla::wire::{Initiator, SessionId, SessionKey};
+use tests::{Cluster, Slurm, Strangers, Target};
 
 /// Names and command lines of the launchers to compare.
 type Rivals = Vec<(&'static str, Vec<String>)>;
@@ -29,7 +33,11 @@ fn main() -> ExitCode {
     if let Err(error) = isolate() {
         eprintln!("cannot become a subreaper, so the times exclude daemons that outlive their launcher: {error}");
     }
-    let result = if arguments.get_flag("slurm") { in_slurm(&arguments) } else { over_ssh(&arguments) };
+    let result = match () {
+        () if arguments.get_flag("slurm") => in_slurm(&arguments),
+        () if number(&arguments, "strangers") > 0 => beside_strangers(&arguments),
+        () => over_ssh(&arguments),
+    };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -123,6 +131,53 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     Ok(())
 }
 
+fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
+    if let Some(why) = Cluster::missing() {
+        return Err(why);
+    }
+    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
+    let count = number(arguments, "strangers") as usize;
+    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let cluster = Cluster::new(hosts as usize);
+    let empty = cluster.shared().join("empty");
+    compile_empty(directory.path(), &empty);
+    let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).map_err(|error| error.to_string())?;
+    let turns = [
+        ("scela-run, alone", None),
+        ("beside connections to another program", Some(Target::Acceptor)),
+        ("beside strangers", Some(Target::Ports)),
+    ];
+    let (np, file) = ((hosts * ppn).to_string(), cluster.host_file().display().to_string());
+    let runs = number(arguments, "rounds");
+    let all = rounds(&turns, runs, |_, (_, target)| {
+        let strangers = target.map(|target| Strangers::start(cluster.front_end(), target, count, hello.clone()));
+        let mut command = cluster.front_end().command(scela());
+        command.args(["-f", &file, "-np", &np]).arg(&empty);
+        let wall = run(command);
+        // Without a session no port is open: the connections that were not made until its end are never made.
+        let made = strangers.map_or(0, Strangers::stop);
+        Ok((wall?, made as f64))
+    });
+    let [_, beside, _] = &all[..] else { return Ok(()) };
+    println!("{hosts} hosts, {ppn} ranks on each, {runs} rounds; medians; ratios to the second line within rounds");
+    println!("{:40} {:>7} {:>7} {:>7} {:>7} {:>12}", "", "s", "min", "max", "ratio", "connections");
+    for ((name, _), series) in turns.iter().zip(&all) {
+        let cells = [
+            series.median(|(wall, _)| *wall),
+            series.counted().map(|(wall, _)| *wall).reduce(f64::min),
+            series.counted().map(|(wall, _)| *wall).reduce(f64::max),
+            series.median_ratio(beside, |(wall, _)| *wall),
+            series.median(|(_, made)| *made),
+        ];
+        let [wall, least, most, ratio, made] = cells.map(|cell| cell.unwrap_or(f64::NAN));
+        println!("{name:40} {wall:7.3} {least:7.3} {most:7.3} {ratio:7.2} {made:12.0}");
+        if let Some((count, why)) = series.voids() {
+            println!("  {count} of {runs} runs excluded: {why}");
+        }
+    }
+    Ok(())
+}
+
 fn number(arguments: &ArgMatches, name: &str) -> u32 {
     *arguments.get_one(name).expect("the option has a default")
 }
@@ -200,6 +255,7 @@ fn arguments() -> ArgMatches {
         .arg(number("ppn", "16", "ranks per host"))
         .arg(number("rounds", "5", "number of runs of each launcher"))
         .arg(number("delay", "0", "milliseconds by which each login is delayed"))
+        .arg(number("strangers", "0", "number of connections of strangers during a launch"))
         .arg(number("limit", "0", "maximum number of open connections to an sshd; 0: no limit"))
         .arg(
             Arg::new("only")

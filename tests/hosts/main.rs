@@ -27,6 +27,7 @@ mod readme;
 mod slurm;
 mod slurm_launch;
 mod startup;
+mod strangers;
 
 use std::process::Output;
 

@@ -242,6 +242,8 @@ StateSaveLocation={place}/state
 SlurmdSpoolDir={place}/spool/%n
 SlurmctldPidFile={place}/slurmctld.pid
 SlurmdPidFile={place}/slurmd.%n.pid
+SlurmctldDebug=debug2
+SlurmdDebug=debug2
 SlurmdLogFile={place}/steps.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -353,6 +355,9 @@ KillWait=1
 
 impl Drop for Slurm {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
         // Slurm ends here, so the order of the kills does not matter. A process in the middle of execve looks like none
         // of Slurm's, so look several times.
         let mut quiet = 0;

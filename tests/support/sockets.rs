@@ -31,6 +31,22 @@ pub fn tcp_sockets(process: &Process) -> Vec<TcpSocket> {
     sockets
 }
 
+/// Returns the ports on which processes listen in the network of the calling thread, sshd's excepted. Each accepts
+/// connections to 127.0.0.1.
+pub(crate) fn ports_of_thread() -> Vec<u16> {
+    const SSH: u16 = 22;
+    // A socket that listens at all addresses of both families is in the second table.
+    let tables = ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/thread-self/net/{name}")));
+    let lines: String = tables.into_iter().flatten().collect();
+    let port = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (_, port) = fields.next()?.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (fields.nth(1)? == "0A" && port != SSH).then_some(port)
+    };
+    lines.lines().filter_map(port).collect()
+}
+
 fn socket(line: &str) -> Option<TcpSocket> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let state = u8::from_str_radix(fields.get(3)?, 16).ok()?;

@@ -176,7 +176,10 @@ impl Step {
                     running.agents.insert(node.clone(), Box::new((accepted, report)));
                     RosterInput::Reported(node)
                 }
-                Some(line) = running.lines.recv() => RosterInput::Line(line),
+                Some(line) = running.lines.recv() => {
+                    tracing::debug!(line, "the step's command wrote a line");
+                    RosterInput::Line(line)
+                }
                 code = &mut ended => {
                     // The last lines may arrive after the exit.
                     while let Ok(Some(line)) = timeout(END_TIME, running.lines.recv()).await {
@@ -235,15 +238,8 @@ pub(super) fn remove_step_variables(command: &mut Command) {
 /// Returns whether a variable belongs to a step of Slurm, or sets an option of `srun`. Those that identify the job,
 /// and the controller to ask for a step, do not.
 fn is_of_step(name: &[u8]) -> bool {
-    const STAYS: [&str; 7] = [
-        "SLURM_JOB",
-        "SLURM_CONF",
-        "SLURM_CLUSTER",
-        "SLURM_WORKING_CLUSTER",
-        "SLURM_JWT",
-        "SLURM_SACK_",
-        "SLURM_DEBUG",
-    ];
+    const STAYS: [&str; 6] =
+        ["SLURM_JOB", "SLURM_CONF", "SLURM_CLUSTER", "SLURM_WORKING_CLUSTER", "SLURM_JWT", "SLURM_SACK_"];
     let begins = |prefix: &&str| name.starts_with(prefix.as_bytes());
     ["SLURM", "SRUN_"].iter().any(begins) && !STAYS.iter().any(begins)
 }
@@ -273,7 +269,15 @@ mod tests {
 
     #[test]
     fn a_step_inherits_the_job_and_no_other_step() {
-        for name in ["SLURM_NTASKS", "SLURM_PROCID", "SLURM_CPUS_PER_TASK", "SLURM_HOSTFILE", "SRUN_CPUS_PER_TASK"] {
+        // `srun` refuses SLURM_DEBUG together with --quiet.
+        for name in [
+            "SLURM_DEBUG",
+            "SLURM_NTASKS",
+            "SLURM_PROCID",
+            "SLURM_CPUS_PER_TASK",
+            "SLURM_HOSTFILE",
+            "SRUN_CPUS_PER_TASK",
+        ] {
             assert!(is_of_step(name.as_bytes()), "{name}");
         }
         for name in ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CONF", "PATH", "CUDA_VISIBLE_DEVICES"] {
