@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use nla::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, UNAUTHENTICATED_MAX};
 use nla::core::{AgentId, Time};
-use nla::link::{Authenticator, Clock, accept, accept_children, connect};
+use nla::link::{Admission, Authenticator, Clock, accept, accept_children, accept_early, connect};
 use nla::wire::{
     Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
     encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::timeout;
 
@@ -349,6 +349,49 @@ fn strangers_keep_no_agent_out() {
             assert_eq!(children.recv().await.unwrap().peer, AgentId(agent));
         }
         timeout(HELLO_TIME, listening).await.expect("the listener ends once all agents joined").unwrap();
+    });
+}
+
+/// The kernel's queue is shorter than the strangers are many, so the listener must accept before the agent knows its
+/// children. These connect before that too.
+#[test]
+fn connections_are_accepted_before_the_children_are_known() {
+    on_one_thread(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(8).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (admit, admission) = oneshot::channel();
+        let listening = tokio::task::spawn_local(accept_early(listener, admission));
+        let mut strangers = Vec::new();
+        for _ in 0..2 * UNAUTHENTICATED_MAX {
+            let stranger = timeout(HELLO_TIME, TcpStream::connect(address)).await;
+            strangers.push(stranger.expect("the queue is emptied").unwrap());
+        }
+        // The oldest made room for the newest.
+        let end = timeout(HELLO_TIME, strangers[0].read(&mut [0; 1])).await;
+        assert_eq!(end.expect("it is closed").unwrap_or(0), 0);
+        let early = [1, 2].map(|agent| tokio::task::spawn_local(child(address, agent, SESSION, key(1))));
+        let (joined, mut children) = mpsc::channel(2);
+        let authenticator = Authenticator::new(SESSION, key(1), [AgentId(1), AgentId(2)]);
+        assert!(admit.send(Admission { authenticator, clock: Clock::start(), joined }).is_ok());
+        for early in early {
+            early.await.unwrap().unwrap();
+            children.recv().await.unwrap();
+        }
+        timeout(HELLO_TIME, listening).await.expect("the listener ends once all agents joined").unwrap();
+    });
+}
+
+#[test]
+fn a_port_closes_if_its_agent_will_have_no_children() {
+    on_one_thread(async {
+        let Parent { listener, address, .. } = Parent::new().await;
+        let (admit, admission) = oneshot::channel();
+        let listening = tokio::task::spawn_local(accept_early(listener, admission));
+        drop(admit);
+        timeout(HELLO_TIME, listening).await.expect("the listener ends").unwrap();
+        assert!(TcpStream::connect(address).await.is_err());
     });
 }
 

@@ -8,8 +8,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::Span;
 
@@ -20,7 +19,7 @@ use super::protocol::{BootOrder, BootReport, Joining, Links};
 use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, Subtree};
-use crate::link::{Accepted, BoundListener, Clock, candidates, connect_over, listen};
+use crate::link::{Accepted, Admission, BoundListener, Clock, accept_early, candidates, connect_over, listen};
 use crate::sys::{self, GuardianLink, SegmentReader};
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
@@ -73,8 +72,8 @@ pub(crate) struct Joined {
 pub(crate) enum ChildLinks {
     /// It has no children, or they have no way to it.
     None,
-    /// They connect to this port.
-    Listener(TcpListener),
+    /// They connect to this agent's port, whose task holds their connections until it can admit them.
+    Listener(oneshot::Sender<Admission>),
     /// This agent opened the remote shells to them.
     Shells(Starter),
 }
@@ -102,6 +101,11 @@ async fn join_by_connection(
     let BoundListener { addresses, listener } = listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
+    let listener = listener.map(|listener| {
+        let (admit, admission) = oneshot::channel();
+        tasks.spawn("listener", Span::current(), accept_early(listener, admission));
+        admit
+    });
     let log = order.log.and_then(|place| {
         let log = SegmentReader::open(place);
         log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()

@@ -16,7 +16,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
@@ -31,7 +31,7 @@ use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     Traffic, Up,
 };
-use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, StreamSink, accept_children};
+use crate::link::{Accepted, Admission, Authenticator, Clock, Link, LinkEvent, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, TurnFrame, decode_down};
@@ -122,10 +122,11 @@ impl AgentDriver {
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let child_starter = match children {
             ChildLinks::None => None,
-            ChildLinks::Listener(listener) => {
+            ChildLinks::Listener(admit) => {
                 let expected = here.children().map(|child| child.head());
                 let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
-                tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining));
+                // If the task has panicked, its panic is reported.
+                let _ = admit.send(Admission { authenticator, clock, joined: joining });
                 None
             }
             ChildLinks::Shells(starter) => {

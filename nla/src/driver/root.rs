@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -28,7 +27,7 @@ use crate::core::{
     Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
-    Accepted, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen,
+    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, accept_early, listen,
 };
 use crate::sys::Segment;
 use crate::tasks::Tasks;
@@ -42,16 +41,21 @@ pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
 pub struct RootPort {
     /// The launcher's addresses, the most likely first; empty if links are piped.
     pub addresses: Vec<SocketAddr>,
-    listener: Option<TcpListener>,
+    /// The task that holds connections until the tree is known.
+    listener: Option<(oneshot::Sender<Admission>, JoinHandle<()>)>,
     joining: mpsc::Sender<Accepted>,
     joined: mpsc::Receiver<Accepted>,
 }
 
 impl RootPort {
     /// Listens for connections from the machines of `reach`.
-    pub async fn open(reach: Reach) -> io::Result<Self> {
+    pub async fn open(reach: Reach, tasks: &Tasks) -> io::Result<Self> {
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let BoundListener { addresses, listener } = listen(reach).await?;
+        let listener = listener.map(|listener| {
+            let (admit, admission) = oneshot::channel();
+            (admit, tasks.spawn("listener", Span::current(), accept_early(listener, admission)))
+        });
         Ok(Self { addresses, listener, joining, joined })
     }
 
@@ -150,9 +154,11 @@ impl RootDriver {
         let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, log, output } = setup;
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
-        let accepting = listener.map(|listener| {
+        let accepting = listener.map(|(admit, accepting)| {
             let authenticator = Authenticator::new(id, key, tree.children().map(|child| child.head()));
-            tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining))
+            // If the task has panicked, its panic is reported.
+            let _ = admit.send(Admission { authenticator, clock, joined: joining });
+            accepting
         });
         let mut root = Self {
             core: Root::new(settings),

@@ -1,6 +1,7 @@
 //! The handshake on a stream: a child connects, a parent authenticates it.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use litemap::LiteMap;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::timeout;
 
@@ -18,7 +19,7 @@ use super::clock::Clock;
 use super::listener::next_connection;
 use super::stream::Stream;
 use super::unproven::{RefusalLog, Unproven};
-use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
+use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
@@ -197,6 +198,40 @@ impl Authenticator {
     }
 }
 
+/// What a listener needs to know to answer its connections.
+pub struct Admission {
+    /// Admits the children.
+    pub authenticator: Authenticator,
+    /// The session's clock.
+    pub clock: Clock,
+    /// Takes each authenticated stream.
+    pub joined: mpsc::Sender<Accepted>,
+}
+
+/// Accepts connections and holds them until `admission` arrives, then calls [`accept_children`] with them. Ends if the
+/// other end of `admission` is dropped.
+///
+/// A port is open before its agent knows its children. If no connection were accepted until then, strangers could fill
+/// the kernel's queue, and a child's first packet would be dropped and sent again only a second later.
+pub async fn accept_early(listener: TcpListener, mut admission: oneshot::Receiver<Admission>) {
+    let mut held = Held::default();
+    let admission = loop {
+        let connection = tokio::select! {
+            biased;
+            admission = &mut admission => break admission,
+            connection = next_connection(&listener) => connection,
+        };
+        match connection {
+            Ok((stream, peer)) => held.add(stream, peer),
+            // No descriptor is left.
+            Err(_) => held.close_oldest(),
+        }
+    };
+    if let Ok(Admission { authenticator, clock, joined }) = admission {
+        answer_connections(listener, held, authenticator, clock, joined).await;
+    }
+}
+
 /// Accepts connections until all expected children have joined; each authenticated stream goes to `joined`. None of
 /// them delays another, and the oldest is closed for a new one if too many are unproven. Dropping this drops these
 /// connections without a message.
@@ -206,22 +241,19 @@ pub async fn accept_children(
     clock: Clock,
     joined: mpsc::Sender<Accepted>,
 ) {
+    answer_connections(listener, Held::default(), authenticator, clock, joined).await;
+}
+
+async fn answer_connections(
+    listener: TcpListener,
+    held: Held,
+    authenticator: Authenticator,
+    clock: Clock,
+    joined: mpsc::Sender<Accepted>,
+) {
     let authenticator = Rc::new(RefCell::new(authenticator));
     let mut handshakes = Handshakes::default();
-    while !authenticator.borrow().is_done() {
-        let connection = tokio::select! {
-            connection = next_connection(&listener) => connection,
-            Some(ended) = handshakes.tasks.join_next() => {
-                handshakes.on_end(ended);
-                continue;
-            }
-        };
-        let Ok((stream, peer)) = connection else {
-            // No descriptor is left.
-            let oldest = authenticator.borrow_mut().unproven.remove_oldest();
-            handshakes.close(oldest);
-            continue;
-        };
+    let answer = |handshakes: &mut Handshakes, stream: TcpStream, peer: SocketAddr| {
         let (number, closed) = authenticator.borrow_mut().add_connection(peer.ip());
         handshakes.close(closed);
         let (authenticator, refusals, joined) =
@@ -237,6 +269,25 @@ pub async fn accept_children(
             number
         };
         handshakes.spawn(number, handshake);
+    };
+    for (_, stream, peer) in held.connections {
+        answer(&mut handshakes, stream, peer);
+    }
+    while !authenticator.borrow().is_done() {
+        let connection = tokio::select! {
+            connection = next_connection(&listener) => connection,
+            Some(ended) = handshakes.tasks.join_next() => {
+                handshakes.on_end(ended);
+                continue;
+            }
+        };
+        let Ok((stream, peer)) = connection else {
+            // No descriptor is left.
+            let oldest = authenticator.borrow_mut().unproven.remove_oldest();
+            handshakes.close(oldest);
+            continue;
+        };
+        answer(&mut handshakes, stream, peer);
     }
     drop(listener);
     // The last child may not have been sent its welcome yet.
@@ -244,6 +295,27 @@ pub async fn accept_children(
         handshakes.on_end(ended);
     }
     log_omitted(handshakes.refusals.borrow_mut().take_omitted());
+}
+
+/// Connections that wait until their listener can answer them, oldest first.
+#[derive(Default)]
+struct Held {
+    connections: VecDeque<(u64, TcpStream, SocketAddr)>,
+    unproven: Unproven,
+}
+
+impl Held {
+    fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
+        // All of an agent's children may have one address and be here before it knows how many they are.
+        let (number, closed) = self.unproven.add(peer.ip(), UNAUTHENTICATED_MAX);
+        self.connections.retain(|(number, ..)| Some(*number) != closed);
+        self.connections.push_back((number, stream, peer));
+    }
+
+    fn close_oldest(&mut self) {
+        self.unproven.remove_oldest();
+        self.connections.pop_front();
+    }
 }
 
 /// The handshakes under way at a listener, by the numbers of their connections.

@@ -11,7 +11,9 @@ mod stream;
 mod unproven;
 
 pub use clock::Clock;
-pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};
+pub use handshake::{
+    Accepted, Admission, Authenticator, HandshakeError, accept, accept_children, accept_early, connect,
+};
 pub(crate) use handshake::{accept_over, connect_over};
 pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};

@@ -70,7 +70,7 @@ pub(super) async fn start(
     let stats = options.stats.as_ref().map(Sink::open).transpose()?;
     let mut signals = Signals::new(&tasks)?;
     let (reach, links) = transport(&agent_hosts, &options);
-    let port = RootPort::open(reach).await?;
+    let port = RootPort::open(reach, &tasks).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
     let order = boot_order(id, &secrets, (reach, links), &plan.label, log.as_ref());
     let starting = Starting {
