@@ -19,6 +19,7 @@
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `tree` | the processes and links form the planned tree |
 //! | `stats` | the statistics, compared with the kernel's counts |
+//! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
 //! | `recordings` | a core replays an agent's recording |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
@@ -42,6 +43,7 @@ mod signals;
 mod simulated;
 mod spawns;
 mod stats;
+mod surveys;
 mod tree;
 mod without_pmi;
 

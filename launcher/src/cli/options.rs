@@ -36,6 +36,7 @@ pub(super) enum Global {
     OutfilePattern,
     ErrfilePattern,
     Timeout,
+    StuckAfter,
     KillGrace,
     AgentsPerNode,
     AgentsAsNodes,
@@ -277,6 +278,9 @@ pub(super) const OPTIONS: &[Spec] = &[
 
     spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], group::ENDING,
         "end the session after TIME: seconds, or 1.5h, 30m").common("end the session after TIME: seconds, or 1.5h, 30m"),
+    spec(Id::Global(Global::StuckAfter), &["stuck-after"], &["TIME"], group::ENDING,
+        "when ranks have waited in a fence for TIME, report\n\
+         which ranks are missing; so does SIGQUIT (Ctrl-\\)"),
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], group::ENDING,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),

@@ -333,6 +333,7 @@ impl TypedOptions {
             Global::NoPorts => launch.no_ports = true,
             Global::MinNodes => launch.min_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
             Global::Spares => launch.spares = values::number(value, 0, AGENTS_MAX)?,
+            Global::StuckAfter => options.stuck_after = Some(values::stuck_after(value)?),
             Global::StartTimeout => launch.deadline = Some(host_values::start_timeout(value)?),
             Global::Explain => options.explain = true,
             Global::Simulate => simulation.size = simulation::size(value)?,

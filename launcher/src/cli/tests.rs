@@ -175,6 +175,7 @@ fn options_of_the_session() {
     check_options(&["-timeout 90", "--timeout 90", "--timeout=1.5m"], |o| {
         o.timeout = Some(Duration::from_secs(90));
     });
+    check_options(&["--stuck-after 90", "-stuck-after 1.5m"], |o| o.stuck_after = Some(Duration::from_secs(90)));
     check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
         o.kill_grace = Some(Duration::from_millis(500));
     });

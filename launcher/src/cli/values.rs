@@ -112,6 +112,11 @@ pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, TIMEOUT_MAX, "a session without a time limit")
 }
 
+/// Parses `--stuck-after`: more than zero.
+pub(super) fn stuck_after(value: &OsStr) -> Parsed<Duration> {
+    some_time(value, TIMEOUT_MAX, "no such report")
+}
+
 /// Parses a time of more than zero. `without` says what holds without the option.
 pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> Parsed<Duration> {
     let time = time(value, max)?;

@@ -118,6 +118,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let (stdin, input) = stdin(options, size, machine)?;
     let name = format!("{:08x}", machine.session & 0xffff_ffff);
     let settings = RootSettings {
+        stuck_after: options.stuck_after,
         tree: Subtree::whole(agents, options.fanout()),
         session: SessionPlan {
             environment: machine

@@ -231,6 +231,8 @@ pub struct Options {
     pub stdin: Option<StdinTo>,
     /// `--timeout`: how long the session may run. More than zero.
     pub timeout: Option<Duration>,
+    /// `--stuck-after`: how long ranks may wait in a fence before a report of those that are missing. More than zero.
+    pub stuck_after: Option<Duration>,
     /// `--kill-grace`: the time between TERM and KILL. May be zero. [`Options::kill_grace`] adds the default.
     pub kill_grace: Option<Duration>,
     /// How often `-v` was typed since the last `-q`.

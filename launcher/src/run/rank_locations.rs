@@ -31,10 +31,24 @@ impl RankLocations {
         Self { own, agents, placement: Vec::new() }
     }
 
+    /// Returns the locations of a session with this placement.
+    #[cfg(test)]
+    pub(crate) fn with_placement(own: String, agents: Vec<String>, placement: Vec<(AgentId, Ranks)>) -> Self {
+        Self { own, agents, placement }
+    }
+
     /// Returns the host of an agent.
     pub(crate) fn of_agent(&self, agent: AgentId) -> &str {
         let agent = (agent.0 as usize).checked_sub(1).and_then(|agent| self.agents.get(agent));
         agent.unwrap_or(&self.own)
+    }
+
+    /// Returns the hosts of ranks of the first namespace, in the order of the agents.
+    pub(crate) fn hosts_of(&self, ranks: &Ranks) -> impl Iterator<Item = &str> {
+        let is_here = |(_, here): &&(AgentId, Ranks)| !here.is_disjoint(ranks);
+        let hosts = self.placement.iter().filter(is_here).map(|(agent, _)| self.of_agent(*agent));
+        // Without a placement, all ranks are on this host.
+        hosts.chain(self.placement.is_empty().then_some(self.own.as_str()))
     }
 
     /// Returns the host of a rank. Only the agents know the hosts of spawned ranks, so this returns the first agent's

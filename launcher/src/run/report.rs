@@ -115,7 +115,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<S
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
-        Notice::Leftovers(_) => return None,
+        Notice::Leftovers(_) | Notice::Surveyed(_) => return None,
     })
 }
 

@@ -16,6 +16,8 @@ pub(crate) enum Asked {
     End(i32),
     /// SIGUSR1, SIGUSR2: forward it to the ranks.
     Forward(i32),
+    /// SIGQUIT: report how far the ranks are.
+    Survey,
     /// SIGTSTP: stop the ranks, then the launcher.
     Stop,
     /// SIGCONT: the launcher has been continued.
@@ -37,6 +39,7 @@ impl Signals {
             (SignalKind::interrupt(), Asked::End(2)),
             (SignalKind::terminate(), Asked::End(15)),
             (SignalKind::hangup(), Asked::End(1)),
+            (SignalKind::quit(), Asked::Survey),
             (SignalKind::user_defined1(), Asked::Forward(10)),
             (SignalKind::user_defined2(), Asked::Forward(12)),
             (SignalKind::from_raw(Signal::SIGTSTP as i32), Asked::Stop),

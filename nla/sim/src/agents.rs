@@ -74,6 +74,7 @@ impl World {
                 self.on_child_closed(*clock, child, || format!("agent {here} closed the link to agent {child}: {why}"));
             }
             Action::Configure(_) | Action::Suspended(_) => {}
+            Action::Inspect(number, _) => self.input(here, clock, Input::Inspected(number, Vec::new())),
             Action::Start(_, ranks, board) => {
                 if !ranks.is_empty() {
                     self.members[here].board = Some(board);
@@ -200,7 +201,11 @@ impl World {
                 self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
             }
             Notice::RanksEnded => self.ranks_ended = true,
-            Notice::Contact(_) | Notice::Failure(_) | Notice::Ending(..) | Notice::Leftovers(_) => {}
+            Notice::Contact(_)
+            | Notice::Failure(_)
+            | Notice::Ending(..)
+            | Notice::Leftovers(_)
+            | Notice::Surveyed(_) => {}
         }
     }
 

@@ -11,6 +11,7 @@ mod inquiries;
 mod namespace;
 mod node_attributes;
 mod ranks;
+mod survey;
 
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram};
+use super::survey::{Activity, Collecting};
 use super::timing::AgentTimes;
 use super::topology::Subtree;
 use super::turn;
@@ -94,6 +96,8 @@ pub enum Input {
         /// The driver's counts up to here.
         counted: Box<DriverCounts>,
     },
+    /// Answers [`Action::Inspect`]: what the ranks of each namespace do.
+    Inspected(u32, Vec<(NamespaceId, Vec<(Activity, Ranks)>)>),
     /// The time of the last [`Action::WakeAt`] is reached. A stale one is harmless.
     Timeout,
 }
@@ -143,6 +147,8 @@ pub enum Action {
     },
     /// Send a signal to the process groups of these ranks.
     Signal(NamespaceId, Ranks, i32),
+    /// Hand in, with this number, what these running ranks do: [`Input::Inspected`].
+    Inspect(u32, Vec<(NamespaceId, Ranks)>),
     /// Do not (true), or do again (false), take the parent's silence for a loss.
     Suspended(bool),
     /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
@@ -195,6 +201,8 @@ pub struct Agent {
     /// Processes of the subtree that had outlived their ranks.
     leftovers: u64,
     wake_at: Option<Time>,
+    /// The survey under way.
+    survey: Option<Collecting>,
     cache: CachePolicy,
     /// The session's plan asks for statistics.
     reports_stats: bool,
@@ -220,6 +228,7 @@ impl Agent {
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
+            survey: None,
             cache: CachePolicy::default(),
             reports_stats: false,
             counted: None,
@@ -254,6 +263,11 @@ impl Agent {
             }
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),
+            Input::Inspected(number, found) => {
+                if let Some(survey) = &mut self.survey {
+                    survey.on_own(number, found);
+                }
+            }
             Input::Timeout => self.wake_at = None,
         }
         if is_look_up && !turn.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
@@ -317,6 +331,7 @@ impl Agent {
                 self.route_reply(requester, reply, turn);
             }
             Down::Inquire(_) | Down::Reply { .. } => {}
+            Down::Survey { number, within } => self.on_survey(number, within, turn),
             Down::Signal { signal } => {
                 self.to_children(&Down::Signal { signal }, turn);
                 self.signal_all(signal, turn);
@@ -424,6 +439,7 @@ impl Agent {
 
     /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, turn: &mut Turn<'_>) {
+        self.finish_survey(turn);
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
             turn.push(Action::ToParent(Up::Ready));
@@ -448,7 +464,8 @@ impl Agent {
             Phase::Ending { kill_at } => kill_at,
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
-        let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at).min();
+        let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at);
+        let next = next.chain(self.survey.as_ref().map(Collecting::until)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -16,6 +16,7 @@ use super::ids::{AgentId, NamespaceId};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
+use super::survey::Survey;
 use super::timing::Timing;
 
 /// A message from an agent to its parent, about the agent's subtree.
@@ -118,6 +119,13 @@ pub enum Up {
         leftovers: u64,
         /// The times that the agents of the subtree have noted.
         timing: Box<Timing>,
+    },
+    /// Answers [`Down::Survey`].
+    Surveyed {
+        /// The survey's number.
+        number: u32,
+        /// The merged answer of the subtree.
+        survey: Box<Survey>,
     },
     /// The statistics of the subtree: the last message, sent only if the session's plan asks for it.
     Stats(Box<Stats>),
@@ -307,6 +315,13 @@ pub enum Down {
         /// The answer.
         reply: Reply,
     },
+    /// Asks how far the ranks of the subtree are; [`Up::Surveyed`] answers.
+    Survey {
+        /// The survey's number. A new survey replaces the one under way.
+        number: u32,
+        /// The time for the answer.
+        within: Duration,
+    },
     /// Send a signal to all ranks.
     Signal {
         /// Its number.
@@ -402,6 +417,7 @@ impl Down {
             | Self::Launch(_)
             | Self::Undo { .. }
             | Self::Reply { .. }
+            | Self::Survey { .. }
             | Self::Signal { .. }
             | Self::Suspend
             | Self::Resume

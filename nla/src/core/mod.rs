@@ -24,6 +24,7 @@ mod ring;
 mod root;
 mod spawning;
 mod stats;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod timing;
@@ -44,5 +45,6 @@ pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
+pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;

@@ -16,6 +16,7 @@ use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester,
 use super::plan::{NamespacePlan, find};
 use super::reason::{LossReason, Violation};
 use super::stats::Stats;
+use super::survey::Survey;
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn::Turn;
@@ -66,6 +67,9 @@ pub(super) trait Parent {
 
     /// Ranks below ended with code 0.
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks);
+
+    /// A child answers a survey.
+    fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey);
 
     /// A rank below sent a request that only the root can answer.
     fn on_root_request(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_, Self::Action>);
@@ -120,6 +124,7 @@ pub(super) trait Parent {
             Up::Ask { requester, request } => self.on_root_request(requester, request, turn),
             Up::Inquire(inquiry) => self.on_child_inquiry(from, inquiry, turn),
             Up::Reply { requester, reply } => self.on_child_reply(from, requester, reply, turn),
+            Up::Surveyed { number, survey } => self.on_surveyed(from, number, *survey),
             Up::Stats(stats) => self.on_stats(from, stats, turn),
         }
     }

@@ -8,6 +8,7 @@ mod as_parent;
 mod ending;
 mod namespace;
 mod root_requests;
+mod survey;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
+use super::survey::{Collecting, Survey};
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn;
@@ -52,6 +54,8 @@ pub enum RootInput {
     Forward(i32),
     /// The launcher is about to be stopped (true), or was continued (false).
     Suspend(bool),
+    /// The user asks how far the ranks are.
+    Survey,
     /// The time of `--timeout` is over.
     TimeLimit(Duration),
     /// The reader of the launcher's standard output closed it.
@@ -117,6 +121,8 @@ pub enum Notice {
     Failure(Failure),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
+    /// The answer to a survey.
+    Surveyed(Box<Survey>),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }
@@ -132,6 +138,8 @@ pub struct RootSettings {
     pub first: NamespacePlan,
     /// The number of each agent's node; agents on the same node have the same number.
     pub nodes: LiteMap<AgentId, u32>,
+    /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
+    pub stuck_after: Option<Duration>,
 }
 
 type Turn<'a> = turn::Turn<'a, RootAction>;
@@ -175,13 +183,18 @@ pub struct Root {
     leftovers: u64,
     timing: Timing,
     output_done: bool,
+    stuck_after: Option<Duration>,
+    /// The number of surveys so far.
+    surveys: u32,
+    /// The survey under way.
+    survey: Option<Collecting>,
     wake_at: Option<Time>,
 }
 
 impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
-        let RootSettings { tree, session, first, nodes } = settings;
+        let RootSettings { tree, session, first, nodes, stuck_after } = settings;
         Self {
             tree,
             session,
@@ -197,6 +210,9 @@ impl Root {
             leftovers: 0,
             timing: Timing::default(),
             output_done: false,
+            stuck_after,
+            surveys: 0,
+            survey: None,
             wake_at: None,
         }
     }
@@ -220,6 +236,7 @@ impl Root {
             }
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
+            RootInput::Survey => self.begin_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
             RootInput::Suspend(false) => self.to_children(&Down::Resume, turn),
             RootInput::TimeLimit(limit) => {
@@ -290,6 +307,7 @@ impl Root {
     }
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
+        self.survey_stuck_fences(turn);
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
@@ -316,6 +334,7 @@ impl Root {
 
     /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, turn: &mut Turn<'_>) {
+        self.finish_survey(turn);
         if matches!(self.phase, Phase::Joining { .. })
             && self.children.all_ready()
             && let Some(plan) = self.first.take()
@@ -379,6 +398,8 @@ impl Root {
             Phase::Running => self.namespaces.values().filter_map(Namespace::unfinalized_deadline).min(),
             Phase::Flushing { .. } | Phase::Over => None,
         };
+        let next =
+            next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline()).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

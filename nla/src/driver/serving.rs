@@ -3,18 +3,18 @@
 //! The task answers gets itself, from the board that the core fills. Only a request that concerns other ranks becomes a
 //! [`RankEvent`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::unistd;
-use pmi::{Answer, Conversation, Request};
+use pmi::{Answer, Conversation, Request, RootRequest};
 use tokio::sync::{mpsc, oneshot};
 
 use super::board::SharedBoard;
 use super::table::Key;
-use crate::core::Exit;
+use crate::core::{Exit, LastCall};
 use crate::sys::{self, Watched};
 
 /// Bytes read from a rank at a time.
@@ -55,6 +55,8 @@ pub(super) struct Serving {
     pub(super) by_port: bool,
     /// The rank has been sent the shared segment.
     pub(super) has_segment: bool,
+    /// The rank's last request to the actor, for surveys.
+    pub(super) last_call: Rc<Cell<LastCall>>,
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
@@ -214,8 +216,25 @@ impl Serving {
     }
 
     async fn ask(&self, request: Request, answer: Option<oneshot::Sender<Answer>>) {
+        self.last_call.set(call_of(&request));
         // The queue is closed only when the agent is leaving.
         let _ = self.events.send(RankEvent::Asked { key: self.key, request, answer }).await;
+    }
+}
+
+/// Returns the name of a request in surveys.
+fn call_of(request: &Request) -> LastCall {
+    match request {
+        Request::Joined => LastCall::Init,
+        Request::Fence { .. } => LastCall::Fence,
+        Request::Put { .. } => LastCall::Put,
+        Request::Get { .. } | Request::Segment => LastCall::Get,
+        Request::Ring { .. } => LastCall::Ring,
+        Request::NodePut { .. } | Request::NodeGet { .. } => LastCall::NodeAttribute,
+        Request::Ask(RootRequest::Spawn(_)) => LastCall::Spawn,
+        Request::Ask(_) => LastCall::Name,
+        Request::Abort { .. } | Request::Broken { .. } => LastCall::Abort,
+        Request::Finalized => LastCall::Finalize,
     }
 }
 

@@ -194,7 +194,7 @@ impl Startup {
         let key = (job.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
-        table.insert(key, child, ended);
+        let last_call = table.insert(key, child, ended);
         if let Some((ours, _)) = socket {
             let connection = sys::watch(ours).map_err(machine)?;
             // Never full: the channel is new and has room for one.
@@ -210,6 +210,7 @@ impl Startup {
             board: Rc::clone(&job.board),
             by_port: job.port.is_some(),
             has_segment: false,
+            last_call,
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };

@@ -1,11 +1,13 @@
 //! The processes of an agent's ranks.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
 
 use pmi::{Rank, Ranks};
 use tokio::sync::oneshot;
 
-use crate::core::{Exit, NamespaceId};
+use crate::core::{Activity, Exit, LastCall, NamespaceId, ProcessState};
 use crate::sys::{self, Child, Ended};
 
 /// A rank of this agent.
@@ -14,6 +16,8 @@ pub(super) type Key = (NamespaceId, Rank);
 struct Entry {
     child: Child,
     ended: oneshot::Sender<Exit>,
+    /// The rank's last call, as its task has noted it.
+    last_call: Rc<Cell<LastCall>>,
 }
 
 /// The running ranks, by process and by rank. Only a rank in the table can be signalled. A rank is removed when its
@@ -26,10 +30,12 @@ pub(super) struct RankTable {
 }
 
 impl RankTable {
-    /// Adds a rank that has just started. Its exit is sent to `ended`.
-    pub(super) fn insert(&mut self, key: Key, child: Child, ended: oneshot::Sender<Exit>) {
+    /// Adds a rank that has just started. Its exit is sent to `ended`. Its task notes each call of PMI in the result.
+    pub(super) fn insert(&mut self, key: Key, child: Child, ended: oneshot::Sender<Exit>) -> Rc<Cell<LastCall>> {
+        let last_call = Rc::default();
         self.by_pid.insert(child.pid(), key);
-        self.by_rank.insert(key, Entry { child, ended });
+        self.by_rank.insert(key, Entry { child, ended, last_call: Rc::clone(&last_call) });
+        last_call
     }
 
     /// Stores the out-of-memory killer's count of killed processes before any rank runs.
@@ -60,6 +66,18 @@ impl RankTable {
         }
     }
 
+    /// Returns what those `ranks` do that still run.
+    pub(super) fn activities(&self, namespace: NamespaceId, ranks: &Ranks) -> Vec<(Activity, Ranks)> {
+        let mut found: BTreeMap<Activity, Ranks> = BTreeMap::new();
+        for (start, end) in ranks.intervals() {
+            for ((_, rank), entry) in self.by_rank.range((namespace, Rank(*start))..(namespace, Rank(*end))) {
+                let process = state_of(sys::process_state(entry.child.pid()));
+                found.entry(Activity { call: entry.last_call.get(), process }).or_default().insert(*rank);
+            }
+        }
+        found.into_iter().collect()
+    }
+
     /// Sends a signal to the process groups of those `ranks` that still run.
     pub(super) fn signal(&self, namespace: NamespaceId, ranks: &Ranks, signal: i32) {
         for (start, end) in ranks.intervals() {
@@ -69,5 +87,18 @@ impl RankTable {
                 }
             }
         }
+    }
+}
+
+/// Returns the meaning of a state's letter.
+fn state_of(letter: Option<u8>) -> ProcessState {
+    match letter {
+        Some(b'R') => ProcessState::Running,
+        Some(b'D') => ProcessState::Blocked,
+        Some(b'T' | b't') => ProcessState::Stopped,
+        // A process that was not reaped has ended too.
+        None | Some(b'Z' | b'X' | b'x') => ProcessState::Ended,
+        // S, I, and the rare states of a process that is about to sleep or to wake up.
+        Some(_) => ProcessState::Sleeping,
     }
 }

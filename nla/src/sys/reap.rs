@@ -112,6 +112,14 @@ fn wait(which: libc::idtype_t, id: u32, flags: libc::c_int) -> io::Result<Option
     }
 }
 
+/// Returns the letter of a process's state in /proc/PID/stat: R, S, D, T and so on; `None` if there is no such process.
+pub fn process_state(pid: u32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may contain any byte.
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(end + 2).copied()
+}
+
 /// Signals all current children of this process, including adopted orphans. Returns how many were signalled.
 ///
 /// Ended children that were not reaped count. The function makes one pass: the orphans of a child become ours (see

@@ -36,6 +36,7 @@ use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
+use crate::run::survey_text::survey_lines;
 use crate::run::timing::Phases;
 
 /// The initial size of the descriptor table.
@@ -157,6 +158,8 @@ struct Session {
     signals: Signals,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
+    /// The user has asked for a survey, which is reported whatever it finds.
+    wants_survey: bool,
     out: Writer,
     err: Writer,
     output: UnboundedReceiver<OutputEvent>,
@@ -245,6 +248,12 @@ impl Session {
         }
         match notice {
             Notice::Joined => self.start_input(),
+            Notice::Surveyed(survey) => {
+                let is_wanted = std::mem::take(&mut self.wants_survey);
+                if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
+                    self.reporter.notes(&survey_lines(survey, &self.locations));
+                }
+            }
             Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
             _ => {}
         }
@@ -288,6 +297,10 @@ impl Session {
                     self.reporter.note(&format!("{name}: the job is being ended{again}"));
                 }
                 self.root.handle(RootInput::Interrupt(signal));
+            }
+            Asked::Survey => {
+                self.wants_survey = true;
+                self.root.handle(RootInput::Survey);
             }
             Asked::Forward(signal) => self.root.handle(RootInput::Forward(signal)),
             // The launcher stops itself at `RootEvent::Suspended`.

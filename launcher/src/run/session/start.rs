@@ -110,6 +110,7 @@ pub(super) async fn start(
         plan: session_plan,
         signals,
         is_end_reported: false,
+        wants_survey: false,
         out,
         err,
         output,

@@ -11,6 +11,7 @@ use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::reason::LossReason;
+use crate::core::survey::Survey;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
 
@@ -78,6 +79,12 @@ impl Parent for Agent {
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.note_exited(now, state, ranks);
+        }
+    }
+
+    fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {
+        if let Some(collecting) = &mut self.survey {
+            collecting.on_child(child, number, survey);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
+use crate::core::survey::Survey;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
 
@@ -81,15 +82,23 @@ impl Parent for Root {
         }
     }
 
-    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, _: &mut Turn<'_>) {
-        if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.waiting = Some(number);
+    fn on_waiting(&mut self, namespace: NamespaceId, number: u32, turn: &mut Turn<'_>) {
+        if let Some(ns) = self.namespaces.get_mut(&namespace)
+            && ns.waiting.is_none_or(|(known, _)| known != number)
+        {
+            ns.waiting = Some((number, turn.now));
         }
     }
 
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.on_exited(now, state, ranks);
+        }
+    }
+
+    fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {
+        if let Some(collecting) = &mut self.survey {
+            collecting.on_child(child, number, survey);
         }
     }
 

@@ -84,6 +84,10 @@ impl Root {
                 } else {
                     self.elected()
                 };
+                // Asked before the ranks are signalled, so the answers are about the time before.
+                if self.namespaces.values().any(|ns| ns.waiting_since().is_some()) {
+                    self.begin_survey(turn);
+                }
                 self.end(outcome, signal, "the user interrupted the session", turn);
                 self.note_interrupted(None);
             }

@@ -29,7 +29,9 @@ pub(super) struct Namespace {
     /// The time of the first report of ranks that had not finalized PMI.
     unfinished_since: Option<Time>,
     /// A fence in which ranks wait although no child has reported its part as complete.
-    pub(super) waiting: Option<u32>,
+    pub(super) waiting: Option<(u32, Time)>,
+    /// The last fence for which there was a survey because ranks waited in it for long.
+    pub(super) surveyed: Option<u32>,
     /// The rank that spawned the namespace, until it is answered.
     pub(super) requester: Option<Requester>,
     /// The spawn failed, and `Undo` was sent to the agents.
@@ -48,6 +50,7 @@ impl Namespace {
             exited_count: 0,
             unfinished_since: None,
             waiting: None,
+            surveyed: None,
             requester,
             undone: false,
         }
@@ -85,11 +88,17 @@ impl Namespace {
         self.unfinished_since.filter(|_| !self.is_over()).map(|since| since + UNFINALIZED_TIME)
     }
 
+    /// Since when the root has known that ranks wait in the open fence.
+    pub(super) fn waiting_since(&self) -> Option<Time> {
+        let fence = &self.exchange.fence;
+        let reported = self.waiting.filter(|(number, _)| *number == fence.number()).map(|(_, since)| since);
+        fence.since().into_iter().chain(reported).min()
+    }
+
     /// The ranks that have ended and for which others wait in the open fence.
     fn missed(&self) -> Ranks {
-        let fence = &self.exchange.fence;
-        let open = fence.number();
-        if fence.since().is_some() || self.waiting == Some(open) {
+        let open = self.exchange.fence.number();
+        if self.waiting_since().is_some() {
             union(self.exited.iter().take_while(|(state, _)| state.fences <= open))
         } else {
             Ranks::new()

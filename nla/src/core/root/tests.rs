@@ -7,6 +7,7 @@ use crate::core::cache::CachePolicy;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
 use crate::core::ring::{RingPosition, RingSegment};
+use crate::core::survey::SURVEY_TIME;
 use crate::core::tests::{NS, T, at, plan_of, ranks};
 use bytes::Bytes;
 use pmi::{NameError, Puts, RootRequest, SpawnCommand, SpawnRequest};
@@ -29,6 +30,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
         },
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
+        stuck_after: None,
     }
 }
 
@@ -335,6 +337,54 @@ fn an_agent_that_does_not_end_its_ranks_is_lost() {
         actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::Failure(f)) if f.agent == AgentId(2)))
     );
     assert!(outcome(&world.after(T, RootInput::OutputDone)).is_some());
+}
+
+fn is_survey(message: &Down) -> bool {
+    matches!(message, Down::Survey { .. })
+}
+
+fn answer(number: u32) -> Up {
+    Up::Surveyed { number, survey: Box::default() }
+}
+
+#[test]
+fn a_fence_that_does_not_complete_is_surveyed_once() {
+    let mut world = World::running();
+    world.root.stuck_after = Some(Duration::from_secs(10));
+    let actions = world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
+    assert!(actions.contains(&RootAction::WakeAt(at(11_000))), "{actions:?}");
+    // A second report about the same fence changes nothing.
+    world.up(at(5000), 2, Up::Waiting { namespace: NS, number: 0 });
+    let actions = world.after(at(11_000), RootInput::Timeout);
+    assert!(matches!(sent(&actions, 2)[..], [Down::Survey { number: 1, .. }]), "{actions:?}");
+    assert_eq!(world.up(at(11_001), 1, answer(1)), []);
+    let actions = world.up(at(11_002), 2, answer(1));
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::default()))]);
+    assert!(!sent(&world.after(at(60_000), RootInput::Timeout), 1).into_iter().any(is_survey));
+}
+
+#[test]
+fn agents_that_do_not_answer_a_survey_are_named_when_its_time_is_over() {
+    let mut world = World::running();
+    let actions = world.after(at(1000), RootInput::Survey);
+    assert!(actions.contains(&RootAction::WakeAt(at(1000) + SURVEY_TIME)), "{actions:?}");
+    assert_eq!(world.after(at(1001), RootInput::Survey), [], "one survey at a time");
+    world.up(at(1002), 2, answer(1));
+    let actions = world.after(at(1000) + SURVEY_TIME, RootInput::Timeout);
+    let survey = Survey { namespaces: Vec::new(), silent: vec![AgentId(1)] };
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::new(survey)))]);
+    assert_eq!(world.up(at(9000), 1, answer(1)), [], "a late answer is dropped");
+}
+
+#[test]
+fn an_interrupt_surveys_an_open_fence_before_the_ranks_are_signalled() {
+    let mut world = World::running();
+    world.up(T, 1, Up::Waiting { namespace: NS, number: 0 });
+    let actions = world.after(at(1), RootInput::Interrupt(2));
+    assert!(matches!(sent(&actions, 1)[..], [Down::Survey { .. }, Down::End { .. }]), "{actions:?}");
+    let mut world = World::running();
+    let actions = world.after(at(1), RootInput::Interrupt(2));
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "no fence is open: {actions:?}");
 }
 
 fn not_found() -> NotStartedReason {

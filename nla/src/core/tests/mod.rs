@@ -4,6 +4,7 @@ mod boards;
 mod nodes;
 mod rings;
 mod stats;
+mod surveys;
 mod tree;
 
 use pmi::{Mapping, Ranks};

@@ -17,13 +17,17 @@ use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
-use crate::core::root::{Root, RootAction, RootInput, RootSettings};
+use crate::core::root::{Notice, Root, RootAction, RootInput, RootSettings};
 use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
+use crate::core::survey::{Activity, LastCall, ProcessState, Survey};
 use crate::core::topology::Subtree;
 use crate::wire::{decode, encode};
 
 /// A lane of a link: its sender, its receiver, and whether it is the board lane.
 type Lane = (AgentId, AgentId, bool);
+
+/// What every rank of these trees does.
+pub(super) const BUSY: Activity = Activity { call: LastCall::Init, process: ProcessState::Running };
 
 pub(super) struct Tree {
     tree: Subtree,
@@ -39,6 +43,7 @@ pub(super) struct Tree {
     /// The traffic of each place, as its driver would count it.
     pub(super) counted: LiteMap<AgentId, DriverCounts>,
     outcome: Option<Outcome>,
+    survey: Option<Survey>,
     seed: u64,
 }
 
@@ -70,6 +75,7 @@ impl Tree {
         let mapping = pmi::Mapping::from_nodes((0..size).map(|rank| node_of(Rank(rank))));
         let owners = owners(&placement, nodes);
         let settings = RootSettings {
+            stuck_after: None,
             tree,
             session: SessionPlan {
                 environment: Vec::new(),
@@ -96,6 +102,7 @@ impl Tree {
             messages: 0,
             counted: LiteMap::new(),
             outcome: None,
+            survey: None,
             seed,
         };
         for id in 1..=agents {
@@ -150,6 +157,13 @@ impl Tree {
     /// Takes the answer to a rank's last request.
     pub(super) fn answer(&mut self, namespace: NamespaceId, rank: u32) -> Option<Answer> {
         self.answers.remove(&(namespace, Rank(rank)))
+    }
+
+    /// Makes a survey, and returns its answer.
+    pub(super) fn survey(&mut self) -> Survey {
+        self.root(RootInput::Survey);
+        self.settle();
+        self.survey.take().expect("all agents answer")
     }
 
     /// Ends all ranks with code 0, and with them the session. Returns the statistics.
@@ -223,6 +237,7 @@ impl Tree {
         for action in actions {
             match action {
                 RootAction::ToChild(to, message) => self.send_down(AgentId::ROOT, to, &message),
+                RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}
                 RootAction::Over(outcome) => self.outcome = Some(outcome),
                 RootAction::CloseChild(..) => panic!("{action:?}"),
@@ -262,6 +277,10 @@ impl Tree {
                     let board = self.boards.get(&(id, namespace));
                     let value = board.and_then(|board| board.get(&key).map(<[u8]>::to_vec));
                     self.agent(id, Input::LookedUp { namespace, key, requester, value });
+                }
+                Action::Inspect(number, ranks) => {
+                    let found = ranks.into_iter().map(|(namespace, ranks)| (namespace, vec![(BUSY, ranks)])).collect();
+                    self.agent(id, Input::Inspected(number, found));
                 }
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}

@@ -47,6 +47,11 @@ impl AgentDriver {
                 self.handle(Input::LookedUp { namespace, key, requester, value });
             }
             Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
+            Action::Inspect(number, ranks) => {
+                let found = |(namespace, ranks)| (namespace, self.table.activities(namespace, &ranks));
+                let found = ranks.into_iter().map(found).collect();
+                self.handle(Input::Inspected(number, found));
+            }
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
             Action::Sweep => self.sweep = Sweep::begin(),
             Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
