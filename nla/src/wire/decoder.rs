@@ -10,6 +10,8 @@ use rmp::Marker;
 use serde::de::{self, DeserializeSeed, Visitor};
 use thiserror::Error;
 
+use crate::core::bounded;
+
 /// Arrays and maps nest at most this deep, so that no message overflows the stack.
 const DEPTH_MAX: usize = 32;
 
@@ -50,7 +52,9 @@ pub enum DecodeError {
 impl de::Error for DecodeError {
     #[cold]
     fn custom<T: Display>(message: T) -> Self {
-        Self::Invalid(message.to_string())
+        // The text may repeat words of the peer, and logs and reports show it.
+        let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+        Self::Invalid(bounded(message.to_string().chars().map(shown).collect()))
     }
 }
 

@@ -150,7 +150,9 @@ impl Root {
     pub(super) fn elected(&self) -> Outcome {
         match elect(&self.failures) {
             Some(first) => {
-                Outcome::Failed { first: first.clone(), others: self.failures.len() as u64 - 1 + self.failures_more }
+                // An agent may have reported any count.
+                let others = self.failures_more.saturating_add(self.failures.len() as u64 - 1);
+                Outcome::Failed { first: first.clone(), others }
             }
             None => Outcome::Success,
         }
