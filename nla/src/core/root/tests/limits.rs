@@ -33,7 +33,8 @@ fn as_many_names_as_the_bound_can_be_published() {
 fn as_many_namespaces_as_the_bound_can_be_spawned() {
     let mut world = World::running();
     // The last namespace but one: each spawn takes the next number.
-    let plan = NamespacePlan { id: NamespaceId(NAMESPACES_MAX - 2), ..plan_of(4, place(4, &[AgentId(1), AgentId(2)])) };
+    let (id, kvsname) = (NamespaceId(NAMESPACES_MAX - 2), "scela-77_last-but-one".to_owned());
+    let plan = NamespacePlan { id, kvsname, ..plan_of(4, place(4, &[AgentId(1), AgentId(2)])) };
     world.root.launch(plan, None, &mut Turn { now: T, actions: &mut Vec::new() });
     let actions = spawn(&mut world, 2);
     let [Down::Launch(share)] = sent(&actions, 1)[..] else { panic!("{actions:?}") };
