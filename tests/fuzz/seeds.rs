@@ -15,7 +15,7 @@ use nla::core::{
     Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
-use nla::wire::{Content, Hello, Lane, SessionId, SessionKey, TreePosition, TurnFrame, Welcome, encode, framed};
+use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
 use pmi::{
     Entry, Epoch, Keys, LookUpResult, Mapping, NameError, Puts, Rank, Ranks, RootRequest, SpawnCommand, SpawnRequest,
 };
@@ -244,7 +244,7 @@ fn boot() -> Vec<Vec<u8>> {
     };
     let order = BootOrder {
         session: SessionId(7),
-        key: SessionKey([250; 32]),
+        key: decode(&encode(&[250u8; 32])).expect("a key"),
         marker: [9; MARKER],
         target: 1,
         callback: vec!["10.0.0.1:4711".parse().expect("an address"), "[::1]:4711".parse().expect("an address")],

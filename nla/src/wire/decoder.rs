@@ -10,10 +10,11 @@ use rmp::Marker;
 use serde::de::{self, DeserializeSeed, Visitor};
 use thiserror::Error;
 
-use crate::core::bounded;
-
 /// Arrays and maps nest at most this deep, so that no message overflows the stack.
 const DEPTH_MAX: usize = 32;
+
+/// The most characters of [`DecodeError::Invalid`].
+const WORDS_CHARS_MAX: usize = 256;
 
 /// An error in bytes that are not the expected message.
 #[derive(Debug, Error)]
@@ -54,7 +55,7 @@ impl de::Error for DecodeError {
     fn custom<T: Display>(message: T) -> Self {
         // The text may repeat words of the peer, and logs and reports show it.
         let shown = |letter: char| if letter.is_control() { '?' } else { letter };
-        Self::Invalid(bounded(message.to_string().chars().map(shown).collect()))
+        Self::Invalid(message.to_string().chars().take(WORDS_CHARS_MAX).map(shown).collect())
     }
 }
 

@@ -150,8 +150,7 @@ impl Root {
     pub(super) fn elected(&self) -> Outcome {
         match elect(&self.failures) {
             Some(first) => {
-                // An agent may have reported any count.
-                let others = self.failures_more.saturating_add(self.failures.len() as u64 - 1);
+                let others = (self.failures.len() as u64 - 1).saturating_add(self.failures_more);
                 Outcome::Failed { first: first.clone(), others }
             }
             None => Outcome::Success,
