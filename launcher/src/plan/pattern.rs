@@ -11,11 +11,16 @@ use pmi::Rank;
 pub const PLACEHOLDERS: &str = "%r (rank), %n (namespace), %h (host), %j (session) and %% (a percent sign)";
 
 /// The values of the placeholders.
-pub(crate) struct PlaceholderValues<'a> {
-    pub(crate) namespace: NamespaceId,
-    pub(crate) rank: Rank,
-    pub(crate) host: &'a str,
-    pub(crate) session: &'a str,
+#[derive(Debug)]
+pub struct PlaceholderValues<'a> {
+    /// The rank's namespace.
+    pub namespace: NamespaceId,
+    /// The rank.
+    pub rank: Rank,
+    /// The rank's host.
+    pub host: &'a str,
+    /// The session's name.
+    pub session: &'a str,
 }
 
 /// Returns the first placeholder of `pattern` that does not exist, as typed.
@@ -32,7 +37,7 @@ pub fn unknown_placeholder(pattern: &OsStr) -> Option<String> {
 }
 
 /// Returns whether each rank gets a file of its own: `pattern` contains `%r`.
-pub(crate) fn has_rank(pattern: &OsStr) -> bool {
+pub fn has_rank(pattern: &OsStr) -> bool {
     let without_percent = pattern.as_bytes().windows(2).scan(false, |escaped, pair| {
         let is_placeholder = pair[0] == b'%' && !*escaped;
         *escaped = is_placeholder;
@@ -43,7 +48,7 @@ pub(crate) fn has_rank(pattern: &OsStr) -> bool {
 
 /// Returns the directory that must exist: the last one before the first placeholder. Directories whose names contain
 /// placeholders are created.
-pub(crate) fn fixed_directory(pattern: &OsStr) -> &Path {
+pub fn fixed_directory(pattern: &OsStr) -> &Path {
     let bytes = pattern.as_bytes();
     let end = bytes.iter().position(|byte| *byte == b'%').unwrap_or(bytes.len());
     let end = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1));
@@ -51,7 +56,7 @@ pub(crate) fn fixed_directory(pattern: &OsStr) -> &Path {
 }
 
 /// Fills in the placeholders. An unknown one is kept as it is.
-pub(crate) fn fill(pattern: &OsStr, values: &PlaceholderValues<'_>) -> PathBuf {
+pub fn fill(pattern: &OsStr, values: &PlaceholderValues<'_>) -> PathBuf {
     let mut out = Vec::new();
     let mut rest = pattern.as_bytes();
     while let Some(at) = rest.iter().position(|byte| *byte == b'%') {

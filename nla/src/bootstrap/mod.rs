@@ -26,6 +26,8 @@ mod agent_channel;
 mod attempt;
 mod callback;
 mod decide;
+#[doc(hidden)]
+pub mod fuzzing;
 mod processes;
 mod program;
 mod protocol;

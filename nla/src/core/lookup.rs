@@ -242,3 +242,23 @@ fn next_peer(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Op
         Source::Parent => Ok(Peer::Parent),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use pmi::limits::KEY_BYTES_MAX;
+
+    use super::*;
+
+    #[test]
+    fn as_many_gets_as_the_bound_may_wait() {
+        const RANKS: u64 = 3;
+        let at_bound = RANKS as usize + FOREIGN_LOOK_UPS_MAX;
+        for (waiting, is_admitted) in [(0, true), (at_bound - 1, true), (at_bound, false), (at_bound + 1, false)] {
+            let look_ups = LookUps { waiting, ..LookUps::default() };
+            assert_eq!(look_ups.admits(RANKS, b"k"), is_admitted, "{waiting} gets wait");
+        }
+        let look_ups = LookUps::default();
+        assert!(look_ups.admits(RANKS, &[b'k'; KEY_BYTES_MAX]));
+        assert!(!look_ups.admits(RANKS, &[b'k'; KEY_BYTES_MAX + 1]));
+    }
+}

@@ -13,6 +13,9 @@ use thiserror::Error;
 /// Arrays and maps nest at most this deep, so that no message overflows the stack.
 const DEPTH_MAX: usize = 32;
 
+/// The most characters of [`DecodeError::Invalid`].
+const WORDS_CHARS_MAX: usize = 256;
+
 /// An error in bytes that are not the expected message.
 #[derive(Debug, Error)]
 pub enum DecodeError {
@@ -50,7 +53,9 @@ pub enum DecodeError {
 impl de::Error for DecodeError {
     #[cold]
     fn custom<T: Display>(message: T) -> Self {
-        Self::Invalid(message.to_string())
+        // The text may repeat words of the peer, and logs and reports show it.
+        let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+        Self::Invalid(message.to_string().chars().take(WORDS_CHARS_MAX).map(shown).collect())
     }
 }
 

@@ -337,6 +337,37 @@ mod tests {
     }
 
     #[test]
+    fn as_many_handshakes_as_the_bound_are_remembered() {
+        let remembered = (0..HANDSHAKES_REMEMBERED as u64 - 1).map(|number| {
+            let mut ephemeral = [0; 32];
+            ephemeral[..8].copy_from_slice(&number.to_le_bytes());
+            ephemeral
+        });
+        let mut seen = Seen(remembered.collect());
+        let (_, last) = request(SESSION, &key(1));
+        assert!(Responder::answer(&last, SESSION, &key(1), &mut seen).0.is_ok());
+        let (initiator, one_more) = request(SESSION, &key(1));
+        let (result, answer) = Responder::answer(&one_more, SESSION, &key(1), &mut seen);
+        assert_eq!(result.unwrap_err(), HelloError::TooMany);
+        assert_eq!(refusal(&answer, &initiator), HelloError::TooMany);
+        assert_eq!(seen.0.len(), HANDSHAKES_REMEMBERED);
+    }
+
+    #[test]
+    fn a_record_is_as_long_as_the_bound_at_most() {
+        let (mut child, mut parent) = pair();
+        let piece = vec![7; RECORD_BYTES_MAX];
+        let mut wire = Vec::new();
+        child.sealer.seal(&Content::Piece(Lane::Stdout, &piece), &mut wire);
+        let opened = parent.opener.open(&wire);
+        assert_eq!(opened, Ok(Some((Content::Piece(Lane::Stdout, &piece), wire.len()))));
+        let length = wire.len() - 2;
+        assert_eq!(parent.opener.open(&(length as u16).to_be_bytes()), Ok(None));
+        let longer = (length + 1) as u16;
+        assert_eq!(parent.opener.open(&longer.to_be_bytes()), Err(RecordError::TooLong(length + 1)));
+    }
+
+    #[test]
     fn another_protocol_version_is_named() {
         let (initiator, mut request) = request(SESSION, &key(1));
         request[8..10].copy_from_slice(&(VERSION + 1).to_be_bytes());

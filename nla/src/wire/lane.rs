@@ -119,12 +119,17 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_long_is_refused_by_its_length_alone() {
-        let mut assembler = Assembler::new(Lane::Stdout);
-        assembler.push(&(STREAM_BYTES_MAX as u32).to_le_bytes());
-        assert_eq!(assembler.next_message(), Ok(None));
-        let mut assembler = Assembler::new(Lane::Stdout);
-        assembler.push(&(STREAM_BYTES_MAX as u32 + 1).to_le_bytes());
-        assert!(assembler.next_message().is_err());
+        for lane in Lane::ALL {
+            let announced = |bytes: usize| {
+                let mut assembler = Assembler::new(lane);
+                assembler.push(&(bytes as u32).to_le_bytes());
+                assembler.next_message()
+            };
+            let max = lane.message_bytes_max();
+            assert_eq!(announced(max), Ok(None));
+            assert_eq!(announced(max + 1), Err(TooLong { bytes: max + 1, max }));
+        }
+        assert_eq!(Lane::Stdout.message_bytes_max(), STREAM_BYTES_MAX);
     }
 
     #[test]

@@ -48,6 +48,36 @@ pub enum Content<'a> {
     Alive,
 }
 
+impl<'a> Content<'a> {
+    /// Reads the plaintext of a record.
+    pub fn read(plain: &'a [u8]) -> Result<Self, RecordError> {
+        match plain.split_first() {
+            Some((&GRANT, &[lane, a, b, c, d])) => {
+                let lane = Lane::from_number(lane).ok_or(RecordError::Kind(lane))?;
+                Ok(Self::Grant(lane, u32::from_le_bytes([a, b, c, d])))
+            }
+            Some((&ALIVE, &[])) => Ok(Self::Alive),
+            Some((&GRANT | &ALIVE, _)) | None => Err(RecordError::Short),
+            Some((&kind, piece)) => Ok(Self::Piece(Lane::from_number(kind).ok_or(RecordError::Kind(kind))?, piece)),
+        }
+    }
+
+    /// Appends the plaintext of a record.
+    pub fn write(&self, plain: &mut Vec<u8>) {
+        match self {
+            Content::Piece(lane, bytes) => {
+                plain.push(*lane as u8);
+                plain.extend_from_slice(bytes);
+            }
+            Content::Grant(lane, bytes) => {
+                plain.extend_from_slice(&[GRANT, *lane as u8]);
+                plain.extend_from_slice(&bytes.to_le_bytes());
+            }
+            Content::Alive => plain.push(ALIVE),
+        }
+    }
+}
+
 /// Returns how many bytes a message of `message` bytes takes on a link that carries no other message meanwhile.
 pub fn bytes_on_link(message: usize) -> usize {
     let bytes = LENGTH_BYTES + message;
@@ -69,19 +99,9 @@ impl Sealer {
 
     /// Appends a record with `content` to `out`. A piece must not exceed [`RECORD_BYTES_MAX`].
     pub fn seal(&mut self, content: &Content<'_>, out: &mut Vec<u8>) {
+        debug_assert!(!matches!(content, Content::Piece(_, bytes) if bytes.len() > RECORD_BYTES_MAX));
         self.plain.clear();
-        match content {
-            Content::Piece(lane, bytes) => {
-                debug_assert!(bytes.len() <= RECORD_BYTES_MAX);
-                self.plain.push(*lane as u8);
-                self.plain.extend_from_slice(bytes);
-            }
-            Content::Grant(lane, bytes) => {
-                self.plain.extend_from_slice(&[GRANT, *lane as u8]);
-                self.plain.extend_from_slice(&bytes.to_le_bytes());
-            }
-            Content::Alive => self.plain.push(ALIVE),
-        }
+        content.write(&mut self.plain);
         let length = self.plain.len() + TAG_BYTES;
         out.extend_from_slice(&(length as u16).to_be_bytes());
         let start = out.len();
@@ -120,15 +140,7 @@ impl Opener {
         let plain =
             self.transport.read_message(self.nonce, sealed, &mut self.plain).map_err(|_| RecordError::Sealed)?;
         self.nonce += 1;
-        let content = match self.plain[..plain].split_first() {
-            Some((&GRANT, &[lane, a, b, c, d])) => {
-                let lane = Lane::from_number(lane).ok_or(RecordError::Kind(lane))?;
-                Content::Grant(lane, u32::from_le_bytes([a, b, c, d]))
-            }
-            Some((&ALIVE, &[])) => Content::Alive,
-            Some((&GRANT | &ALIVE, _)) | None => return Err(RecordError::Short),
-            Some((&kind, piece)) => Content::Piece(Lane::from_number(kind).ok_or(RecordError::Kind(kind))?, piece),
-        };
+        let content = Content::read(&self.plain[..plain])?;
         Ok(Some((content, 2 + length)))
     }
 }

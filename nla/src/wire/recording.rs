@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::coding::{CodingError, decode, encode, framed};
+use crate::core::limits::AGENTS_MAX;
 use crate::core::{Action, Agent, AgentId, Input, Subtree, Time};
 
 /// The position of the recorded agent in the tree.
@@ -23,8 +24,12 @@ pub struct TreePosition {
 }
 
 impl TreePosition {
-    /// Returns the agent's subtree; `None` if the tree has no such agent.
+    /// Returns the agent's subtree; `None` if the tree has no such agent, or more than [`AGENTS_MAX`].
     pub fn subtree(&self) -> Option<Subtree> {
+        // A false number of agents must not cost the time to look at so many children.
+        if self.agents > AGENTS_MAX {
+            return None;
+        }
         Subtree::whole(self.agents, self.fanout).of(self.agent)
     }
 
@@ -142,6 +147,14 @@ mod tests {
             recording.extend(turn.with(if is_forged { forged } else { &actions }));
         }
         recording
+    }
+
+    #[test]
+    fn a_tree_has_as_many_agents_as_the_bound_at_most() {
+        let last = |agents| TreePosition { agents, fanout: u32::MAX, agent: AgentId(agents) }.subtree();
+        assert_eq!(last(AGENTS_MAX).map(|here| here.head()), Some(AgentId(AGENTS_MAX)));
+        assert_eq!(last(AGENTS_MAX + 1), None);
+        assert_eq!(last(u32::MAX), None);
     }
 
     #[test]

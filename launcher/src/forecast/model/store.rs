@@ -133,7 +133,7 @@ pub fn write(path: &Path, constants: &Constants) -> io::Result<()> {
 }
 
 /// Encodes the file's content.
-fn encode(constants: &Constants) -> Vec<u8> {
+pub fn encode(constants: &Constants) -> Vec<u8> {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let stored = Stored {
         version: VERSION,
@@ -151,8 +151,8 @@ fn encode(constants: &Constants) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the file's content.
-fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
+/// Decodes the file's content. Constants out of their bounds are an error.
+pub fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,

@@ -1,5 +1,6 @@
 //! The root as a value: each input leads to exactly these actions and no others.
 
+mod limits;
 mod stats;
 
 use super::*;

@@ -104,3 +104,11 @@ fn a_false_length_reserves_no_memory() {
         assert!(decode::<String>(bytes).is_err());
     }
 }
+
+#[test]
+fn errors_repeat_a_peers_words_without_control_characters_and_up_to_a_bound() {
+    let refused = |name: &str| decode::<Shape>(&encode(&name)).unwrap_err().to_string();
+    let text = refused("\x1b[2J\r\nShape");
+    assert!(text.starts_with("unknown variant `?[2J??Shape`"), "{text}");
+    assert_eq!(refused(&"x".repeat(1 << 20)).len(), WORDS_CHARS_MAX);
+}

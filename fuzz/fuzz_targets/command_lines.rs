@@ -1,0 +1,4 @@
+//! Fuzzes `command_lines`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("command_lines").check)(data));

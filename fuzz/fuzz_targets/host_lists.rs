@@ -1,0 +1,4 @@
+//! Fuzzes `host_lists`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("host_lists").check)(data));

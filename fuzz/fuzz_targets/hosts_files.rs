@@ -1,0 +1,4 @@
+//! Fuzzes `hosts_files`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("hosts_files").check)(data));

@@ -1,0 +1,4 @@
+//! Fuzzes `pmi2`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("pmi2").check)(data));

@@ -1,0 +1,321 @@
+//! Inputs in binary formats, made by the encoders of today: they stay valid when a format changes.
+//!
+//! They are checked and mutated like the kept corpus. `SCELA_FUZZ_SEEDS=DIR` writes them to `DIR/TARGET`, for libFuzzer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nla::bootstrap::{
+    Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, RemoteProgram, Sent,
+    StartFailure, StartPhase,
+};
+use nla::core::{
+    Agent, AgentId, CachePolicy, Cause, CommandPlan, Contribution, Down, Failure, Inherit, Input, Inquiry, InquiryKind,
+    NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats,
+    Subtree, Timing, Up, Update,
+};
+use nla::link::Reach;
+use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
+use pmi::{
+    Entry, Epoch, Keys, LookUpResult, Mapping, NameError, Puts, Rank, Ranks, RootRequest, SpawnCommand, SpawnRequest,
+};
+
+const NS: NamespaceId = NamespaceId(0);
+
+/// Returns a target's inputs; none for targets whose inputs are text.
+pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
+    match target {
+        "boards" => boards(),
+        "boot" => boot(),
+        "lanes" => lanes(),
+        "mappings" => mappings(),
+        "messages" => messages(),
+        "recordings" => vec![recording()],
+        "shell_channel" => vec![shell_channel()],
+        _ => Vec::new(),
+    }
+}
+
+fn puts() -> Puts {
+    let mut puts = Puts::new();
+    puts.push(Rank(1), b"key-1", b"value");
+    puts.push(Rank(1), b"k", b"");
+    puts
+}
+
+fn epoch() -> Epoch {
+    Epoch::from_entries([(&b"key-1"[..], &b"value"[..]), (b"k", b""), (b"long", &[b'v'; 40])])
+}
+
+fn boards() -> Vec<Vec<u8>> {
+    let mut log = epoch().bytes().to_vec();
+    log.resize(log.len().next_multiple_of(64), 0);
+    let at = log.len();
+    log.extend(pmi::segment::directory([(0, epoch().bytes().len() as u64)]));
+    log.push(at as u8);
+    let keys = encode(&keys());
+    vec![puts().bytes().to_vec(), epoch().bytes().to_vec(), log, keys[2..].to_vec()]
+}
+
+/// Returns a list of keys: `[length u16][key]` for each.
+fn keys() -> Keys {
+    Keys::from_bytes(Bytes::from_static(b"\x05\0key-1\x01\0k")).expect("two keys")
+}
+
+fn mappings() -> Vec<Vec<u8>> {
+    let mapping = |nodes: &[u32]| encode(&Mapping::from_nodes(nodes.iter().copied()));
+    let ranks: Ranks = "0-3,7,9-1000".parse().expect("a set of ranks");
+    let mut inputs = vec![mapping(&[0, 0, 1, 1]), mapping(&[0, 1, 0, 1, 5]), encode(&ranks), b"0-3,7".to_vec()];
+    inputs.extend(["0,0,1-3,2*4", "(vector,(0,2,2),(2,1,8))"].map(|text| text.as_bytes().to_vec()));
+    inputs
+}
+
+fn lanes() -> Vec<Vec<u8>> {
+    let stream = |lane: Lane| [&[lane as u8], &*framed(b"one"), &framed(b""), &framed(&[7; 90])].concat();
+    let mut inputs: Vec<Vec<u8>> = Lane::ALL.map(stream).to_vec();
+    for content in [Content::Alive, Content::Grant(Lane::Stdout, 4096), Content::Piece(Lane::Board, b"piece")] {
+        let mut plain = Vec::new();
+        content.write(&mut plain);
+        inputs.push(plain);
+    }
+    inputs
+}
+
+fn plan() -> NamespacePlan {
+    let placement = vec![(AgentId(1), Ranks::range(0..2)), (AgentId(2), Ranks::range(2..4))];
+    let command = CommandPlan {
+        nprocs: 4,
+        program: b"./a".to_vec(),
+        args: vec![b"x".to_vec(), Vec::new()],
+        inherit: Inherit::Names(vec![b"HOME".to_vec()]),
+        set: vec![(b"A".to_vec(), b"1".to_vec())],
+        wdir: b"/tmp".to_vec(),
+    };
+    NamespacePlan {
+        id: NS,
+        kvsname: "kvs_1".to_owned(),
+        size: 4,
+        universe: 8,
+        spawner: Some("kvs_0".to_owned()),
+        commands: vec![command],
+        mapping: Mapping::from_nodes([0, 0, 0, 0]),
+        placement,
+        owners: vec![(AgentId(2), AgentId(1))],
+        preputs: vec![(b"PARENT_ROOT_PORT_NAME".to_vec(), b"tag#0$".to_vec())],
+        stdin: Ranks::range(0..1),
+    }
+}
+
+fn session() -> SessionPlan {
+    SessionPlan {
+        environment: vec![(b"HOME".to_vec(), b"/tmp".to_vec())],
+        shell: vec![1, 2, 3].into(),
+        hold_lines: true,
+        pmi_port: false,
+        kill_grace: Duration::from_secs(5),
+        cache: CachePolicy::HcmabLru { entries: 64 },
+        stats: true,
+        sent: Duration::from_millis(7),
+    }
+}
+
+fn requester() -> Requester {
+    Requester { agent: AgentId(2), namespace: NS, rank: Rank(3) }
+}
+
+fn inquiry() -> Inquiry {
+    Inquiry {
+        to: AgentId(1),
+        requester: requester(),
+        kind: InquiryKind::NodePut { key: b"k".to_vec(), value: b"v".to_vec() },
+    }
+}
+
+fn spawn() -> SpawnRequest {
+    let command = SpawnCommand {
+        program: b"child".to_vec(),
+        args: vec![b"x".to_vec()],
+        nprocs: 2,
+        info: vec![(b"wdir".to_vec(), b"/tmp".to_vec())],
+    };
+    SpawnRequest { commands: vec![command], preputs: vec![(b"k".to_vec(), b"v".to_vec())] }
+}
+
+fn ups() -> Vec<Up> {
+    let ring = RingSegment { count: 2, to_left: b"l".to_vec(), to_right: b"r".to_vec() };
+    let failure = |cause| {
+        Up::Failed(Failure {
+            at: Duration::from_secs(1),
+            agent: AgentId(2),
+            namespace: NS,
+            ranks: Ranks::range(2..3),
+            cause,
+        })
+    };
+    let gathered = |ranks, contribution| Up::Gathered { namespace: NS, number: 0, ranks, contribution };
+    let ask = |request| Up::Ask { requester: requester(), request };
+    vec![
+        Up::Ready,
+        Up::Started { namespace: NS },
+        Up::Contact { namespace: NS },
+        gathered(Ranks::range(2..4), Contribution::Puts(puts())),
+        gathered(Ranks::range(0..2), Contribution::Ring(ring)),
+        Up::Put { namespace: NS, number: 0, puts: puts() },
+        Up::Get { namespace: NS, key: "k".into() },
+        Up::Got { namespace: NS, number: 1, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },
+        Up::Got { namespace: NS, number: 1, result: LookUpResult::Absent("k".into()) },
+        Up::Waiting { namespace: NS, number: 0 },
+        Up::Exited { namespace: NS, fences: 1, unfinished: true, ranks: Ranks::range(2..4) },
+        failure(Cause::Code(3)),
+        failure(Cause::Signal { signal: 11, core: true, out_of_memory: false }),
+        failure(Cause::Abort { code: 1, message: "out of luck".to_owned() }),
+        failure(Cause::Broken { why: "sent a line without a command".to_owned() }),
+        failure(Cause::ExitedEarly { in_fence: true }),
+        Up::FailedMore { count: 9 },
+        ask(RootRequest::Publish { service: b"s".to_vec(), port: b"p".to_vec() }),
+        ask(RootRequest::Lookup { service: b"s".to_vec() }),
+        ask(RootRequest::Unpublish { service: b"s".to_vec() }),
+        ask(RootRequest::Spawn(spawn())),
+        ask(RootRequest::Connect { job: b"kvs_1".to_vec() }),
+        ask(RootRequest::GetFromJob { job: b"kvs_1".to_vec(), key: b"k".to_vec() }),
+        Up::Inquire(inquiry()),
+        Up::Reply { requester: requester(), reply: Reply::NodeGot(Some(b"v".to_vec())) },
+        Up::Ended { leftovers: 1, timing: Box::new(Timing::default()) },
+        Up::Stats(Box::new(Stats::default())),
+    ]
+}
+
+fn downs() -> Vec<Down> {
+    let release = |content| Down::Release { namespace: NS, number: 0, content };
+    let reply = |reply| Down::Reply { requester: requester(), reply };
+    vec![
+        Down::Session(Box::new(session())),
+        Down::Launch(Box::new(plan())),
+        release(ReleaseContent::Update(Update::Epoch(epoch()))),
+        release(ReleaseContent::Update(Update::Epoch(Epoch::default()))),
+        release(ReleaseContent::Update(Update::Overwritten(keys()))),
+        release(ReleaseContent::Ring(RingPosition { position: 2, from_left: b"l".to_vec(), from_right: Vec::new() })),
+        Down::Get { namespace: NS, key: "k".into() },
+        Down::Got { namespace: NS, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },
+        Down::Got { namespace: NS, result: LookUpResult::Absent("k".into()) },
+        Down::Inquire(inquiry()),
+        reply(Reply::Found(Err(NameError::Unknown))),
+        reply(Reply::Found(Ok(b"port".to_vec()))),
+        reply(Reply::Spawned(Ok(("kvs_2".to_owned(), 2)))),
+        reply(Reply::Spawned(Err("no such program".to_owned()))),
+        reply(Reply::Connected(true)),
+        reply(Reply::GotFromJob(None)),
+        Down::Signal { signal: 10 },
+        Down::Suspend,
+        Down::Resume,
+        Down::Undo { namespace: NS },
+        Down::End { signal: 15, grace: Duration::from_secs(5) },
+        Down::Leave,
+    ]
+}
+
+fn position() -> TreePosition {
+    TreePosition { agents: 4, fanout: 2, agent: AgentId(1) }
+}
+
+fn messages() -> Vec<Vec<u8>> {
+    let mut inputs: Vec<Vec<u8>> = ups().iter().map(encode).collect();
+    inputs.extend(downs().iter().map(encode));
+    inputs.extend([encode(&inquiry()), encode(&plan()), encode(&session())]);
+    inputs.extend([encode(&Stats::default()), encode(&Timing::default())]);
+    inputs.push(encode(&Hello { agent: AgentId(3) }));
+    inputs.push(encode(&Welcome { now: Duration::from_millis(1500) }));
+    inputs.push(encode(&position()));
+    inputs
+}
+
+fn boot() -> Vec<Vec<u8>> {
+    let host = |name: &str| HostAt { name: name.to_owned(), user: Some("ada".to_owned()) };
+    let sent = Sent { digest: "0123456789abcdef".to_owned(), size: 4 << 20 };
+    let program = RemoteProgram::Own { path: "/opt/scela-run".to_owned(), sent: Some(sent) };
+    let words = ["ssh", "-x", "{host}"].map(str::to_owned).to_vec();
+    let below = Below {
+        targets: 4,
+        fanout: 2,
+        hosts: vec![host("n2"), host("n3")],
+        method: Method::RemoteShell { words: words.clone(), lasts: true, program: program.clone() },
+        batch: Some(8),
+        timeout: Duration::from_secs(60),
+    };
+    let order = BootOrder {
+        session: SessionId(7),
+        key: decode(&encode(&[250u8; 32])).expect("a key"),
+        marker: [9; MARKER],
+        target: 1,
+        callback: vec!["10.0.0.1:4711".parse().expect("an address"), "[::1]:4711".parse().expect("an address")],
+        reach: Reach::Network(Some((5000, 6000))),
+        links: Links::Connections,
+        label: "a label".to_owned(),
+        dead_time: Duration::from_secs(20),
+        below: Some(below.clone()),
+        log: Some((4711, 5)),
+    };
+    let step = Method::Step { words, program: RemoteProgram::Command("exec scela-run".to_owned()) };
+    let shared = BootOrder { target: 0, below: Some(Below { method: step, ..below }), ..order.clone() };
+    let join =
+        BootCommand::Join(Joining { position: position(), parent: order.callback.clone(), opener_port: Some(22) });
+    let failure = StartFailure::new(StartPhase::Login, "Permission denied (publickey).");
+    let here = BootReport::Here {
+        addresses: order.callback.clone(),
+        host: "n1".to_owned(),
+        descriptors: 1024,
+        reads_log: true,
+    };
+    let below = |report| BootReport::Below(3, Box::new(report));
+    vec![
+        encode(&order),
+        encode(&shared),
+        encode(&join),
+        encode(&BootCommand::Leave),
+        encode(&BootCommand::Below(2, Box::new(BootCommand::Below(3, Box::new(join))))),
+        encode(&BootReport::Task { node: "n1".to_owned() }),
+        encode(&here),
+        encode(&BootReport::Joining),
+        encode(&BootReport::Joined { took: Duration::from_millis(3) }),
+        encode(&BootReport::NotStarted(failure.clone())),
+        encode(&below(below(BootReport::NotStarted(failure)))),
+    ]
+}
+
+fn shell_channel() -> Vec<u8> {
+    let report = BootReport::Task { node: "n1".to_owned() };
+    let frames = [framed(&encode(&report)), framed(&encode(&BootReport::Joining))].concat();
+    [&b"Welcome!\r\nscela-script:need\nmore greetings\n0123456789abcdef"[..], &frames].concat()
+}
+
+/// Records an agent whose children join, that starts ranks, releases a fence, and ends.
+fn recording() -> Vec<u8> {
+    let mut recording = position().frame();
+    let place = position().subtree().expect("the tree has the agent");
+    let mut agent = Agent::new(place);
+    let children: Vec<AgentId> = place.children().map(|child| child.head()).collect();
+    let share = |subtree: Subtree| plan().share_of(subtree).expect("ranks are placed there");
+    let mut inputs: Vec<Input> = children.iter().map(|child| Input::ChildJoined(*child)).collect();
+    let from = |up: Up| children.iter().map(|child| Input::FromChild(*child, up.clone())).collect::<Vec<_>>();
+    inputs.extend(from(Up::Ready));
+    inputs.push(Input::FromParent(Down::Session(Box::new(session()))));
+    inputs.push(Input::FromParent(Down::Launch(Box::new(share(place)))));
+    inputs.push(Input::Started(NS, Ranks::range(0..2)));
+    inputs.extend(from(Up::Started { namespace: NS }));
+    inputs.extend(ups().into_iter().flat_map(from));
+    inputs.extend(downs().into_iter().map(Input::FromParent));
+    for (at, input) in (0..).zip(inputs) {
+        let now = Duration::from_millis(at);
+        let turn = TurnFrame::of(now, &input);
+        let mut actions = Vec::new();
+        agent.handle(now, input, &mut actions);
+        recording.extend(turn.with(&actions));
+    }
+    recording
+}
+
+#[test]
+fn a_recording_can_be_replayed() {
+    let turns = nla::wire::replay(&recording()).expect("it can be replayed");
+    assert!(turns > ups().len() + downs().len(), "{turns} turns");
+}
