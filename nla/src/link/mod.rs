@@ -13,7 +13,7 @@ mod unproven;
 pub use clock::Clock;
 pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};
 pub(crate) use handshake::{accept_over, connect_over};
-pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
+pub use lanes::{Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
 pub(crate) use listener::{SSH_CONNECTION, candidates, next_connection};
 pub(crate) use stream::Stream;
