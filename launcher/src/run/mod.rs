@@ -10,4 +10,5 @@ pub mod report;
 pub mod session;
 mod signals;
 pub mod stats;
+pub mod stderr;
 pub mod timing;
