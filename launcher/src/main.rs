@@ -16,7 +16,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use launcher::cli::{self, Typed};
-use launcher::colour;
 use launcher::exit::EarlyEnd;
 use launcher::forecast::calibrate;
 use launcher::forecast::explain::{explain, explained};
@@ -31,6 +30,7 @@ use launcher::run::demo;
 use launcher::run::output;
 use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
+use launcher::run::stderr::{self, Kind, Logs};
 use nla::link::Clock;
 use nla::sys;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -38,10 +38,17 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
+    let (code, time) = begin();
+    stderr::finish(time);
+    code
+}
+
+/// Does what argv says. Returns the exit code, and how long texts for standard error may take to be written.
+fn begin() -> (ExitCode, Duration) {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
-    match arguments.as_slice() {
+    let code = match arguments.as_slice() {
         // A remote script runs this to check the version of a program that it found on a node.
         [option] if option == "--agent-id" => print(&format!("{}\n", nla::bootstrap::agent_id())),
         // A remote script runs this to verify the program that was sent to a node without sha256sum.
@@ -50,7 +57,9 @@ fn main() -> ExitCode {
             Err(error) => fail(&error.to_string(), EarlyEnd::NotLaunched.code()),
         },
         // The label is for users who look for processes of this session.
-        [option, id, _label, dead_ms] if option == "--guard" => guard(id, dead_ms),
+        [option, id, _label, dead_ms] if option == "--guard" => {
+            return (guard(id, dead_ms), stderr::AGENT_EXIT_TIME);
+        }
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),
             Err(error) => fail(&error.to_string(), EarlyEnd::Usage.code()),
@@ -59,7 +68,7 @@ fn main() -> ExitCode {
             if let Some(value) = std::env::var_os("SCELA_LOG")
                 && let Err(error) = cli::check_log_filter(&value)
             {
-                return fail(&error.with_hint(), error.early_end().code());
+                return (fail(&error.with_hint(), error.early_end().code()), stderr::EXIT_TIME);
             }
             trace();
             // The panic hook has already printed where the panic happened.
@@ -67,7 +76,8 @@ fn main() -> ExitCode {
                 fail("this is a bug of ScELA; please report it with what is written above", EarlyEnd::Bug.code())
             })
         }
-    }
+    };
+    (code, stderr::EXIT_TIME)
 }
 
 /// Runs a guardian and the agent below it. The guardian ends an agent that is silent for `dead_ms` milliseconds.
@@ -184,8 +194,7 @@ fn say(simulation: &Simulation, text: &str) {
 }
 
 fn fail(text: &str, code: u8) -> ExitCode {
-    let text = colour::for_stream(&io::stderr(), &format!("scela-run: error: {text}\n"));
-    let _ = io::stderr().write_all(text.as_bytes());
+    stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
     ExitCode::from(code)
 }
 
@@ -195,7 +204,7 @@ fn trace() {
         let _ = writeln!(io::stderr(), "scela-run: warning: SCELA_LOG is ignored: {error}");
         Targets::new().with_default(LevelFilter::WARN)
     });
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false).without_time();
+    let lines = tracing_subscriber::fmt::layer().with_writer(Logs).with_ansi(false).without_time();
     // Called once per process, before anything else could have set one.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }

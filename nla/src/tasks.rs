@@ -1,8 +1,10 @@
 //! The tasks and threads of one end of the tree, and their panics.
 //!
-//! Tasks and threads are spawned through a [`Tasks`] handle, under a name and in a tracing span. There are two
+//! Tasks and threads are spawned through a [`Tasks`] handle, under a name and in a tracing span. There are three
 //! exceptions. A listener spawns the handshakes itself; their panics continue in the listener's task. The launcher reads
-//! the output of a short command in helper threads; a panic there reads as a command that did not answer.
+//! the output of a short command in helper threads; their panics continue in the thread that runs the command. The
+//! thread that writes standard error serves the process from before the first session to its exit; it has no code that
+//! panics.
 //!
 //! A panic unwinds only its own task, and any task that waits for that task would wait forever. [`Tasks`] therefore
 //! catches each panic where it happens and reports it to the [`Panics`] of the same end, which cancels the work of that
@@ -182,6 +184,12 @@ impl Tasks {
         self.tracker.close();
         self.tracker.wait().await;
     }
+}
+
+/// Starts a thread that belongs to no end of the tree, because it runs until the process exits. Its panics are reported
+/// by the panic hook only.
+pub fn spawn_process_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).stack_size(THREAD_STACK_BYTES).spawn(work).map(drop)
 }
 
 fn report(panics: &mpsc::UnboundedSender<Panic>, panic: Panic) {

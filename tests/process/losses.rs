@@ -1,9 +1,10 @@
 //! Agents, guardians and launchers that die or are stopped: they are reported by name, and nothing is left behind.
 
-use std::time::Duration;
+use std::fs;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use tests::{Outcome, Process, Running, Tree, scela, sh};
+use tests::{Outcome, Process, Running, Tree, eventually, scela, sh};
 
 use crate::{host, script};
 
@@ -117,4 +118,37 @@ fn an_agent_killed_while_its_output_is_passed_on_fails_the_job() {
     let outcome = running.finish();
     outcome.has_code(252).says(" was lost: ");
     outcome.check(outcome.stdout.len() < 600_000, "part of the output was lost");
+}
+
+#[test]
+fn a_silent_agent_is_reported_within_the_dead_time_and_a_second() {
+    let options = ["-v", "--dead-time", "2", "--heartbeat", "0.5"];
+    let running = scela().np(3).agents(3).args(options).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 3);
+    let agent = Tree::new(3, 32).process(running.world(), 2);
+    let guardian = Process::of(agent.parent).unwrap();
+    // The guardian would notice that the agent is stopped.
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGSTOP);
+    let began = Instant::now();
+    running.wait_for_error("reported: ");
+    let time = began.elapsed();
+    guardian.signal(Signal::SIGCONT);
+    agent.signal(Signal::SIGCONT);
+    running.finish().has_code(252).says(" was lost: nothing was heard from it for 2 s");
+    assert!(time >= Duration::from_secs(1) && time <= Duration::from_secs(3), "{time:?}");
+}
+
+#[test]
+fn an_idle_session_lives_longer_than_its_dead_time() {
+    let script = "echo here; until [ -e \"$1\" ]; do sleep 0.02; done";
+    let run = scela().np(3).agents(3).fanout(2).args(["--dead-time", "0.5", "--heartbeat", "0.25"]);
+    let file = run.world().file("end");
+    let program = sh(script).into_iter().chain([file.clone().into()]).collect();
+    let running = run.program(program).spawn();
+    running.wait_for_times("here", 3);
+    let began = Instant::now();
+    assert!(eventually(|| (began.elapsed() > Duration::from_secs(2)).then_some(())).is_some());
+    fs::write(file, "").unwrap();
+    running.finish().is_quiet_success();
 }

@@ -5,7 +5,7 @@
 //! | file | about |
 //! |---|---|
 //! | `codes` | how sessions end, and with which exit code |
-//! | `losses` | agents, guardians and launchers that die or are stopped |
+//! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
@@ -20,6 +20,7 @@
 //! | `tree` | the processes and links form the planned tree |
 //! | `stats` | the statistics, compared with the kernel's counts |
 //! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
+//! | `terminal` | a terminal that is not read |
 //! | `recordings` | a core replays an agent's recording |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
@@ -44,6 +45,7 @@ mod simulated;
 mod spawns;
 mod stats;
 mod surveys;
+mod terminal;
 mod tree;
 mod without_pmi;
 

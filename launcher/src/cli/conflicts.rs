@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use nla::link::Liveness;
+
 use super::error::UsageError;
 use super::options::{Global, Id};
 use super::scan::{Item, Segment};
@@ -42,6 +44,16 @@ pub(super) fn check<'a>(
             both(Global::LauncherExec, Global::Bootstrap, "each says which program reaches the hosts")?;
         }
         None | Some(BootstrapKind::Ssh | BootstrapKind::Manager(_)) => {}
+    }
+    let Liveness { heartbeat, dead_time } = options.liveness();
+    if let (true, Some(at)) = (heartbeat > dead_time / 2, last(Global::Heartbeat)) {
+        let (typed, half) = (&items[at].typed, (dead_time / 2).as_secs_f64());
+        let text = format!(
+            "option '{typed}': {} s is more than half of the dead time of {} s",
+            heartbeat.as_secs_f64(),
+            dead_time.as_secs_f64()
+        );
+        return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {half}', or leave '{typed}' out")));
     }
     let from_stdin = hosts.sources.iter().filter(|source| is_stdin(source)).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {

@@ -130,6 +130,8 @@ pub(super) fn text(called: &str, length: Length) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nla::core::limits::DEAD_TIME;
+
     use super::super::limits::{BATCH_MAX, FANOUT_MAX, FANOUT_MIN};
     use super::super::options;
     use super::text as text_of;
@@ -194,6 +196,7 @@ mod tests {
         assert!(help("batch").contains(&format!("1 to {BATCH_MAX}")));
         let grace = format!("default: {} seconds", KILL_GRACE_DEFAULT.as_secs());
         assert!(help("kill-grace").contains(&grace));
+        assert!(help("dead-time").contains(&format!("default: {} seconds", DEAD_TIME.as_secs())));
     }
 
     #[test]

@@ -20,6 +20,14 @@ pub const AGENTS_PER_NODE_MAX: u32 = 4096;
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The longest `--kill-grace`, a day.
 pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The shortest `--dead-time`. An agent that decodes a large board does nothing else for up to some tenths of a second.
+pub(super) const DEAD_TIME_MIN: Duration = Duration::from_millis(500);
+/// The longest `--dead-time`, an hour.
+pub(super) const DEAD_TIME_MAX: Duration = Duration::from_secs(3600);
+/// The shortest `--heartbeat`.
+pub(super) const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
+/// The longest `--heartbeat`, half of the longest dead time.
+pub(super) const HEARTBEAT_MAX: Duration = Duration::from_secs(1800);
 /// The longest `--start-timeout`, a day.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest `--label`, in bytes. It goes into process titles, which are short.

@@ -38,6 +38,8 @@ pub(super) enum Global {
     Timeout,
     StuckAfter,
     KillGrace,
+    DeadTime,
+    Heartbeat,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -284,6 +286,12 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], group::ENDING,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
+    spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
+        "count an agent or host that is silent for TIME as lost\n\
+         (default: 20 seconds)"),
+    spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
+        "send a heartbeat when a link was idle for TIME, at\n\
+         most half of the dead time (default: a quarter of it)"),
 
     spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], group::TREE,
         "start N agents on each node (default: automatic)"),

@@ -179,6 +179,13 @@ fn options_of_the_session() {
     check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
         o.kill_grace = Some(Duration::from_millis(500));
     });
+    check_options(&["-dead-time 1.5", "--dead-time=1.5s"], |o| {
+        o.dead_time = Some(Duration::from_millis(1500));
+    });
+    check_options(&["-heartbeat 10", "--heartbeat=10"], |o| o.heartbeat = Some(Duration::from_secs(10)));
+    check_options(&["--heartbeat 11 --dead-time 22"], |o| {
+        (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(22)));
+    });
     check_options(&["-v", "--v", "-verbose", "--verbose", "-q -v"], |o| o.verbose = 1);
     check_options(&["-vv", "-v -v", "-v --verbose", "-vvv -q -vv"], |o| o.verbose = 2);
     check_options(&["-q", "--q", "-quiet", "--quiet", "-vv -q"], |o| o.quiet = true);

@@ -8,7 +8,10 @@ use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
 
 use super::error::CALLED;
-use super::limits::{ENV_NAMES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, TIMEOUT_MAX};
+use super::limits::{
+    DEAD_TIME_MAX, DEAD_TIME_MIN, ENV_NAMES_MAX, HEARTBEAT_MAX, HEARTBEAT_MIN, KILL_GRACE_MAX, LABEL_BYTES_MAX,
+    TIMEOUT_MAX,
+};
 use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
@@ -132,6 +135,26 @@ pub(super) fn kill_grace(value: &OsStr) -> Parsed<Duration> {
     time(value, KILL_GRACE_MAX)
 }
 
+/// Parses `--dead-time`.
+pub(super) fn dead_time(value: &OsStr) -> Parsed<Duration> {
+    time_within(value, DEAD_TIME_MIN, DEAD_TIME_MAX)
+}
+
+/// Parses `--heartbeat`.
+pub(super) fn heartbeat(value: &OsStr) -> Parsed<Duration> {
+    time_within(value, HEARTBEAT_MIN, HEARTBEAT_MAX)
+}
+
+fn time_within(value: &OsStr, min: Duration, max: Duration) -> Parsed<Duration> {
+    let time = time(value, max)?;
+    if time < min {
+        let min = min.as_secs_f64();
+        let text = format!("'{}' is too short, the least is {min} seconds", shown(value));
+        return Err(Refusal::new(text, format!("write '{OPTION} {min}', or leave '{OPTION}' out")));
+    }
+    Ok(time)
+}
+
 /// Parses digits, with an optional fraction and an optional unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
 fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
     const NANOS: u128 = 1_000_000_000;
@@ -140,7 +163,8 @@ fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
         Refusal::new(format!("'{}' is not a length of time", shown(value)), hint)
     };
     let too_long = || {
-        let text = format!("'{}' is too long, the most is {} hours", shown(value), max.as_secs() / 3600);
+        let (hours, unit) = (max.as_secs_f64() / 3600.0, if max.as_secs() == 3600 { "hour" } else { "hours" });
+        let text = format!("'{}' is too long, the most is {hours} {unit}", shown(value));
         Refusal::new(text, described())
     };
     let (digits, unit_seconds) = match some(value)?.as_bytes() {
@@ -411,6 +435,23 @@ pub(super) mod tests {
             kill_grace,
             &[("0", Duration::ZERO), ("0.5", ms(500)), ("24h", KILL_GRACE_MAX)],
             &[("25h", "'25h' is too long, the most is 24 hours")],
+        );
+        check(
+            dead_time,
+            &[("0.5", DEAD_TIME_MIN), ("20s", ms(20_000)), ("1h", DEAD_TIME_MAX)],
+            &[
+                ("0", "'0' is too short, the least is 0.5 seconds"),
+                ("0.499", "'0.499' is too short, the least is 0.5 seconds"),
+                ("3601", "'3601' is too long, the most is 1 hour"),
+            ],
+        );
+        check(
+            heartbeat,
+            &[("0.05", HEARTBEAT_MIN), ("30m", HEARTBEAT_MAX)],
+            &[
+                ("0.049", "'0.049' is too short, the least is 0.05 seconds"),
+                ("1801", "'1801' is too long, the most is 0.5 hours"),
+            ],
         );
     }
 

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -75,16 +76,17 @@ fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Resu
     let (said, complaint) = (child.stdout.take(), child.stderr.take());
     let said = reader(said, bytes_max);
     let complaint = reader(complaint, COMPLAINT_BYTES_MAX);
-    let heard = said.recv_timeout(time).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let heard = received(&said, time, &mut child);
     // Too much output, or none in time: end the command.
     if heard.as_ref().map_or(true, |bytes| bytes.len() > bytes_max) {
         end(&mut child);
         return heard;
     }
-    let Ok(words) = complaint.recv_timeout(time) else {
+    let words = received(&complaint, time, &mut child);
+    if words.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
         end(&mut child);
-        return Err(io::ErrorKind::TimedOut.into());
-    };
+        return words;
+    }
     if child.wait()?.success() {
         return heard;
     }
@@ -94,15 +96,32 @@ fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Resu
     Err(io::Error::other(first.chars().filter(|c| !c.is_control()).collect::<String>()))
 }
 
+/// The bytes that a thread has read, or the payload of its panic.
+type ReadResult = thread::Result<io::Result<Vec<u8>>>;
+
 /// Reads a pipe in a thread that ends with the pipe.
-fn reader(pipe: Option<impl Read + Send + 'static>, bytes_max: usize) -> mpsc::Receiver<io::Result<Vec<u8>>> {
+fn reader(pipe: Option<impl Read + Send + 'static>, bytes_max: usize) -> mpsc::Receiver<ReadResult> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let bytes = pipe.map_or_else(|| Ok(Vec::new()), |pipe| bounded(pipe, bytes_max));
+        let read = || pipe.map_or_else(|| Ok(Vec::new()), |pipe| bounded(pipe, bytes_max));
+        let result = catch_unwind(AssertUnwindSafe(read));
         // The receiver may have timed out.
-        let _ = sender.send(bytes);
+        let _ = sender.send(result);
     });
     receiver
+}
+
+/// Returns what the reader of a command's pipe has read. If the reader has panicked, ends the command and continues the
+/// panic in this thread.
+fn received(reader: &mpsc::Receiver<ReadResult>, time: Duration, child: &mut Child) -> io::Result<Vec<u8>> {
+    match reader.recv_timeout(time) {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(payload)) => {
+            end(child);
+            resume_unwind(payload)
+        }
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
+    }
 }
 
 /// Kills a command and waits for it.
@@ -207,5 +226,23 @@ mod tests {
         assert_eq!(answer("exit 1", long).unwrap_err().to_string(), "it failed without a message");
         assert_eq!(answer("exec sleep 60", Duration::from_millis(10)).unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(answer_within(long, &["/nowhere/flux"], 8).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    /// A pipe whose reader panics.
+    struct Broken;
+
+    impl Read for Broken {
+        fn read(&mut self, _bytes: &mut [u8]) -> io::Result<usize> {
+            panic!("the pipe is broken")
+        }
+    }
+
+    #[test]
+    fn a_panic_of_a_reader_continues_in_the_thread_that_asked() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let long = Duration::from_secs(30);
+        let asked = catch_unwind(AssertUnwindSafe(|| received(&reader(Some(Broken), 8), long, &mut child)));
+        assert_eq!(asked.unwrap_err().downcast_ref(), Some(&"the pipe is broken"));
+        assert!(child.try_wait().unwrap().is_some(), "the command was ended");
     }
 }

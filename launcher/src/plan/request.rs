@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::CachePolicy;
+use nla::core::limits::DEAD_TIME;
+use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
@@ -14,6 +16,9 @@ pub const FANOUT_DEFAULT: u32 = 32;
 
 /// The time between TERM and KILL, unless `--kill-grace` is typed.
 pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How many heartbeats fit into the dead time, unless `--heartbeat` is typed.
+const HEARTBEATS: u32 = 4;
 
 /// A request for one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,6 +240,11 @@ pub struct Options {
     pub stuck_after: Option<Duration>,
     /// `--kill-grace`: the time between TERM and KILL. May be zero. [`Options::kill_grace`] adds the default.
     pub kill_grace: Option<Duration>,
+    /// `--heartbeat`: how long a link may be idle. [`Options::liveness`] adds the default, and the parser checks
+    /// that it is at most half of the dead time.
+    pub heartbeat: Option<Duration>,
+    /// `--dead-time`: how long a link or an agent may be silent. [`Options::liveness`] adds the default.
+    pub dead_time: Option<Duration>,
     /// How often `-v` was typed since the last `-q`.
     pub verbose: u8,
     /// Whether `-q` was typed, with no `-v` after it.
@@ -267,5 +277,11 @@ impl Options {
     /// Returns the time between TERM and KILL.
     pub fn kill_grace(&self) -> Duration {
         self.kill_grace.unwrap_or(KILL_GRACE_DEFAULT)
+    }
+
+    /// Returns when a link counts as lost.
+    pub fn liveness(&self) -> Liveness {
+        let dead_time = self.dead_time.unwrap_or(DEAD_TIME);
+        Liveness { heartbeat: self.heartbeat.unwrap_or(dead_time / HEARTBEATS), dead_time }
     }
 }

@@ -10,5 +10,6 @@ pub mod report;
 pub mod session;
 mod signals;
 pub mod stats;
+pub mod stderr;
 mod survey_text;
 pub mod timing;

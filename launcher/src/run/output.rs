@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use bytes::Bytes;
 use memchr::memchr;
@@ -26,9 +27,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::colour;
 use crate::plan::pattern::{self, PlaceholderValues};
 use crate::run::rank_locations::RankLocations;
+use crate::run::stderr;
 
 /// Files that are open at a time; beyond that, all are closed and opened again when needed.
 const FILES_OPEN_MAX: usize = 256;
+/// How long a text of scela-run itself waits for earlier reports, which may have another reader.
+const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
 
@@ -186,8 +190,15 @@ impl Page {
     fn write(&mut self) {
         if !self.closed && !self.gathered.is_empty() {
             let result = match self.stream {
-                Stream::Out => write_stdout(&self.gathered),
-                Stream::Err => write_all(&io::stderr(), &self.gathered),
+                Stream::Out => {
+                    stderr::wait_cleared();
+                    write_stdout(&self.gathered)
+                }
+                Stream::Err => {
+                    // Reports that were queued before come first. They have the same reader.
+                    stderr::wait_written(Duration::MAX);
+                    write_all(&io::stderr(), &self.gathered)
+                }
             };
             if let Err(error) = result {
                 self.closed = true;
@@ -202,6 +213,8 @@ impl Page {
 /// Writes a text of scela-run itself to standard output, coloured on a terminal. A reader that has closed the pipe, such
 /// as `head`, is not an error.
 pub fn print(text: &str) -> io::Result<()> {
+    // On a terminal, earlier reports come first.
+    stderr::wait_written(REPORTS_TIME);
     match write_stdout(colour::for_stream(&io::stdout(), text).as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
@@ -215,7 +228,7 @@ fn write_stdout(bytes: &[u8]) -> io::Result<()> {
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
 /// descriptor is nonblocking, as a process that shares it may have made it.
-fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     while !bytes.is_empty() {
         match nix::unistd::write(target, bytes) {

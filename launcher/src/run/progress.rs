@@ -10,7 +10,8 @@ use std::time::Duration;
 use nla::core::{NamespaceId, Notice, Time};
 
 use crate::cluster::hosts::fold_within;
-use crate::run::report::{Reporter, Verbosity, clear_progress, show_progress};
+use crate::run::report::{Reporter, Verbosity};
+use crate::run::stderr::{clear_progress, show_progress};
 
 /// The time from the start until the line is first shown. Shorter launches show nothing.
 const BEGIN: Duration = Duration::from_secs(2);

@@ -1,8 +1,6 @@
 //! Reports about a session on standard error, as text. The first cause of a failure is reported first.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nla::core::limits::RANKS_PER_AGENT;
@@ -10,10 +8,10 @@ use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::colour;
 use crate::plan::agent_layout::{DESCRIPTORS_OF_AGENT, DESCRIPTORS_PER_RANK};
 use crate::plan::request::Options;
 use crate::refusal::shown;
+use crate::run::stderr::{self, Kind};
 
 /// The amount of reports.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -26,7 +24,7 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// Writes lines to standard error, each with one write. Ignores errors.
+/// Queues lines for standard error. Never blocks, and ignores errors of the stream.
 #[derive(Copy, Clone, Debug)]
 pub struct Reporter {
     /// The amount of reports.
@@ -46,13 +44,13 @@ impl Reporter {
 
     /// Reports an error. Further lines of `text` give its details.
     pub fn error(&self, text: &str) {
-        write_line(&format!("scela-run: error: {text}"));
+        stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
     }
 
     /// Reports a note, unless only errors are wanted.
     pub fn note(&self, text: &str) {
         if self.verbosity >= Verbosity::Normal {
-            write_line(&format!("scela-run: {text}"));
+            stderr::line(Kind::Report, &format!("scela-run: {text}"));
         }
     }
 
@@ -64,38 +62,9 @@ impl Reporter {
     /// Reports a step of the session and its time since the start, if steps are wanted.
     pub fn step(&self, at: Duration, text: &str) {
         if self.verbosity >= Verbosity::Verbose {
-            write_line(&format!("scela-run: {:8.3} s  {text}", at.as_secs_f64()));
+            stderr::line(Kind::Log, &format!("scela-run: {:8.3} s  {text}", at.as_secs_f64()));
         }
     }
-}
-
-/// Whether the cursor is on a progress line.
-static PROGRESS: AtomicBool = AtomicBool::new(false);
-/// The characters that clear a progress line: carriage return, erase to the end of the line.
-const CLEAR: &str = "\r\x1b[K";
-
-/// Writes a progress line, which replaces the previous one. The next report replaces it in turn.
-pub(crate) fn show_progress(text: &str) {
-    PROGRESS.store(true, Ordering::Relaxed);
-    write(&format!("{CLEAR}{text}"));
-}
-
-/// Clears the progress line, if one is shown.
-pub(crate) fn clear_progress() {
-    if PROGRESS.swap(false, Ordering::Relaxed) {
-        write(CLEAR);
-    }
-}
-
-/// Writes a line of a report in place of the progress line.
-fn write_line(text: &str) {
-    let clear = if PROGRESS.swap(false, Ordering::Relaxed) { CLEAR } else { "" };
-    write(&format!("{clear}{}\n", colour::for_stream(&std::io::stderr(), text)));
-}
-
-fn write(text: &str) {
-    // A single write keeps the ranks' output from splitting a line. A closed stderr is not an error here.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Returns the line about a notice for `-v`; `None` if the notice is reported elsewhere.

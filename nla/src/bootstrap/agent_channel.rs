@@ -241,6 +241,7 @@ mod tests {
             links: Links::Connections,
             label: String::new(),
             dead_time: Duration::from_secs(20),
+            heartbeat: Duration::from_secs(5),
             below: None,
             log: None,
         }

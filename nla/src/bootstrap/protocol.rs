@@ -25,7 +25,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::decide::failure::StartFailure;
-use crate::link::Reach;
+use crate::link::{Liveness, Reach};
 use crate::wire::{SessionId, SessionKey, TreePosition};
 
 /// The length of the marker in bytes.
@@ -50,8 +50,10 @@ pub struct BootOrder {
     pub links: Links,
     /// The session's name in `ps` and in messages.
     pub label: String,
-    /// How long a link or the guardian may be silent before it counts as lost.
+    /// How long a link or the agent of a guardian may be silent before it counts as lost.
     pub dead_time: Duration,
+    /// How long a link may be idle before it carries a heartbeat.
+    pub heartbeat: Duration,
     /// The targets where this agent starts agents.
     pub below: Option<Below>,
     /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's pid, and a descriptor of
@@ -69,6 +71,11 @@ pub enum Links {
 }
 
 impl BootOrder {
+    /// Returns when a link of this session counts as lost.
+    pub fn liveness(&self) -> Liveness {
+        Liveness { heartbeat: self.heartbeat, dead_time: self.dead_time }
+    }
+
     /// Returns whether many agents read this order, so that it names no target.
     pub fn is_shared(&self) -> bool {
         self.target == 0

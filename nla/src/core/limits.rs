@@ -47,7 +47,7 @@ pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
 /// The time between SIGKILL and the report of the end after which a subtree counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
-/// A link on which nothing was received for this time is lost.
+/// A link on which nothing was received for this time is lost, unless the user asks for another time.
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
 /// The time in which all agents must have joined.
 pub const JOIN_TIME: Duration = Duration::from_secs(60);

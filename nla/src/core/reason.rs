@@ -28,7 +28,7 @@ pub enum LossReason {
     #[error("the connection broke: {0}")]
     ConnectionFailed(String),
     /// No byte arrived for this long.
-    #[error("nothing was heard from it for {} s", .0.as_secs())]
+    #[error("nothing was heard from it for {} s", .0.as_secs_f64())]
     Silent(Duration),
     /// More than [`LINK_QUEUE_BYTES_MAX`](super::limits::LINK_QUEUE_BYTES_MAX) bytes waited to be written.
     #[error("it does not read what it is sent")]

@@ -108,7 +108,6 @@ impl AgentDriver {
     /// Prepares the actor of an agent that has joined, and lets its children join.
     pub(super) fn new(joined: Joined, guardian: GuardianLink, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
         let Joined { position, here, parent, clock, children, log } = joined;
-        let dead_time = order.dead_time;
         let input = Rc::new(RefCell::new(InputHub::new()));
         let hub = Rc::clone(&input);
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
@@ -117,7 +116,7 @@ impl AgentDriver {
             }
         });
         let parent_id = parent.peer;
-        let links = LinkContext::new(tasks.clone(), dead_time);
+        let links = LinkContext::new(tasks.clone(), order.liveness());
         let parent = links.start(parent, streams);
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let child_starter = match children {
@@ -134,7 +133,7 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let mut heartbeat = interval(dead_time / 8);
+        let mut heartbeat = interval(order.dead_time / 8);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             core: Agent::new(here),

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use litemap::LiteMap;
@@ -10,14 +9,14 @@ use tokio::sync::Notify;
 
 use super::queue::Queue;
 use crate::core::{AgentId, Down, LossReason, Traffic, Up};
-use crate::link::{Accepted, Link, LinkEvent, Meter, Receipt, StreamSink};
+use crate::link::{Accepted, Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 use crate::tasks::Tasks;
 use crate::wire::{DownEncoder, Lane, decode};
 
 /// The settings and counters that all links of one end share, the link to a parent included.
 pub(super) struct LinkContext {
     pub(super) tasks: Tasks,
-    pub(super) dead_time: Duration,
+    pub(super) liveness: Liveness,
     /// While true, the silence of a peer is no sign of its loss.
     pub(super) suspended: Rc<Cell<bool>>,
     pub(super) meter: Meter,
@@ -25,15 +24,15 @@ pub(super) struct LinkContext {
 }
 
 impl LinkContext {
-    pub(super) fn new(tasks: Tasks, dead_time: Duration) -> Self {
+    pub(super) fn new(tasks: Tasks, liveness: Liveness) -> Self {
         let (suspended, meter) = (Rc::default(), Meter::default());
-        Self { tasks, dead_time, suspended, meter, events: Queue::new() }
+        Self { tasks, liveness, suspended, meter, events: Queue::new() }
     }
 
     /// Starts the tasks of a link. Messages with a window go to `streams`, all others to the queue.
     pub(super) fn start(&self, accepted: Accepted, streams: StreamSink) -> Link {
         let (events, suspended) = (self.events.sender(), Rc::clone(&self.suspended));
-        Link::start(accepted, events, streams, self.dead_time, suspended, self.meter.clone(), &self.tasks)
+        Link::start(accepted, events, streams, self.liveness, suspended, self.meter.clone(), &self.tasks)
     }
 
     /// Waits until a link ends and returns its peer. Drops the messages before that.

@@ -4,6 +4,10 @@
 //! The protocol has no authentication: a client names its rank without proof. The agent therefore opens a port only if
 //! the user asks for it, only on the loopback interface, and accepts a connection only if the socket at its other end
 //! belongs to the user who runs the agent.
+//!
+//! A connection that has not named its rank costs a descriptor. The same policy as for links bounds them: the oldest one
+//! is closed for a new one ([`Unproven`]). Connections of other users are closed at once and do not count, because a rank
+//! that loses its connection does not try again.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,6 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use litemap::LiteMap;
 use nix::unistd::geteuid;
@@ -20,45 +25,93 @@ use pmi::v1::initack;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::task::{AbortHandle, JoinHandle, yield_now};
+use tokio::time::{Instant, timeout};
 use tracing::Span;
 
 use super::serving::Connection;
-use crate::core::limits::{HELLO_TIME, UNAUTHENTICATED_MAX};
-use crate::link::listener as reach;
+use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME};
+use crate::link::{RefusalLog, Unproven, next_connection};
 use crate::sys;
 use crate::tasks::Tasks;
 
 /// The maximum length of the first line: `cmd=initack pmiid=...`.
 const FIRST_LINE_BYTES_MAX: usize = 128;
 
-type Expected = Rc<RefCell<LiteMap<Rank, mpsc::Sender<Connection>>>>;
+/// The ranks that may connect.
+#[derive(Default)]
+struct Expected {
+    /// The queue of each rank's task, and whether the rank has connected.
+    ranks: LiteMap<Rank, (mpsc::Sender<Connection>, bool)>,
+    /// The number of ranks that have not connected.
+    missing: usize,
+}
+
+impl Expected {
+    fn add(&mut self, rank: Rank, task: mpsc::Sender<Connection>) {
+        if !matches!(self.ranks.insert(rank, (task, false)), Some((_, false))) {
+            self.missing += 1;
+        }
+    }
+
+    /// Notes that `rank` has connected. Returns the queue of its task, or `None` for a rank that is not here.
+    fn connect(&mut self, rank: Rank) -> Option<mpsc::Sender<Connection>> {
+        let (task, has_connected) = self.ranks.get_mut(&rank)?;
+        if !std::mem::replace(has_connected, true) {
+            self.missing -= 1;
+        }
+        Some(task.clone())
+    }
+}
+
+/// The ranks and connections of a port.
+struct Port {
+    attributes: Arc<JobAttributes>,
+    expected: RefCell<Expected>,
+    unproven: RefCell<Unproven>,
+    /// The tasks of the connections that have not been passed on, by number.
+    running: RefCell<LiteMap<u64, AbortHandle>>,
+    refusals: RefCell<RefusalLog>,
+    began: Instant,
+}
 
 /// The open port of one namespace on one agent.
 pub(super) struct PortServer {
     /// The address that ranks find in PMI_PORT.
     pub(super) address: SocketAddr,
-    expected: Expected,
+    port: Rc<Port>,
     task: JoinHandle<()>,
 }
 
 impl PortServer {
     /// Opens a port for the namespace that `attributes` describe.
     pub(super) fn start(attributes: Arc<JobAttributes>, tasks: &Tasks) -> io::Result<Self> {
+        Self::with(attributes, tasks, is_own)
+    }
+
+    /// Does the same. `is_own` returns whether the peer of a connection, from the local address to the second one,
+    /// belongs to this user.
+    fn with(attributes: Arc<JobAttributes>, tasks: &Tasks, is_own: IsOwn) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        let expected = Expected::default();
-        let accepting = accept(listener, attributes, Rc::clone(&expected), tasks.clone());
+        let port = Rc::new(Port {
+            attributes,
+            expected: RefCell::default(),
+            unproven: RefCell::default(),
+            running: RefCell::default(),
+            refusals: RefCell::default(),
+            began: Instant::now(),
+        });
+        let accepting = accept(listener, Rc::clone(&port), is_own, tasks.clone());
         let task = tasks.spawn("PMI port", Span::current(), accepting);
-        Ok(Self { address, expected, task })
+        Ok(Self { address, port, task })
     }
 
     /// Makes the port send the connections of `rank` to `task`.
     pub(super) fn expect(&self, rank: Rank, task: mpsc::Sender<Connection>) {
-        self.expected.borrow_mut().insert(rank, task);
+        self.port.expected.borrow_mut().add(rank, task);
     }
 }
 
@@ -68,47 +121,220 @@ impl Drop for PortServer {
     }
 }
 
-async fn accept(listener: TcpListener, attributes: Arc<JobAttributes>, expected: Expected, tasks: Tasks) {
-    let connections = Arc::new(tokio::sync::Semaphore::new(UNAUTHENTICATED_MAX));
+type IsOwn = fn(SocketAddr, SocketAddr) -> io::Result<bool>;
+
+fn is_own(local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
+    Ok(sys::uid_of_tcp_peer(local, peer)? == Some(geteuid().as_raw()))
+}
+
+async fn accept(listener: TcpListener, port: Rc<Port>, is_own: IsOwn, tasks: Tasks) {
     loop {
-        let Ok(permit) = Arc::clone(&connections).acquire_owned().await else { return };
-        let (attributes, expected) = (Arc::clone(&attributes), Rc::clone(&expected));
-        let Ok((stream, peer)) = reach::next_connection(&listener).await else { continue };
-        tasks.spawn("PMI connection", Span::current(), async move {
-            let _permit = permit;
-            if let Ok(Err(error)) = timeout(HELLO_TIME, admit(stream, peer, &attributes, &expected)).await {
-                tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
+        let Ok((stream, peer)) = next_connection(&listener).await else {
+            // No descriptor is left.
+            let oldest = port.unproven.borrow_mut().remove_oldest();
+            port.close(oldest);
+            continue;
+        };
+        let own = stream.local_addr().and_then(|local| is_own(local, peer));
+        if !matches!(own, Ok(true)) {
+            port.refuse(peer, &own.err().unwrap_or_else(|| io::Error::other("it belongs to another user")));
+            // A stream of such connections must not hold up the agent's other tasks.
+            yield_now().await;
+            continue;
+        }
+        let missing = port.expected.borrow().missing;
+        let (number, closed) = port.unproven.borrow_mut().add(peer.ip(), missing);
+        port.close(closed);
+        let of_task = Rc::clone(&port);
+        let task = tasks.spawn("PMI connection", Span::current(), async move {
+            let port = of_task;
+            let admitted = timeout(HELLO_TIME, port.admit(stream, number)).await;
+            port.unproven.borrow_mut().remove(number);
+            port.running.borrow_mut().remove(&number);
+            match admitted {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => port.refuse(peer, &error),
+                Err(_) => port.refuse(peer, &io::ErrorKind::TimedOut.into()),
             }
         });
+        port.running.borrow_mut().insert(number, task.abort_handle());
     }
 }
 
-async fn admit(
-    mut stream: TcpStream,
-    peer: SocketAddr,
-    attributes: &JobAttributes,
-    expected: &Expected,
-) -> io::Result<()> {
-    let local = stream.local_addr()?;
-    let owner = sys::uid_of_tcp_peer(local, peer)?;
-    if owner != Some(geteuid().as_raw()) {
-        return Err(io::Error::other("it belongs to another user"));
-    }
-    let mut line = Vec::new();
-    while line.last() != Some(&b'\n') {
-        if line.len() >= FIRST_LINE_BYTES_MAX {
-            return Err(io::Error::other("its first line is too long"));
+impl Port {
+    /// Closes a connection that has not named its rank.
+    fn close(&self, number: Option<u64>) {
+        if let Some(task) = number.and_then(|number| self.running.borrow_mut().remove(&number)) {
+            task.abort();
         }
-        // Read byte by byte: the bytes after the line belong to the rank's task.
-        line.push(stream.read_u8().await?);
     }
-    line.pop();
-    let rank = initack::parse(&line).map_err(io::Error::other)?;
-    let task =
-        expected.borrow().get(&rank).cloned().ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
-    stream.write_all(&initack::reply(attributes, rank)).await?;
-    stream.set_nodelay(true)?;
-    let stream: OwnedFd = stream.into_std()?.into();
-    let _ = task.send(sys::watch(stream)?).await;
-    Ok(())
+
+    /// Logs that a connection was refused, at a bounded rate.
+    fn refuse(&self, peer: SocketAddr, error: &io::Error) {
+        if let Some(omitted) = self.refusals.borrow_mut().note(self.began.elapsed()) {
+            if omitted > 0 {
+                tracing::warn!(omitted, "more connections to the PMI port were refused");
+            }
+            tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
+        }
+    }
+
+    async fn admit(&self, mut stream: TcpStream, number: u64) -> io::Result<()> {
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            if line.len() >= FIRST_LINE_BYTES_MAX {
+                return Err(io::Error::other("its first line is too long"));
+            }
+            // A rank sends its line as soon as it is connected.
+            let time = if line.is_empty() { FIRST_MESSAGE_TIME } else { HELLO_TIME };
+            // Read byte by byte: the bytes after the line belong to the rank's task.
+            line.push(within(time, stream.read_u8()).await?);
+        }
+        line.pop();
+        let rank = initack::parse(&line).map_err(io::Error::other)?;
+        let task = self.expected.borrow_mut().connect(rank);
+        let task = task.ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
+        self.unproven.borrow_mut().remove(number);
+        stream.write_all(&initack::reply(&self.attributes, rank)).await?;
+        stream.set_nodelay(true)?;
+        let stream: OwnedFd = stream.into_std()?.into();
+        let _ = task.send(sys::watch(stream)?).await;
+        Ok(())
+    }
+}
+
+async fn within<T>(time: Duration, read: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(time, read).await.unwrap_or_else(|_| Err(io::Error::other("it did not name its rank in time")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::core::limits::{UNAUTHENTICATED_MAX, UNAUTHENTICATED_PER_SOURCE_MAX};
+    use crate::tasks::Panics;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn attributes() -> Arc<JobAttributes> {
+        Arc::new(JobAttributes {
+            kvsname: "kvs_test".to_owned(),
+            size: 4,
+            universe_size: 4,
+            mapping: None,
+            preputs: pmi::Epoch::default(),
+            spawner: None,
+            puts_at_once: false,
+        })
+    }
+
+    async fn connect(port: &PortServer) -> TcpStream {
+        TcpStream::connect(port.address).await.expect("the port is open")
+    }
+
+    /// Connects as a rank and returns the first line of the answer.
+    async fn admitted(port: &PortServer, rank: u32) -> String {
+        let mut stream = connect(port).await;
+        stream.write_all(format!("cmd=initack pmiid={rank}\n").as_bytes()).await.expect("the port reads");
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            match timeout(LONG, stream.read_u8()).await.expect("an answer or an end in time") {
+                Ok(byte) => line.push(byte),
+                Err(_) => break,
+            }
+        }
+        String::from_utf8(line).expect("text")
+    }
+
+    async fn is_closed(stream: &mut TcpStream) -> bool {
+        timeout(LONG, stream.read_u8()).await.is_ok_and(|read| read.is_err())
+    }
+
+    fn run(is_own: IsOwn, test: impl AsyncFnOnce(PortServer)) {
+        let _ = sys::raise_limit();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        LocalSet::new().block_on(&runtime, async {
+            let tasks = Panics::new("test").tasks();
+            test(PortServer::with(attributes(), &tasks, is_own).expect("a port")).await;
+        });
+    }
+
+    #[test]
+    fn silent_connections_keep_no_rank_out() {
+        run(is_own, async |port| {
+            let (task, mut connections) = mpsc::channel(1);
+            port.expect(Rank(2), task);
+            let began = Instant::now();
+            let mut silent = Vec::new();
+            for _ in 0..UNAUTHENTICATED_MAX + 1 {
+                silent.push(connect(&port).await);
+            }
+            assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
+            assert!(connections.recv().await.is_some());
+            assert!(began.elapsed() < HELLO_TIME, "it waited for a timeout");
+            assert!(is_closed(&mut silent[0]).await, "the oldest one was closed");
+        });
+    }
+
+    #[test]
+    fn a_silent_connection_is_closed_before_the_handshake_time() {
+        run(is_own, async |port| {
+            let began = Instant::now();
+            let mut silent = connect(&port).await;
+            assert!(is_closed(&mut silent).await);
+            let time = began.elapsed();
+            assert!(time + Duration::from_millis(100) >= FIRST_MESSAGE_TIME && time < HELLO_TIME, "{time:?}");
+        });
+    }
+
+    #[test]
+    fn connections_of_other_users_are_closed_at_once() {
+        run(
+            |_, _| Ok(false),
+            async |port| {
+                let mut stranger = connect(&port).await;
+                assert!(is_closed(&mut stranger).await);
+                assert_eq!(port.port.unproven.borrow_mut().remove_oldest(), None, "it took no place");
+            },
+        );
+    }
+
+    #[test]
+    fn a_line_that_names_no_rank_is_refused() {
+        run(is_own, async |port| {
+            let (task, _connections) = mpsc::channel(1);
+            port.expect(Rank(2), task);
+            assert_eq!(admitted(&port, 3).await, "");
+            let mut stream = connect(&port).await;
+            stream.write_all(&[b'x'; FIRST_LINE_BYTES_MAX + 1]).await.expect("the port reads");
+            assert!(is_closed(&mut stream).await);
+        });
+    }
+
+    #[test]
+    fn no_rank_is_closed_for_another_rank() {
+        run(is_own, async |port| {
+            let count = UNAUTHENTICATED_PER_SOURCE_MAX as u32 + 36;
+            let mut tasks = BTreeMap::new();
+            for rank in 0..count {
+                let (task, connections) = mpsc::channel(1);
+                port.expect(Rank(rank), task);
+                tasks.insert(rank, connections);
+            }
+            let mut streams = Vec::new();
+            for _ in 0..count {
+                streams.push(connect(&port).await);
+            }
+            for (rank, stream) in streams.iter_mut().enumerate() {
+                stream.write_all(format!("cmd=initack pmiid={rank}\n").as_bytes()).await.expect("it is open");
+            }
+            for connections in tasks.values_mut() {
+                assert!(timeout(LONG, connections.recv()).await.is_ok_and(|connection| connection.is_some()));
+            }
+            assert_eq!(port.port.expected.borrow().missing, 0);
+        });
+    }
 }

@@ -21,13 +21,13 @@ use super::children::{Children, LinkContext, Received};
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
-use crate::core::limits::DEAD_TIME;
 use crate::core::{
     AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
     Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
-    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, accept_early, listen,
+    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, accept_early,
+    listen,
 };
 use crate::sys::Segment;
 use crate::tasks::Tasks;
@@ -79,6 +79,8 @@ pub struct RootSetup {
     pub bootstrap: Bootstrap,
     /// How links reach their agents.
     pub links: Links,
+    /// When a link to an agent counts as lost.
+    pub liveness: Liveness,
     /// The log of long epochs that agents on this machine read.
     pub log: Option<Segment>,
     /// Takes the ranks' output.
@@ -151,7 +153,8 @@ enum Event {
 impl RootDriver {
     /// Begins to accept the children of the root and to run the root's core.
     pub fn start(setup: RootSetup, tasks: &Tasks) -> Self {
-        let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, log, output } = setup;
+        let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, liveness, log, output } =
+            setup;
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
         let accepting = listener.map(|(admit, accepting)| {
@@ -166,7 +169,7 @@ impl RootDriver {
             tree,
             first,
             transport,
-            links: LinkContext::new(tasks.clone(), DEAD_TIME),
+            links: LinkContext::new(tasks.clone(), liveness),
             children: Children::default(),
             output,
             has_output_ended: false,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
@@ -28,8 +28,19 @@ use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
 const LANES: usize = Lane::ALL.len();
 /// How many bytes the writer passes to the kernel at a time: the most that an urgent message waits for in this process.
 const WRITE_BYTES: usize = 64 * 1024;
+/// The shortest wait before the silence of a peer is measured again.
+const TICK_MIN: Duration = Duration::from_millis(1);
 /// The least window that is granted to the sender in one record.
 const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
+
+/// When a link sends heartbeats, and when it is lost.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Liveness {
+    /// An end that has written nothing for this time sends a heartbeat. At most half of the dead time.
+    pub heartbeat: Duration,
+    /// The link is lost if nothing was received for this time.
+    pub dead_time: Duration,
+}
 
 /// An event of a link, for its owner.
 #[derive(Debug)]
@@ -159,7 +170,7 @@ impl Link {
         accepted: Accepted,
         events: mpsc::Sender<(AgentId, LinkEvent)>,
         streams: StreamSink,
-        dead_time: Duration,
+        liveness: Liveness,
         suspended: Rc<Cell<bool>>,
         meter: Meter,
         tasks: &Tasks,
@@ -179,10 +190,10 @@ impl Link {
             peer,
             heard: Rc::clone(&heard),
         };
-        let writer =
-            Writer { shared: Arc::clone(&shared), sealer, alive_every: dead_time / 4, passed_on: Vec::new(), meter };
+        let Liveness { heartbeat, dead_time } = liveness;
+        let writer = Writer { shared: Arc::clone(&shared), sealer, heartbeat, passed_on: Vec::new(), meter };
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
-            // The first of them to end ends the link.
+            // The first of them to end ends the link. Their order is random, so that none of them starves another.
             let why = tokio::select! {
                 why = reader.run(read, unread) => why,
                 why = writer.run(write) => why,
@@ -280,16 +291,19 @@ impl Reader {
     }
 }
 
-/// Returns once nothing was received for `dead_time`. If this process itself ran late, under load or stopped by a
+/// Returns once nothing was received for `dead_time`. Any bytes count: the pieces of a long message are as good as
+/// heartbeats, which wait behind at most [`WRITE_BYTES`] of them. If this process itself ran late, under load or stopped by a
 /// signal, the peer gets as much more time.
 async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> LossReason {
-    let tick = dead_time / 8;
     loop {
         let before = Instant::now();
+        // The last wait ends with the dead time, so that a loss is noticed at once.
+        let left = dead_time.saturating_sub(heard.get().elapsed());
+        let tick = (dead_time / 8).min(left).max(TICK_MIN);
         tokio::time::sleep(tick).await;
         let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
         heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
-        if heard.get().elapsed() > dead_time {
+        if heard.get().elapsed() >= dead_time {
             return LossReason::Silent(dead_time);
         }
     }
@@ -298,27 +312,25 @@ async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: D
 struct Writer {
     shared: Arc<Shared>,
     sealer: Sealer,
-    alive_every: Duration,
+    heartbeat: Duration,
     passed_on: Vec<Receipt>,
     meter: Meter,
 }
 
 impl Writer {
     async fn run(mut self, mut stream: WriteHalf) -> LossReason {
-        let mut ticks = tokio::time::interval(self.alive_every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut out = Vec::new();
-        let mut spoke = true;
+        let mut wrote = Instant::now();
         loop {
             let (overflow, closing) = self.fill(&mut out);
             if overflow {
                 return LossReason::NotReading;
             }
             if !out.is_empty() {
-                spoke = true;
                 if let Err(error) = stream.write_all(&out).await {
                     return LossReason::ConnectionFailed(error.to_string());
                 }
+                wrote = Instant::now();
                 self.meter.note_written(out.len());
                 // Not under the lock: dropping a receipt may lock the queues of this link or of another one.
                 self.passed_on.clear();
@@ -334,11 +346,7 @@ impl Writer {
             tokio::select! {
                 biased;
                 () = self.shared.work.notified() => {}
-                _ = ticks.tick() => {
-                    if !std::mem::replace(&mut spoke, false) {
-                        self.sealer.seal(&Content::Alive, &mut out);
-                    }
-                }
+                () = sleep_until(wrote + self.heartbeat) => self.sealer.seal(&Content::Alive, &mut out),
             }
         }
     }

@@ -15,7 +15,8 @@ pub use handshake::{
     Accepted, Admission, Authenticator, HandshakeError, accept, accept_children, accept_early, connect,
 };
 pub(crate) use handshake::{accept_over, connect_over};
-pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
+pub use lanes::{Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
-pub(crate) use listener::{SSH_CONNECTION, candidates};
+pub(crate) use listener::{SSH_CONNECTION, candidates, next_connection};
 pub(crate) use stream::Stream;
+pub(crate) use unproven::{RefusalLog, Unproven};

@@ -64,14 +64,15 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
-    use tokio::task::LocalSet;
+    use tokio::task::{LocalSet, spawn_local};
+    use tokio::time::{Instant, interval, timeout};
 
     use super::*;
-    use crate::core::AgentId;
+    use crate::core::{AgentId, LossReason};
     use crate::link::handshake::{Accepted, Authenticator, accept_over, connect_over};
-    use crate::link::lanes::{Link, LinkEvent, Meter, Receipt};
+    use crate::link::lanes::{Link, LinkEvent, Liveness, Meter, Receipt};
     use crate::tasks::Panics;
     use crate::wire::{Lane, SessionId, SessionKey};
 
@@ -113,22 +114,13 @@ mod tests {
         Some([accepted.ok()?, child])
     }
 
-    fn started(accepted: Accepted) -> (Link, mpsc::Receiver<(AgentId, LinkEvent)>) {
+    const LIVENESS: Liveness = Liveness { heartbeat: Duration::from_secs(5), dead_time: Duration::from_secs(20) };
+
+    fn started(accepted: Accepted, liveness: Liveness) -> (Link, mpsc::Receiver<(AgentId, LinkEvent)>) {
         let (events, incoming) = mpsc::channel(16);
         let sink = Box::new(|_, _, _| {});
         let still = Rc::new(Cell::new(false));
-        (
-            Link::start(
-                accepted,
-                events,
-                sink,
-                Duration::from_secs(20),
-                still,
-                Meter::default(),
-                &Panics::new("test").tasks(),
-            ),
-            incoming,
-        )
+        (Link::start(accepted, events, sink, liveness, still, Meter::default(), &Panics::new("test").tasks()), incoming)
     }
 
     #[tokio::test]
@@ -136,7 +128,8 @@ mod tests {
         let carry = async |ends: [Stream; 2], early| {
             let [above, below] = connected(ends, early, 1).await.expect("both know the key");
             assert_eq!((above.peer, below.peer), (CHILD, AgentId::ROOT));
-            let ((above, mut from_below), (below, mut from_above)) = (started(above), started(below));
+            let ((above, mut from_below), (below, mut from_above)) =
+                (started(above, LIVENESS), started(below, LIVENESS));
             // More than a pipe holds.
             let message = Bytes::from(vec![5; 1 << 20]);
             for (link, incoming) in [(&above, &mut from_above), (&below, &mut from_below)] {
@@ -151,7 +144,7 @@ mod tests {
             assert!(matches!(&last, Some((_, LinkEvent::Message(heard))) if &heard[..] == b"last"), "{last:?}");
             for incoming in [&mut from_above, &mut from_below] {
                 let end = incoming.recv().await;
-                assert!(matches!(&end, Some((_, LinkEvent::Lost(crate::core::LossReason::Closed)))), "{end:?}");
+                assert!(matches!(&end, Some((_, LinkEvent::Lost(LossReason::Closed)))), "{end:?}");
             }
         };
         let all = async {
@@ -159,6 +152,59 @@ mod tests {
                 carry(pipes(), early).await;
                 carry(sockets(), early).await;
             }
+        };
+        LocalSet::new().run_until(all).await;
+    }
+
+    /// Passes bytes on, about 0.8 MB per second.
+    async fn relay(mut from: ReadHalf, mut to: WriteHalf) {
+        let (mut bytes, mut ticks) = (vec![0; 16 * 1024], interval(Duration::from_millis(20)));
+        while let Ok(count @ 1..) = from.read(&mut bytes).await {
+            ticks.tick().await;
+            if to.write_all(&bytes[..count]).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    const SHORT: Liveness = Liveness { heartbeat: Duration::from_millis(100), dead_time: Duration::from_millis(400) };
+
+    #[tokio::test]
+    async fn an_end_that_sends_or_receives_a_long_message_is_alive() {
+        let ([parent, above], [below, child]) = (pipes(), pipes());
+        let all = async {
+            spawn_local(relay(above.read, below.write));
+            spawn_local(relay(below.read, above.write));
+            let [above, below] = connected([parent, child], 0, 1).await.expect("both know the key");
+            let ((above, mut from_below), (below, mut from_above)) = (started(above, SHORT), started(below, SHORT));
+            // First one way, so that the other carries only heartbeats, then both ways.
+            let message = Bytes::from(vec![5; 1 << 20]);
+            let began = Instant::now();
+            above.send(Lane::Board, message.clone(), Receipt::default());
+            let Some((_, LinkEvent::Message(heard))) = from_above.recv().await else { panic!("the link is lost") };
+            assert!(heard == message && began.elapsed() > 2 * SHORT.dead_time, "{:?}", began.elapsed());
+            for link in [&above, &below] {
+                link.send(Lane::Board, message.clone(), Receipt::default());
+            }
+            for incoming in [&mut from_above, &mut from_below] {
+                let event = incoming.recv().await;
+                assert!(matches!(&event, Some((_, LinkEvent::Message(_)))), "{event:?}");
+            }
+        };
+        LocalSet::new().run_until(all).await;
+    }
+
+    #[tokio::test]
+    async fn a_silent_peer_is_lost_when_the_dead_time_is_over() {
+        let all = async {
+            let [above, _silent] = connected(pipes(), 0, 1).await.expect("both know the key");
+            let began = Instant::now();
+            let (_link, mut events) = started(above, SHORT);
+            let event = timeout(Duration::from_secs(30), events.recv()).await.expect("the loss is noticed");
+            let lost = LossReason::Silent(SHORT.dead_time);
+            assert!(matches!(&event, Some((_, LinkEvent::Lost(why))) if *why == lost), "{event:?}");
+            let time = began.elapsed();
+            assert!(time >= SHORT.dead_time && time < SHORT.dead_time + Duration::from_secs(1), "{time:?}");
         };
         LocalSet::new().run_until(all).await;
     }

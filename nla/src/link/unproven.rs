@@ -2,6 +2,8 @@
 //!
 //! Any process that reaches a port may connect to it, so such connections cost little and are closed early: the oldest
 //! one makes room for the newest. An agent says hello as soon as it is connected, and tries again if it was closed.
+//!
+//! The listeners of links and the PMI port use the same bounds.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -13,7 +15,7 @@ use crate::core::limits::{REFUSALS_LOGGED_MAX, UNAUTHENTICATED_MAX, UNAUTHENTICA
 
 /// The connections of a listener that have not proved that they know the key.
 #[derive(Default)]
-pub(super) struct Unproven {
+pub(crate) struct Unproven {
     /// Their numbers and sources, in the order of their arrival.
     connections: VecDeque<(u64, IpAddr)>,
     /// How many are from each source.
@@ -26,7 +28,7 @@ impl Unproven {
     /// is closed for it.
     ///
     /// All agents may have one address and connect at the same moment, so no bound is below `expected`.
-    pub(super) fn add(&mut self, source: IpAddr, expected: usize) -> (u64, Option<u64>) {
+    pub(crate) fn add(&mut self, source: IpAddr, expected: usize) -> (u64, Option<u64>) {
         let of_source = self.by_source.get(&source).copied().unwrap_or_default();
         let closed = if of_source >= UNAUTHENTICATED_PER_SOURCE_MAX.max(expected) {
             let of_source = self.connections.iter().find(|(_, other)| *other == source);
@@ -44,7 +46,7 @@ impl Unproven {
     }
 
     /// Removes a connection that has proved that it knows the key, or has ended. Returns whether it was unproven.
-    pub(super) fn remove(&mut self, number: u64) -> bool {
+    pub(crate) fn remove(&mut self, number: u64) -> bool {
         let Ok(at) = self.connections.binary_search_by_key(&number, |(number, _)| *number) else { return false };
         if let Some((_, source)) = self.connections.remove(at)
             && let Some(count) = self.by_source.get_mut(&source)
@@ -58,7 +60,7 @@ impl Unproven {
     }
 
     /// Removes the oldest connection, and returns its number.
-    pub(super) fn remove_oldest(&mut self) -> Option<u64> {
+    pub(crate) fn remove_oldest(&mut self) -> Option<u64> {
         let (number, _) = *self.connections.front()?;
         self.remove(number).then_some(number)
     }
@@ -66,7 +68,7 @@ impl Unproven {
 
 /// Bounds the rate at which a listener logs refusals.
 #[derive(Default)]
-pub(super) struct RefusalLog {
+pub(crate) struct RefusalLog {
     /// The second that the counts are for.
     second: u64,
     logged: u32,
@@ -76,7 +78,7 @@ pub(super) struct RefusalLog {
 
 impl RefusalLog {
     /// Counts a refusal. Returns whether to log it, and with it how many were omitted before.
-    pub(super) fn note(&mut self, now: Time) -> Option<u64> {
+    pub(crate) fn note(&mut self, now: Time) -> Option<u64> {
         if self.second != now.as_secs() {
             (self.second, self.logged) = (now.as_secs(), 0);
         }
@@ -89,7 +91,7 @@ impl RefusalLog {
     }
 
     /// Returns how many refusals were omitted since the last one that was logged.
-    pub(super) fn take_omitted(&mut self) -> u64 {
+    pub(crate) fn take_omitted(&mut self) -> u64 {
         std::mem::take(&mut self.omitted)
     }
 }

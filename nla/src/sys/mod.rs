@@ -12,7 +12,7 @@
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
-//!   of `identity`, `descriptors` and `guardian` whose names say so.
+//!   of `identity`, `descriptors`, `guardian` and `spawn` whose names say so.
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
@@ -46,4 +46,4 @@ pub use reap::{
 };
 pub use segment::{Segment, SegmentReader};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
-pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};
+pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, restore_termination_signals};

@@ -380,6 +380,16 @@ pub(super) fn reset_sigchld() {
     }
 }
 
+/// Gives SIGHUP, SIGINT and SIGTERM their default action again, unless the user's shell ignores them: each then ends this
+/// process.
+pub fn restore_termination_signals() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        if disposition(signal) != Some(libc::SIG_IGN) {
+            set_disposition(signal, libc::SIG_DFL);
+        }
+    }
+}
+
 /// Sets the signal mask by a system call. libc's function refuses to block the two signals that it uses itself.
 pub(super) fn swap_signal_mask(mask: u64) -> u64 {
     let mut before = 0u64;

@@ -195,6 +195,21 @@ fn values() {
             &tells("--kill-grace"),
         ),
         (
+            "--dead-time 0.1 ./a",
+            "option '--dead-time': '0.1' is too short, the least is 0.5 seconds",
+            "write '--dead-time 0.5', or leave '--dead-time' out",
+        ),
+        (
+            "--heartbeat 11 ./a",
+            "option '--heartbeat': 11 s is more than half of the dead time of 20 s",
+            "write '--heartbeat 10', or leave '--heartbeat' out",
+        ),
+        (
+            "-heartbeat 0.6 -dead-time 1 ./a",
+            "option '-heartbeat': 0.6 s is more than half of the dead time of 1 s",
+            "write '-heartbeat 0.5', or leave '-heartbeat' out",
+        ),
+        (
             "--cache hcmba ./a",
             "option '--cache': there is no policy 'hcmba', only hcs, hcma, hcmab, hcmab-lru",
             "did you mean 'hcmab'?",

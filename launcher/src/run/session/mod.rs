@@ -36,9 +36,12 @@ use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{Reporter, leftovers_text, step_text};
 use crate::run::signals::{Asked, Signals};
+use crate::run::stderr;
 use crate::run::survey_text::survey_lines;
 use crate::run::timing::Phases;
 
+/// How long reports may take to be written before the launcher stops itself.
+const SUSPEND_TIME: Duration = Duration::from_millis(100);
 /// The initial size of the descriptor table.
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
 
@@ -232,6 +235,8 @@ impl Session {
                 self.err.end();
             }
             Event::Root(RootEvent::Suspended) => {
+                // The shell's prompt comes after what was reported.
+                stderr::wait_written(SUSPEND_TIME);
                 // Returns when SIGCONT has continued this process.
                 let _ = raise(Signal::SIGSTOP);
             }

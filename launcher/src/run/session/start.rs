@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::CachePolicy;
-use nla::core::limits::DEAD_TIME;
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
-use nla::link::{Clock, Reach};
+use nla::link::{Clock, Liveness, Reach};
 use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
@@ -72,7 +71,7 @@ pub(super) async fn start(
     let (reach, links) = transport(&agent_hosts, &options);
     let port = RootPort::open(reach, &tasks).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
-    let order = boot_order(id, &secrets, (reach, links), &plan.label, log.as_ref());
+    let order = boot_order(id, &secrets, (reach, links), &plan, log.as_ref());
     let starting = Starting {
         clock,
         options: &options,
@@ -93,8 +92,9 @@ pub(super) async fn start(
     let (out, err) = start_writers(&options, &locations, &plan.label, &events, &tasks)?;
     let Plan { settings, input, demo, .. } = plan;
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
+    let liveness = options.liveness();
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
-    let setup = RootSetup { settings, session, clock, port, bootstrap, links, log, output: sink };
+    let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink };
     let root = RootDriver::start(setup, &tasks);
     let mut refresh = interval(PAUSE);
     refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -140,9 +140,10 @@ fn boot_order(
     session: SessionId,
     secrets: &Secrets,
     (reach, links): (Reach, Links),
-    label: &str,
+    plan: &Plan,
     log: Option<&Segment>,
 ) -> BootOrder {
+    let Liveness { heartbeat, dead_time } = plan.options.liveness();
     BootOrder {
         session,
         key: secrets.key.clone(),
@@ -151,8 +152,9 @@ fn boot_order(
         callback: Vec::new(),
         reach,
         links,
-        label: label.to_owned(),
-        dead_time: DEAD_TIME,
+        label: plan.label.clone(),
+        dead_time,
+        heartbeat,
         below: None,
         log: log.map(Segment::place),
     }

@@ -1,0 +1,542 @@
+//! Standard error of this process: a bounded queue, and a thread that writes it.
+//!
+//! A terminal that Ctrl-S has stopped, or a pipe that is not read, blocks write(2) without a bound. The event loop must
+//! answer its peers within the dead time, so it only queues reports, progress and logs. [`Queue`] decides what is stored,
+//! dropped and written next; [`Screen`] carries that out.
+//!
+//! The ranks' standard error has a thread of its own ([`output`](super::output)), which waits until the texts that were
+//! queued before have been written.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nla::sys;
+use nla::tasks::spawn_process_thread;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::output::write_all;
+use crate::colour;
+
+/// Bytes of logs and of steps (`-v`) that wait to be written. Beyond that, the oldest ones are dropped.
+const LOG_BYTES_MAX: usize = 1 << 20;
+/// The same bound for reports. Only a program that never reads, with thousands of files that fail, gets there.
+const REPORT_BYTES_MAX: usize = 16 << 20;
+/// Bytes after which one write ends, so that few texts are lost with a process that is killed.
+const WRITE_BYTES: usize = 64 * 1024;
+/// The time that queued texts have at the end of the launcher, for example until the user types Ctrl-Q.
+pub const EXIT_TIME: Duration = Duration::from_secs(120);
+/// The same for an agent, which has only logs to write.
+pub const AGENT_EXIT_TIME: Duration = Duration::from_secs(1);
+/// The part of that time in which signals are still ignored, so that a late one does not change the exit code.
+const HANDLED_TIME: Duration = Duration::from_millis(200);
+/// How long the ranks' standard output waits for the progress line to be cleared. It may have another reader.
+const CLEAR_TIME: Duration = Duration::from_secs(1);
+/// The characters that clear a progress line: carriage return, erase to the end of the line.
+const CLEAR: &str = "\r\x1b[K";
+
+/// Whether a text may be dropped.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A log or a step. The oldest ones are dropped if too many wait.
+    Log,
+    /// A report, which is stored until it is written. It is dropped only in favour of newer reports.
+    Report,
+}
+
+/// Texts of one kind that wait to be written, each with its number.
+#[derive(Debug)]
+struct Texts {
+    texts: VecDeque<(u64, Box<[u8]>)>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Texts {
+    const fn new(bytes_max: usize) -> Self {
+        Self { texts: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    /// Adds a text. Returns how many lines were dropped for it; the newest text is never dropped.
+    fn push(&mut self, number: u64, text: &[u8]) -> u64 {
+        self.bytes += text.len();
+        self.texts.push_back((number, text.into()));
+        let mut dropped = 0;
+        while self.bytes > self.bytes_max && self.texts.len() > 1 {
+            dropped += self.pop().map_or(0, |text| lines(&text));
+        }
+        dropped
+    }
+
+    fn pop(&mut self) -> Option<Box<[u8]>> {
+        let (_, text) = self.texts.pop_front()?;
+        self.bytes -= text.len();
+        Some(text)
+    }
+
+    fn first(&self) -> Option<u64> {
+        Some(self.texts.front()?.0)
+    }
+}
+
+fn lines(text: &[u8]) -> u64 {
+    text.split_inclusive(|byte| *byte == b'\n').count() as u64
+}
+
+/// A change of the progress line.
+#[derive(PartialEq, Eq, Debug)]
+enum Change {
+    Show(String),
+    Clear,
+}
+
+/// What waits to be written, numbered in order.
+#[derive(Debug)]
+struct Queue {
+    logs: Texts,
+    reports: Texts,
+    /// The last change of the progress line. It replaces an earlier one, and comes after all texts.
+    progress: Option<(u64, Change)>,
+    /// Whether the cursor is on a progress line after what was taken.
+    is_progress_shown: bool,
+    /// Lines that were dropped since the last count was written.
+    dropped: u64,
+    /// The number of the next text or change.
+    next: u64,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Self::bounded(LOG_BYTES_MAX, REPORT_BYTES_MAX)
+    }
+
+    const fn bounded(log_bytes_max: usize, report_bytes_max: usize) -> Self {
+        Self {
+            logs: Texts::new(log_bytes_max),
+            reports: Texts::new(report_bytes_max),
+            progress: None,
+            is_progress_shown: false,
+            dropped: 0,
+            next: 0,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Adds a text of whole lines. It takes the place of the progress line.
+    fn push(&mut self, kind: Kind, text: &[u8]) {
+        self.progress.take_if(|(_, change)| *change != Change::Clear);
+        let number = self.number();
+        let texts = match kind {
+            Kind::Log => &mut self.logs,
+            Kind::Report => &mut self.reports,
+        };
+        self.dropped += texts.push(number, text);
+    }
+
+    fn change_progress(&mut self, change: Change) {
+        self.progress = Some((self.number(), change));
+    }
+
+    /// Returns whether a progress line is shown, or is going to be.
+    fn has_progress(&self) -> bool {
+        self.progress.as_ref().map_or(self.is_progress_shown, |(_, change)| *change != Change::Clear)
+    }
+
+    /// Appends what is written next to `out`: the count of dropped lines, then texts in order up to [`WRITE_BYTES`], then
+    /// the progress line.
+    fn take(&mut self, out: &mut Vec<u8>) {
+        let dropped = std::mem::take(&mut self.dropped);
+        if dropped > 0 {
+            self.leave_progress(out);
+            let lines = if dropped == 1 { "line was" } else { "lines were" };
+            let text = format!(
+                "scela-run: warning: {dropped} {lines} dropped here, because standard error was not read in time\n"
+            );
+            out.extend_from_slice(text.as_bytes());
+        }
+        while out.len() < WRITE_BYTES {
+            let texts = match (self.logs.first(), self.reports.first()) {
+                (Some(log), Some(report)) if log < report => &mut self.logs,
+                (_, Some(_)) => &mut self.reports,
+                (_, None) => &mut self.logs,
+            };
+            let Some(text) = texts.pop() else { break };
+            self.leave_progress(out);
+            out.extend_from_slice(&text);
+        }
+        if self.logs.first().is_none() && self.reports.first().is_none() {
+            match self.progress.take() {
+                Some((_, Change::Show(text))) => {
+                    out.extend_from_slice(CLEAR.as_bytes());
+                    out.extend_from_slice(text.as_bytes());
+                    self.is_progress_shown = true;
+                }
+                Some((_, Change::Clear)) => self.leave_progress(out),
+                None => {}
+            }
+        }
+    }
+
+    fn leave_progress(&mut self, out: &mut Vec<u8>) {
+        if std::mem::take(&mut self.is_progress_shown) {
+            out.extend_from_slice(CLEAR.as_bytes());
+        }
+    }
+
+    /// Returns the number before which everything was taken or dropped.
+    fn taken(&self) -> u64 {
+        let progress = self.progress.as_ref().map(|(number, _)| *number);
+        [self.logs.first(), self.reports.first(), progress].into_iter().flatten().min().unwrap_or(self.next)
+    }
+}
+
+struct State {
+    queue: Queue,
+    /// Everything before this number has been written or dropped.
+    written: u64,
+    has_thread: bool,
+    /// The stream cannot be written any more: nothing is queued.
+    is_closed: bool,
+    /// The number of the change that cleared the progress line, until a thread has waited for it.
+    cleared: Option<u64>,
+}
+
+/// A queue and its thread.
+struct Screen {
+    state: Mutex<State>,
+    /// Notified when something is queued, and when something was written.
+    changed: Condvar,
+}
+
+static STDERR: Screen = Screen::new();
+
+impl Screen {
+    const fn new() -> Self {
+        let state = State { queue: Queue::new(), written: 0, has_thread: false, is_closed: false, cleared: None };
+        Self { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No holder of the lock panics while the state is inconsistent.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the queue. `start` starts the thread that runs [`write_out`](Self::write_out). Without a thread the caller
+    /// writes with `write`.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut State),
+        start: impl FnOnce() -> io::Result<()>,
+        write: impl FnOnce(&[u8]) -> io::Result<()>,
+    ) {
+        let mut state = self.lock();
+        if state.is_closed {
+            return;
+        }
+        change(&mut state);
+        if !state.has_thread {
+            state.has_thread = start().is_ok();
+        }
+        if state.has_thread {
+            self.changed.notify_all();
+        } else {
+            let mut out = Vec::new();
+            state.queue.take(&mut out);
+            state.written = state.queue.taken();
+            drop(state);
+            // A closed standard error is no error here.
+            let _ = write(&out);
+        }
+    }
+
+    /// Writes what is queued until the stream cannot be written any more. Each write has whole lines, so that the ranks'
+    /// output splits none.
+    fn write_out(&self, mut write: impl FnMut(&[u8]) -> io::Result<()>) {
+        let mut out = Vec::new();
+        let mut state = self.lock();
+        loop {
+            out.clear();
+            state.queue.take(&mut out);
+            let taken = state.queue.taken();
+            if out.is_empty() {
+                state.written = taken;
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            let result = write(&out);
+            state = self.lock();
+            state.written = taken;
+            if result.is_err() {
+                state.is_closed = true;
+                self.changed.notify_all();
+                return;
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything before `number` has been written, at most for `time`. Returns whether it has.
+    fn wait(&self, number: u64, time: Duration) -> bool {
+        let is_waiting = |state: &mut State| state.written < number && !state.is_closed;
+        let waited = self.changed.wait_timeout_while(self.lock(), time, is_waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Does the same for everything that is queued now.
+    fn wait_written(&self, time: Duration) -> bool {
+        let number = {
+            let state = self.lock();
+            if state.written == state.queue.next {
+                return true;
+            }
+            state.queue.next
+        };
+        self.wait(number, time)
+    }
+
+    /// Waits until the progress line is cleared, if a thread is the first to wait for that.
+    fn wait_cleared(&self, time: Duration) {
+        let cleared = self.lock().cleared.take();
+        if let Some(number) = cleared {
+            self.wait(number + 1, time);
+        }
+    }
+}
+
+fn change(change: impl FnOnce(&mut State)) {
+    let write = |bytes: &[u8]| write_all(&io::stderr(), bytes);
+    STDERR.change(change, || spawn_process_thread("messages", move || STDERR.write_out(write)), write);
+}
+
+/// Queues a line in place of the progress line, coloured on a terminal. `text` may have several lines.
+pub fn line(kind: Kind, text: &str) {
+    let text = colour::for_stream(&io::stderr(), &format!("{text}\n"));
+    change(|state| state.queue.push(kind, text.as_bytes()));
+}
+
+/// Shows a progress line, which replaces the previous one. The next text replaces it in turn.
+pub(crate) fn show_progress(text: &str) {
+    change(|state| state.queue.change_progress(Change::Show(text.to_owned())));
+}
+
+/// Clears the progress line, if one is shown.
+pub(crate) fn clear_progress() {
+    if STDERR.lock().queue.has_progress() {
+        change(|state| {
+            state.cleared = Some(state.queue.next);
+            state.queue.change_progress(Change::Clear);
+        });
+    }
+}
+
+/// Waits until everything that is queued now has been written, at most for `time`. Returns whether it has.
+pub fn wait_written(time: Duration) -> bool {
+    STDERR.wait_written(time)
+}
+
+/// Waits at the end of the process until everything that is queued has been written, at most for `time`. A signal ends
+/// the process while it waits for a reader that has stopped.
+pub fn finish(time: Duration) {
+    if !wait_written(HANDLED_TIME) {
+        sys::restore_termination_signals();
+        wait_written(time);
+    }
+}
+
+/// Waits until the progress line is cleared, at most for [`CLEAR_TIME`].
+pub(super) fn wait_cleared() {
+    STDERR.wait_cleared(CLEAR_TIME);
+}
+
+/// Queues the lines of `tracing`.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Logs;
+
+impl<'a> MakeWriter<'a> for Logs {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        Self
+    }
+}
+
+impl Write for Logs {
+    /// Queues an event: `tracing_subscriber` writes each with one call.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        change(|state| state.queue.push(Kind::Log, event));
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    fn taken(queue: &mut Queue) -> String {
+        let mut out = Vec::new();
+        queue.take(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn texts_are_taken_in_the_order_of_their_arrival() {
+        let mut queue = Queue::new();
+        for (kind, text) in [(Kind::Log, "1\n"), (Kind::Report, "2\n"), (Kind::Log, "3\n"), (Kind::Report, "4\n")] {
+            queue.push(kind, text.as_bytes());
+        }
+        assert_eq!(queue.taken(), 0);
+        assert_eq!(taken(&mut queue), "1\n2\n3\n4\n");
+        assert_eq!((queue.taken(), taken(&mut queue).as_str()), (4, ""));
+    }
+
+    #[test]
+    fn the_oldest_logs_are_dropped_and_counted_and_no_report_is() {
+        let mut queue = Queue::bounded(8, 100);
+        queue.push(Kind::Report, b"error\n");
+        for number in 0..10 {
+            queue.push(Kind::Log, format!("{number}\n.\n").as_bytes());
+        }
+        queue.push(Kind::Report, b"end\n");
+        let text = taken(&mut queue);
+        let (count, rest) = text.split_once('\n').unwrap();
+        assert!(count.contains("warning: 16 lines were dropped here"), "{count}");
+        assert_eq!(rest, "error\n8\n.\n9\n.\nend\n");
+        queue.push(Kind::Log, b"more\n");
+        assert_eq!(taken(&mut queue), "more\n", "the count is written once");
+    }
+
+    #[test]
+    fn the_newest_report_is_stored_however_long_it_is() {
+        let mut queue = Queue::bounded(4, 4);
+        queue.push(Kind::Report, b"a\n");
+        queue.push(Kind::Report, b"the final report\n");
+        assert_eq!(queue.reports.bytes, 17);
+        let text = taken(&mut queue);
+        assert!(text.contains(" 1 line was dropped") && text.ends_with("\nthe final report\n"), "{text}");
+    }
+
+    #[test]
+    fn one_write_is_bounded() {
+        let mut queue = Queue::new();
+        let line = format!("{}\n", "x".repeat(999));
+        (0..100).for_each(|_| queue.push(Kind::Log, line.as_bytes()));
+        let first = taken(&mut queue).len();
+        assert!((WRITE_BYTES..WRITE_BYTES + line.len()).contains(&first), "{first}");
+        assert_eq!(first + taken(&mut queue).len(), 100 * line.len());
+    }
+
+    #[test]
+    fn a_progress_line_is_replaced_by_what_follows() {
+        let mut queue = Queue::new();
+        let show = |queue: &mut Queue, text: &str| queue.change_progress(Change::Show(text.to_owned()));
+        show(&mut queue, "1 of 3");
+        show(&mut queue, "2 of 3");
+        assert_eq!(taken(&mut queue), "\r\x1b[K2 of 3");
+        show(&mut queue, "3 of 3");
+        queue.push(Kind::Log, b"a step\n");
+        assert!(queue.has_progress(), "2 of 3 is still on the terminal");
+        assert_eq!(taken(&mut queue), "\r\x1b[Ka step\n");
+        assert!(!queue.has_progress());
+        show(&mut queue, "again");
+        assert_eq!(taken(&mut queue), "\r\x1b[Kagain");
+        queue.change_progress(Change::Clear);
+        assert!(!queue.has_progress());
+        assert_eq!(taken(&mut queue), "\r\x1b[K");
+        show(&mut queue, "too late");
+        queue.change_progress(Change::Clear);
+        assert_eq!(taken(&mut queue), "", "the line was never shown");
+    }
+
+    /// A reader that takes a write each time the test receives one.
+    fn slow_reader() -> (Arc<Screen>, Receiver<Vec<u8>>) {
+        let (writes, read): (SyncSender<Vec<u8>>, _) = sync_channel(0);
+        let screen = Arc::new(Screen::new());
+        let thread = Arc::clone(&screen);
+        thread::spawn(move || thread.write_out(|bytes| writes.send(bytes.to_vec()).map_err(io::Error::other)));
+        (screen, read)
+    }
+
+    fn push(screen: &Screen, kind: Kind, text: &str) {
+        screen.change(|state| state.queue.push(kind, text.as_bytes()), || Ok(()), |_| unreachable!());
+    }
+
+    #[test]
+    fn a_reader_that_stops_blocks_no_writer_and_loses_no_report() {
+        let (screen, reader) = slow_reader();
+        push(&screen, Kind::Report, "first\n");
+        // The reader has stopped. Far more than the bound is queued.
+        let log = format!("{}\n", "x".repeat(1023));
+        (0..4096).for_each(|_| push(&screen, Kind::Log, &log));
+        push(&screen, Kind::Report, "final\n");
+        assert!(!screen.wait_written(Duration::from_millis(10)), "a deadline ends the wait");
+        assert!(screen.lock().queue.logs.bytes <= LOG_BYTES_MAX);
+        let mut read = String::new();
+        while !read.ends_with("final\n") {
+            read.push_str(&String::from_utf8(reader.recv_timeout(LONG).unwrap()).unwrap());
+        }
+        assert!(screen.wait_written(LONG));
+        let dropped: u64 = read
+            .lines()
+            .filter_map(|line| line.strip_prefix("scela-run: warning: "))
+            .fold(0, |sum, line| sum + line.split(' ').next().unwrap().parse::<u64>().unwrap());
+        let shown = read.lines().filter(|line| line.starts_with('x')).count() as u64;
+        assert_eq!(dropped + shown, 4096, "each line was written or counted");
+        assert!(dropped >= 3000, "{dropped}");
+        assert_eq!(read.matches("first\n").count(), 1);
+    }
+
+    #[test]
+    fn a_closed_stream_ends_all_waits_and_queues_nothing() {
+        let (screen, reader) = slow_reader();
+        drop(reader);
+        push(&screen, Kind::Report, "a\n");
+        assert!(screen.wait_written(LONG));
+        push(&screen, Kind::Report, "b\n");
+        assert_eq!(screen.lock().queue.reports.bytes, 0);
+    }
+
+    #[test]
+    fn the_caller_writes_if_no_thread_can_be_started() {
+        let screen = Screen::new();
+        let mut written = Vec::new();
+        let no_thread = || Err(io::ErrorKind::WouldBlock.into());
+        screen.change(
+            |state| state.queue.push(Kind::Log, b"a\n"),
+            no_thread,
+            |bytes| {
+                written.extend_from_slice(bytes);
+                Ok(())
+            },
+        );
+        assert_eq!(written, b"a\n");
+        assert!(screen.wait_written(LONG));
+    }
+
+    #[test]
+    fn one_thread_waits_for_the_cleared_progress_line() {
+        let (screen, reader) = slow_reader();
+        push(&screen, Kind::Report, "a\n");
+        screen.change(|state| state.cleared = Some(state.queue.next), || Ok(()), |_| unreachable!());
+        screen.change(|state| state.queue.change_progress(Change::Clear), || Ok(()), |_| unreachable!());
+        screen.wait_cleared(Duration::from_millis(10));
+        assert_eq!(screen.lock().cleared, None);
+        assert_eq!(reader.recv_timeout(LONG).unwrap(), b"a\n");
+    }
+}
