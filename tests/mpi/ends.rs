@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tests::Outcome;
 
-use crate::library::{ALL, Library};
+use crate::library::{ALL, Library, debian_mpich, pypi_mpich};
 
 /// The maximum time of a run, well below the deadline of one that hangs. Most of it is for the start: see
 /// [`Library::scela`].
@@ -69,6 +69,21 @@ fn a_killed_rank_is_reported() {
             137,
             "error: rank 5 on HOST was killed by signal 9 (KILL)",
         );
+    }
+}
+
+/// MPICH 5 keeps its files until MPI_Finalize. MPICH 4 removes them in MPI_Init; UCX below it keeps some.
+#[test]
+fn killed_ranks_leave_nothing_in_shared_memory() {
+    for library in [debian_mpich, pypi_mpich] {
+        let Some(mpi) = library() else { continue };
+        let run = || mpi.scela().np(4).leaves_no_shared_memory();
+        for agents in [1, 2] {
+            let outcome = run().agents(agents).program(mpi.c("ends", &["signal", "1", "9"])).run();
+            outcome.has_code(137).took_less_than(TIME_MAX);
+        }
+        let outcome = run().program(mpi.c("ends", &["abort", "2", "7"])).run();
+        outcome.has_code(7).took_less_than(TIME_MAX);
     }
 }
 

@@ -37,6 +37,7 @@ pub(super) enum Global {
     ErrfilePattern,
     Timeout,
     KillGrace,
+    CleanShm,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -280,6 +281,10 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], group::ENDING,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
+    spec(Id::Global(Global::CleanShm), &["clean-shm"], &["WHICH"], group::ENDING,
+        "after an abnormal end, remove files in /dev/shm that\n\
+         ranks had mapped: mpi (default), those with names\n\
+         that MPI libraries give; all; or none"),
 
     spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], group::TREE,
         "start N agents on each node (default: automatic)"),

@@ -306,6 +306,7 @@ impl TypedOptions {
             Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
             Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
+            Global::CleanShm => options.clean_shm = values::clean_shm(value)?,
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
             }

@@ -7,8 +7,8 @@ mod never_panics;
 
 use super::*;
 use crate::plan::request::{Command, EnvChange, EnvPolicy, Mpi, Program, StatsTo, StdinTo, TypedAt};
-use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
+use nla::core::{CachePolicy, CleanShm};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -178,6 +178,9 @@ fn options_of_the_session() {
     check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
         o.kill_grace = Some(Duration::from_millis(500));
     });
+    check_options(&["", "--clean-shm mpi", "-clean-shm=MPI"], |_| {});
+    check_options(&["-clean-shm none", "--clean-shm=none"], |o| o.clean_shm = CleanShm::None);
+    check_options(&["--clean-shm none --clean-shm all"], |o| o.clean_shm = CleanShm::All);
     check_options(&["-v", "--v", "-verbose", "--verbose", "-q -v"], |o| o.verbose = 1);
     check_options(&["-vv", "-v -v", "-v --verbose", "-vvv -q -vv"], |o| o.verbose = 2);
     check_options(&["-q", "--q", "-quiet", "--quiet", "-vv -q"], |o| o.quiet = true);

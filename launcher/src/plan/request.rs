@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nla::core::CachePolicy;
+use nla::core::{CachePolicy, CleanShm};
 
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
@@ -233,6 +233,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// `--kill-grace`: the time between TERM and KILL. May be zero. [`Options::kill_grace`] adds the default.
     pub kill_grace: Option<Duration>,
+    /// `--clean-shm`: which files that killed ranks leave in /dev/shm agents remove.
+    pub clean_shm: CleanShm,
     /// How often `-v` was typed since the last `-q`.
     pub verbose: u8,
     /// Whether `-q` was typed, with no `-v` after it.

@@ -200,7 +200,11 @@ impl World {
                 self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
             }
             Notice::RanksEnded => self.ranks_ended = true,
-            Notice::Contact(_) | Notice::Failure(_) | Notice::Ending(..) | Notice::Leftovers(_) => {}
+            Notice::Contact(_)
+            | Notice::Failure(_)
+            | Notice::Ending(..)
+            | Notice::FilesLeft(..)
+            | Notice::Leftovers(_) => {}
         }
     }
 

@@ -20,6 +20,7 @@ use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::ids::{AgentId, NamespaceId, Time};
+use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
 use super::message::{Down, Requester, Up};
@@ -117,6 +118,8 @@ pub enum Notice {
     Failure(Failure),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
+    /// An agent has removed or found files that its ranks have left in /dev/shm.
+    FilesLeft(AgentId, FileReport),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }

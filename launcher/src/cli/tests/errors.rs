@@ -195,6 +195,11 @@ fn values() {
             &tells("--kill-grace"),
         ),
         (
+            "--clean-shm some ./a",
+            "option '--clean-shm': 'some' selects no files, only none, mpi, all do",
+            "leave '--clean-shm' out",
+        ),
+        (
             "--cache hcmba ./a",
             "option '--cache': there is no policy 'hcmba', only hcs, hcma, hcmab, hcmab-lru",
             "did you mean 'hcmab'?",

@@ -24,6 +24,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             pmi_port: false,
             kill_grace: GRACE,
             cache: CachePolicy::default(),
+            clean_shm: crate::core::CleanShm::default(),
             stats: false,
             sent: Duration::ZERO,
         },
