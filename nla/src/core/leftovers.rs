@@ -197,12 +197,19 @@ pub struct ShmLedger {
     before: BTreeSet<u64>,
     /// The files that ranks had mapped.
     own: BTreeSet<FileId>,
+    /// The node has no other agents of the session, so a file whose ranks are unknown is not theirs either.
+    is_alone: bool,
 }
 
 impl ShmLedger {
     /// The ledger of an agent of `user` that begins with the files `before`, by inode, in /dev/shm.
     pub fn new(policy: CleanShm, user: u32, before: BTreeSet<u64>) -> Self {
-        Self { policy, user, before, own: BTreeSet::new() }
+        Self { policy, user, before, own: BTreeSet::new(), is_alone: false }
+    }
+
+    /// Notes that the session has no other agent with ranks on this node.
+    pub fn set_alone(&mut self) {
+        self.is_alone = true;
     }
 
     /// Whether the file with this inode existed when the agent began.
@@ -240,7 +247,7 @@ impl ShmLedger {
             (true, Mapped::No) if is_known || self.policy == CleanShm::All => Verdict::Remove,
             (true, _) => Verdict::Report,
             // No process has it mapped, and nothing shows whose it is: perhaps that of a rank that died too early.
-            (false, _) if is_known => Verdict::Report,
+            (false, Mapped::No) if is_known && self.is_alone => Verdict::Report,
             (false, _) => Verdict::Ignore,
         }
     }
@@ -363,6 +370,7 @@ mod tests {
         let mut ledger = ShmLedger::new(policy, USER, BTreeSet::from([1]));
         ledger.note(id(1));
         ledger.note(id(2));
+        ledger.set_alone();
         ledger
     }
 
@@ -387,6 +395,12 @@ mod tests {
             assert_eq!(ledger(policy).judge(&entry(MPICH, 3), Mapped::No), Verdict::Report);
             assert_eq!(ledger(policy).judge(&entry(MPICH, 3), Mapped::Yes), Verdict::Ignore, "another job's");
             assert_eq!(ledger(policy).judge(&entry("results", 3), Mapped::No), Verdict::Ignore);
+            let beside_another_agent = ShmLedger { is_alone: false, ..ledger(policy) };
+            assert_eq!(
+                beside_another_agent.judge(&entry(MPICH, 3), Mapped::No),
+                Verdict::Ignore,
+                "perhaps the other's"
+            );
             let on_another_device = ShmEntry { id: FileId { device: (0, 0x18), inode: 2 }, ..entry(MPICH, 2) };
             assert_eq!(ledger(policy).judge(&on_another_device, Mapped::No), Verdict::Report);
         }

@@ -81,6 +81,13 @@ impl SharedFiles {
         Self { watching: watching.ok(), ..Self::default() }
     }
 
+    /// The session has no other agent with ranks on this node. Call this before the first rank is started.
+    pub(super) fn set_alone(&mut self) {
+        if let Some(watching) = &mut self.watching {
+            watching.ledger.set_alone();
+        }
+    }
+
     /// A rank has initialized PMI.
     pub(super) fn on_initialized(&mut self, namespace: NamespaceId, rank: Rank) {
         self.ends.on_initialized(namespace, rank);

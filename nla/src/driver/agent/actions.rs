@@ -96,6 +96,10 @@ impl AgentDriver {
             let takers: Ranks = ranks.iter().filter(|rank| plan.stdin.contains(*rank)).collect();
             let takes = |child: &Subtree| plan.takes_input(*child);
             let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
+            let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank));
+            if node.is_some_and(|node| u64::from(plan.mapping.local_size(node)) == ranks.len()) {
+                self.shared_files.set_alone();
+            }
             self.input.borrow_mut().open(&takers, children.cloned().collect());
         }
         match &mut self.startup {
