@@ -23,6 +23,8 @@ const ENTRIES_MAX: usize = 65_536;
 const FENCES_NOTED: u32 = 16;
 /// How long signals to ranks may wait for a look at their mappings. Those of a rank take about 0.1 ms to read.
 const NOTE_TIME: Duration = Duration::from_millis(250);
+/// How long no signal waits for a further look after one did: one end may take a signal for each of many namespaces.
+const NOTE_PAUSE: Duration = Duration::from_millis(500);
 /// How long the search for processes that still use a file may take.
 const CLEAN_TIME: Duration = Duration::from_secs(1);
 /// The same, with what a busy machine may add.
@@ -58,6 +60,8 @@ pub(super) struct SharedFiles {
     watching: Option<Watching>,
     ends: EndWatch,
     fences_noted: u32,
+    /// When a signal last waited for a look.
+    waited_at: Option<Instant>,
     /// The thread was late once, so no signal waits for it any more.
     is_late: bool,
 }
@@ -119,12 +123,13 @@ impl SharedFiles {
             return;
         }
         self.ends.on_ending_signal();
-        if self.is_late {
+        if self.is_late || self.waited_at.is_some_and(|at| at.elapsed() < NOTE_PAUSE) {
             return;
         }
         let (done, noted) = sync_channel(1);
         if self.note(ranks, Some(done)) {
             self.is_late = noted.recv_timeout(NOTE_TIME).is_err();
+            self.waited_at = Some(Instant::now());
         }
     }
 

@@ -162,6 +162,14 @@ fn a_session_without_failures_ends_by_itself() {
 }
 
 #[test]
+fn files_that_ranks_have_left_are_shown_to_the_user() {
+    let mut world = World::running();
+    let report = || FileReport { removed: 1, removed_bytes: 7, ..FileReport::default() };
+    let actions = world.up(T, 1, Up::FilesLeft { agent: AgentId(1), report: report() });
+    assert_eq!(actions, [RootAction::Notice(Notice::FilesLeft(AgentId(1), report()))]);
+}
+
+#[test]
 fn a_slow_reader_of_output_has_no_time_limit() {
     let mut world = World::flushing();
     assert_eq!(world.after(at(100_000_000), RootInput::Timeout), []);
