@@ -72,6 +72,25 @@ fn a_killed_rank_is_reported() {
     }
 }
 
+/// MPICH 5 and Open MPI keep files until MPI_Finalize. MPICH 4 and Intel MPI remove theirs in MPI_Init.
+#[test]
+fn killed_ranks_leave_nothing_in_shared_memory() {
+    for library in ALL {
+        let Some(mpi) = library() else { continue };
+        let check = |agents: u32, words: &[&str], code: i32| {
+            let run = mpi.scela().own_shared_memory().leaves_no_shared_memory();
+            // Open MPI's files would be in a directory of the test.
+            let sessions = run.world().file("sessions");
+            let run = run.env("OMPI_MCA_btl_vader_backing_directory", "/dev/shm");
+            let run = run.env("OMPI_MCA_orte_tmpdir_base", sessions).np(4).agents(agents);
+            run.program(mpi.c("ends", words)).run().has_code(code).took_less_than(TIME_MAX);
+        };
+        check(1, &["signal", "1", "9"], 137);
+        check(2, &["signal", "1", "9"], 137);
+        check(1, &["abort", "2", "7"], 7);
+    }
+}
+
 #[test]
 fn an_exit_code_after_finalize_is_reported() {
     for library in ALL {

@@ -15,8 +15,8 @@
 //! | `intel` | the three ways in which Intel MPI may use PMI |
 //! | `library` | the paths of the libraries, and how programs are compiled with them |
 //!
-//! MPICH leaves `mpich_shm_*` in /dev/shm when its ranks are killed, under Hydra as well. Each run has a /dev/shm of its
-//! own, which is removed with the run.
+//! Under Hydra, MPICH leaves `mpich_shm_*` in /dev/shm when its ranks are killed. Each run has a /dev/shm of its own,
+//! which is removed with the run.
 
 mod ends;
 mod intel;

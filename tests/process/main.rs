@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
+//! | `losses` | agents, guardians and launchers that die or are stopped |
+//! | `leftovers` | files that killed ranks leave in /dev/shm |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
@@ -34,6 +36,7 @@ mod descriptors;
 mod environment;
 mod input;
 mod invocation;
+mod leftovers;
 mod losses;
 mod malformed;
 mod output;

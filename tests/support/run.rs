@@ -219,6 +219,12 @@ impl Run {
         self
     }
 
+    /// Fails the run if it leaves any file in its [own /dev/shm](Run::own_shared_memory).
+    pub fn leaves_no_shared_memory(mut self) -> Self {
+        self.world.watch_shared_memory();
+        self
+    }
+
     /// Sets the time after which the run fails. The default is 60 s.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;

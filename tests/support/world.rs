@@ -27,6 +27,8 @@ pub struct World {
     watched: Vec<(PathBuf, BTreeSet<PathBuf>)>,
     /// The directory that the run sees as /dev/shm, if it has one of its own. Removed with the world.
     shared_memory: Option<TempDir>,
+    /// The run must leave nothing in its own /dev/shm, whatever the names.
+    is_shared_memory_watched: bool,
 }
 
 impl World {
@@ -36,7 +38,8 @@ impl World {
         // Labels have the same length: none may be a prefix of another, or it would also match the other's processes.
         let label = format!("test-{}-{run:06}", std::process::id());
         let directory = tempfile::Builder::new().prefix(&format!("{label}-")).tempdir();
-        Self { label, directory: directory.expect("a temporary directory"), watched: Vec::new(), shared_memory: None }
+        let directory = directory.expect("a temporary directory");
+        Self { label, directory, watched: Vec::new(), shared_memory: None, is_shared_memory_watched: false }
     }
 
     /// Adds the hosts of a cluster: the run's TMPDIR exists there as well, and the run must leave nothing on them.
@@ -56,6 +59,11 @@ impl World {
     pub(crate) fn create_shared_memory(&mut self) {
         let directory = tempfile::Builder::new().prefix(&format!("{}-", self.label)).tempdir_in(SHARED_MEMORY);
         self.shared_memory = Some(directory.expect("a directory in /dev/shm"));
+    }
+
+    /// Makes every file that the run leaves in its own /dev/shm a leftover.
+    pub(crate) fn watch_shared_memory(&mut self) {
+        self.is_shared_memory_watched = true;
     }
 
     /// Returns whether the run has a /dev/shm of its own.
@@ -153,6 +161,8 @@ impl World {
         let on_hosts = on_hosts.filter(|path| !was_sent(path));
         let shared_memory = [Some(Path::new(SHARED_MEMORY)), self.shared_memory()].into_iter().flatten();
         let in_memory = shared_memory.flat_map(files).filter(is_ours);
+        let own = self.shared_memory().filter(|_| self.is_shared_memory_watched);
+        let in_memory = in_memory.chain(own.into_iter().flat_map(files));
         for path in files(&self.temporary()).chain(in_memory).chain(on_hosts) {
             let _ = writeln!(text, "{}", path.display());
         }

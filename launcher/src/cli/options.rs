@@ -40,6 +40,7 @@ pub(super) enum Global {
     KillGrace,
     DeadTime,
     Heartbeat,
+    CleanShm,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -292,6 +293,10 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
         "send a heartbeat when a link was idle for TIME, at\n\
          most half of the dead time (default: a quarter of it)"),
+    spec(Id::Global(Global::CleanShm), &["clean-shm"], &["WHICH"], group::ENDING,
+        "after an abnormal end, remove files in /dev/shm that\n\
+         ranks had mapped: mpi (default), those with names\n\
+         that MPI libraries give; all; or none"),
 
     spec(Id::Global(Global::AgentsPerNode), &["agents-per-node"], &[N], group::TREE,
         "start N agents on each node (default: automatic)"),

@@ -308,6 +308,7 @@ impl TypedOptions {
             Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
             Global::DeadTime => options.dead_time = Some(values::dead_time(value)?),
             Global::Heartbeat => options.heartbeat = Some(values::heartbeat(value)?),
+            Global::CleanShm => options.clean_shm = values::clean_shm(value)?,
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);
             }

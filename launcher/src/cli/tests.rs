@@ -7,8 +7,8 @@ mod never_panics;
 
 use super::*;
 use crate::plan::request::{Command, EnvChange, EnvPolicy, Mpi, Program, StatsTo, StdinTo, TypedAt};
-use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
+use nla::core::{CachePolicy, CleanShm};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -186,6 +186,9 @@ fn options_of_the_session() {
     check_options(&["--heartbeat 11 --dead-time 22"], |o| {
         (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(22)));
     });
+    check_options(&["", "--clean-shm mpi", "-clean-shm=MPI"], |_| {});
+    check_options(&["-clean-shm none", "--clean-shm=none"], |o| o.clean_shm = CleanShm::None);
+    check_options(&["--clean-shm none --clean-shm all"], |o| o.clean_shm = CleanShm::All);
     check_options(&["-v", "--v", "-verbose", "--verbose", "-q -v"], |o| o.verbose = 1);
     check_options(&["-vv", "-v -v", "-v --verbose", "-vvv -q -vv"], |o| o.verbose = 2);
     check_options(&["-q", "--q", "-quiet", "--quiet", "-vv -q"], |o| o.quiet = true);

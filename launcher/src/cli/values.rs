@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-use nla::core::CachePolicy;
 use nla::core::limits::RANKS_MAX;
+use nla::core::{CachePolicy, CleanShm};
 
 use super::error::CALLED;
 use super::limits::{
@@ -299,6 +299,13 @@ fn merge(mut ranges: Vec<(u32, u32)>) -> Vec<(u32, u32)> {
 pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
     let choices = CachePolicy::ALL.map(|policy| (policy.name(), policy));
     let unknown = |value: &str, names: &str| format!("there is no policy '{value}', only {names}");
+    choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
+}
+
+/// Parses which files in /dev/shm are removed.
+pub(super) fn clean_shm(value: &OsStr) -> Parsed<CleanShm> {
+    let choices = CleanShm::ALL.map(|which| (which.name(), which));
+    let unknown = |value: &str, names: &str| format!("'{value}' selects no files, only {names} do");
     choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
 }
 

@@ -132,6 +132,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             pmi_port: options.pmi_port,
             kill_grace: options.kill_grace(),
             cache: options.cache,
+            clean_shm: options.clean_shm,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,
         },

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nla::core::CachePolicy;
 use nla::core::limits::DEAD_TIME;
+use nla::core::{CachePolicy, CleanShm};
 use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
@@ -245,6 +245,8 @@ pub struct Options {
     pub heartbeat: Option<Duration>,
     /// `--dead-time`: how long a link or an agent may be silent. [`Options::liveness`] adds the default.
     pub dead_time: Option<Duration>,
+    /// `--clean-shm`: which files that killed ranks leave in /dev/shm agents remove.
+    pub clean_shm: CleanShm,
     /// How often `-v` was typed since the last `-q`.
     pub verbose: u8,
     /// Whether `-q` was typed, with no `-v` after it.

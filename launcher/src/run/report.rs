@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use nla::core::limits::RANKS_PER_AGENT;
-use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
+use nla::core::{AgentId, Cause, Failure, FileReport, NamespaceId, Notice, Outcome, Subtree};
+use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
 
@@ -68,7 +69,7 @@ impl Reporter {
 }
 
 /// Returns the line about a notice for `-v`; `None` if the notice is reported elsewhere.
-pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<String> {
+pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<String> {
     Some(match notice {
         Notice::Joined => "all agents have joined".to_owned(),
         Notice::Started(namespace, size) => {
@@ -80,12 +81,34 @@ pub fn step_text(notice: &Notice, host: impl Fn(&Failure) -> String) -> Option<S
             format!("fence {number}{}: {entries} new entries, {bytes} bytes", of(*namespace))
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
-        Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure))),
+        Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
+        Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Leftovers(_) | Notice::Surveyed(_) => return None,
     })
+}
+
+/// Returns the line about files that the ranks of an agent on `host` have left in /dev/shm.
+fn files_text(host: &str, report: &FileReport) -> String {
+    let FileReport { removed, removed_bytes, left, left_names } = report;
+    let files = |count: u64| if count == 1 { "file" } else { "files" };
+    let mut parts = Vec::new();
+    if *removed > 0 {
+        let size = figures::bytes(*removed_bytes);
+        parts.push(format!("{removed} {} of ended ranks removed from /dev/shm, {size}", files(*removed)));
+    }
+    if *left > 0 {
+        let more = left.saturating_sub(left_names.len() as u64);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        parts.push(format!(
+            "{left} {} left in /dev/shm: {}{more}",
+            files(*left),
+            shown(&left_names.join(", "), WORDS_MAX)
+        ));
+    }
+    format!("{host}: {}", parts.join("; "))
 }
 
 /// Returns the note about `count` processes that outlived their ranks.

@@ -1,7 +1,6 @@
 //! Tests of the full texts of reports.
 
 use super::*;
-use nla::core::AgentId;
 
 fn failure(ranks: &str, cause: Cause) -> Failure {
     Failure {
@@ -92,6 +91,20 @@ fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
         nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
     assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run; the hard limit here is 4096"), "{text}");
+}
+
+#[test]
+fn files_that_ranks_have_left_are_named() {
+    let text = |removed, left, names: &[&str]| {
+        let left_names = names.iter().map(|name| (*name).to_owned()).collect();
+        files_text("n0427", &FileReport { removed, removed_bytes: 4_200_000 * removed, left, left_names })
+    };
+    assert_eq!(text(1, 0, &[]), "n0427: 1 file of ended ranks removed from /dev/shm, 4.20 MB");
+    assert_eq!(text(0, 1, &["a"]), "n0427: 1 file left in /dev/shm: a");
+    assert_eq!(
+        text(2, 3, &["a\x1b", "b"]),
+        "n0427: 2 files of ended ranks removed from /dev/shm, 8.40 MB; 3 files left in /dev/shm: a?, b and 1 more"
+    );
 }
 
 #[test]

@@ -204,6 +204,7 @@ impl World {
             Notice::Contact(_)
             | Notice::Failure(_)
             | Notice::Ending(..)
+            | Notice::FilesLeft(..)
             | Notice::Leftovers(_)
             | Notice::Surveyed(_) => {}
         }

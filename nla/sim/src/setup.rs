@@ -27,6 +27,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         pmi_port: false,
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,
+        clean_shm: nla::core::CleanShm::default(),
         stats: setup.stats,
         sent: std::time::Duration::ZERO,
     };

@@ -24,6 +24,7 @@ use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
 use super::children::{ChildStage, Children};
 use super::ids::{AgentId, NamespaceId, Time};
+use super::leftovers::FileReport;
 use super::limits::FAILURES_SINGLE_MAX;
 use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::message::{Down, Requester, Up};
@@ -85,6 +86,8 @@ pub enum Input {
         /// The key's value on the board, if it has one.
         value: Option<Vec<u8>>,
     },
+    /// Files that this agent's ranks have left were removed or found. Comes before [`Input::Swept`].
+    FilesLeft(FileReport),
     /// [`Action::Sweep`] is done: no descendant is left. Output may still be unread.
     Swept {
         /// The number of processes that had outlived their ranks.
@@ -260,6 +263,10 @@ impl Agent {
             Input::RankEnded(namespace, rank, exit) => self.on_rank_ended(namespace, rank, exit, turn),
             Input::LookedUp { namespace, key, requester, value } => {
                 self.on_looked_up(namespace, &key, requester, value, turn);
+            }
+            Input::FilesLeft(report) => {
+                let agent = self.id();
+                turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
             }
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),

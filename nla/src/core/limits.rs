@@ -92,5 +92,7 @@ pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 pub const PARTIAL_LINES_BYTES_MAX: usize = 16 << 20;
 /// A line without its end is shown after this time without output, where such lines are shown at all.
 pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);
+/// Names of files that ranks have left in /dev/shm, in an agent's report; beyond, files are only counted.
+pub const FILE_NAMES_MAX: usize = 8;
 /// How long the output of processes that have all ended may take to be read to its end.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cause::Failure;
 use super::ids::{AgentId, NamespaceId};
+use super::leftovers::FileReport;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
@@ -111,6 +112,13 @@ pub enum Up {
         requester: Requester,
         /// The answer.
         reply: Reply,
+    },
+    /// An agent of the subtree has removed or found files that its ranks have left.
+    FilesLeft {
+        /// The agent.
+        agent: AgentId,
+        /// The files.
+        report: FileReport,
     },
     /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream lane marks
     /// it ends.

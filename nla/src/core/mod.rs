@@ -13,6 +13,7 @@ mod children;
 mod exchange;
 mod fence;
 mod ids;
+mod leftovers;
 pub mod limits;
 mod lookup;
 mod message;
@@ -37,6 +38,10 @@ pub(crate) use cause::bounded;
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
+pub use leftovers::{
+    CleanShm, EndWatch, FileId, FileReport, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal, library_of,
+    mapped_files,
+};
 pub use lookup::GetCounts;
 pub use message::{Contribution, Down, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Up, Update};
 pub use placement::{owners, place};

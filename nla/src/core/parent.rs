@@ -11,6 +11,7 @@ use super::children::{Children, EndReport};
 use super::exchange::Exchange;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
+use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
 use super::plan::{NamespacePlan, find};
@@ -89,6 +90,9 @@ pub(super) trait Parent {
     /// A reply arrived for a rank of this agent.
     fn on_own_reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_, Self::Action>);
 
+    /// An agent below has removed or found files that its ranks have left.
+    fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_, Self::Action>);
+
     /// A child's subtree has ended; `leftovers` processes had outlived their ranks there.
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing);
 
@@ -105,6 +109,7 @@ pub(super) trait Parent {
         match message {
             Up::Ready => self.children().on_ready(from),
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
+            Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
             Up::Gathered { namespace, number, ranks, contribution } => {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::CachePolicy;
 use super::ids::{AgentId, NamespaceId};
+use super::leftovers::CleanShm;
 use super::topology::Subtree;
 
 /// A name and its value in an environment, as bytes: neither need be UTF-8.
@@ -90,6 +91,8 @@ pub struct SessionPlan {
     pub kill_grace: Duration,
     /// The cache policy of the bulletin boards.
     pub cache: CachePolicy,
+    /// Which files that killed ranks leave in /dev/shm agents remove.
+    pub clean_shm: CleanShm,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
     /// When the launcher sent this, in session time.
@@ -124,6 +127,7 @@ impl fmt::Debug for SessionPlan {
             .field("pmi_port", &self.pmi_port)
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
+            .field("clean_shm", &self.clean_shm)
             .field("stats", &self.stats)
             .field("sent", &self.sent)
             .finish_non_exhaustive()

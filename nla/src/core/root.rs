@@ -21,6 +21,7 @@ use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::ids::{AgentId, NamespaceId, Time};
+use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
 use super::message::{Down, Requester, Up};
@@ -123,6 +124,8 @@ pub enum Notice {
     Ending(i32, Duration),
     /// The answer to a survey.
     Surveyed(Box<Survey>),
+    /// An agent has removed or found files that its ranks have left in /dev/shm.
+    FilesLeft(AgentId, FileReport),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }

@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
+use super::leftovers::SharedFiles;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
 use super::serving::RankEvent;
@@ -69,6 +70,7 @@ pub(super) struct AgentDriver {
     ranks: Queue<RankEvent>,
     reaped: Signal,
     pub(super) sweep: Sweep,
+    pub(super) shared_files: SharedFiles,
     alarm: Alarm,
     actions: Vec<Action>,
     log: Option<SegmentReader>,
@@ -160,6 +162,7 @@ impl AgentDriver {
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
             sweep: Sweep::No,
+            shared_files: SharedFiles::default(),
             alarm: Alarm::default(),
             actions: Vec::new(),
             log,
@@ -347,6 +350,11 @@ impl AgentDriver {
                 {
                     local.in_segment += 1;
                 }
+                match &request {
+                    Request::Joined => self.shared_files.on_initialized(key.0, key.1),
+                    Request::Finalized => self.shared_files.on_finalized(key.0, key.1),
+                    _ => {}
+                }
                 self.handle(Input::FromRank(key.0, key.1, request));
             }
             RankEvent::Ended { key, exit } => {
@@ -354,6 +362,7 @@ impl AgentDriver {
                 if let Some(startup) = &self.startup {
                     startup.pump.on_ended(key.0, key.1);
                 }
+                self.shared_files.on_ended(key.0, key.1, exit, || self.table.pids());
                 self.handle(Input::RankEnded(key.0, key.1, exit));
             }
         }

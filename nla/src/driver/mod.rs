@@ -9,6 +9,7 @@ mod agent;
 mod board;
 mod children;
 mod input;
+mod leftovers;
 mod output;
 mod port;
 mod process;

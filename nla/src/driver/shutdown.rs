@@ -5,6 +5,7 @@
 //! | phase | the agent | the launcher | deadline |
 //! |---|---|---|---|
 //! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses |
+//! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
 //! | announce | sends the ends of both output lanes | writes all output | none: the reader may be slow |
 //! | accept | | closes the listener, drops late children | at once |
@@ -23,12 +24,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::agent::AgentDriver;
+use super::leftovers::CLEAN_DEADLINE;
 use super::root::RootDriver;
 use crate::bootstrap::{Links, Starter};
-use crate::core::Input;
+use crate::core::{FileReport, Input};
 use crate::link::Receipt;
 use crate::sys;
 use crate::wire::Lane;
@@ -55,6 +57,10 @@ pub(super) enum Sweep {
     No,
     /// Descendants that are left are being killed.
     Killing { since: Instant, leftovers: u64 },
+    /// No process is left. Files that killed ranks left are being removed.
+    Cleaning { report: oneshot::Receiver<FileReport>, until: Instant, leftovers: u64 },
+    /// These files were removed or found.
+    Cleaned { report: FileReport, leftovers: u64 },
     /// No process is left; the output pump reads the pipes to their end.
     Draining(oneshot::Receiver<usize>),
     /// All of this agent's own output has been read.
@@ -85,6 +91,14 @@ impl Sweep {
     /// Waits for the task that the current step depends on, and returns the next step. Cancel-safe.
     pub(super) async fn next(&mut self) -> Self {
         match self {
+            Self::Cleaning { report, until, leftovers } => {
+                let report = timeout_at(*until, report).await.unwrap_or_else(|_| {
+                    log_late("clean", CLEAN_DEADLINE, "files in /dev/shm");
+                    Ok(FileReport::default())
+                });
+                // The channel closes without a report if the thread has panicked. Its report ends this agent.
+                Self::Cleaned { report: report.unwrap_or_default(), leftovers: *leftovers }
+            }
             Self::Draining(drained) => {
                 // The channel closes without a value if the thread has panicked. Its report ends this agent.
                 let Ok(pipes) = drained.await else { return pending().await };
@@ -98,7 +112,7 @@ impl Sweep {
                 let _ = written.await;
                 Self::Announced
             }
-            Self::No | Self::Killing { .. } | Self::Drained | Self::Announced => pending().await,
+            Self::No | Self::Killing { .. } | Self::Cleaned { .. } | Self::Drained | Self::Announced => pending().await,
         }
     }
 }
@@ -108,6 +122,10 @@ impl AgentDriver {
     pub(super) fn continue_sweep(&mut self) {
         if let Sweep::Killing { since, .. } = self.sweep {
             self.kill_leftovers(since);
+        }
+        if let Sweep::Cleaned { report, leftovers } = &mut self.sweep {
+            let (report, leftovers) = (std::mem::take(report), *leftovers);
+            self.end_sweep(leftovers, report);
         }
         if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() {
             let (queued, written) = oneshot::channel::<()>();
@@ -133,12 +151,26 @@ impl AgentDriver {
         if let Sweep::Killing { leftovers, .. } = self.sweep
             && (refused || !sys::has_children_but(&spared(self)))
         {
-            self.sweep = match &self.startup {
-                Some(startup) => Sweep::Draining(startup.pump.finish()),
-                None => Sweep::Drained,
-            };
-            self.handle(Input::Swept { leftovers });
+            match self.shared_files.clean() {
+                Some(report) => {
+                    let until = Instant::now() + CLEAN_DEADLINE;
+                    self.sweep = Sweep::Cleaning { report, until, leftovers };
+                }
+                None => self.end_sweep(leftovers, FileReport::default()),
+            }
         }
+    }
+
+    /// Reports that no process is left, and which files were, and goes on to the drain.
+    fn end_sweep(&mut self, leftovers: u64, report: FileReport) {
+        self.sweep = match &self.startup {
+            Some(startup) => Sweep::Draining(startup.pump.finish()),
+            None => Sweep::Drained,
+        };
+        if !report.is_empty() {
+            self.handle(Input::FilesLeft(report));
+        }
+        self.handle(Input::Swept { leftovers });
     }
 
     /// Ends the links to the children.

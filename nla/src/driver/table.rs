@@ -54,6 +54,11 @@ impl RankTable {
         true
     }
 
+    /// Returns the processes of the running ranks.
+    pub(super) fn pids(&self) -> Vec<u32> {
+        self.by_pid.keys().copied().collect()
+    }
+
     fn exit(&mut self, ended: Ended) -> Exit {
         match ended {
             Ended::Exited(code) => Exit::Code(code),

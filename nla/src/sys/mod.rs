@@ -25,6 +25,7 @@ pub mod inherited;
 pub mod readiness;
 pub mod reap;
 pub mod segment;
+pub mod shared_files;
 pub mod shell;
 pub mod spawn;
 
@@ -45,5 +46,6 @@ pub use reap::{
     signal_name,
 };
 pub use segment::{Segment, SegmentReader};
+pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, restore_termination_signals};

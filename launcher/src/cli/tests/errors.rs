@@ -210,6 +210,11 @@ fn values() {
             "write '-heartbeat 0.5', or leave '-heartbeat' out",
         ),
         (
+            "--clean-shm some ./a",
+            "option '--clean-shm': 'some' selects no files, only none, mpi, all do",
+            "leave '--clean-shm' out",
+        ),
+        (
             "--cache hcmba ./a",
             "option '--cache': there is no policy 'hcmba', only hcs, hcma, hcmab, hcmab-lru",
             "did you mean 'hcmab'?",

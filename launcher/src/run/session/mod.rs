@@ -248,7 +248,7 @@ impl Session {
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(notice);
         self.progress.on_notice(notice);
-        if let Some(text) = step_text(notice, |failure| self.locations.of_agent(failure.agent).to_owned()) {
+        if let Some(text) = step_text(notice, |agent| self.locations.of_agent(agent).to_owned()) {
             self.reporter.step(at, &text);
         }
         match notice {

@@ -7,6 +7,7 @@ use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
@@ -121,6 +122,10 @@ impl Parent for Agent {
             ns.take_inquiring(requester.rank);
         }
         turn.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
+    }
+
+    fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

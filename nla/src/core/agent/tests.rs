@@ -5,7 +5,7 @@ mod inquiries;
 mod stats;
 
 use super::*;
-use crate::core::limits::FAILURES_SINGLE_MAX;
+use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, ranks};
 use crate::core::timing::TimedPhase;
@@ -285,6 +285,23 @@ fn the_end_is_term_grace_kill_and_sweep() {
     assert_eq!(world.after(at(5101), Input::RankEnded(NS, Rank(1), term)), [Action::Sweep]);
     assert_eq!(leftovers(&world.after(at(5102), Input::Swept { leftovers: 2 })), 2);
     assert_eq!(world.after(at(5103), Input::FromParent(Down::Leave)), [Action::Leave(0)]);
+}
+
+#[test]
+fn files_that_ranks_have_left_are_reported_before_the_end() {
+    let mut world = World::joined(1, 2, 1);
+    let report = || FileReport { removed: 1, removed_bytes: 7, ..FileReport::default() };
+    let message = |agent| Up::FilesLeft { agent: AgentId(agent), report: report() };
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert_eq!(world.after(T, Input::FilesLeft(report())), [Action::ToParent(message(1))]);
+    assert_eq!(world.after(T, Input::Swept { leftovers: 0 }), []);
+    // A child's report is passed on, within this agent's own bounds.
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), message(2))), [Action::ToParent(message(2))]);
+    let left_names = vec![String::new(); FILE_NAMES_MAX + 1];
+    let long = Up::FilesLeft { agent: AgentId(2), report: FileReport { left_names, ..report() } };
+    let actions = world.after(T, Input::FromChild(AgentId(2), long));
+    let [Action::ToParent(Up::FilesLeft { report, .. })] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(report.left_names.len(), FILE_NAMES_MAX);
 }
 
 #[test]

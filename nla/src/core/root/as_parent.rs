@@ -7,6 +7,7 @@ use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
@@ -118,6 +119,10 @@ impl Parent for Root {
 
     /// The root has no ranks.
     fn on_own_reply(&mut self, _: Requester, _: Reply, _: &mut Turn<'_>) {}
+
+    fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_>) {
+        turn.push(RootAction::Notice(Notice::FilesLeft(agent, report)));
+    }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);

@@ -26,6 +26,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             pmi_port: false,
             kill_grace: GRACE,
             cache: CachePolicy::default(),
+            clean_shm: crate::core::CleanShm::default(),
             stats: false,
             sent: Duration::ZERO,
         },
@@ -161,6 +162,14 @@ fn a_session_without_failures_ends_by_itself() {
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
     assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1))));
     assert!(sent(&actions, 1).contains(&&Down::Leave));
+}
+
+#[test]
+fn files_that_ranks_have_left_are_shown_to_the_user() {
+    let mut world = World::running();
+    let report = || FileReport { removed: 1, removed_bytes: 7, ..FileReport::default() };
+    let actions = world.up(T, 1, Up::FilesLeft { agent: AgentId(1), report: report() });
+    assert_eq!(actions, [RootAction::Notice(Notice::FilesLeft(AgentId(1), report()))]);
 }
 
 #[test]

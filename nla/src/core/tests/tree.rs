@@ -84,6 +84,7 @@ impl Tree {
                 pmi_port: false,
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,
+                clean_shm: crate::core::CleanShm::default(),
                 stats: true,
                 sent: std::time::Duration::ZERO,
             },

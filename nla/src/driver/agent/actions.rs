@@ -8,6 +8,7 @@ use pmi::{Answer, Board, Ranks};
 
 use super::AgentDriver;
 use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
+use crate::driver::leftovers::SharedFiles;
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
 use crate::driver::startup::Startup;
@@ -39,14 +40,20 @@ impl AgentDriver {
                     local.board.borrow_mut().publish(epoch);
                 }
             }
-            Action::Release(namespace, ranks) => self.release(namespace, &ranks),
+            Action::Release(namespace, ranks) => {
+                self.release(namespace, &ranks);
+                self.shared_files.on_release(|| self.table.pids());
+            }
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
             Action::LookUp { namespace, key, requester } => {
                 let local = self.namespaces.get(&namespace);
                 let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
                 self.handle(Input::LookedUp { namespace, key, requester, value });
             }
-            Action::Signal(namespace, ranks, signal) => self.table.signal(namespace, &ranks, signal),
+            Action::Signal(namespace, ranks, signal) => {
+                self.shared_files.before_signal(signal, || self.table.pids());
+                self.table.signal(namespace, &ranks, signal);
+            }
             Action::Inspect(number, ranks) => {
                 let found = |(namespace, ranks)| (namespace, self.table.activities(namespace, &ranks));
                 let found = ranks.into_iter().map(found).collect();
@@ -69,6 +76,7 @@ impl AgentDriver {
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
         self.table.note_oom_kills();
+        self.shared_files = SharedFiles::begin(session.clean_shm, &self.links.tasks);
         let pump = OutputPump::start(self.parent.clone(), session.hold_lines, &self.links.tasks);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
@@ -93,6 +101,10 @@ impl AgentDriver {
             let takers: Ranks = ranks.iter().filter(|rank| plan.stdin.contains(*rank)).collect();
             let takes = |child: &Subtree| plan.takes_input(*child);
             let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
+            let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank));
+            if node.is_some_and(|node| u64::from(plan.mapping.local_size(node)) == ranks.len()) {
+                self.shared_files.set_alone();
+            }
             self.input.borrow_mut().open(&takers, children.cloned().collect());
         }
         match &mut self.startup {

@@ -16,6 +16,7 @@ fn plan_of_session(stats: bool) -> SessionPlan {
         pmi_port: false,
         kill_grace: Duration::ZERO,
         cache: CachePolicy::default(),
+        clean_shm: crate::core::CleanShm::default(),
         stats,
         sent: Duration::ZERO,
     }
