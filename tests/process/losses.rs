@@ -118,3 +118,22 @@ fn an_agent_killed_while_its_output_is_passed_on_fails_the_job() {
     outcome.has_code(252).says(" was lost: ");
     outcome.check(outcome.stdout.len() < 600_000, "part of the output was lost");
 }
+
+/// Rank 0 exits, and its child floods the PMI socket that it has inherited. Rank 1 must still be served, and the job
+/// must end when rank 1 ends.
+#[test]
+fn a_child_of_an_ended_rank_cannot_hold_the_agent() {
+    let run = scela().np(2).agents(1);
+    let done = run.world().file("done");
+    let script = format!(
+        "if [ $PMI_RANK = 0 ]; then yes '' >&$PMI_FD 2>/dev/null & echo flooding; exit 0; fi
+        while ! [ -e {} ]; do sleep 0.02; done; echo served",
+        done.display()
+    );
+    let running = run.program(sh(&script)).spawn();
+    running.wait_for("flooding");
+    std::fs::write(&done, "").unwrap();
+    let outcome = running.finish();
+    outcome.has_code(0).took_less_than(Duration::from_secs(20));
+    assert!(outcome.out().contains("served"), "{outcome}");
+}
