@@ -36,6 +36,8 @@ use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, TurnFrame, decode_down};
 
+const SIGTERM: i32 = 15;
+
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
@@ -68,6 +70,8 @@ pub(super) struct AgentDriver {
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
     ranks: Queue<RankEvent>,
     reaped: Signal,
+    /// SIGTERM, from the guardian, a resource manager or a user.
+    terminated: Signal,
     pub(super) sweep: Sweep,
     alarm: Alarm,
     actions: Vec<Action>,
@@ -84,6 +88,8 @@ enum Event {
     Ranks(Vec<RankEvent>),
     /// The process has received SIGCHLD.
     Reaped,
+    /// The process has received SIGTERM.
+    Terminated,
     /// A child has authenticated itself.
     Joined(Accepted),
     /// A child could not be started, with the reason.
@@ -159,6 +165,7 @@ impl AgentDriver {
             waiting: HashMap::new(),
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
+            terminated: signal(SignalKind::terminate())?,
             sweep: Sweep::No,
             alarm: Alarm::default(),
             actions: Vec::new(),
@@ -223,6 +230,7 @@ impl AgentDriver {
             events = self.links.events.next_turn() => Event::Links(events),
             events = self.ranks.next_turn() => Event::Ranks(events),
             _ = self.reaped.recv() => Event::Reaped,
+            _ = self.terminated.recv() => Event::Terminated,
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
                 Event::ChildFailed(child, why),
@@ -247,6 +255,7 @@ impl AgentDriver {
                 self.ranks.recycle(events);
             }
             Event::Reaped => self.reap(),
+            Event::Terminated => self.handle(Input::Terminated { signal: SIGTERM }),
             Event::Joined(accepted) => self.on_joined(accepted),
             Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
             Event::Sweep(next) => {

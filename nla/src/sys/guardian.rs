@@ -65,8 +65,11 @@ const REFUSALS_MAX: u32 = 20;
 /// of the standard streams; the agent keeps all of them.
 ///
 /// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
-/// (TERM, INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the
-/// agent have ended. `dead_time` is how long an agent may be silent.
+/// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
+/// ended. `dead_time` is how long an agent may be silent.
+///
+/// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
+/// guardian watches the agent as before.
 pub fn guarded(dead_time: Duration) -> GuardianLink {
     let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
@@ -165,8 +168,10 @@ impl Guardian {
             let before = Instant::now();
             self.wait(tick);
             let elapsed = before.elapsed().min(tick);
-            if let Some(signal) = self.take_signals() {
-                return Cause::Signalled(signal);
+            match self.take_signals() {
+                Some(libc::SIGTERM) => self.pass_on(libc::SIGTERM),
+                Some(signal) => return Cause::Signalled(signal),
+                None => {}
             }
             if self.take_heartbeats() {
                 timeout = self.dead_time;
@@ -229,12 +234,22 @@ impl Guardian {
         };
     }
 
-    /// Takes all pending signals. Returns the last one that ends the guardian, if any.
+    /// Sends a signal to the agent, which has not been reaped.
+    fn pass_on(&self, signal: i32) {
+        if let Ok(agent) = i32::try_from(self.agent) {
+            // A refusal changes nothing: the guardian goes on watching the agent.
+            let _ = reap::kill(agent, signal);
+        }
+    }
+
+    /// Takes all pending signals except SIGCHLD. Returns SIGTERM only if no other one was pending.
     fn take_signals(&mut self) -> Option<i32> {
         let mut taken = None;
         while let Ok(Some(info)) = self.signals.read_signal() {
-            if info.ssi_signo != libc::SIGCHLD as u32 {
-                taken = i32::try_from(info.ssi_signo).ok();
+            match i32::try_from(info.ssi_signo) {
+                Ok(libc::SIGCHLD) | Err(_) => {}
+                Ok(libc::SIGTERM) => taken = taken.or(Some(libc::SIGTERM)),
+                Ok(signal) => taken = Some(signal),
             }
         }
         taken
