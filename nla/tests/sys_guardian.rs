@@ -98,7 +98,7 @@ fn agent(mode: &str, link: GuardianLink) {
         let mut fds = vec![orders];
         fds.extend(link.as_ref().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
         poll(&mut fds, tick).unwrap();
-        if fds.get(1).is_some_and(|fd| fd.any() == Some(true)) {
+        if fds.get(1).is_some_and(|fd| fd.any() == Some(true)) && link.as_ref().unwrap().take_answers().is_err() {
             assert!(link.as_ref().unwrap().alive().is_err());
             end_all_children();
             println!("guardian died");

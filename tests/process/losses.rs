@@ -50,6 +50,45 @@ fn the_agent_of_a_killed_guardian_is_reported_as_lost() {
     assert_lost(&running.finish(), agent);
 }
 
+/// The kernel ends the ranks: they get SIGKILL when their agent dies.
+#[test]
+fn an_agent_killed_with_its_guardian_leaves_no_rank() {
+    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", AGENTS as usize);
+    let tree = Tree::new(AGENTS, 2);
+    let agent = tree.process(running.world(), tree.leaf());
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGKILL);
+    guardian.signal(Signal::SIGKILL);
+    assert_lost(&running.finish(), tree.leaf());
+}
+
+/// SIGCONT wakes the stopped agent when its guardian dies.
+#[test]
+fn a_stopped_agent_whose_guardian_was_killed_ends() {
+    let (running, tree) = start_seven_agents();
+    let agent = tree.process(running.world(), tree.leaf());
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGSTOP);
+    guardian.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    assert_lost(&outcome, tree.leaf());
+    outcome.says("its guardian process ended");
+}
+
+/// The agent notices after the dead time of 20 s that its heartbeats are not answered.
+#[test]
+fn a_stopped_guardian_is_noticed_by_its_agent() {
+    let (running, tree) = start_seven_agents();
+    let guardian = Process::of(tree.process(running.world(), tree.leaf()).parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    let outcome = running.finish();
+    outcome.has_code(252).took_less_than(Duration::from_secs(60));
+    outcome.says(&format!("error: agent {} on {} was lost: its guardian process does not answer", tree.leaf(), host()));
+}
+
 #[test]
 fn a_stopped_agent_is_killed_by_its_guardian() {
     let (running, tree) = start_seven_agents();

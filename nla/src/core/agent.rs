@@ -64,6 +64,8 @@ pub enum Input {
     ChildFailed(AgentId, NotStartedReason),
     /// The guardian process ended.
     GuardianLost,
+    /// The guardian process has not answered heartbeats for the dead time.
+    GuardianSilent,
     /// This process received a signal that asks it to end.
     Terminated {
         /// The signal's number.
@@ -253,6 +255,7 @@ impl Agent {
             Input::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
             Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, turn),
             Input::GuardianLost => self.fail(LossReason::GuardianLost, turn),
+            Input::GuardianSilent => self.fail(LossReason::GuardianSilent, turn),
             Input::Terminated { signal } => self.on_terminated(signal, turn),
             Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, turn),

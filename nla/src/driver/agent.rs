@@ -37,6 +37,8 @@ use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
+/// Heartbeats to the guardian in each dead time.
+const BEATS: u32 = 8;
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -50,9 +52,11 @@ pub(super) struct AgentDriver {
     is_remote: bool,
     here: Subtree,
     guardian: GuardianLink,
-    /// Readable once the guardian has exited.
-    guardian_end: Watched,
+    /// Readable when the guardian answers, and once it has exited.
+    guardian_answers: Watched,
     is_guarded: bool,
+    /// Heartbeats since the guardian's last answer.
+    unanswered: u32,
     heartbeat: Interval,
     links: LinkContext,
     pub(super) parent: Link,
@@ -100,8 +104,8 @@ enum Event {
     Sweep(Sweep),
     /// The next search for descendants that are left is due.
     SweepDue,
-    /// The guardian has exited.
-    GuardianLost,
+    /// The guardian has answered heartbeats, or has exited.
+    Guardian,
     /// A heartbeat to the guardian is due.
     Heartbeat,
     /// The core's alarm has expired.
@@ -139,7 +143,7 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let mut heartbeat = interval(dead_time / 8);
+        let mut heartbeat = interval(dead_time / BEATS);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             core: Agent::new(here),
@@ -147,9 +151,10 @@ impl AgentDriver {
             clock,
             is_remote: order.is_remote(),
             here,
-            guardian_end: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
+            guardian_answers: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,
             is_guarded: true,
+            unanswered: 0,
             heartbeat,
             links,
             parent,
@@ -236,7 +241,13 @@ impl AgentDriver {
                 Event::ChildFailed(child, why),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
-            _ = self.guardian_end.readable(), if self.is_guarded => Event::GuardianLost,
+            ready = self.guardian_answers.readable(), if self.is_guarded => {
+                // Before the read, which continues until the link is empty.
+                if let Ok(mut guard) = ready {
+                    guard.clear_ready();
+                }
+                Event::Guardian
+            }
             _ = self.heartbeat.tick() => Event::Heartbeat,
             () = self.alarm.due() => Event::Alarm,
             () = ready(()), if is_starting => Event::StartDue,
@@ -264,12 +275,14 @@ impl AgentDriver {
                     self.handle(Input::Drained { counted: Box::new(self.counted()) });
                 }
             }
-            Event::GuardianLost => {
-                self.is_guarded = false;
-                self.handle(Input::GuardianLost);
-            }
-            // If the guardian has exited, `guardian_end` reports it.
-            Event::Heartbeat => drop(self.guardian.alive()),
+            Event::Guardian => match self.guardian.take_answers() {
+                Ok(_) => self.unanswered = 0,
+                Err(_) => {
+                    self.is_guarded = false;
+                    self.handle(Input::GuardianLost);
+                }
+            },
+            Event::Heartbeat => self.beat(),
             Event::Alarm => self.handle(Input::Timeout),
             Event::StartDue => {
                 self.start_ranks();
@@ -277,6 +290,18 @@ impl AgentDriver {
             }
             // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}
+        }
+    }
+
+    /// Sends a heartbeat to the guardian. Counts heartbeats, not time: a suspended machine sends none.
+    fn beat(&mut self) {
+        // If the guardian has exited, `guardian_answers` reports it.
+        let _ = self.guardian.alive();
+        self.unanswered += 1;
+        if self.is_guarded && self.unanswered > BEATS {
+            self.is_guarded = false;
+            self.guardian.kill();
+            self.handle(Input::GuardianSilent);
         }
     }
 

@@ -1,6 +1,13 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
+//! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
+//! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
+//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
+//! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
+//! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
+//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine.
+//!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
 //! stays stopped, or sends no heartbeat over their link for the dead-time. The agent gets end of file on the link
@@ -119,8 +126,9 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
+        let guardian = Pid::this();
         let Some(agent) = fork_alone()? else {
-            return Ok(Side::Agent(become_agent(theirs, &mask)?));
+            return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
         };
         // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
@@ -174,6 +182,7 @@ impl Guardian {
                 None => {}
             }
             if self.take_heartbeats() {
+                self.answer();
                 timeout = self.dead_time;
                 silent = Duration::ZERO;
             } else {
@@ -255,6 +264,13 @@ impl Guardian {
         taken
     }
 
+    /// Answers heartbeats without blocking. An agent that does not read its answers is stopped, or will be silent.
+    fn answer(&mut self) {
+        if let Some(link) = &mut self.link {
+            let _ = link.write(b".");
+        }
+    }
+
     /// Takes all heartbeats. Returns whether there was one.
     fn take_heartbeats(&mut self) -> bool {
         let mut any = false;
@@ -286,11 +302,13 @@ fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(link: UnixStream, guardian: Pid, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
+    // A guardian that has died before is noticed on the link.
+    identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    Ok(GuardianLink(descriptors::move_up(link.into())?))
+    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -321,21 +339,48 @@ fn print_line(message: impl Display) {
 /// The agent's end of the link to its guardian, returned by [`guarded`]. An agent that drops it is killed after the
 /// dead-time.
 #[derive(Debug)]
-pub struct GuardianLink(OwnedFd);
+pub struct GuardianLink {
+    link: OwnedFd,
+    guardian: Pid,
+}
 
 impl GuardianLink {
     /// Sends a heartbeat without blocking. Fails if the guardian is dead.
     pub fn alive(&self) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.0.as_raw_fd(), b".", flags) {
+        match send(self.link.as_raw_fd(), b".", flags) {
             // EAGAIN: the link is full, so the guardian will find earlier heartbeats.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Returns the descriptor, which becomes readable (end of file) only when the guardian dies.
+    /// Takes the guardian's answers to heartbeats without blocking. Returns whether there was one. Fails if the guardian
+    /// is dead.
+    pub fn take_answers(&self) -> io::Result<bool> {
+        let (mut any, mut bytes) = (false, [0; 64]);
+        loop {
+            match nix::unistd::read(&self.link, &mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => any = true,
+                Err(Errno::EAGAIN) => return Ok(any),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Kills the guardian, which no longer answers, so that it does not stay behind.
+    pub fn kill(&self) {
+        // While the guardian is our parent, its pid is its own.
+        if Pid::parent() == self.guardian {
+            let _ = reap::kill(self.guardian.as_raw(), libc::SIGKILL);
+        }
+    }
+
+    /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see
+    /// [`take_answers`](Self::take_answers).
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.link.as_fd()
     }
 }

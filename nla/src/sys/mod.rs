@@ -41,7 +41,8 @@ pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap, signal_name,
+    Ended, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills, reap,
+    signal_name,
 };
 pub use segment::{Segment, SegmentReader};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
