@@ -21,7 +21,7 @@ pub const BUG: u8 = 253;
 pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "every rank ended with 0"),
     ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
-    ("128+n", "signal n killed the rank that failed first, or ended scela-run"),
+    ("128+n", "signal n killed the rank that failed first, or ended scela-run or an agent"),
     ("124", "--timeout expired"),
     ("2", "the command line is invalid, or asks for the impossible"),
     ("251", "the programs could not be started"),
@@ -70,7 +70,7 @@ pub fn code(outcome: &Outcome) -> u8 {
         Outcome::Failed { first, .. } => match &first.cause {
             Cause::NotStarted { .. } => NOT_LAUNCHED,
             Cause::Lost { .. } => LOST,
-            Cause::Signal { signal, .. } => signalled(*signal),
+            Cause::Signal { signal, .. } | Cause::Terminated { signal } => signalled(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
             Cause::Broken { .. } | Cause::ExitedEarly { .. } => 1,
         },
@@ -130,6 +130,7 @@ mod tests {
         assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
         assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);
+        assert_eq!(failed(Cause::Terminated { signal: 15 }), 143);
         assert_eq!(failed(Cause::NotStarted { why: NotStartedReason::Cancelled }), 251);
     }
 }

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             ("an_agent_that_closed_its_link_is_killed", an_agent_that_closed_its_link_is_killed),
             ("an_agent_that_exits_leaves_nothing", an_agent_that_exits_leaves_nothing),
             ("a_signalled_guardian_kills_everything", a_signalled_guardian_kills_everything),
+            ("a_guardian_passes_sigterm_on", a_guardian_passes_sigterm_on),
             ("the_agent_detects_the_death_of_its_guardian", the_agent_detects_the_death_of_its_guardian),
             ("an_agent_survives_a_short_stop", an_agent_survives_a_short_stop),
             ("an_agent_survives_a_suspended_machine", an_agent_survives_a_suspended_machine),
@@ -97,7 +98,7 @@ fn agent(mode: &str, link: GuardianLink) {
         let mut fds = vec![orders];
         fds.extend(link.as_ref().map(|link| PollFd::new(link.as_fd(), PollFlags::POLLIN)));
         poll(&mut fds, tick).unwrap();
-        if fds.get(1).is_some_and(|fd| fd.any() == Some(true)) {
+        if fds.get(1).is_some_and(|fd| fd.any() == Some(true)) && link.as_ref().unwrap().take_answers().is_err() {
             assert!(link.as_ref().unwrap().alive().is_err());
             end_all_children();
             println!("guardian died");
@@ -248,13 +249,22 @@ fn a_signalled_guardian_kills_everything() {
     // A guardian ignores the signals that the user's shell ignores (SIGINT in a background job, SIGHUP under nohup).
     let ignored = ShellState::recorded().ignored;
     let handled = |signal: &Signal| ignored >> (*signal as i32 - 1) & 1 == 0;
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().filter(handled) {
+    for signal in [Signal::SIGINT, Signal::SIGHUP].into_iter().filter(handled) {
         let world = World::new("serve", LONG);
         world.signal_guardian(signal);
         let end = world.end();
         assert_eq!(end.status.code(), Some(128 + signal as i32));
         assert!(end.stderr.contains("received signal"), "{}", end.stderr);
     }
+}
+
+/// This agent has no handler for SIGTERM, so it dies of it.
+fn a_guardian_passes_sigterm_on() {
+    let world = World::new("serve", LONG);
+    world.signal_guardian(Signal::SIGTERM);
+    let end = world.end();
+    assert_eq!(end.status.code(), Some(143));
+    assert_eq!(end.stderr, "", "the guardian itself killed nothing");
 }
 
 fn the_agent_detects_the_death_of_its_guardian() {

@@ -51,6 +51,45 @@ fn the_agent_of_a_killed_guardian_is_reported_as_lost() {
     assert_lost(&running.finish(), agent);
 }
 
+/// The kernel ends the ranks: they get SIGKILL when their agent dies.
+#[test]
+fn an_agent_killed_with_its_guardian_leaves_no_rank() {
+    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", AGENTS as usize);
+    let tree = Tree::new(AGENTS, 2);
+    let agent = tree.process(running.world(), tree.leaf());
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGKILL);
+    guardian.signal(Signal::SIGKILL);
+    assert_lost(&running.finish(), tree.leaf());
+}
+
+/// SIGCONT wakes the stopped agent when its guardian dies.
+#[test]
+fn a_stopped_agent_whose_guardian_was_killed_ends() {
+    let (running, tree) = start_seven_agents();
+    let agent = tree.process(running.world(), tree.leaf());
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGSTOP);
+    guardian.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    assert_lost(&outcome, tree.leaf());
+    outcome.says("its guardian process ended");
+}
+
+/// The agent notices after the dead time of 20 s that its heartbeats are not answered.
+#[test]
+fn a_stopped_guardian_is_noticed_by_its_agent() {
+    let (running, tree) = start_seven_agents();
+    let guardian = Process::of(tree.process(running.world(), tree.leaf()).parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    let outcome = running.finish();
+    outcome.has_code(252).took_less_than(Duration::from_secs(60));
+    outcome.says(&format!("error: agent {} on {} was lost: its guardian process does not answer", tree.leaf(), host()));
+}
+
 #[test]
 fn a_stopped_agent_is_killed_by_its_guardian() {
     let (running, tree) = start_seven_agents();
@@ -151,4 +190,23 @@ fn an_idle_session_lives_longer_than_its_dead_time() {
     assert!(eventually(|| (began.elapsed() > Duration::from_secs(2)).then_some(())).is_some());
     fs::write(file, "").unwrap();
     running.finish().is_quiet_success();
+}
+
+/// Rank 0 exits, and its child floods the PMI socket that it has inherited. Rank 1 must still be served, and the job
+/// must end when rank 1 ends.
+#[test]
+fn a_child_of_an_ended_rank_cannot_hold_the_agent() {
+    let run = scela().np(2).agents(1);
+    let done = run.world().file("done");
+    let script = format!(
+        "if [ $PMI_RANK = 0 ]; then yes '' >&$PMI_FD 2>/dev/null & echo flooding; exit 0; fi
+        while ! [ -e {} ]; do sleep 0.02; done; echo served",
+        done.display()
+    );
+    let running = run.program(sh(&script)).spawn();
+    running.wait_for("flooding");
+    std::fs::write(&done, "").unwrap();
+    let outcome = running.finish();
+    outcome.has_code(0).took_less_than(Duration::from_secs(20));
+    assert!(outcome.out().contains("served"), "{outcome}");
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Running, Terminal, scela, sh};
+use tests::{Outcome, Running, Terminal, scela, sh};
+
+use crate::host;
 
 const RANKS: usize = 4;
 /// A shell reports each child that a signal has ended. This hides the reports.
@@ -75,6 +77,42 @@ fn under_nohup_hup_is_ignored() {
     let running = scela().np(2).agents(2).shell("trap '' HUP").program(sh(&script)).spawn();
     running.wait_for_times("here", 2).signal(Signal::SIGHUP).signal(Signal::SIGUSR1);
     running.finish().is_quiet_success();
+}
+
+/// Ranks that need time after SIGTERM to write a checkpoint.
+const CHECKPOINT: &str = "trap 'sleep 0.3; echo saved; exit 0' TERM";
+
+#[track_caller]
+fn assert_all_saved(outcome: &Outcome) {
+    outcome.has_code(143);
+    assert_eq!(outcome.out().matches("saved").count(), RANKS, "{outcome}");
+}
+
+#[test]
+fn term_to_an_agent_gives_all_ranks_their_grace() {
+    let running = start_waiting_job(CHECKPOINT);
+    running.world().agents()[0].signal(Signal::SIGTERM);
+    let outcome = running.finish();
+    assert_all_saved(&outcome);
+    outcome.says("error: agent ").says(&format!(" on {} was asked to end by signal 15 (TERM)", host()));
+}
+
+#[test]
+fn term_to_a_guardian_gives_all_ranks_their_grace() {
+    let running = start_waiting_job(CHECKPOINT);
+    running.world().guardians()[0].signal(Signal::SIGTERM);
+    let outcome = running.finish();
+    assert_all_saved(&outcome);
+    outcome.says(&format!(" on {} was asked to end by signal 15 (TERM)", host()));
+}
+
+/// Resource managers send SIGTERM to every process of a step at its time limit.
+#[test]
+fn term_to_every_process_gives_all_ranks_their_grace() {
+    let running = start_waiting_job(CHECKPOINT);
+    let processes = running.world().processes();
+    processes.iter().filter(|process| process.name != "sleep").for_each(|process| process.signal(Signal::SIGTERM));
+    assert_all_saved(&running.finish());
 }
 
 #[test]

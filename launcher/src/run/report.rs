@@ -142,6 +142,9 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         }
         Cause::NotStarted { why } => format!("{ranks} on {host} could not be started: {why}"),
         Cause::Lost { why } => format!("agent {} on {host} was lost: {why}", failure.agent),
+        Cause::Terminated { signal } => {
+            format!("agent {} on {host} was asked to end by signal {signal} ({})", failure.agent, signal_name(*signal))
+        }
         Cause::Signal { signal, core, out_of_memory } => {
             let core = if *core { ", core dumped" } else { "" };
             let memory = if *out_of_memory { "; the kernel ended it because memory ran out" } else { "" };
@@ -188,6 +191,7 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
             let limit = files_max.map(|limit| format!("; the hard limit here is {limit}")).unwrap_or_default();
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
         }
+        Cause::Terminated { .. } => "did a resource manager end the job, for example at its time limit?".to_owned(),
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,
     })
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 
-use crate::sys::Ended;
+use crate::sys::{self, Ended};
 
 struct Process {
     child: Child,
@@ -41,10 +41,17 @@ impl Process {
     }
 
     /// Sends SIGTERM; to a remote shell with its process group, because a script may run the command that connects.
+    /// A stopped guardian, which would not act on SIGTERM, gets SIGKILL. The kernel then continues its agent.
     fn terminate(&self) {
         if !self.has_ended {
             let pid = Pid::from_raw(self.child.id() as i32);
-            let _ = if self.is_guardian { kill(pid, Signal::SIGTERM) } else { killpg(pid, Signal::SIGTERM) };
+            let _ = if !self.is_guardian {
+                killpg(pid, Signal::SIGTERM)
+            } else if sys::is_stopped(self.child.id()) {
+                kill(pid, Signal::SIGKILL)
+            } else {
+                kill(pid, Signal::SIGTERM)
+            };
         }
     }
 }

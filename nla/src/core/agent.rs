@@ -67,6 +67,13 @@ pub enum Input {
     ChildFailed(AgentId, NotStartedReason),
     /// The guardian process ended.
     GuardianLost,
+    /// The guardian process has not answered heartbeats for the dead time.
+    GuardianSilent,
+    /// This process received a signal that asks it to end.
+    Terminated {
+        /// The signal's number.
+        signal: i32,
+    },
     /// Ranks of this agent were started.
     Started(NamespaceId, Ranks),
     /// Ranks of this agent could not be started, or were not because [`Action::CancelStarts`] came first.
@@ -197,6 +204,8 @@ pub struct Agent {
     ready_reported: bool,
     parent_lost: bool,
     suspended: bool,
+    /// A signal asked this process to end, and that was reported.
+    terminated: bool,
     /// Failures that were reported one by one.
     failures_reported: u32,
     /// Further failures, whose number was not reported yet.
@@ -227,6 +236,7 @@ impl Agent {
             ready_reported: false,
             parent_lost: false,
             suspended: false,
+            terminated: false,
             failures_reported: 0,
             failures_more: 0,
             leftovers: 0,
@@ -257,6 +267,8 @@ impl Agent {
             Input::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
             Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, turn),
             Input::GuardianLost => self.fail(LossReason::GuardianLost, turn),
+            Input::GuardianSilent => self.fail(LossReason::GuardianSilent, turn),
+            Input::Terminated { signal } => self.on_terminated(signal, turn),
             Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, turn),
             Input::FromRank(namespace, rank, request) => self.on_request(namespace, rank, request, turn),
@@ -422,6 +434,13 @@ impl Agent {
     /// Reports this agent as lost.
     fn fail(&mut self, why: LossReason, turn: &mut Turn<'_>) {
         self.report_failure(Failure::of_agent(turn.now, self.id(), Cause::Lost { why }), turn);
+    }
+
+    /// Reports that this process shall end. The root then ends the session, and gives all ranks their grace.
+    fn on_terminated(&mut self, signal: i32, turn: &mut Turn<'_>) {
+        if self.is_serving() && !std::mem::replace(&mut self.terminated, true) {
+            self.report_failure(Failure::of_agent(turn.now, self.id(), Cause::Terminated { signal }), turn);
+        }
     }
 
     // ---- time ----

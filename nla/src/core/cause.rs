@@ -22,6 +22,11 @@ pub enum Cause {
         /// How the loss was noticed.
         why: LossReason,
     },
+    /// An agent received a signal that asks it to end, such as SIGTERM of a resource manager. It still serves its ranks.
+    Terminated {
+        /// The signal's number.
+        signal: i32,
+    },
     /// A rank was ended by a signal that the session did not send.
     Signal {
         /// The signal's number.
@@ -61,7 +66,7 @@ impl Cause {
     fn class(&self) -> u8 {
         match self {
             Self::NotStarted { .. } => 0,
-            Self::Lost { .. } => 1,
+            Self::Lost { .. } | Self::Terminated { .. } => 1,
             // SIGPIPE: the process wrote to a peer that had ended before.
             Self::Signal { signal: SIGPIPE, .. } => 5,
             Self::Signal { .. } => 2,

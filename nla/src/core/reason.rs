@@ -45,6 +45,9 @@ pub enum LossReason {
     /// The agent's guardian process ended: nothing would clean up after the agent.
     #[error("its guardian process ended; was it killed?")]
     GuardianLost,
+    /// The agent's guardian process has not answered heartbeats for the dead time.
+    #[error("its guardian process does not answer; was it stopped?")]
+    GuardianSilent,
     /// The agent received a fence's release while its ranks wait in a ring.
     #[error("it received a fence's release while its ranks wait in a ring")]
     ReleaseOfFence,

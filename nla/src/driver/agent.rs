@@ -37,6 +37,10 @@ use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, TurnFrame, decode_down};
 
+const SIGTERM: i32 = 15;
+/// Heartbeats to the guardian in each dead time.
+const BEATS: u32 = 8;
+
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
@@ -49,9 +53,11 @@ pub(super) struct AgentDriver {
     is_remote: bool,
     here: Subtree,
     guardian: GuardianLink,
-    /// Readable once the guardian has exited.
-    guardian_end: Watched,
+    /// Readable when the guardian answers, and once it has exited.
+    guardian_answers: Watched,
     is_guarded: bool,
+    /// Heartbeats since the guardian's last answer.
+    unanswered: u32,
     heartbeat: Interval,
     links: LinkContext,
     pub(super) parent: Link,
@@ -69,6 +75,8 @@ pub(super) struct AgentDriver {
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
     ranks: Queue<RankEvent>,
     reaped: Signal,
+    /// SIGTERM, from the guardian, a resource manager or a user.
+    terminated: Signal,
     pub(super) sweep: Sweep,
     pub(super) shared_files: SharedFiles,
     alarm: Alarm,
@@ -86,6 +94,8 @@ enum Event {
     Ranks(Vec<RankEvent>),
     /// The process has received SIGCHLD.
     Reaped,
+    /// The process has received SIGTERM.
+    Terminated,
     /// A child has authenticated itself.
     Joined(Accepted),
     /// A child could not be started, with the reason.
@@ -96,8 +106,8 @@ enum Event {
     Sweep(Sweep),
     /// The next search for descendants that are left is due.
     SweepDue,
-    /// The guardian has exited.
-    GuardianLost,
+    /// The guardian has answered heartbeats, or has exited.
+    Guardian,
     /// A heartbeat to the guardian is due.
     Heartbeat,
     /// The core's alarm has expired.
@@ -135,7 +145,7 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let mut heartbeat = interval(order.dead_time / 8);
+        let mut heartbeat = interval(order.dead_time / BEATS);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
             core: Agent::new(here),
@@ -143,9 +153,10 @@ impl AgentDriver {
             clock,
             is_remote: order.is_remote(),
             here,
-            guardian_end: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
+            guardian_answers: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,
             is_guarded: true,
+            unanswered: 0,
             heartbeat,
             links,
             parent,
@@ -161,6 +172,7 @@ impl AgentDriver {
             waiting: HashMap::new(),
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
+            terminated: signal(SignalKind::terminate())?,
             sweep: Sweep::No,
             shared_files: SharedFiles::default(),
             alarm: Alarm::default(),
@@ -226,12 +238,19 @@ impl AgentDriver {
             events = self.links.events.next_turn() => Event::Links(events),
             events = self.ranks.next_turn() => Event::Ranks(events),
             _ = self.reaped.recv() => Event::Reaped,
+            _ = self.terminated.recv() => Event::Terminated,
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
                 Event::ChildFailed(child, why),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
-            _ = self.guardian_end.readable(), if self.is_guarded => Event::GuardianLost,
+            ready = self.guardian_answers.readable(), if self.is_guarded => {
+                // Before the read, which continues until the link is empty.
+                if let Ok(mut guard) = ready {
+                    guard.clear_ready();
+                }
+                Event::Guardian
+            }
             _ = self.heartbeat.tick() => Event::Heartbeat,
             () = self.alarm.due() => Event::Alarm,
             () = ready(()), if is_starting => Event::StartDue,
@@ -250,6 +269,7 @@ impl AgentDriver {
                 self.ranks.recycle(events);
             }
             Event::Reaped => self.reap(),
+            Event::Terminated => self.handle(Input::Terminated { signal: SIGTERM }),
             Event::Joined(accepted) => self.on_joined(accepted),
             Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
             Event::Sweep(next) => {
@@ -258,12 +278,14 @@ impl AgentDriver {
                     self.handle(Input::Drained { counted: Box::new(self.counted()) });
                 }
             }
-            Event::GuardianLost => {
-                self.is_guarded = false;
-                self.handle(Input::GuardianLost);
-            }
-            // If the guardian has exited, `guardian_end` reports it.
-            Event::Heartbeat => drop(self.guardian.alive()),
+            Event::Guardian => match self.guardian.take_answers() {
+                Ok(_) => self.unanswered = 0,
+                Err(_) => {
+                    self.is_guarded = false;
+                    self.handle(Input::GuardianLost);
+                }
+            },
+            Event::Heartbeat => self.beat(),
             Event::Alarm => self.handle(Input::Timeout),
             Event::StartDue => {
                 self.start_ranks();
@@ -271,6 +293,18 @@ impl AgentDriver {
             }
             // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}
+        }
+    }
+
+    /// Sends a heartbeat to the guardian. Counts heartbeats, not time: a suspended machine sends none.
+    fn beat(&mut self) {
+        // If the guardian has exited, `guardian_answers` reports it.
+        let _ = self.guardian.alive();
+        self.unanswered += 1;
+        if self.is_guarded && self.unanswered > BEATS {
+            self.is_guarded = false;
+            self.guardian.kill();
+            self.handle(Input::GuardianSilent);
         }
     }
 

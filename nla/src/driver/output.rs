@@ -252,14 +252,22 @@ struct Stream {
 
 impl Stream {
     async fn run(mut self, pipe: Receiver, ended: CancellationToken) {
-        // After its exit, the rank's last bytes may still be in the pipe.
-        let (mut has_ended, mut has_last_bytes) = (false, false);
+        let unread = || sys::unread_bytes(pipe.as_fd()).unwrap_or(0);
+        let mut has_ended = false;
+        // Bytes that the pipe contained when the rank had exited, and when no process was left: those are still read.
+        // Both have a bound, because a process that outlived the rank may write for ever.
+        let (mut last_bytes, mut final_bytes) = (None, None);
         loop {
-            if has_last_bytes && sys::unread_bytes(pipe.as_fd()).is_ok_and(|bytes| bytes == 0) {
-                has_last_bytes = false;
+            if last_bytes == Some(0) {
+                last_bytes = None;
                 self.send_held().await;
             }
             if self.shared.finishing.is_cancelled() {
+                if *final_bytes.get_or_insert_with(unread) == 0 && unread() > 0 {
+                    // A process out of reach still writes.
+                    self.shared.leaked.set(self.shared.leaked.get() + 1);
+                    break;
+                }
                 // No process is left that could write, so an empty pipe stays empty.
                 match timeout(DRAIN_TIME, pipe.readable()).await {
                     Ok(Ok(())) => {}
@@ -275,7 +283,7 @@ impl Stream {
                 ready = pipe.readable() => if ready.is_err() { break },
                 () = shared.finishing.cancelled() => continue,
                 () = ended.cancelled(), if !has_ended => {
-                    (has_ended, has_last_bytes) = (true, true);
+                    (has_ended, last_bytes) = (true, Some(unread()));
                     continue;
                 }
                 () = tokio::time::sleep(PARTIAL_LINE_DELAY), if !self.shared.hold_lines && !self.held.is_empty() => {
@@ -288,7 +296,11 @@ impl Stream {
             let Some(receipt) = self.room().await else { break };
             match self.read(&pipe, receipt) {
                 Ok(0) => break,
-                Ok(_) => {}
+                Ok(count) => {
+                    for left in [&mut last_bytes, &mut final_bytes].into_iter().flatten() {
+                        *left = left.saturating_sub(count);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => break,
             }

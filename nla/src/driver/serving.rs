@@ -5,12 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::unistd;
 use pmi::{Answer, Conversation, Request, RootRequest};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
 
 use super::board::SharedBoard;
 use super::table::Key;
@@ -110,6 +112,11 @@ impl Serving {
             self.flush(connection, ended).await?;
             tokio::select! {
                 biased;
+                // Before the connection: a child of a rank that has exited may keep it readable for ever.
+                exit = &mut *ended => {
+                    self.read_last_requests(connection).await;
+                    return Err(Stop::Ended(exit.ok()));
+                }
                 ready = connection.readable() => match ready {
                     Ok(mut guard) => match self.read(connection) {
                         Ok(0) => return Err(Stop::Closed),
@@ -121,10 +128,6 @@ impl Serving {
                     },
                     Err(_) => return Err(Stop::Closed),
                 },
-                exit = &mut *ended => {
-                    self.read_last_requests(connection).await;
-                    return Err(Stop::Ended(exit.ok()));
-                }
             }
         }
     }
@@ -151,8 +154,14 @@ impl Serving {
     }
 
     /// Handles the requests that the rank sent before it exited, most importantly an abort.
+    ///
+    /// Reads no more than the socket contains at the beginning: a child of the rank may still write to it.
     async fn read_last_requests(&mut self, connection: &Connection) {
-        while matches!(self.read(connection), Ok(1..)) {
+        let mut unread = sys::unread_bytes(connection.get_ref().as_fd()).unwrap_or(0);
+        while unread > 0
+            && let Ok(count @ 1..) = self.read(connection)
+        {
+            unread = unread.saturating_sub(count);
             while let Some(request) = self.advance(connection) {
                 if request != Request::Segment {
                     self.ask(request, None).await;
@@ -162,6 +171,8 @@ impl Serving {
                 }
             }
             self.scratch.borrow_mut().outgoing.clear();
+            // Other ranks are served between two pieces.
+            yield_now().await;
         }
     }
 

@@ -80,6 +80,8 @@ impl Drop for Stack {
 
 /// The child's parameters. The pointers refer to memory that outlives the child's use of it.
 pub(super) struct Order<'a> {
+    /// The pid of the process that clones the child.
+    pub(super) parent: libc::pid_t,
     pub(super) path: *const c_char,
     pub(super) argv: *const *const c_char,
     /// Null if the program is no script.
@@ -123,6 +125,17 @@ fn become_program(order: &Order<'_>) -> Progress {
     // SAFETY: all blocks below make system calls with numbers, or with pointers from the order to
     // NUL-terminated strings and null-terminated arrays that outlive this process's use of them.
     if unsafe { libc::setpgid(0, 0) } < 0 {
+        return Progress::Failed(SpawnStep::Group);
+    }
+    // The kernel sends SIGKILL when the thread that called clone ends. Credentials do not change before exec, so the
+    // setting stays; exec of a setuid program clears it.
+    // SAFETY: numbers only.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } < 0 {
+        return Progress::Failed(SpawnStep::Group);
+    }
+    // SAFETY: getppid takes nothing.
+    if unsafe { libc::getppid() } != order.parent {
+        // The parent died before the setting; no process reads this failure.
         return Progress::Failed(SpawnStep::Group);
     }
     if let Err(progress) = arrange_descriptors(order) {

@@ -1,6 +1,13 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
+//! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
+//! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
+//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
+//! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
+//! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
+//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine.
+//!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
 //! stays stopped, or sends no heartbeat over their link for the dead-time. The agent gets end of file on the link
@@ -65,8 +72,11 @@ const REFUSALS_MAX: u32 = 20;
 /// of the standard streams; the agent keeps all of them.
 ///
 /// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
-/// (TERM, INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the
-/// agent have ended. `dead_time` is how long an agent may be silent.
+/// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
+/// ended. `dead_time` is how long an agent may be silent.
+///
+/// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
+/// guardian watches the agent as before.
 pub fn guarded(dead_time: Duration) -> GuardianLink {
     let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
@@ -116,8 +126,9 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
+        let guardian = Pid::this();
         let Some(agent) = fork_alone()? else {
-            return Ok(Side::Agent(become_agent(theirs, &mask)?));
+            return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
         };
         // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
@@ -165,10 +176,13 @@ impl Guardian {
             let before = Instant::now();
             self.wait(tick);
             let elapsed = before.elapsed().min(tick);
-            if let Some(signal) = self.take_signals() {
-                return Cause::Signalled(signal);
+            match self.take_signals() {
+                Some(libc::SIGTERM) => self.pass_on(libc::SIGTERM),
+                Some(signal) => return Cause::Signalled(signal),
+                None => {}
             }
             if self.take_heartbeats() {
+                self.answer();
                 timeout = self.dead_time;
                 silent = Duration::ZERO;
             } else {
@@ -229,15 +243,32 @@ impl Guardian {
         };
     }
 
-    /// Takes all pending signals. Returns the last one that ends the guardian, if any.
+    /// Sends a signal to the agent, which has not been reaped.
+    fn pass_on(&self, signal: i32) {
+        if let Ok(agent) = i32::try_from(self.agent) {
+            // A refusal changes nothing: the guardian goes on watching the agent.
+            let _ = reap::kill(agent, signal);
+        }
+    }
+
+    /// Takes all pending signals except SIGCHLD. Returns SIGTERM only if no other one was pending.
     fn take_signals(&mut self) -> Option<i32> {
         let mut taken = None;
         while let Ok(Some(info)) = self.signals.read_signal() {
-            if info.ssi_signo != libc::SIGCHLD as u32 {
-                taken = i32::try_from(info.ssi_signo).ok();
+            match i32::try_from(info.ssi_signo) {
+                Ok(libc::SIGCHLD) | Err(_) => {}
+                Ok(libc::SIGTERM) => taken = taken.or(Some(libc::SIGTERM)),
+                Ok(signal) => taken = Some(signal),
             }
         }
         taken
+    }
+
+    /// Answers heartbeats without blocking. An agent that does not read its answers is stopped, or will be silent.
+    fn answer(&mut self) {
+        if let Some(link) = &mut self.link {
+            let _ = link.write(b".");
+        }
     }
 
     /// Takes all heartbeats. Returns whether there was one.
@@ -271,11 +302,13 @@ fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(link: UnixStream, guardian: Pid, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
+    // A guardian that has died before is noticed on the link.
+    identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    Ok(GuardianLink(descriptors::move_up(link.into())?))
+    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -306,21 +339,48 @@ fn print_line(message: impl Display) {
 /// The agent's end of the link to its guardian, returned by [`guarded`]. An agent that drops it is killed after the
 /// dead-time.
 #[derive(Debug)]
-pub struct GuardianLink(OwnedFd);
+pub struct GuardianLink {
+    link: OwnedFd,
+    guardian: Pid,
+}
 
 impl GuardianLink {
     /// Sends a heartbeat without blocking. Fails if the guardian is dead.
     pub fn alive(&self) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.0.as_raw_fd(), b".", flags) {
+        match send(self.link.as_raw_fd(), b".", flags) {
             // EAGAIN: the link is full, so the guardian will find earlier heartbeats.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Returns the descriptor, which becomes readable (end of file) only when the guardian dies.
+    /// Takes the guardian's answers to heartbeats without blocking. Returns whether there was one. Fails if the guardian
+    /// is dead.
+    pub fn take_answers(&self) -> io::Result<bool> {
+        let (mut any, mut bytes) = (false, [0; 64]);
+        loop {
+            match nix::unistd::read(&self.link, &mut bytes) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => any = true,
+                Err(Errno::EAGAIN) => return Ok(any),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Kills the guardian, which no longer answers, so that it does not stay behind.
+    pub fn kill(&self) {
+        // While the guardian is our parent, its pid is its own.
+        if Pid::parent() == self.guardian {
+            let _ = reap::kill(self.guardian.as_raw(), libc::SIGKILL);
+        }
+    }
+
+    /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see
+    /// [`take_answers`](Self::take_answers).
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.link.as_fd()
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use nix::sys::prctl;
+use nix::sys::signal::Signal;
 
 /// Returns the node's name as the kernel reports it: never shortened, never resolved.
 pub fn host_name() -> String {
@@ -50,6 +51,11 @@ pub fn become_subreaper() -> io::Result<()> {
 /// The setting is not inherited through exec, so ranks can be debugged.
 pub fn forbid_dump() -> io::Result<()> {
     Ok(prctl::set_dumpable(false)?)
+}
+
+/// Makes the kernel send SIGCONT to this process when its parent dies, in case it is stopped then.
+pub(super) fn continue_when_parent_dies() -> io::Result<()> {
+    Ok(prctl::set_pdeathsig(Some(Signal::SIGCONT))?)
 }
 
 /// Creates a new session (setsid), without a controlling terminal. Fails with EPERM in the leader of a process group.

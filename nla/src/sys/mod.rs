@@ -42,8 +42,8 @@ pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, process_state, reap,
-    signal_name,
+    Ended, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,
+    process_state, reap, signal_name,
 };
 pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};

@@ -73,7 +73,7 @@ pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
 }
 
 /// Returns whether a signal has stopped this child.
-pub(super) fn is_stopped(pid: u32) -> bool {
+pub fn is_stopped(pid: u32) -> bool {
     // WNOWAIT: the kernel reports the stop again until the child continues.
     let flags = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
     matches!(wait(libc::P_PID, pid, flags), Ok(Some(_)))

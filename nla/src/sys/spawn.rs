@@ -131,6 +131,9 @@ impl fmt::Display for SpawnError {
 }
 
 /// Starts ranks. Each agent has one, used by one thread.
+///
+/// That thread must live as long as the agent: when it ends, the kernel kills the ranks that it has started
+/// (PR_SET_PDEATHSIG follows the thread). So ranks end even if agent and guardian are killed together.
 #[derive(Debug)]
 pub struct Spawner {
     shell: ShellState,
@@ -230,6 +233,8 @@ impl Spawner {
         let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
         let highest = numbers.into_iter().fold(PMI_FD, i32::max);
         let order = Order {
+            // SAFETY: getpid takes nothing.
+            parent: unsafe { libc::getpid() },
             path: image.path.as_ptr(),
             argv: self.scratch.argv.as_ptr(),
             shell_argv: if image.script { self.scratch.shell_argv.as_ptr() } else { ptr::null() },

@@ -407,3 +407,12 @@ fn questions_go_up_and_replies_reach_their_rank() {
     );
     assert_eq!(world.after(T, Input::FromParent(reply(2, 2))), [Action::ToChild(AgentId(2), reply(2, 2))]);
 }
+
+#[test]
+fn sigterm_is_reported_once_and_leaves_the_ranks_to_the_root() {
+    let mut world = World::leaf(2, "0-1");
+    let actions = world.after(T, Input::Terminated { signal: 15 });
+    assert_eq!(failures(&actions), [&Cause::Terminated { signal: 15 }]);
+    assert_eq!(actions.len(), 1, "no rank is signalled before the root ends the session: {actions:?}");
+    assert_eq!(world.after(T, Input::Terminated { signal: 15 }), []);
+}
