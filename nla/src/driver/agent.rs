@@ -34,7 +34,7 @@ use crate::core::{
 use crate::link::{Accepted, Authenticator, Clock, Link, LinkEvent, StreamSink, accept_children};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
-use crate::wire::{Lane, TurnFrame, decode_down};
+use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -124,7 +124,8 @@ impl AgentDriver {
             ChildLinks::None => None,
             ChildLinks::Listener(listener) => {
                 let expected = here.children().map(|child| child.head());
-                let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
+                let role = Role::Link { parent: here.head() };
+                let authenticator = Authenticator::new(order.session, order.key.clone(), role, expected);
                 tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining));
                 None
             }

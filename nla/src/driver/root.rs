@@ -28,11 +28,11 @@ use crate::core::{
     Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
-    Accepted, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, accept_children, listen,
+    Accepted, Authenticator, BoundListener, Clock, Link, LinkEvent, Reach, Receipt, SessionKey, accept_children, listen,
 };
 use crate::sys::Segment;
 use crate::tasks::Tasks;
-use crate::wire::{Lane, SessionId, SessionKey};
+use crate::wire::{Lane, Role, SessionId};
 
 /// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
 /// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
@@ -151,7 +151,8 @@ impl RootDriver {
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
         let accepting = listener.map(|listener| {
-            let authenticator = Authenticator::new(id, key, tree.children().map(|child| child.head()));
+            let role = Role::Link { parent: AgentId::ROOT };
+            let authenticator = Authenticator::new(id, key, role, tree.children().map(|child| child.head()));
             tasks.spawn("listener", Span::current(), accept_children(listener, authenticator, clock, joining))
         });
         let mut root = Self {

@@ -5,6 +5,7 @@
 
 mod clock;
 mod handshake;
+mod key;
 mod lanes;
 pub(crate) mod listener;
 mod stream;
@@ -13,6 +14,7 @@ mod unproven;
 pub use clock::Clock;
 pub use handshake::{Accepted, Authenticator, HandshakeError, accept, accept_children, connect};
 pub(crate) use handshake::{accept_over, connect_over};
+pub use key::SessionKey;
 pub use lanes::{Link, LinkEvent, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
 pub(crate) use listener::{SSH_CONNECTION, candidates};

@@ -24,6 +24,7 @@ pub mod image;
 pub mod inherited;
 pub mod readiness;
 pub mod reap;
+pub mod secret;
 pub mod segment;
 pub mod shell;
 pub mod spawn;
@@ -43,6 +44,7 @@ pub use readiness::{Watched, watch};
 pub use reap::{
     Ended, has_children, has_children_but, kill_children, kill_children_but, out_of_memory_kills, reap, signal_name,
 };
+pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner};
