@@ -466,7 +466,8 @@ mod tests {
         let (result, answer) = Responder::answer(&request, SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::Session);
         assert_eq!(refusal(&answer, &initiator), HelloError::Session);
-        let (result, _) = Responder::answer(&[b'G'; Responder::REQUEST_BYTES], SESSION, &key(1), &mut Seen::default());
+        let (result, _) =
+            Responder::answer(&[b'G'; Responder::REQUEST_BYTES], SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::NotScela);
     }
 
