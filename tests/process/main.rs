@@ -22,6 +22,7 @@
 //! | `recordings` | a core replays an agent's recording |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
+//! | `key` | the session's key is in one page that core dumps leave out |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -32,6 +33,7 @@ mod descriptors;
 mod environment;
 mod input;
 mod invocation;
+mod key;
 mod losses;
 mod malformed;
 mod output;
