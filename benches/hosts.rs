@@ -22,7 +22,8 @@ use benches::rounds::rounds;
 use benches::run::Void;
 use clap::{Arg, ArgMatches, value_parser};
 use nix::unistd::getpid;
-use nla::wire::{Initiator, SessionId, SessionKey};
+use nla::core::AgentId;
+use nla::wire::{Initiator, Role, SessionId};
 use tests::{Cluster, Slurm, Strangers, Target};
 
 /// Names and command lines of the launchers to compare.
@@ -141,7 +142,8 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
     let cluster = Cluster::new(hosts as usize);
     let empty = cluster.shared().join("empty");
     compile_empty(directory.path(), &empty);
-    let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).map_err(|error| error.to_string())?;
+    let role = Role::Link { parent: AgentId::ROOT };
+    let (_, hello) = Initiator::new(SessionId(1), &[7; 32], role).map_err(|error| error.to_string())?;
     let turns = [
         ("scela-run, alone", None),
         ("beside connections to another program", Some(Target::Acceptor)),

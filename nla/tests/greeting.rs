@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use nla::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, UNAUTHENTICATED_MAX};
 use nla::core::{AgentId, Time};
-use nla::link::{Admission, Authenticator, Clock, accept, accept_children, accept_early, connect};
+use nla::link::{Admission, Authenticator, Clock, SessionKey, accept, accept_children, accept_early, connect};
 use nla::wire::{
-    Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, SessionId, SessionKey, VERSION, Welcome,
-    encode,
+    Content, Hello, HelloError, Initiator, Lane, PREAMBLE_BYTES, Responder, Role, SessionId, VERSION, Welcome, encode,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -22,13 +21,14 @@ use tokio::task::LocalSet;
 use tokio::time::timeout;
 
 const SESSION: SessionId = SessionId(0x5ce1a);
+const ROLE: Role = Role::Link { parent: AgentId::ROOT };
 const NOW: Time = Duration::from_secs(77);
 const REPLAYED: &str = "the first message of this handshake was seen before: it was replayed";
 const TRUNCATED: &str = "the connection ended in the middle of the hello";
 const WRONG_KEY: &str = "the other end does not know this session's key";
 
 fn key(byte: u8) -> SessionKey {
-    SessionKey([byte; 32])
+    SessionKey::read_from(&mut &[byte; 32][..]).unwrap()
 }
 
 /// Runs `test` as an agent runs: on one thread, with local tasks.
@@ -51,7 +51,7 @@ impl Parent {
         Self {
             listener,
             address,
-            authenticator: RefCell::new(Authenticator::new(SESSION, key(1), [1, 2].map(AgentId))),
+            authenticator: RefCell::new(Authenticator::new(SESSION, key(1), ROLE, [1, 2].map(AgentId))),
         }
     }
 
@@ -83,7 +83,7 @@ impl Parent {
     async fn refuse_records(&self, records: impl FnOnce(&mut nla::wire::Established) -> Vec<u8>) -> String {
         let peer = async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
-            let (initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
+            let (initiator, request) = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap();
             stream.write_all(&request).await.unwrap();
             let mut answer = [0; Initiator::ANSWER_BYTES];
             stream.read_exact(&mut answer).await.unwrap();
@@ -97,7 +97,7 @@ impl Parent {
 
 /// Connects as a child. Returns the session's time, or the error that the child reports.
 async fn child(address: SocketAddr, agent: u32, session: SessionId, key: SessionKey) -> Result<Time, String> {
-    let connected = connect(address, AgentId::ROOT, AgentId(agent), session, &key).await;
+    let connected = connect(address, ROLE, AgentId(agent), session, &key).await;
     connected.map(|(_, now)| now).map_err(|error| error.to_string())
 }
 
@@ -144,7 +144,7 @@ fn expected_agents_are_accepted_once() {
 fn a_repeated_first_message_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
-        let (initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
+        let (initiator, request) = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap();
         let (refused, reply) = parent.refuse_bytes(&request).await;
         assert_eq!(
             (refused.as_str(), reply.len()),
@@ -184,7 +184,7 @@ fn a_recorded_handshake_cannot_be_replayed() {
 fn another_protocol_version_is_named_in_the_refusal() {
     on_one_thread(async {
         let parent = Parent::new().await;
-        let mut request = Initiator::new(SESSION, &key(1)).unwrap().1;
+        let mut request = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap().1;
         request[8..10].copy_from_slice(&(VERSION + 1).to_be_bytes());
         request[10..26].copy_from_slice(b"9.9.9\0\0\0\0\0\0\0\0\0\0\0");
         let (refused, reply) = parent.refuse_bytes(&request).await;
@@ -214,7 +214,7 @@ fn another_key_or_session_is_refused_at_both_ends() {
 fn a_changed_preamble_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
-        let mut request = Initiator::new(SESSION, &key(1)).unwrap().1;
+        let mut request = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap().1;
         request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name, which is not compared
         assert_eq!(parent.refuse_bytes(&request).await.0, WRONG_KEY);
     });
@@ -235,7 +235,7 @@ fn a_truncated_handshake_is_refused() {
     on_one_thread(async {
         let parent = Parent::new().await;
         for length in [0, 1, PREAMBLE_BYTES, Responder::REQUEST_BYTES - 1] {
-            let (_, request) = Initiator::new(SESSION, &key(1)).unwrap();
+            let (_, request) = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap();
             let (refused, reply) = parent.refuse_bytes(&request[..length]).await;
             assert_eq!((refused.as_str(), reply.len()), (TRUNCATED, 0), "after {length} bytes");
         }
@@ -293,7 +293,7 @@ fn an_unfinished_handshake_ends_with_the_listener() {
         let (joined, _never) = mpsc::channel(1);
         let mut listening = Box::pin(accept_children(listener, authenticator.into_inner(), Clock::start(), joined));
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let (_initiator, request) = Initiator::new(SESSION, &key(1)).unwrap();
+        let (_initiator, request) = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap();
         stream.write_all(&request).await.unwrap();
         let mut answer = [0; Initiator::ANSWER_BYTES];
         tokio::select! {
@@ -331,7 +331,7 @@ fn strangers_keep_no_agent_out() {
         let (joined, mut children) = mpsc::channel(2);
         let listening = accept_children(listener, authenticator.into_inner(), Clock::start(), joined);
         let listening = tokio::task::spawn_local(listening);
-        let (_, replay) = Initiator::new(SESSION, &key(2)).unwrap();
+        let (_, replay) = Initiator::new(SESSION, key(2).bytes(), ROLE).unwrap();
         let mut strangers = Vec::new();
         for number in 0..2 * UNAUTHENTICATED_MAX {
             let mut stranger = TcpStream::connect(address).await.unwrap();
@@ -373,7 +373,7 @@ fn connections_are_accepted_before_the_children_are_known() {
         assert_eq!(end.expect("it is closed").unwrap_or(0), 0);
         let early = [1, 2].map(|agent| tokio::task::spawn_local(child(address, agent, SESSION, key(1))));
         let (joined, mut children) = mpsc::channel(2);
-        let authenticator = Authenticator::new(SESSION, key(1), [AgentId(1), AgentId(2)]);
+        let authenticator = Authenticator::new(SESSION, key(1), ROLE, [AgentId(1), AgentId(2)]);
         assert!(admit.send(Admission { authenticator, clock: Clock::start(), joined }).is_ok());
         for early in early {
             early.await.unwrap().unwrap();

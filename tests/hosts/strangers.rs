@@ -1,6 +1,7 @@
 //! Processes without the key connect to the launcher while its agents join.
 
-use nla::wire::{Initiator, SessionId, SessionKey};
+use nla::core::AgentId;
+use nla::wire::{Initiator, Role, SessionId};
 use tests::{Cluster, Strangers, Target, scela};
 
 use crate::rank;
@@ -9,7 +10,8 @@ use crate::rank;
 #[test]
 fn strangers_keep_no_host_out() {
     let Some(cluster) = Cluster::new_or_skip(8) else { return };
-    let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).expect("a hello");
+    let role = Role::Link { parent: AgentId::ROOT };
+    let (_, hello) = Initiator::new(SessionId(1), &[7; 32], role).expect("a hello");
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
         let strangers = Strangers::start(cluster.front_end(), Target::Ports, 10_000, hello.clone());
         let run = scela().on(&cluster).args(["-hosts", &cluster.names()]).np(16).args(options);

@@ -26,6 +26,7 @@
 //! | `recordings` | a core replays an agent's recording |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
+//! | `key` | the session's key is in one page that core dumps leave out |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -36,6 +37,7 @@ mod descriptors;
 mod environment;
 mod input;
 mod invocation;
+mod key;
 mod leftovers;
 mod losses;
 mod malformed;

@@ -8,10 +8,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, SessionId, SessionKey};
+use nla::core::AgentId;
+use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, Role, SessionId};
 use tests::{Capture, Process, Running, Tree, event_timeout, eventually, scela, tcp_sockets};
 
 use crate::script;
+
+const ROLE: Role = Role::Link { parent: AgentId::ROOT };
 
 /// Returns the addresses at which `processes` listen.
 fn listeners(processes: &[Process]) -> Vec<SocketAddrV4> {
@@ -74,14 +77,14 @@ fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns the error that an initiator of `session` with a wrong key receives from `address`.
 fn refusal(address: SocketAddrV4, session: SessionId) -> Option<HelloError> {
-    let (stranger, hello) = Initiator::new(session, &SessionKey([7; 32])).unwrap();
+    let (stranger, hello) = Initiator::new(session, &[7; 32], ROLE).unwrap();
     stranger.verdict(answer(address, &hello)?.first_chunk()?).err()
 }
 
 /// Tries every attempt of a stranger. Returns `None` if no process listens any more.
 fn try_all_attempts(address: SocketAddrV4) -> Option<()> {
     assert_eq!(refusal(address, SessionId(1))?, HelloError::Session);
-    let (_, hello) = Initiator::new(SessionId(1), &SessionKey([7; 32])).unwrap();
+    let (_, hello) = Initiator::new(SessionId(1), &[7; 32], ROLE).unwrap();
     let mut other = hello.clone();
     other[8..10].copy_from_slice(&99u16.to_be_bytes());
     let words = answer(address, &other)?;

@@ -207,6 +207,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "tokio_util",
         "tracing",
         "tracing_subscriber",
+        "zeroize",
     ];
     let words: Vec<String> =
         CRATES.iter().filter(|known| !allowed.contains(known)).map(|known| format!("{known}::")).collect();
@@ -403,6 +404,7 @@ fn dependencies_are_the_allowed_ones() {
         "tokio-util",
         "tracing",
         "tracing-subscriber",
+        "zeroize",
     ];
     assert_eq!(keys("Cargo.toml", "[workspace.dependencies]"), set(&allowed));
     let workspace = set(&["pmi", "nla", "sim", "scela-run", "attachment", "libpmi-c", "libpmi2-c", "benches", "tests"]);

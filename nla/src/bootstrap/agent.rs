@@ -22,7 +22,7 @@ use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Admission, BoundListener, Clock, accept_early, candidates, connect_over, listen};
 use crate::sys::{self, GuardianLink, SegmentReader};
 use crate::tasks::Tasks;
-use crate::wire::TreePosition;
+use crate::wire::{Role, TreePosition};
 
 /// The exit code of an agent that could not start or join.
 const NOT_STARTED: u8 = 251;
@@ -156,7 +156,7 @@ async fn connect_to_parent(
         return Err(StartFailure::new(StartPhase::Ended, "its position is not in the tree"));
     }
     let addresses = candidates(opener_port, parent);
-    let above = (parent_of(position), "its parent");
+    let above = (Role::Link { parent: parent_of(position) }, "its parent");
     let (parent, now) = connect_to_any(order, addresses, above, position.agent).await?;
     Ok((position, parent, Clock::joined(now)))
 }
@@ -254,7 +254,8 @@ async fn join_over_shell(
         return Ok(JoinOutcome::Exit(0));
     }
     let stream = channel.into_stream();
-    match connect_over(stream, parent_of(position), position.agent, order.session, &order.key).await {
+    let role = Role::Link { parent: parent_of(position) };
+    match connect_over(stream, role, position.agent, order.session, &order.key).await {
         Ok((parent, now)) => {
             close_channel(order.is_remote());
             let children = starter.map_or(ChildLinks::None, ChildLinks::Shells);

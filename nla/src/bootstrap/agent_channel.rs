@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::sleep;
+use zeroize::Zeroizing;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
@@ -16,7 +17,7 @@ use crate::core::limits::{BOOT_BYTES_MAX, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, Stream, candidates, connect};
 use crate::sys;
-use crate::wire::{decode, encode, framed};
+use crate::wire::{Role, decode, encode, framed};
 
 /// The variable with the number of a task in its step, from 0 on.
 const TASK: &str = "SLURM_PROCID";
@@ -41,7 +42,7 @@ impl AgentChannel {
             });
         }
         if !order.is_shared() {
-            let opener = (AgentId::ROOT, "the process that opened its remote shell");
+            let opener = "the process that opened its remote shell";
             return Ok(Self::Callback(Box::new(call_back(order, opener, AgentId(order.target)).await?)));
         }
         let task = std::env::var(TASK).ok().and_then(|task| task.parse::<u32>().ok()?.checked_add(1));
@@ -49,7 +50,7 @@ impl AgentChannel {
             let words = format!("{TASK} and {NODE} do not tell which task this is");
             return Err(StartFailure::new(StartPhase::Step, words));
         };
-        let mut accepted = call_back(order, (AgentId::ROOT, "the launcher"), AgentId(task)).await?;
+        let mut accepted = call_back(order, "the launcher", AgentId(task)).await?;
         let lost = |error| {
             StartFailure::new(StartPhase::ConnectBack, format!("the connection to the launcher was lost: {error}"))
         };
@@ -97,11 +98,12 @@ impl AgentChannel {
     }
 }
 
-/// Connects to the process that started this agent. For the handshake, that process is the parent.
-async fn call_back(order: &BootOrder, above: (AgentId, &str), agent: AgentId) -> Result<Accepted, StartFailure> {
+/// Connects to the process that started this agent. `description` names that process in messages.
+async fn call_back(order: &BootOrder, description: &str, agent: AgentId) -> Result<Accepted, StartFailure> {
     let port = order.callback.first().map(SocketAddr::port);
     let addresses = candidates(port, order.callback.clone());
-    let (accepted, _) = connect_to_any(order, addresses, above, agent).await?;
+    let (accepted, _) =
+        connect_to_any(order, addresses, (Role::Callback { starter: order.starter }, description), agent).await?;
     // Without keep-alive, only the loss of the other host goes unnoticed while the agent waits for its position.
     let _ = keep_alive(&accepted, order.dead_time);
     Ok(accepted)
@@ -127,21 +129,21 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// Connects to the first of these addresses that completes the handshake. Tries again, for at most
-/// [`RECONNECT_TIME`], if the peer has closed a connection: it may have more strangers than room. `above` is the number
+/// [`RECONNECT_TIME`], if the peer has closed a connection: it may have more strangers than room. `above` is the role
 /// and, for messages, the description of the expected process; `agent` is this agent's own number.
 pub(super) async fn connect_to_any(
     order: &BootOrder,
     addresses: Vec<SocketAddr>,
-    above: (AgentId, &str),
+    above: (Role, &str),
     agent: AgentId,
 ) -> Result<(Accepted, Time), StartFailure> {
-    let (above, description) = above;
+    let (role, description) = above;
     let began = Instant::now();
     let mut pause = RECONNECT_PAUSE;
     loop {
         let (mut errors, mut is_passing) = (Vec::new(), false);
         for address in &addresses {
-            match connect(*address, above, agent, order.session, &order.key).await {
+            match connect(*address, role, agent, order.session, &order.key).await {
                 Ok(connected) => return Ok(connected),
                 Err(error) => {
                     is_passing |= error.is_passing();
@@ -166,7 +168,8 @@ pub(super) fn take_order() -> io::Result<BootOrder> {
     if length > BOOT_BYTES_MAX {
         return Err(io::Error::other("a message on the bootstrap channel is too long"));
     }
-    let mut bytes = Vec::new();
+    // With this capacity it never grows, which would leave a copy of the key behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length));
     Input.take(length as u64).read_to_end(&mut bytes)?;
     let order: BootOrder = decode(&bytes).map_err(io::Error::other)?;
     if !order.is_shared() {
@@ -227,15 +230,16 @@ mod tests {
 
     use super::*;
     use crate::bootstrap::protocol::{Links, MARKER};
-    use crate::link::{Authenticator, Clock, Reach, accept};
-    use crate::wire::{SessionId, SessionKey};
+    use crate::link::{Authenticator, Clock, Reach, SessionKey, accept};
+    use crate::wire::SessionId;
 
     fn order() -> BootOrder {
         BootOrder {
             session: SessionId(1),
-            key: SessionKey([1; 32]),
+            key: SessionKey::read_from(&mut &[1; 32][..]).expect("a page"),
             marker: [0; MARKER],
             target: 3,
+            starter: 0,
             callback: Vec::new(),
             reach: Reach::Here,
             links: Links::Connections,
@@ -253,7 +257,7 @@ mod tests {
     }
 
     async fn connected(address: SocketAddr) -> Result<AgentId, StartFailure> {
-        let above = (AgentId::ROOT, "its parent");
+        let above = (Role::Link { parent: AgentId::ROOT }, "its parent");
         connect_to_any(&order(), vec![address], above, AgentId(3)).await.map(|(accepted, _)| accepted.peer)
     }
 
@@ -267,7 +271,8 @@ mod tests {
                     drop(listener.accept().await.expect("a connection"));
                 }
                 let order = order();
-                let authenticator = RefCell::new(Authenticator::new(order.session, order.key, [AgentId(3)]));
+                let role = Role::Link { parent: AgentId::ROOT };
+                let authenticator = RefCell::new(Authenticator::new(order.session, order.key, role, [AgentId(3)]));
                 let (stream, _) = listener.accept().await.expect("a connection");
                 let clock = Clock::start();
                 accept(stream, &authenticator, || clock.now()).await.map(|accepted| accepted.peer)

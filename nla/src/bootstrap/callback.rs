@@ -20,6 +20,7 @@ use super::starter::Shared;
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
 use crate::link::{Accepted, Authenticator, BoundListener, Clock, accept_children, listen};
+use crate::wire::Role;
 
 /// Bound of the queue of authenticated connections.
 const QUEUE: usize = 64;
@@ -49,7 +50,8 @@ impl CallbackListener {
             addresses = own.iter().map(|address| SocketAddr::new(*address, port)).collect();
         }
         let (arrived, arrivals) = mpsc::channel(QUEUE);
-        let authenticator = Authenticator::new(order.session, order.key.clone(), numbers.map(AgentId));
+        let role = Role::Callback { starter: order.starter };
+        let authenticator = Authenticator::new(order.session, order.key.clone(), role, numbers.map(AgentId));
         // The agents ignore the time in this welcome: they take the session's time from their parents.
         let accepting = accept_children(listener, authenticator, Clock::start(), arrived);
         let accepting = spawner.spawn("callback listener", Span::current(), accepting);

@@ -25,8 +25,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::decide::failure::StartFailure;
-use crate::link::{Liveness, Reach};
-use crate::wire::{SessionId, SessionKey, TreePosition};
+use crate::link::{Liveness, Reach, SessionKey};
+use crate::wire::{SessionId, TreePosition};
 
 /// The length of the marker in bytes.
 pub const MARKER: usize = 16;
@@ -42,6 +42,8 @@ pub struct BootOrder {
     pub marker: [u8; MARKER],
     /// The agent's target; 0 in an order for many agents.
     pub target: u32,
+    /// The target of the process that starts the agent; 0 is the launcher.
+    pub starter: u32,
     /// The callback addresses, the likeliest first; empty if the channel is the agent's standard input and output.
     pub callback: Vec<SocketAddr>,
     /// From where the agent must be reachable.

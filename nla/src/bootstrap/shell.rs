@@ -26,7 +26,7 @@ use super::step::remove_step_variables;
 use super::{program, script};
 use crate::link::{SSH_CONNECTION, Stream};
 use crate::tasks::Tasks;
-use crate::wire::{encode, framed};
+use crate::wire::secret_frame;
 
 /// How many bytes of standard error are kept: the last ones.
 const ERRORS_KEPT: usize = 4096;
@@ -149,7 +149,7 @@ impl Shell {
             }
         }
         let order = order();
-        if input.write_all(&framed(&encode(&order))).await.is_err() || !reader.skip_to(&order.marker).await? {
+        if input.write_all(&secret_frame(&order)).await.is_err() || !reader.skip_to(&order.marker).await? {
             return Ok(None);
         }
         *was_unchecked = false;

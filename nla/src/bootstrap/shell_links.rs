@@ -15,8 +15,10 @@ use super::decide::pending_joins::{failure, is_late, late};
 use super::protocol::BootReport;
 use super::shell::Shell;
 use super::starter::{END_TIME, Shared};
+use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
 use crate::link::{Authenticator, accept_over};
+use crate::wire::Role;
 
 /// Reports the agent at a target as late if it has not joined after [`HELLO_TIME`].
 pub(super) async fn time_out(shared: Rc<Shared>, target: u32) {
@@ -35,7 +37,9 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
         // No `Join` was sent for this agent, so it does not belong to this session.
         return shared.processes.end(pid);
     };
-    let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), [agent]);
+    // In a tree of remote shells, a starter's number is its target.
+    let role = Role::Link { parent: AgentId(shared.order.starter) };
+    let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
     let accepted = accept_over(stream, &RefCell::new(authenticator), || clock.now()).await;
     let Some(took) = shared.settle(target) else { return shared.processes.end(pid) };
     match accepted {

@@ -114,7 +114,7 @@ impl Starter {
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.
     pub(super) fn below(order: &BootOrder, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
-        let own = BootOrder { below: None, callback: Vec::new(), ..order.clone() };
+        let own = BootOrder { starter: order.target, below: None, callback: Vec::new(), ..order.clone() };
         let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)

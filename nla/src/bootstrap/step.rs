@@ -33,7 +33,7 @@ use super::starter::{END_TIME, Shared};
 use super::{program, script};
 use crate::core::limits::{HELLO_TIME, TEXT_BYTES_MAX};
 use crate::link::{Accepted, HandshakeError};
-use crate::wire::{encode, framed};
+use crate::wire::secret_frame;
 
 /// Bound of the queues between tasks.
 const QUEUE: usize = 64;
@@ -153,7 +153,7 @@ impl Step {
             if is_sent && program::send(&mut input).await.is_err() {
                 return;
             }
-            let _ = input.write_all(&framed(&encode(&order))).await;
+            let _ = input.write_all(&secret_frame(&order)).await;
         });
         let agents = LiteMap::new();
         Ok(Running { processes: &shared.processes, pid, is_needed: false, lines, listener, agents })

@@ -35,7 +35,7 @@ use crate::core::{
 use crate::link::{Accepted, Admission, Authenticator, Clock, Link, LinkEvent, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
-use crate::wire::{Lane, TurnFrame, decode_down};
+use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
 /// Heartbeats to the guardian in each dead time.
@@ -135,7 +135,8 @@ impl AgentDriver {
             ChildLinks::None => None,
             ChildLinks::Listener(admit) => {
                 let expected = here.children().map(|child| child.head());
-                let authenticator = Authenticator::new(order.session, order.key.clone(), expected);
+                let role = Role::Link { parent: here.head() };
+                let authenticator = Authenticator::new(order.session, order.key.clone(), role, expected);
                 // If the task has panicked, its panic is reported.
                 let _ = admit.send(Admission { authenticator, clock, joined: joining });
                 None

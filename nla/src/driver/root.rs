@@ -26,12 +26,12 @@ use crate::core::{
     Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
-    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, accept_early,
-    listen,
+    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
+    accept_early, listen,
 };
 use crate::sys::Segment;
 use crate::tasks::Tasks;
-use crate::wire::{Lane, SessionId, SessionKey};
+use crate::wire::{Lane, Role, SessionId};
 
 /// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
 /// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
@@ -158,7 +158,8 @@ impl RootDriver {
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
         let accepting = listener.map(|(admit, accepting)| {
-            let authenticator = Authenticator::new(id, key, tree.children().map(|child| child.head()));
+            let role = Role::Link { parent: AgentId::ROOT };
+            let authenticator = Authenticator::new(id, key, role, tree.children().map(|child| child.head()));
             // If the task has panicked, its panic is reported.
             let _ = admit.send(Admission { authenticator, clock, joined: joining });
             accepting

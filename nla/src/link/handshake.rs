@@ -16,14 +16,15 @@ use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::timeout;
 
 use super::clock::Clock;
+use super::key::SessionKey;
 use super::listener::next_connection;
 use super::stream::Stream;
 use super::unproven::{RefusalLog, Unproven};
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
 use crate::core::{AgentId, Time};
 use crate::wire::{
-    Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Seen, SessionId,
-    SessionKey, Welcome, decode, encode, framed,
+    Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Role, Seen, SessionId,
+    Welcome, decode, encode, framed,
 };
 
 /// Why a connection did not become a link.
@@ -109,17 +110,17 @@ async fn in_time<T>(handshake: impl Future<Output = Result<T, HandshakeError>>) 
     timeout(HELLO_TIME, handshake).await.unwrap_or(Err(HandshakeError::Late))
 }
 
-/// Connects to the parent at `address` as `agent`. Returns the stream and the session's time.
+/// Connects as `agent` to the process at `address`, for the purpose of `role`. Returns the stream and the session's time.
 pub async fn connect(
     address: SocketAddr,
-    parent: AgentId,
+    role: Role,
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
     let handshake = async {
         let stream = Stream::connection(TcpStream::connect(address).await?);
-        initiate(stream, parent, agent, session, key).await
+        initiate(stream, role, agent, session, key).await
     };
     in_time(handshake).await
 }
@@ -127,30 +128,30 @@ pub async fn connect(
 /// Does the same over the pipes of a remote shell.
 pub(crate) async fn connect_over(
     stream: Stream,
-    parent: AgentId,
+    role: Role,
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    in_time(initiate(stream, parent, agent, session, key)).await
+    in_time(initiate(stream, role, agent, session, key)).await
 }
 
 /// Runs the child's part of the handshake.
 async fn initiate(
     mut stream: Stream,
-    parent: AgentId,
+    role: Role,
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
-    let (initiator, request) = Initiator::new(session, key)?;
+    let (initiator, request) = Initiator::new(session, key.bytes(), role)?;
     stream.write.write_all(&request).await?;
     let mut verdict = [0; Initiator::VERDICT_BYTES];
     read(&mut stream, &mut verdict).await?;
     initiator.verdict(&verdict)?;
     let mut message = [0; Initiator::ANSWER_BYTES - Initiator::VERDICT_BYTES];
     read(&mut stream, &mut message).await?;
-    let mut accepted = Accepted { peer: parent, stream, established: initiator.finish(&message)? };
+    let mut accepted = Accepted { peer: role.acceptor(), stream, established: initiator.finish(&message)? };
     accepted.send(&Hello { agent }).await?;
     let Welcome { now } = accepted.receive().await?;
     Ok((accepted, now))
@@ -171,6 +172,7 @@ async fn read(stream: &mut Stream, bytes: &mut [u8]) -> Result<(), HandshakeErro
 pub struct Authenticator {
     session: SessionId,
     key: SessionKey,
+    role: Role,
     /// The children that have not joined.
     expected: LiteMap<AgentId, ()>,
     seen: Seen,
@@ -178,13 +180,13 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    /// Creates an authenticator that admits each of `children` once.
-    pub fn new(session: SessionId, key: SessionKey, children: impl IntoIterator<Item = AgentId>) -> Self {
+    /// Creates an authenticator that admits each of `children` once, for the purpose of `role` only.
+    pub fn new(session: SessionId, key: SessionKey, role: Role, children: impl IntoIterator<Item = AgentId>) -> Self {
         let mut expected = LiteMap::new();
         for child in children {
             expected.insert(child, ());
         }
-        Self { session, key, expected, seen: Seen::default(), unproven: Unproven::default() }
+        Self { session, key, role, expected, seen: Seen::default(), unproven: Unproven::default() }
     }
 
     /// Adds an unproven connection. Returns its number, and that of the connection that is closed for it.
@@ -403,8 +405,8 @@ async fn admit(
         first.await?;
     }
     let (result, answer) = {
-        let authenticator = &mut *authenticator.borrow_mut();
-        Responder::answer(&request, authenticator.session, &authenticator.key, &mut authenticator.seen)
+        let Authenticator { session, key, role, seen, .. } = &mut *authenticator.borrow_mut();
+        Responder::answer(&request, *session, key.bytes(), *role, seen)
     };
     stream.write.write_all(&answer).await?;
     // The hello says which agent it is.

@@ -5,6 +5,7 @@
 
 mod clock;
 mod handshake;
+mod key;
 mod lanes;
 pub(crate) mod listener;
 mod stream;
@@ -15,6 +16,7 @@ pub use handshake::{
     Accepted, Admission, Authenticator, HandshakeError, accept, accept_children, accept_early, connect,
 };
 pub(crate) use handshake::{accept_over, connect_over};
+pub use key::SessionKey;
 pub use lanes::{Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
 pub(crate) use listener::{SSH_CONNECTION, candidates, next_connection};

@@ -71,10 +71,11 @@ mod tests {
 
     use super::*;
     use crate::core::{AgentId, LossReason};
+    use crate::link::SessionKey;
     use crate::link::handshake::{Accepted, Authenticator, accept_over, connect_over};
     use crate::link::lanes::{Link, LinkEvent, Liveness, Meter, Receipt};
     use crate::tasks::Panics;
-    use crate::wire::{Lane, SessionId, SessionKey};
+    use crate::wire::{Lane, Role, SessionId};
 
     const SESSION: SessionId = SessionId(7);
     const CHILD: AgentId = AgentId(3);
@@ -99,15 +100,16 @@ mod tests {
 
     /// Runs the handshake. The parent has read `early` bytes of the stream before the handshake begins.
     async fn connected([mut parent, child]: [Stream; 2], early: usize, key: u8) -> Option<[Accepted; 2]> {
-        let keys = [SessionKey([1; 32]), SessionKey([key; 32])];
-        let authenticator = RefCell::new(Authenticator::new(SESSION, keys[0].clone(), [CHILD]));
+        let keys = [1, key].map(|byte| SessionKey::read_from(&mut &[byte; 32][..]).expect("a page"));
+        let role = Role::Link { parent: AgentId::ROOT };
+        let authenticator = RefCell::new(Authenticator::new(SESSION, keys[0].clone(), role, [CHILD]));
         let accepted = async {
             let mut leftover = vec![0; early];
             parent.read.read_exact(&mut leftover).await.expect("the child speaks first");
             parent.unread = BytesMut::from(&leftover[..]);
             accept_over(parent, &authenticator, || Duration::from_secs(9)).await
         };
-        let connected = connect_over(child, AgentId::ROOT, CHILD, SESSION, &keys[1]);
+        let connected = connect_over(child, role, CHILD, SESSION, &keys[1]);
         let (accepted, connected) = tokio::join!(accepted, connected);
         let (child, now) = connected.ok()?;
         assert_eq!(now, Duration::from_secs(9));

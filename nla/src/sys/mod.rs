@@ -24,6 +24,7 @@ pub mod image;
 pub mod inherited;
 pub mod readiness;
 pub mod reap;
+pub mod secret;
 pub mod segment;
 pub mod shared_files;
 pub mod shell;
@@ -45,6 +46,7 @@ pub use reap::{
     Ended, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,
     process_state, reap, signal_name,
 };
+pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};

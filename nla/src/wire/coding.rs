@@ -7,6 +7,7 @@ use pmi::Epoch;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use zeroize::Zeroizing;
 
 use super::decoder::{DecodeError, Decoder};
 use crate::core::{Down, NamespaceId, ReleaseContent, Up, Update};
@@ -41,6 +42,15 @@ pub fn encode<M: Serialize + ?Sized>(message: &M) -> Vec<u8> {
 /// Makes a frame: `bytes` after their length, a little-endian u32.
 pub fn framed(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes(), bytes].concat()
+}
+
+/// Encodes a message that contains a secret, as a frame. The memory is allocated once, so it leaves no copies behind,
+/// and is wiped when it is dropped.
+pub fn secret_frame<M: Serialize>(message: &M) -> Zeroizing<Vec<u8>> {
+    let length = encoded_bytes(message);
+    let mut frame = Vec::with_capacity(4 + length);
+    frame.extend_from_slice(&(length as u32).to_le_bytes());
+    Zeroizing::new(write(message, Sink::Bytes(frame)).into_bytes())
 }
 
 /// Returns the length of what [`encode`] returns for `message`, without the memory for it.

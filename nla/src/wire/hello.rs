@@ -2,14 +2,16 @@
 //!
 //! The child connects. It sends a preamble in clear (magic, protocol version, product version, session ID) and the
 //! first message of a Noise handshake, NNpsk0 with the session's key. The parent answers with its own preamble, a
-//! verdict of one byte and, if it accepts, the second message. The child's preamble is the handshake's prologue, so
-//! an attacker between them cannot change it. From then on both ends can seal records. The child's first record is
+//! verdict of one byte and, if it accepts, the second message. The child's preamble and the connection's [`Role`] are
+//! the handshake's prologue: an attacker between them cannot change the preamble, and cannot use the handshake of one
+//! connection for another purpose or with another parent. From then on both ends can seal records. The child's first record is
 //! its [`Hello`]. Only after opening it does the parent know that the child is not a replay: no byte of an
 //! unauthenticated peer is parsed before. The Noise protocol is implemented by the crate `snow`; this module has no
-//! cryptography of its own.
+//! cryptography of its own, but wipes the copies of the session's key that `snow` makes.
 
 use std::collections::HashSet;
 use std::fmt;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,13 +50,48 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// The secret key of a session: 256 random bits. Never put it into argv, the environment, a log or a readable file.
-#[derive(Clone, Serialize, Deserialize)]
-pub struct SessionKey(pub [u8; 32]);
+/// The bytes of a session's key.
+type Key = [u8; 32];
 
-impl fmt::Debug for SessionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+/// The purpose of a connection, and the process that accepts it. Both ends know it before they connect, and the
+/// handshake succeeds only if they agree. It is not sent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// An agent's bootstrap channel to the process that started it: the agent at this target, or the launcher (0).
+    Callback {
+        /// The target.
+        starter: u32,
+    },
+    /// A child's link to its parent in the tree.
+    Link {
+        /// The number of the parent.
+        parent: AgentId,
+    },
+}
+
+impl Role {
+    /// The length of a role in a prologue.
+    const BYTES: usize = 5;
+
+    /// Returns the number of the process that accepts the connection.
+    pub fn acceptor(self) -> AgentId {
+        match self {
+            Self::Callback { starter } => AgentId(starter),
+            Self::Link { parent } => parent,
+        }
+    }
+
+    /// Returns the prologue of a handshake that begins with this preamble.
+    fn prologue(self, preamble: &[u8; PREAMBLE_BYTES]) -> [u8; PREAMBLE_BYTES + Self::BYTES] {
+        let mut bytes = [0; PREAMBLE_BYTES + Self::BYTES];
+        let (start, role) = bytes.split_at_mut(PREAMBLE_BYTES);
+        start.copy_from_slice(preamble);
+        role[0] = match self {
+            Self::Callback { .. } => b'C',
+            Self::Link { .. } => b'L',
+        };
+        role[1..].copy_from_slice(&self.acceptor().0.to_be_bytes());
+        bytes
     }
 }
 
@@ -89,7 +126,7 @@ pub enum HelloError {
     /// The peer belongs to another session.
     #[error("the other end belongs to another session")]
     Session,
-    /// The peer does not know the session's key.
+    /// The peer does not know the session's key, or has connected for another purpose or to another parent.
     #[error("the other end does not know this session's key")]
     Key,
     /// The first message was received before: an attacker recorded and replayed it.
@@ -149,13 +186,50 @@ fn check_preamble(theirs: &[u8; PREAMBLE_BYTES], session: SessionId) -> Result<(
     Ok(())
 }
 
-fn builder<'a>(key: &'a SessionKey, prologue: &'a [u8]) -> Result<Builder<'a>, snow::Error> {
-    Builder::new(NOISE.parse()?).psk(0, &key.0)?.prologue(prologue)
+/// Builds the state of a handshake, still without the session's key.
+fn state<'a>(
+    prologue: &'a [u8],
+    build: impl FnOnce(Builder<'a>) -> Result<HandshakeState, snow::Error>,
+) -> Result<Box<HandshakeState>, HelloError> {
+    let builder = || build(Builder::new(NOISE.parse()?).psk(0, &[0; 32])?.prologue(prologue)?);
+    Ok(Box::new(builder().map_err(|_| HelloError::Key)?))
+}
+
+/// Makes or reads the first message, for which alone the state needs the session's key. No copy of the key is left in
+/// the state or on the stack. The state is on the heap because moving it would copy the key.
+fn with_key(
+    state: &mut HandshakeState,
+    key: &Key,
+    message: impl FnOnce(&mut HandshakeState) -> Result<usize, snow::Error>,
+) -> Result<(), HelloError> {
+    let result = mix_key(state, key, message);
+    wipe_stack();
+    result.map_err(|_| HelloError::Key)
+}
+
+#[inline(never)]
+fn mix_key(
+    state: &mut HandshakeState,
+    key: &Key,
+    message: impl FnOnce(&mut HandshakeState) -> Result<usize, snow::Error>,
+) -> Result<(), snow::Error> {
+    let result = state.set_psk(0, key).and_then(|()| message(state));
+    let wiped = state.set_psk(0, &[0; 32]);
+    // The state may be dropped next. That must not make the compiler omit the write.
+    black_box(state);
+    result.and(wiped)
+}
+
+/// Overwrites the stack that calls before this one used. `snow` and the hash copy the key to their stack frames, which
+/// take a few KiB.
+#[inline(never)]
+fn wipe_stack() {
+    black_box(&mut [0u8; 64 * 1024]);
 }
 
 /// The child's side of the handshake.
 pub struct Initiator {
-    state: HandshakeState,
+    state: Box<HandshakeState>,
     session: SessionId,
 }
 
@@ -166,13 +240,12 @@ impl Initiator {
     pub const VERDICT_BYTES: usize = PREAMBLE_BYTES + 1;
 
     /// Starts a handshake. Returns the initiator and the bytes to send.
-    pub fn new(session: SessionId, key: &SessionKey) -> Result<(Self, Vec<u8>), HelloError> {
-        let mut out = preamble(session).to_vec();
-        let mut state = builder(key, &out.clone()).and_then(Builder::build_initiator).map_err(|_| HelloError::Key)?;
+    pub fn new(session: SessionId, key: &Key, role: Role) -> Result<(Self, Vec<u8>), HelloError> {
+        let preamble = preamble(session);
+        let mut state = state(&role.prologue(&preamble), Builder::build_initiator)?;
         let mut message = [0; HANDSHAKE_BYTES];
-        state.write_message(&[], &mut message).map_err(|_| HelloError::Key)?;
-        out.extend_from_slice(&message);
-        Ok((Self { state, session }, out))
+        with_key(&mut state, key, |state| state.write_message(&[], &mut message))?;
+        Ok((Self { state, session }, [&preamble[..], &message].concat()))
     }
 
     /// Checks the preamble and the verdict, which are the first [`Initiator::VERDICT_BYTES`] of the answer. Returns
@@ -193,7 +266,7 @@ impl Initiator {
     /// Processes the parent's handshake message.
     pub fn finish(mut self, message: &[u8]) -> Result<Established, HelloError> {
         self.state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
-        Established::new(self.state)
+        Established::new(*self.state)
     }
 }
 
@@ -213,7 +286,8 @@ impl Responder {
     pub fn answer(
         request: &[u8; Self::REQUEST_BYTES],
         session: SessionId,
-        key: &SessionKey,
+        key: &Key,
+        role: Role,
         seen: &mut Seen,
     ) -> (Result<Established, HelloError>, Vec<u8>) {
         let mut out = preamble(session).to_vec();
@@ -221,8 +295,8 @@ impl Responder {
         let result = theirs
             .first_chunk()
             .ok_or(HelloError::Truncated)
-            .and_then(|theirs| check_preamble(theirs, session))
-            .and_then(|()| Self::respond(theirs, message, key, seen));
+            .and_then(|theirs| check_preamble(theirs, session).map(|()| role.prologue(theirs)))
+            .and_then(|prologue| Self::respond(&prologue, message, key, seen));
         let verdict = match &result {
             Ok(_) => GOOD,
             Err(HelloError::NotScela | HelloError::Version { .. }) => OTHER_VERSION,
@@ -240,13 +314,13 @@ impl Responder {
     }
 
     fn respond(
-        theirs: &[u8],
+        prologue: &[u8],
         message: &[u8],
-        key: &SessionKey,
+        key: &Key,
         seen: &mut Seen,
     ) -> Result<(Established, [u8; HANDSHAKE_BYTES]), HelloError> {
-        let mut state = builder(key, theirs).and_then(Builder::build_responder).map_err(|_| HelloError::Key)?;
-        state.read_message(message, &mut []).map_err(|_| HelloError::Key)?;
+        let mut state = state(prologue, Builder::build_responder)?;
+        with_key(&mut state, key, |state| state.read_message(message, &mut []))?;
         // Remember the message only after authentication, so that a peer without the key cannot fill the memory.
         let ephemeral = *message.first_chunk::<32>().ok_or(HelloError::Truncated)?;
         if seen.0.len() >= HANDSHAKES_REMEMBERED {
@@ -257,7 +331,7 @@ impl Responder {
         }
         let mut answer = [0; HANDSHAKE_BYTES];
         state.write_message(&[], &mut answer).map_err(|_| HelloError::Key)?;
-        Ok((Established::new(state)?, answer))
+        Ok((Established::new(*state)?, answer))
     }
 }
 
@@ -270,12 +344,14 @@ mod tests {
 
     const SESSION: SessionId = SessionId(0x5ce1a);
 
-    fn key(byte: u8) -> SessionKey {
-        SessionKey([byte; 32])
+    const ROLE: Role = Role::Link { parent: AgentId(3) };
+
+    fn key(byte: u8) -> Key {
+        [byte; 32]
     }
 
-    fn request(session: SessionId, key: &SessionKey) -> (Initiator, [u8; Responder::REQUEST_BYTES]) {
-        let (initiator, out) = Initiator::new(session, key).unwrap();
+    fn request(session: SessionId, key: &Key) -> (Initiator, [u8; Responder::REQUEST_BYTES]) {
+        let (initiator, out) = Initiator::new(session, key, ROLE).unwrap();
         (initiator, out.try_into().unwrap())
     }
 
@@ -286,7 +362,7 @@ mod tests {
 
     fn pair() -> (Established, Established) {
         let (initiator, request) = request(SESSION, &key(1));
-        let (parent, answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        let (parent, answer) = Responder::answer(&request, SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(answer.len(), Initiator::ANSWER_BYTES);
         initiator.verdict(answer[..Initiator::VERDICT_BYTES].try_into().unwrap()).unwrap();
         (initiator.finish(&answer[Initiator::VERDICT_BYTES..]).unwrap(), parent.unwrap())
@@ -321,17 +397,37 @@ mod tests {
     #[test]
     fn a_wrong_key_is_reported_at_both_ends() {
         let (initiator, request) = request(SESSION, &key(1));
-        let (result, answer) = Responder::answer(&request, SESSION, &key(2), &mut Seen::default());
+        let (result, answer) = Responder::answer(&request, SESSION, &key(2), ROLE, &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::Key);
         assert_eq!(refusal(&answer, &initiator), HelloError::Key);
+    }
+
+    #[test]
+    fn a_hello_for_one_purpose_and_parent_is_refused_for_any_other() {
+        let number = [0, 1, 3, 0x100];
+        let callbacks = number.map(|starter| Role::Callback { starter });
+        let links = number.map(|parent| Role::Link { parent: AgentId(parent) });
+        let roles = || callbacks.into_iter().chain(links);
+        for (of_child, of_parent) in roles().flat_map(|role| roles().map(move |other| (role, other))) {
+            let (initiator, request) = Initiator::new(SESSION, &key(1), of_child).unwrap();
+            let request = request.try_into().unwrap();
+            let (result, answer) = Responder::answer(&request, SESSION, &key(1), of_parent, &mut Seen::default());
+            match of_child == of_parent {
+                true => assert!(result.is_ok(), "{of_child:?}"),
+                false => {
+                    assert_eq!(result.unwrap_err(), HelloError::Key, "{of_child:?} at {of_parent:?}");
+                    assert_eq!(refusal(&answer, &initiator), HelloError::Key);
+                }
+            }
+        }
     }
 
     #[test]
     fn a_replayed_first_message_is_refused() {
         let mut seen = Seen::default();
         let (initiator, request) = request(SESSION, &key(1));
-        assert!(Responder::answer(&request, SESSION, &key(1), &mut seen).0.is_ok());
-        let (result, answer) = Responder::answer(&request, SESSION, &key(1), &mut seen);
+        assert!(Responder::answer(&request, SESSION, &key(1), ROLE, &mut seen).0.is_ok());
+        let (result, answer) = Responder::answer(&request, SESSION, &key(1), ROLE, &mut seen);
         assert_eq!(result.unwrap_err(), HelloError::Replayed);
         assert_eq!(refusal(&answer, &initiator), HelloError::Replayed);
     }
@@ -372,7 +468,7 @@ mod tests {
         let (initiator, mut request) = request(SESSION, &key(1));
         request[8..10].copy_from_slice(&(VERSION + 1).to_be_bytes());
         request[10..15].copy_from_slice(b"9.9.9");
-        let (result, mut answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        let (result, mut answer) = Responder::answer(&request, SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(
             result.unwrap_err().to_string(),
             format!(
@@ -389,16 +485,20 @@ mod tests {
     fn a_changed_preamble_breaks_the_handshake() {
         let (_, mut request) = request(SESSION, &key(1));
         request[PREAMBLE_BYTES - 9] ^= 1; // a byte of the product's name, which is not compared
-        assert_eq!(Responder::answer(&request, SESSION, &key(1), &mut Seen::default()).0.unwrap_err(), HelloError::Key);
+        assert_eq!(
+            Responder::answer(&request, SESSION, &key(1), ROLE, &mut Seen::default()).0.unwrap_err(),
+            HelloError::Key
+        );
     }
 
     #[test]
     fn other_sessions_and_other_protocols_are_distinguished() {
         let (initiator, request) = request(SessionId(1), &key(1));
-        let (result, answer) = Responder::answer(&request, SESSION, &key(1), &mut Seen::default());
+        let (result, answer) = Responder::answer(&request, SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::Session);
         assert_eq!(refusal(&answer, &initiator), HelloError::Session);
-        let (result, _) = Responder::answer(&[b'G'; Responder::REQUEST_BYTES], SESSION, &key(1), &mut Seen::default());
+        let (result, _) =
+            Responder::answer(&[b'G'; Responder::REQUEST_BYTES], SESSION, &key(1), ROLE, &mut Seen::default());
         assert_eq!(result.unwrap_err(), HelloError::NotScela);
     }
 

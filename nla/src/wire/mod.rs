@@ -14,10 +14,10 @@ mod lane;
 mod record;
 mod recording;
 
-pub use coding::{CodingError, DownEncoder, Message, decode, decode_down, encode, encoded_bytes, framed};
+pub use coding::{CodingError, DownEncoder, Message, decode, decode_down, encode, encoded_bytes, framed, secret_frame};
 pub use decoder::DecodeError;
 pub use hello::{
-    Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Seen, SessionId, SessionKey, VERSION, Welcome,
+    Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Role, Seen, SessionId, VERSION, Welcome,
 };
 pub use lane::{Assembler, Lane};
 pub use record::{Content, Opener, RecordError, Sealer, bytes_on_link};

@@ -1,12 +1,12 @@
 //! The bytes of a handshake, from a peer that does not know the key, and damaged ones of a peer that does.
 
-use nla::wire::{HelloError, Initiator, Responder, Seen, SessionId, SessionKey};
+use nla::core::AgentId;
+use nla::wire::{HelloError, Initiator, Responder, Role, Seen, SessionId};
 
 const SESSION: SessionId = SessionId(0x5ce1a);
 
-fn key() -> SessionKey {
-    SessionKey([9; 32])
-}
+const KEY: [u8; 32] = [9; 32];
+const ROLE: Role = Role::Link { parent: AgentId(1) };
 
 /// Checks the bytes as a request, as an answer, and as changes of both.
 pub(super) fn check(data: &[u8]) {
@@ -14,13 +14,13 @@ pub(super) fn check(data: &[u8]) {
     if let Some(request) = data.first_chunk::<{ Responder::REQUEST_BYTES }>() {
         check_refused(request, &mut seen);
     }
-    let (initiator, request) = Initiator::new(SESSION, &key()).expect("a handshake begins");
+    let (initiator, request) = Initiator::new(SESSION, &KEY, ROLE).expect("a handshake begins");
     let request: [u8; Responder::REQUEST_BYTES] = *request.first_chunk().expect("a request has its length");
     let damaged = changed(request, data);
     if damaged != request {
         check_refused(&damaged, &mut seen);
     }
-    let (established, answer) = Responder::answer(&request, SESSION, &key(), &mut seen);
+    let (established, answer) = Responder::answer(&request, SESSION, &KEY, ROLE, &mut seen);
     assert!(established.is_ok(), "the right key is refused: {established:?}");
     assert_eq!(answer.len(), Initiator::ANSWER_BYTES);
     check_refused(&request, &mut seen);
@@ -38,11 +38,11 @@ pub(super) fn check(data: &[u8]) {
 
 /// A request that proves no key is refused with a short answer, which a child understands.
 fn check_refused(request: &[u8; Responder::REQUEST_BYTES], seen: &mut Seen) {
-    let (result, answer) = Responder::answer(request, SESSION, &key(), seen);
+    let (result, answer) = Responder::answer(request, SESSION, &KEY, ROLE, seen);
     let error = result.err().expect("a request without a proof is accepted");
     super::check_shown(&error.to_string());
     assert_eq!(answer.len(), Initiator::VERDICT_BYTES);
-    let (initiator, _) = Initiator::new(SESSION, &key()).expect("a handshake begins");
+    let (initiator, _) = Initiator::new(SESSION, &KEY, ROLE).expect("a handshake begins");
     let verdict = initiator.verdict(answer.first_chunk().expect("an answer begins with a verdict"));
     match (error, verdict) {
         (HelloError::NotScela | HelloError::Version { .. }, Err(HelloError::Key)) => {}

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use nla::core::limits::RECORD_BYTES_MAX;
-use nla::wire::{Assembler, Content, Established, Initiator, Lane, Responder, Seen, SessionId, SessionKey};
+use nla::wire::{Assembler, Content, Established, Initiator, Lane, Responder, Role, Seen, SessionId};
 
 /// Checks the bytes as the stream of a lane, as the content of a record, and as a sealed record.
 pub(super) fn check(data: &[u8]) {
@@ -71,10 +71,10 @@ struct SealedLink {
 
 impl SealedLink {
     fn new() -> Self {
-        let (session, key) = (SessionId(1), SessionKey([7; 32]));
-        let (initiator, request) = Initiator::new(session, &key).expect("a handshake begins");
+        let (session, key, role) = (SessionId(1), [7; 32], Role::Callback { starter: 0 });
+        let (initiator, request) = Initiator::new(session, &key, role).expect("a handshake begins");
         let request = request.first_chunk().expect("a request has its length");
-        let (parent, answer) = Responder::answer(request, session, &key, &mut Seen::default());
+        let (parent, answer) = Responder::answer(request, session, &key, role, &mut Seen::default());
         let child = initiator.finish(&answer[Initiator::VERDICT_BYTES..]).expect("the key is right");
         Self { child, parent: parent.expect("the key is right") }
     }

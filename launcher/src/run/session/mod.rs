@@ -16,10 +16,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use nla::core::{NamespacePlan, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing};
 use nla::driver::{RootDriver, RootEvent};
-use nla::link::Clock;
+use nla::link::{Clock, SessionKey};
 use nla::sys;
 use nla::tasks::{Panic, Panics, Tasks};
-use nla::wire::{SessionId, SessionKey};
+use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, Interval, sleep_until};
@@ -57,11 +57,11 @@ impl Secrets {
     /// Draws the public number and the secrets of a new session from the kernel.
     pub fn random() -> io::Result<(u64, Self)> {
         let mut source = File::open("/dev/urandom")?;
-        let (mut session, mut key, mut marker) = ([0; 8], [0; 32], [0; 16]);
+        let (mut session, mut marker) = ([0; 8], [0; 16]);
         source.read_exact(&mut session)?;
-        source.read_exact(&mut key)?;
+        let key = SessionKey::read_from(&mut source)?;
         source.read_exact(&mut marker)?;
-        Ok((u64::from_le_bytes(session), Self { key: SessionKey(key), marker }))
+        Ok((u64::from_le_bytes(session), Self { key, marker }))
     }
 }
 

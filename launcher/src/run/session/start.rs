@@ -149,6 +149,7 @@ fn boot_order(
         key: secrets.key.clone(),
         marker: secrets.marker,
         target: 0,
+        starter: 0,
         callback: Vec::new(),
         reach,
         links,
