@@ -150,7 +150,8 @@ impl Root {
     pub(super) fn elected(&self) -> Outcome {
         match elect(&self.failures) {
             Some(first) => {
-                Outcome::Failed { first: first.clone(), others: self.failures.len() as u64 - 1 + self.failures_more }
+                let others = (self.failures.len() as u64 - 1).saturating_add(self.failures_more);
+                Outcome::Failed { first: first.clone(), others }
             }
             None => Outcome::Success,
         }
