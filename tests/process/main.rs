@@ -22,6 +22,7 @@
 //! | `recordings` | a core replays an agent's recording |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
+//! | `foreign_words` | words of remote hosts are printed without control characters |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -30,6 +31,7 @@ mod codes;
 mod commands;
 mod descriptors;
 mod environment;
+mod foreign_words;
 mod input;
 mod invocation;
 mod losses;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nla::core::limits::RANKS_PER_AGENT;
-use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree};
+use nla::core::{Cause, Failure, NamespaceId, Notice, Outcome, Subtree, printable};
 use nla::sys::signal_name;
 use pmi::Ranks;
 
@@ -26,7 +26,7 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// Writes lines to standard error, each with one write. Ignores errors.
+/// Writes lines to standard error, each with one write and without control characters. Ignores errors.
 #[derive(Copy, Clone, Debug)]
 pub struct Reporter {
     /// The amount of reports.
@@ -77,7 +77,7 @@ const CLEAR: &str = "\r\x1b[K";
 /// Writes a progress line, which replaces the previous one. The next report replaces it in turn.
 pub(crate) fn show_progress(text: &str) {
     PROGRESS.store(true, Ordering::Relaxed);
-    write(&format!("{CLEAR}{text}"));
+    write(&format!("{CLEAR}{}", printable(text)));
 }
 
 /// Clears the progress line, if one is shown.

@@ -29,10 +29,10 @@ mod tests;
 mod timing;
 mod topology;
 mod turn;
+mod words;
 
 pub use agent::{Action, Agent, Input};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
-pub(crate) use cause::bounded;
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
@@ -46,3 +46,5 @@ pub use root::{Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
+pub use words::printable;
+pub(crate) use words::{deserialize_one_line, one_line};
