@@ -23,6 +23,7 @@
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
 //! | `foreign_words` | words of remote hosts are printed without control characters |
+//! | `output_files` | files that another user put into a shared directory are not written |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -37,6 +38,7 @@ mod invocation;
 mod losses;
 mod malformed;
 mod output;
+mod output_files;
 mod panics;
 mod recordings;
 mod security;
