@@ -1,24 +1,23 @@
-//! Colours for the launcher's own texts on a terminal. The output of ranks never passes here.
+//! Colours for the launcher's own texts on a terminal, and escapes for the control characters in them. All texts of the
+//! launcher pass here, with the words of remote hosts in them; the output of ranks does not.
 
 use std::io::IsTerminal;
 
 use clap::builder::styling::{AnsiColor, Style};
+use nla::core::printable;
 
 /// The character that bars are made of.
 pub const BAR: char = '━';
 /// Longer words before a colon are a sentence, not a label.
 const LABEL_BYTES_MAX: usize = 40;
 
-/// Returns `text` as `stream` shows it: with colours on a terminal, unless `NO_COLOR` is set and not empty, or `TERM` is
-/// unset or `dumb`.
+/// Returns `text` as `stream` shows it: [`printable`], and with colours on a terminal, unless `NO_COLOR` is set and not
+/// empty, or `TERM` is unset or `dumb`.
 pub fn for_stream(stream: &impl IsTerminal, text: &str) -> String {
+    let text = printable(text);
     let variable = |name| std::env::var_os(name).unwrap_or_default();
     let has_colours = || variable("NO_COLOR").is_empty() && !["", "dumb"].iter().any(|term| variable("TERM") == *term);
-    if stream.is_terminal() && has_colours() {
-        text.split_inclusive('\n').map(coloured).collect()
-    } else {
-        text.to_owned()
-    }
+    if stream.is_terminal() && has_colours() { text.split_inclusive('\n').map(coloured).collect() } else { text }
 }
 
 /// Colours the label at the beginning of a line, such as `error:` or the heading of a section, or else the line's bar.
@@ -60,6 +59,14 @@ mod tests {
         ] {
             assert_eq!(coloured(line), expected);
         }
+    }
+
+    #[test]
+    fn control_characters_are_escaped_on_any_stream() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let text = "scela-run: error: n1: \x1b]0;title\x07no\r\n  hint: \u{202e}x\n";
+        let expected = "scela-run: error: n1: \\u{1b}]0;title\\u{7}no\\r\n  hint: \\u{202e}x\n";
+        assert_eq!(for_stream(&null, text), expected);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nla::core::printable;
+
 use crate::exit::EarlyEnd;
 
 /// Why a request is refused, and the next step to try. Displays the reason, without the hint, and
@@ -47,12 +49,6 @@ impl fmt::Display for Refusal {
 }
 
 impl std::error::Error for Refusal {}
-
-/// Returns `text` with escapes in place of control characters other than newlines.
-pub(crate) fn printable(text: &str) -> String {
-    let escape = |c: char| if c.is_control() && c != '\n' { c.escape_debug().to_string() } else { c.to_string() };
-    text.chars().map(escape).collect()
-}
 
 /// Returns the beginning of a text from outside, fit for messages.
 pub(crate) fn shown(text: &str, chars_max: usize) -> String {

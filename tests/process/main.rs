@@ -27,6 +27,8 @@
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
 //! | `key` | the session's key is in one page that core dumps leave out |
+//! | `foreign_words` | words of remote hosts are printed without control characters |
+//! | `output_files` | files that another user put into a shared directory are not written |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
@@ -35,6 +37,7 @@ mod codes;
 mod commands;
 mod descriptors;
 mod environment;
+mod foreign_words;
 mod input;
 mod invocation;
 mod key;
@@ -42,6 +45,7 @@ mod leftovers;
 mod losses;
 mod malformed;
 mod output;
+mod output_files;
 mod panics;
 mod recordings;
 mod security;

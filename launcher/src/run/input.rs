@@ -23,7 +23,6 @@ use tracing::Span;
 
 use crate::plan::InputSource;
 use crate::plan::machine::is_background;
-use crate::refusal::printable;
 use crate::run::output::OutputEvent;
 
 /// Bytes of a block.
@@ -67,7 +66,7 @@ pub(crate) fn cannot_be_read(source: &InputSource, error: &io::Error) -> String 
     match source {
         InputSource::Standard => format!("standard input cannot be read: {error}"),
         InputSource::File(path) => {
-            format!("-stdin '{}' cannot be read: {error}", printable(&path.display().to_string()))
+            format!("-stdin '{}' cannot be read: {error}", path.display())
         }
     }
 }

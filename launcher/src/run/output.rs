@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nla::core::NamespaceId;
 use nla::driver::split_stream_message;
 use nla::link::Receipt;
-use nla::sys;
+use nla::sys::{self, OutputMode, open_output};
 use nla::tasks::Tasks;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
@@ -298,8 +298,8 @@ impl Files {
             if fresh && let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            let file = OpenOptions::new().create(true).write(true).append(!fresh).truncate(fresh).open(path)?;
-            self.open.insert(path.clone(), file);
+            let mode = if fresh { OutputMode::Replace } else { OutputMode::Append };
+            self.open.insert(path.clone(), open_output(path, mode)?);
         }
         match self.open.get_mut(path) {
             Some(file) => file.write_all(bytes),

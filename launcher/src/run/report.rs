@@ -25,7 +25,7 @@ pub enum Verbosity {
     Verbose,
 }
 
-/// Queues lines for standard error. Never blocks, and ignores errors of the stream.
+/// Queues lines for standard error, without control characters. Never blocks, and ignores errors of the stream.
 #[derive(Copy, Clone, Debug)]
 pub struct Reporter {
     /// The amount of reports.

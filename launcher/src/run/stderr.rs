@@ -323,7 +323,7 @@ pub fn line(kind: Kind, text: &str) {
 
 /// Shows a progress line, which replaces the previous one. The next text replaces it in turn.
 pub(crate) fn show_progress(text: &str) {
-    change(|state| state.queue.change_progress(Change::Show(text.to_owned())));
+    change(|state| state.queue.change_progress(Change::Show(printable(text).into_owned())));
 }
 
 /// Clears the progress line, if one is shown.

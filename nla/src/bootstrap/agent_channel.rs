@@ -172,6 +172,7 @@ pub(super) fn take_order() -> io::Result<BootOrder> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(length));
     Input.take(length as u64).read_to_end(&mut bytes)?;
     let order: BootOrder = decode(&bytes).map_err(io::Error::other)?;
+    order.check().map_err(io::Error::other)?;
     if !order.is_shared() {
         let mut channel = io::stdout().lock();
         channel.write_all(&order.marker)?;

@@ -138,7 +138,7 @@ pub(super) async fn converse(
     channel: &mut Channel,
 ) -> bool {
     let mut commands = shared.add_route(target, below);
-    let mut conversation = Conversation::new(target, below > 0, shared.order.links);
+    let mut conversation = Conversation::new(target, below, shared.order.links);
     let (mut heard, mut reports) = (Heard::Report(first), Vec::new());
     loop {
         let next = conversation.handle(heard, &mut reports);

@@ -22,9 +22,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use thiserror::Error;
 
 use super::decide::failure::StartFailure;
+use crate::core::limits::{ADDRESSES_MAX, AGENTS_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN};
 use crate::link::{Liveness, Reach, SessionKey};
 use crate::wire::{SessionId, TreePosition};
 
@@ -45,6 +47,7 @@ pub struct BootOrder {
     /// The target of the process that starts the agent; 0 is the launcher.
     pub starter: u32,
     /// The callback addresses, the likeliest first; empty if the channel is the agent's standard input and output.
+    #[serde(deserialize_with = "deserialize_addresses")]
     pub callback: Vec<SocketAddr>,
     /// From where the agent must be reachable.
     pub reach: Reach,
@@ -72,10 +75,52 @@ pub enum Links {
     RemoteShells,
 }
 
+/// The reason why an agent refuses an order.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub(super) enum OrderError {
+    /// The agent's target, or one below it, is not a target of the session.
+    #[error("the order is for a target that the session does not have")]
+    Target,
+    /// The dead time is shorter than [`DEAD_TIME_MIN`] or longer than [`DEAD_TIME_MAX`].
+    #[error("the order has a dead time of {} s, which is out of range", .0.as_secs_f64())]
+    DeadTime(Duration),
+    /// The heartbeat is zero or longer than the dead time.
+    #[error("the order has a heartbeat of {} s, which is out of range", .0.as_secs_f64())]
+    Heartbeat(Duration),
+    /// The command that starts agents has no words.
+    #[error("the order has an empty command for the targets below")]
+    NoCommand,
+}
+
 impl BootOrder {
     /// Returns when a link of this session counts as lost.
     pub fn liveness(&self) -> Liveness {
         Liveness { heartbeat: self.heartbeat, dead_time: self.dead_time }
+    }
+
+    /// Checks all numbers with which the agent computes. An agent checks each order that it reads before anything else.
+    pub(super) fn check(&self) -> Result<(), OrderError> {
+        if !(DEAD_TIME_MIN..=DEAD_TIME_MAX).contains(&self.dead_time) {
+            return Err(OrderError::DeadTime(self.dead_time));
+        }
+        if self.heartbeat.is_zero() || self.heartbeat > self.dead_time {
+            return Err(OrderError::Heartbeat(self.heartbeat));
+        }
+        if self.target > AGENTS_MAX {
+            return Err(OrderError::Target);
+        }
+        let Some(Below { targets, hosts, method, .. }) = &self.below else { return Ok(()) };
+        let is_in_session =
+            (*targets as usize).checked_sub(self.target as usize).is_some_and(|rest| hosts.len() <= rest);
+        if *targets > AGENTS_MAX || !is_in_session {
+            return Err(OrderError::Target);
+        }
+        match method {
+            Method::RemoteShell { words, .. } | Method::Step { words, .. } if words.is_empty() => {
+                Err(OrderError::NoCommand)
+            }
+            Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork => Ok(()),
+        }
     }
 
     /// Returns whether many agents read this order, so that it names no target.
@@ -181,6 +226,7 @@ pub struct Joining {
     /// The agent's position.
     pub position: TreePosition,
     /// The parent's addresses, the likeliest first; empty if links go over remote shells.
+    #[serde(deserialize_with = "deserialize_addresses")]
     pub parent: Vec<SocketAddr>,
     /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
     /// is then the likeliest of all.
@@ -198,6 +244,7 @@ pub enum BootReport {
     /// The agent runs.
     Here {
         /// Where its children connect, the likeliest first; empty if it will have none.
+        #[serde(deserialize_with = "deserialize_addresses")]
         addresses: Vec<SocketAddr>,
         /// The name that its host gives itself.
         host: String,
@@ -222,3 +269,92 @@ pub enum BootReport {
 
 /// A report, and the target that it is about.
 pub type TargetReport = (u32, BootReport);
+
+/// Decodes addresses and drops those beyond [`ADDRESSES_MAX`], so that a peer cannot make another process try more.
+fn deserialize_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let mut addresses = Vec::deserialize(deserializer)?;
+    addresses.truncate(ADDRESSES_MAX);
+    Ok(addresses)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{decode, encode};
+
+    fn order(target: u32, targets: u32, hosts: usize) -> BootOrder {
+        let host = HostAt { name: "n".to_owned(), user: None };
+        BootOrder {
+            session: SessionId(1),
+            key: SessionKey([1; 32]),
+            marker: [0; MARKER],
+            target,
+            callback: Vec::new(),
+            reach: Reach::Here,
+            links: Links::Connections,
+            label: String::new(),
+            dead_time: Duration::from_secs(20),
+            below: Some(Below {
+                targets,
+                fanout: 2,
+                hosts: vec![host; hosts],
+                method: Method::Fork,
+                batch: None,
+                timeout: Duration::ZERO,
+            }),
+            log: None,
+        }
+    }
+
+    #[test]
+    fn an_order_names_only_targets_of_the_session() {
+        let max = AGENTS_MAX;
+        for (target, targets, hosts) in [(0, 3, 3), (1, 3, 2), (3, 3, 0), (max - 1, max, 1), (max, max, 0)] {
+            assert_eq!(order(target, targets, hosts).check(), Ok(()), "{hosts} hosts below {target} of {targets}");
+        }
+        for (target, targets, hosts) in
+            [(0, 3, 4), (1, 3, 3), (4, 3, 0), (max, max, 1), (max + 1, max + 1, 0), (u32::MAX, u32::MAX, 1)]
+        {
+            let refused = Err(OrderError::Target);
+            assert_eq!(order(target, targets, hosts).check(), refused, "{hosts} hosts below {target} of {targets}");
+        }
+        assert_eq!(BootOrder { below: None, ..order(max + 1, 0, 0) }.check(), Err(OrderError::Target));
+    }
+
+    #[test]
+    fn the_dead_time_of_an_order_is_bounded() {
+        let check = |dead_time| BootOrder { dead_time, ..order(1, 3, 2) }.check();
+        let nanosecond = Duration::from_nanos(1);
+        for good in [DEAD_TIME_MIN, DEAD_TIME_MAX] {
+            assert_eq!(check(good), Ok(()));
+        }
+        for bad in [Duration::ZERO, DEAD_TIME_MIN - nanosecond, DEAD_TIME_MAX + nanosecond] {
+            assert_eq!(check(bad), Err(OrderError::DeadTime(bad)));
+        }
+    }
+
+    #[test]
+    fn an_order_has_a_command_for_the_targets_below() {
+        let with = |words: &[&str]| {
+            let mut order = order(1, 3, 2);
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            let method = Method::Step { words, program: RemoteProgram::Command(String::new()) };
+            order.below.as_mut().expect("there are targets below").method = method;
+            order.check()
+        };
+        assert_eq!(with(&["srun"]), Ok(()));
+        assert_eq!(with(&[]), Err(OrderError::NoCommand));
+    }
+
+    #[test]
+    fn a_peer_names_a_bounded_number_of_addresses() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        for count in [ADDRESSES_MAX - 1, ADDRESSES_MAX, ADDRESSES_MAX + 1] {
+            let addresses: Vec<_> = (1..=count as u16).map(address).collect();
+            let here = BootReport::Here { addresses, host: String::new(), descriptors: 0, reads_log: false };
+            let BootReport::Here { addresses, .. } = decode(&encode(&here)).unwrap() else { panic!("it is Here") };
+            assert_eq!(addresses.len(), count.min(ADDRESSES_MAX));
+            assert_eq!(addresses.first(), Some(&address(1)), "the likeliest are kept");
+        }
+    }
+}

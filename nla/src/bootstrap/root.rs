@@ -117,7 +117,7 @@ impl Bootstrap {
     /// Takes a report. Returns the agent that is lost to the tree, and why.
     pub fn on_report(&mut self, (target, report): TargetReport) -> Option<(AgentId, StartFailure)> {
         if let BootReport::Here { addresses, host, descriptors, reads_log } = &report {
-            tracing::debug!(target, %host, descriptors, ?addresses, reads_log, "an agent has reported");
+            tracing::debug!(target, ?host, descriptors, ?addresses, reads_log, "an agent has reported");
         }
         let mut actions = Vec::new();
         let lost = self.assembly.on_report(self.clock.now(), target, report, &mut actions);

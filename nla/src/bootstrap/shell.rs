@@ -175,7 +175,7 @@ impl Shell {
             return StartFailure::new(StartPhase::Ended, words);
         };
         let said = errors.last_words(END_TIME).await;
-        tracing::debug!(?code, %said, "a remote shell has ended");
+        tracing::debug!(?code, ?said, "a remote shell has ended");
         judge(code, &said)
     }
 }

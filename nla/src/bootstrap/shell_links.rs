@@ -64,6 +64,6 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     if let Some(errors) = &mut errors {
         // No process at the other end may ever block on a full pipe.
         let said = errors.last_words(Duration::MAX).await;
-        tracing::debug!(target, %said, "a remote shell with a link has ended");
+        tracing::debug!(target, ?said, "a remote shell with a link has ended");
     }
 }

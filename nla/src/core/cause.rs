@@ -6,8 +6,8 @@ use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::ids::{AgentId, NamespaceId, Time};
-use super::limits::TEXT_BYTES_MAX;
 use super::reason::{LossReason, NotStartedReason};
+use super::words::deserialize_one_line;
 
 /// The cause of a failure of ranks or of an agent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,6 +41,7 @@ pub enum Cause {
         /// The code as the rank gave it.
         code: i32,
         /// The rank's message, if its MPI library passes one on.
+        #[serde(deserialize_with = "deserialize_one_line")]
         message: String,
     },
     /// A rank ended with a code other than 0.
@@ -48,6 +49,7 @@ pub enum Cause {
     /// A rank broke the PMI protocol and was killed for it.
     Broken {
         /// The fault.
+        #[serde(deserialize_with = "deserialize_one_line")]
         why: String,
     },
     /// A rank ended with code 0 while others still needed it.
@@ -152,15 +154,6 @@ pub fn elect(failures: &[Failure]) -> Option<&Failure> {
     failures.iter().min_by_key(|failure| (failure.cause.class(), failure.at, failure.agent))
 }
 
-/// Cuts text to at most [`TEXT_BYTES_MAX`] bytes, at a character boundary.
-pub(crate) fn bounded(mut text: String) -> String {
-    if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-        text.truncate(end);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,12 +193,5 @@ mod tests {
         let failures = [failure(10, Cause::Code(1)), failure(9, Cause::Code(2)), failure(11, Cause::Code(3))];
         assert_eq!(elect(&failures), Some(&failures[1]));
         assert_eq!(elect(&[]), None);
-    }
-
-    #[test]
-    fn text_is_cut_at_a_character_boundary() {
-        let cut = bounded("é".repeat(TEXT_BYTES_MAX));
-        assert!(cut.len() <= TEXT_BYTES_MAX && cut.chars().all(|c| c == 'é'));
-        assert_eq!(bounded("short".into()), "short");
     }
 }

@@ -47,6 +47,13 @@ pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
 /// The time between SIGKILL and the report of the end after which a subtree counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
+/// Messages with a duration of this length or longer are refused, so that a peer's duration can be added to a time
+/// without overflow. In seconds: 136 years.
+pub const DURATION_SECONDS_MAX: u64 = 1 << 32;
+/// An order with a shorter dead time is refused.
+pub const DEAD_TIME_MIN: Duration = Duration::from_millis(100);
+/// An order with a longer dead time is refused.
+pub const DEAD_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// A link on which nothing was received for this time is lost, unless the user asks for another time.
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
 /// The time in which all agents must have joined.
@@ -86,6 +93,10 @@ pub const HANDSHAKES_REMEMBERED: usize = 65_536;
 pub const SHELL_GREETING_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of one message on a bootstrap channel. One message has the names of all hosts below an agent.
 pub const BOOT_BYTES_MAX: usize = 64 << 20;
+/// Addresses of one process in a message. A receiver ignores the others: the likeliest are first.
+pub const ADDRESSES_MAX: usize = 64;
+/// Reports of one agent on its bootstrap channel. An agent that makes more has failed.
+pub const REPORTS_PER_AGENT_MAX: u32 = 4;
 /// Bytes of an output line that are stored until its end; a longer line is shown in pieces.
 pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of all such lines of an agent together; beyond, lines are shown in pieces.

@@ -31,10 +31,10 @@ mod tests;
 mod timing;
 mod topology;
 mod turn;
+mod words;
 
 pub use agent::{Action, Agent, Input};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
-pub(crate) use cause::bounded;
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
@@ -53,3 +53,5 @@ pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats,
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
+pub use words::printable;
+pub(crate) use words::{deserialize_one_line, one_line};

@@ -1,7 +1,7 @@
 //! Reasons why a peer was lost, or why ranks and agents were not started.
 //!
 //! Each reason has one [`Display`](std::fmt::Display): the text that the user reads behind "was lost:" or "could not be
-//! started:". In messages and recordings a reason travels as that text, cut to
+//! started:". In messages and recordings a reason travels as that text, on one line and cut to
 //! [`TEXT_BYTES_MAX`](super::limits::TEXT_BYTES_MAX), so that the receiver needs no list of the sender's reasons: it
 //! reads the text back as `Reported`.
 
@@ -11,9 +11,9 @@ use pmi::Rank;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-use super::cause::bounded;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId};
+use super::words::{deserialize_one_line, one_line};
 
 /// The reason why an agent, or the link to it, was lost.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -149,13 +149,13 @@ macro_rules! travels_as_text {
     ($reason:ty) => {
         impl Serialize for $reason {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&bounded(self.to_string()))
+                serializer.serialize_str(&one_line(self.to_string()))
             }
         }
 
         impl<'de> Deserialize<'de> for $reason {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer).map(Self::Reported)
+                deserialize_one_line(deserializer).map(Self::Reported)
             }
         }
     };

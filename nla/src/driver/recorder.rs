@@ -1,11 +1,11 @@
 //! Records the inputs and actions of an agent's core if SCELA_RECORD is set.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::core::Action;
+use crate::sys::{OutputMode, open_output};
 use crate::wire::{TreePosition, TurnFrame};
 
 /// The environment variable that names the directory for recordings, one file for each agent.
@@ -16,14 +16,12 @@ const VARIABLE: &str = "SCELA_RECORD";
 pub(super) struct Recorder(File);
 
 impl Recorder {
-    /// Begins a recording if SCELA_RECORD is set. The file is readable by its owner only: it contains ranks'
-    /// environments.
+    /// Begins a recording if SCELA_RECORD is set. The file is private: it contains the environments of ranks.
     pub(super) fn begin(place: TreePosition) -> io::Result<Option<Self>> {
         let Some(directory) = std::env::var_os(VARIABLE) else { return Ok(None) };
         let path = Path::new(&directory).join(format!("agent-{}.recording", place.agent));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-        let mut recording =
-            file.map_err(|error| io::Error::other(format!("{VARIABLE}: {}: {error}", path.display())))?;
+        let mut recording = open_output(&path, OutputMode::Private)
+            .map_err(|error| io::Error::other(format!("{VARIABLE}: {}: {error}", path.display())))?;
         recording.write_all(&place.frame())?;
         Ok(Some(Self(recording)))
     }

@@ -22,6 +22,7 @@ pub mod guardian;
 pub mod identity;
 pub mod image;
 pub mod inherited;
+pub mod output_file;
 pub mod readiness;
 pub mod reap;
 pub mod secret;
@@ -41,6 +42,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
+pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
     Ended, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,

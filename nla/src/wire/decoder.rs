@@ -10,6 +10,11 @@ use rmp::Marker;
 use serde::de::{self, DeserializeSeed, Visitor};
 use thiserror::Error;
 
+use crate::core::limits::DURATION_SECONDS_MAX;
+
+/// The name that serde gives to [`std::time::Duration`].
+const DURATION: &str = "Duration";
+
 /// Arrays and maps nest at most this deep, so that no message overflows the stack.
 const DEPTH_MAX: usize = 32;
 
@@ -42,6 +47,9 @@ pub enum DecodeError {
     /// Arrays and maps nest deeper than 32.
     #[error("it nests too deep")]
     TooDeep,
+    /// A duration is so long that adding it to a time could overflow.
+    #[error("it has a duration of {0} s, which is too long")]
+    Duration(u64),
     /// The type occurs in no message.
     #[error("it is of a type that no message has")]
     Unsupported,
@@ -215,6 +223,14 @@ impl<'de> Decoder<'de> {
             0 => Ok(()),
             left => Err(DecodeError::Excess(left)),
         }
+    }
+
+    /// Refuses a duration of [`DURATION_SECONDS_MAX`] or more, which is the next value. Reads nothing.
+    fn check_duration(&self) -> Result<(), DecodeError> {
+        let mut ahead = Self { rest: self.rest, depth: self.depth };
+        let elements = ahead.enter_array()?;
+        let seconds = if elements > 0 { ahead.unsigned()? } else { 0 };
+        if seconds < DURATION_SECONDS_MAX { Ok(()) } else { Err(DecodeError::Duration(seconds)) }
     }
 
     fn seq<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, DecodeError> {
@@ -402,10 +418,13 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         _fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, DecodeError> {
+        if name == DURATION {
+            self.check_duration()?;
+        }
         self.seq(visitor)
     }
 

@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nla::core::{CachePolicy, Stats};
+use nla::sys::{OutputMode, open_output};
 
 use crate::plan::request::StatsTo;
 
@@ -58,7 +59,7 @@ impl Sink {
     pub fn open(to: &StatsTo) -> io::Result<Self> {
         match to {
             StatsTo::Table => Ok(Self::Table),
-            StatsTo::File(path) => match File::create(path) {
+            StatsTo::File(path) => match open_output(path, OutputMode::Replace) {
                 Ok(file) => Ok(Self::File(path.clone(), file)),
                 Err(error) => Err(io::Error::new(error.kind(), cannot(path, &error))),
             },

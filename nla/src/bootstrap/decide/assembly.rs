@@ -82,7 +82,8 @@ impl Assembly {
         }
     }
 
-    /// Takes a report. Returns the agent that is lost to the tree, and why.
+    /// Takes a report. Returns the agent that is lost to the tree, and why. A report on the launcher, or on a target that
+    /// the session does not have, changes nothing.
     pub(in crate::bootstrap) fn on_report(
         &mut self,
         now: Time,
@@ -90,7 +91,7 @@ impl Assembly {
         report: BootReport,
         actions: &mut Vec<AssemblyAction>,
     ) -> Option<(AgentId, StartFailure)> {
-        let state = self.states.get_mut(target as usize)?;
+        let state = self.states.get_mut(target as usize).filter(|_| target != 0)?;
         match report {
             BootReport::Here { addresses, reads_log, .. } => {
                 self.reads_log &= reads_log;
@@ -290,6 +291,24 @@ mod tests {
         assembly.commit(NOW, vec![3], Subtree::whole(1, 2), 2, &mut actions);
         let leave = AssemblyAction::Tell(1, BootCommand::Leave);
         assert_eq!(actions, [leave, join(3, 1, 1, 0, Some(1000))], "a spare leaves; the port is that of the starter");
+    }
+
+    #[test]
+    fn reports_on_targets_that_the_session_does_not_have_change_nothing() {
+        let refused = || BootReport::NotStarted(StartFailure::new(StartPhase::Refused, "Connection refused"));
+        for target in [0, 4, u32::MAX] {
+            let mut assembly = remote(3, Links::Connections);
+            for report in [refused(), here(9), BootReport::Joined { took: Duration::ZERO }] {
+                let mut actions = Vec::new();
+                assert_eq!(assembly.on_report(NOW, target, report, &mut actions), None);
+                assert_eq!(actions, []);
+            }
+            assert_eq!((assembly.progress(), assembly.failures.len()), ((0, 3), 0));
+            assert_eq!(assembly.addresses(0), Some(&[address(0)][..]), "the launcher's own");
+        }
+        let mut assembly = remote(3, Links::Connections);
+        report(&mut assembly, 3, here(3));
+        assert_eq!(assembly.progress(), (1, 3), "the last target");
     }
 
     #[test]

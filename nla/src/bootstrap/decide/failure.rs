@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::bounded;
+use crate::core::{deserialize_one_line, one_line};
 
 /// The phase of an agent's start that failed.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -42,7 +42,9 @@ pub enum StartPhase {
 pub struct StartFailure {
     /// The phase that failed.
     pub phase: StartPhase,
-    /// One line: the last relevant words of the command, the remote shell or the agent.
+    /// One line: the last relevant words of the command, the remote shell or the agent. Without control characters,
+    /// also if the peer that reported the failure sent some.
+    #[serde(deserialize_with = "deserialize_one_line")]
     pub words: String,
 }
 
@@ -52,8 +54,26 @@ impl StartFailure {
         Self::new(StartPhase::Answer, "no answer in time (--start-timeout)")
     }
 
-    /// Returns a failure with these words, cut to [`TEXT_BYTES_MAX`](crate::core::limits::TEXT_BYTES_MAX) bytes.
+    /// Returns a failure with these words, on one line and cut to
+    /// [`TEXT_BYTES_MAX`](crate::core::limits::TEXT_BYTES_MAX) bytes.
     pub fn new(phase: StartPhase, words: impl Into<String>) -> Self {
-        Self { phase, words: bounded(words.into()) }
+        Self { phase, words: one_line(words.into()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::limits::TEXT_BYTES_MAX;
+    use crate::wire::{decode, encode};
+
+    #[test]
+    fn words_of_a_peer_are_one_line_without_control_characters() {
+        let hostile = StartFailure { phase: StartPhase::Login, words: "no\x1b[2J\nscela-run: done".to_owned() };
+        let read: StartFailure = decode(&encode(&hostile)).unwrap();
+        assert_eq!(read.words, "no\\u{1b}[2J\\nscela-run: done");
+        assert_eq!(StartFailure::new(StartPhase::Login, hostile.words), read);
+        let long = StartFailure { phase: StartPhase::Login, words: "x".repeat(TEXT_BYTES_MAX + 1) };
+        assert_eq!(decode::<StartFailure>(&encode(&long)).unwrap().words.len(), TEXT_BYTES_MAX);
     }
 }

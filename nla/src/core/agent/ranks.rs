@@ -3,13 +3,14 @@
 use pmi::{Rank, Ranks, Request};
 
 use super::{Action, Agent, SIGKILL, SIGSTOP, Turn};
-use crate::core::cause::{Cause, Exit, Failure, bounded};
+use crate::core::cause::{Cause, Exit, Failure};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Contribution, InquiryKind, Requester, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
+use crate::core::words::one_line;
 
 impl Agent {
     /// The driver has started ranks of this agent.
@@ -79,10 +80,10 @@ impl Agent {
                 self.ask_owner(namespace, rank, InquiryKind::NodeGet { key, wait }, turn);
             }
             Request::Abort { code, message } => {
-                let cause = Cause::Abort { code, message: bounded(message) };
+                let cause = Cause::Abort { code, message: one_line(message) };
                 self.fail_rank(namespace, rank, cause, turn);
             }
-            Request::Broken { why } => self.kill_broken(namespace, rank, bounded(why), turn),
+            Request::Broken { why } => self.kill_broken(namespace, rank, one_line(why), turn),
             // The driver answers it: it has the segment's descriptor.
             Request::Segment => {}
             Request::Ask(request) => {

@@ -101,6 +101,19 @@ impl World {
     }
 }
 
+#[test]
+fn a_childs_number_of_failures_does_not_overflow() {
+    let mut world = World::running();
+    for rank in [0, 1] {
+        world.fails(T, 1, rank, Cause::Code(3));
+    }
+    for _ in 0..2 {
+        world.up(T, 1, Up::FailedMore { count: u64::MAX });
+    }
+    let elected = world.root.elected();
+    assert!(matches!(elected, Outcome::Failed { others: u64::MAX, .. }), "{elected:?}");
+}
+
 fn requester(agent: u32, rank: u32) -> Requester {
     Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
 }

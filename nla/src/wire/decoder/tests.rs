@@ -97,6 +97,20 @@ fn nesting_is_bounded() {
 }
 
 #[test]
+fn durations_are_bounded_wherever_they_are() {
+    let longest = Duration::new(DURATION_SECONDS_MAX - 1, 999_999_999);
+    check((1, vec![Some(longest), None]));
+    for seconds in [DURATION_SECONDS_MAX, u64::MAX - 1, u64::MAX] {
+        let too_long = (1, vec![Some(Duration::from_secs(seconds))]);
+        let read = decode::<(u8, Vec<Option<Duration>>)>(&encode(&too_long));
+        assert!(matches!(read, Err(DecodeError::Duration(read)) if read == seconds), "{read:?}");
+    }
+    // Without the bound, serde itself would refuse only the sum of seconds and nanoseconds.
+    assert!(decode::<Duration>(&encode(&(u64::MAX, u32::MAX))).is_err());
+    assert!(matches!(decode::<Duration>(&encode(&[0u64; 0])), Err(DecodeError::Invalid(_))));
+}
+
+#[test]
 fn a_false_length_reserves_no_memory() {
     for bytes in [&b"\xdd\xff\xff\xff\xff\x01"[..], b"\xc6\xff\xff\xff\xff\x01", b"\xdb\xff\xff\xff\xff\x01"] {
         assert!(decode::<Vec<u64>>(bytes).is_err());

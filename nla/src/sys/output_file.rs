@@ -1,0 +1,363 @@
+//! Opens the files that the user names for output, without following what another user put in their places.
+//!
+//! In a directory like /tmp every user may make names, and the sticky bit keeps others from replacing them. Another user
+//! may therefore make the name of an output file first: as a link to a file of the victim's, or as a file that they can
+//! read. The kernel refuses that if `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set.
+//! This module applies the same rule on every system: in a sticky directory that others may write to, only what belongs
+//! to this user or to the directory's owner is opened.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+
+/// How often a file is looked up again: for each link to it, and if it is made or removed meanwhile.
+const LOOK_UPS_MAX: u32 = 40;
+/// The bits of a sticky directory's mode that let others make files there.
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// How an output file is opened.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum OutputMode {
+    /// What a regular file contains is replaced.
+    Replace,
+    /// Output is added at the end.
+    Append,
+    /// What a regular file contains is replaced, and only this user may read it. It must be a regular file of this user.
+    Private,
+}
+
+/// Opens the output file `path`, or makes it: with the mode 0666 less the umask, or 0600 if it is private. Opens devices
+/// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader.
+pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
+    let euid = nix::unistd::geteuid().as_raw();
+    let mut path = path.to_owned();
+    for _ in 0..LOOK_UPS_MAX {
+        let parent = parent_of(&path);
+        let found = match fs::symlink_metadata(&path) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // O_EXCL follows no link.
+                match options(mode).create_new(true).open(&path) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    made => return made,
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        let directory = fs::metadata(&parent)?;
+        check(&found, &directory, euid)?;
+        if found.is_symlink() {
+            if mode == OutputMode::Private {
+                return Err(refused("it is a link, and a file with secrets must not be"));
+            }
+            // A link of /proc leads to an open file, not to the path that it shows: /dev/stdout, /dev/fd/3.
+            if fs::canonicalize(&parent)?.starts_with("/proc") {
+                return options(mode).truncate(mode == OutputMode::Replace).open(&path);
+            }
+            // The name still belongs to a user whom `check` trusts: the sticky bit keeps others from replacing it.
+            path = parent.join(fs::read_link(&path)?);
+            continue;
+        }
+        let no_wait = if mode == OutputMode::Private { O_NONBLOCK } else { 0 };
+        let file = match options(mode).custom_flags(O_NOFOLLOW | no_wait).open(&path) {
+            Err(error) if matches!(error.raw_os_error(), Some(errno) if errno == Errno::ELOOP as i32) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened?,
+        };
+        // The name may have been replaced before the file was opened.
+        let opened = file.metadata()?;
+        check(&opened, &directory, euid)?;
+        if mode == OutputMode::Private {
+            if !opened.is_file() || opened.uid() != euid {
+                return Err(refused("it must be a regular file of this user, because it will have secrets"));
+            }
+            file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        }
+        if opened.is_file() && mode != OutputMode::Append {
+            file.set_len(0)?;
+        }
+        return Ok(file);
+    }
+    Err(Errno::ELOOP.into())
+}
+
+fn options(mode: OutputMode) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).append(mode == OutputMode::Append);
+    options.mode(if mode == OutputMode::Private { 0o600 } else { 0o666 });
+    options
+}
+
+fn parent_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        Some(_) => PathBuf::from("."),
+        None => path.to_owned(),
+    }
+}
+
+/// Refuses what another user put into a sticky directory. A file with a second name is refused there as well: another
+/// user may have linked a file of this user's.
+fn check(file: &Metadata, directory: &Metadata, euid: u32) -> io::Result<()> {
+    if !is_shared(directory.mode()) {
+        return Ok(());
+    }
+    if !is_trusted(file.uid(), directory.uid(), euid) {
+        let what = if file.is_symlink() {
+            "link"
+        } else if file.file_type().is_fifo() {
+            "FIFO"
+        } else {
+            "file"
+        };
+        let text = format!("it is a {what} of another user (uid {}), in a directory that others write to", file.uid());
+        return Err(refused(&text));
+    }
+    if file.is_file() && file.nlink() > 1 {
+        return Err(refused("it has another name as well, in a directory that others write to"));
+    }
+    Ok(())
+}
+
+/// Returns whether others may make names in a directory of this mode, and not replace those of this user.
+fn is_shared(mode: u32) -> bool {
+    mode & STICKY != 0 && mode & OTHERS_WRITE != 0
+}
+
+/// Returns whether a file of `owner`, in a sticky directory of `directory`'s, may be opened by the user `euid`.
+fn is_trusted(owner: u32, directory: u32, euid: u32) -> bool {
+    owner == euid || owner == directory
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::symlink;
+
+    use nix::libc;
+
+    use super::*;
+
+    const VICTIM: u32 = 65_501;
+    const ATTACKER: u32 = 65_502;
+
+    /// Does something in a thread whose effective user and group are `id`.
+    fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
+        let in_thread = || {
+            // SAFETY: the calls have no pointers. Without the wrappers of the C library they concern this thread only.
+            let changed = unsafe {
+                [
+                    libc::syscall(libc::SYS_setgroups, 0, 0),
+                    libc::syscall(libc::SYS_setresgid, id, id, id),
+                    libc::syscall(libc::SYS_setresuid, id, id, id),
+                ]
+            };
+            assert_eq!(changed, [0; 3], "root may become any user");
+            work()
+        };
+        std::thread::scope(|threads| threads.spawn(in_thread).join().unwrap())
+    }
+
+    fn is_root() -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if !is_root {
+            assert!(std::env::var_os("TESTS_STRICT").is_none(), "root is needed");
+            let _ = io::stderr().write_all(b"skipped: only root can be two other users\n");
+        }
+        is_root
+    }
+
+    /// Makes a directory in which all users may make and replace names.
+    fn open_to_all() -> tempfile::TempDir {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        place
+    }
+
+    #[test]
+    fn what_another_user_put_into_a_shared_directory_is_refused() {
+        if !is_root() {
+            return;
+        }
+        let (place, home) = (shared(), open_to_all());
+        let mine = home.path().join("mine");
+        as_user(VICTIM, || fs::write(&mine, "mine").unwrap());
+        let [link, dangling, file, fifo] = ["link", "dangling", "file", "fifo"].map(|name| place.path().join(name));
+        as_user(ATTACKER, || {
+            symlink(&mine, &link).unwrap();
+            symlink(home.path().join("made"), &dangling).unwrap();
+            fs::write(&file, "").unwrap();
+            nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            for planted in [&file, &fifo] {
+                fs::set_permissions(planted, fs::Permissions::from_mode(0o666)).unwrap();
+            }
+        });
+        let indirect = home.path().join("indirect");
+        as_user(VICTIM, || symlink(&link, &indirect).unwrap());
+        for victim in [VICTIM, 0] {
+            for (path, what) in
+                [(&link, "link"), (&dangling, "link"), (&file, "file"), (&fifo, "FIFO"), (&indirect, "link")]
+            {
+                for mode in [OutputMode::Replace, OutputMode::Append] {
+                    let error = as_user(victim, || open_output(path, mode)).unwrap_err().to_string();
+                    assert!(error.starts_with(&format!("it is a {what} of another user (uid {ATTACKER})")), "{error}");
+                }
+                as_user(victim, || open_output(path, OutputMode::Private)).unwrap_err();
+            }
+        }
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+        assert!(!home.path().join("made").exists());
+        // In a directory that only its owner writes to, that owner is trusted.
+        let own = tempfile::tempdir().unwrap();
+        fs::set_permissions(own.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let open = own.path().join("open");
+        fs::write(&open, "").unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
+        as_user(VICTIM, || write(&open, OutputMode::Replace, "as before"));
+        as_user(VICTIM, || open_output(&open, OutputMode::Private)).unwrap_err();
+    }
+
+    #[test]
+    fn an_attacker_who_exchanges_the_name_gains_nothing() {
+        if !is_root() {
+            return;
+        }
+        const TURNS: u32 = 500;
+        let (place, home) = (shared(), open_to_all());
+        let (name, mine) = (place.path().join("out"), home.path().join("mine"));
+        as_user(VICTIM, || fs::write(&mine, "mine").unwrap());
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                as_user(ATTACKER, || {
+                    // Bounded, so that a victim that panics does not leave this thread running.
+                    for _ in 0..100 * TURNS {
+                        if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                            return;
+                        }
+                        let _ = symlink(&mine, &name);
+                        let _ = fs::remove_file(&name);
+                        let _ = fs::write(&name, "");
+                        let _ = fs::remove_file(&name);
+                    }
+                });
+            });
+            as_user(VICTIM, || {
+                for _ in 0..TURNS {
+                    if let Ok(mut file) = open_output(&name, OutputMode::Replace) {
+                        assert_eq!(file.metadata().unwrap().uid(), VICTIM);
+                        file.write_all(b"output").unwrap();
+                        fs::remove_file(&name).unwrap();
+                    }
+                }
+            });
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+    }
+
+    fn write(path: &Path, mode: OutputMode, text: &str) {
+        open_output(path, mode).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    /// Makes a directory like /tmp.
+    fn shared() -> tempfile::TempDir {
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        place
+    }
+
+    #[test]
+    fn only_files_of_trusted_users_are_opened_in_shared_directories() {
+        for (mode, shared) in [(0o1777, true), (0o1775, true), (0o1755, false), (0o777, false), (0o700, false)] {
+            assert_eq!(is_shared(0o40000 | mode), shared, "{mode:o}");
+        }
+        assert!(is_trusted(7, 0, 7) && is_trusted(0, 0, 7) && !is_trusted(8, 0, 7));
+        assert!(!is_trusted(8, 0, 0), "root is no exception");
+    }
+
+    #[test]
+    fn the_users_own_files_and_links_are_opened_as_before() {
+        for place in [shared(), tempfile::tempdir().unwrap()] {
+            let (path, link) = (place.path().join("out"), place.path().join("link"));
+            symlink("out", &link).unwrap();
+            write(&link, OutputMode::Replace, "a long line\n");
+            write(&path, OutputMode::Replace, "a\n");
+            write(&link, OutputMode::Append, "b\n");
+            assert_eq!(fs::read_to_string(&path).unwrap(), "a\nb\n");
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        }
+        write(Path::new("/dev/null"), OutputMode::Replace, "nothing");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let descriptor = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file.as_file()));
+        write(Path::new(&descriptor), OutputMode::Replace, "by its number");
+        assert_eq!(fs::read_to_string(file.path()).unwrap(), "by its number");
+    }
+
+    #[test]
+    fn a_fifo_is_opened_once_it_has_a_reader() {
+        let place = shared();
+        let path = place.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::thread::scope(|threads| {
+            let reader = threads.spawn(|| fs::read_to_string(&path));
+            write(&path, OutputMode::Replace, "through it");
+            assert_eq!(reader.join().unwrap().unwrap(), "through it");
+        });
+        assert!(open_output(&path, OutputMode::Private).is_err(), "and does not wait for a reader");
+    }
+
+    #[test]
+    fn a_private_file_is_a_regular_file_with_the_mode_0600() {
+        let place = tempfile::tempdir().unwrap();
+        let (made, found, link) = (place.path().join("made"), place.path().join("found"), place.path().join("link"));
+        fs::write(&found, "before, and longer").unwrap();
+        fs::set_permissions(&found, fs::Permissions::from_mode(0o644)).unwrap();
+        for path in [&made, &found] {
+            write(path, OutputMode::Private, "secret");
+            assert_eq!((mode_of(path), fs::read_to_string(path).unwrap().as_str()), (0o600, "secret"));
+        }
+        symlink("made", &link).unwrap();
+        for path in [link.as_path(), Path::new("/dev/null"), place.path()] {
+            assert!(open_output(path, OutputMode::Private).is_err(), "{}", path.display());
+        }
+        assert_eq!(fs::read_to_string(&made).unwrap(), "secret");
+    }
+
+    #[test]
+    fn paths_that_cannot_be_written_have_the_systems_errors() {
+        let place = tempfile::tempdir().unwrap();
+        let (first, second) = (place.path().join("first"), place.path().join("second"));
+        symlink("second", &first).unwrap();
+        symlink("first", &second).unwrap();
+        let errno = |path: &Path| open_output(path, OutputMode::Replace).unwrap_err().raw_os_error();
+        assert_eq!(errno(&first), Some(Errno::ELOOP as i32));
+        assert_eq!(errno(place.path()), Some(Errno::EISDIR as i32));
+        assert_eq!(errno(&place.path().join("none/out")), Some(Errno::ENOENT as i32));
+        assert_eq!(errno(Path::new("")), Some(Errno::ENOENT as i32));
+    }
+
+    #[test]
+    fn a_second_name_of_a_file_is_refused_in_a_shared_directory() {
+        let (place, home) = (shared(), tempfile::tempdir().unwrap());
+        let (mine, planted) = (home.path().join("mine"), place.path().join("out"));
+        fs::write(&mine, "mine").unwrap();
+        fs::hard_link(&mine, &planted).unwrap();
+        assert!(open_output(&planted, OutputMode::Replace).is_err());
+        write(&mine, OutputMode::Append, " still");
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine still");
+    }
+}
