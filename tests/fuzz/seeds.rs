@@ -180,8 +180,8 @@ fn ups() -> Vec<Up> {
         ask(RootRequest::GetFromJob { job: b"kvs_1".to_vec(), key: b"k".to_vec() }),
         Up::Inquire(inquiry()),
         Up::Reply { requester: requester(), reply: Reply::NodeGot(Some(b"v".to_vec())) },
-        Up::Ended { leftovers: 1, timing: Box::new(Timing::default()) },
-        Up::Stats(Box::new(Stats::default())),
+        Up::Ended { leftovers: 1, timing: Box::default() },
+        Up::Stats(Box::default()),
     ]
 }
 

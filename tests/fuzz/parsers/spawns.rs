@@ -43,6 +43,6 @@ fn check_spawn(spawn: &SpawnRequest) {
     let mut texts = texts.chain(spawn.preputs.iter().flat_map(|(key, value)| [key, value]));
     // A newline can be sent in PMI-2 only.
     if !texts.any(|text| text.contains(&b'\n')) {
-        assert_eq!(read_lines(&lines), [spawn.clone()]);
+        assert_eq!(read_lines(&lines), std::slice::from_ref(spawn));
     }
 }
