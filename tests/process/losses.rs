@@ -174,6 +174,6 @@ fn a_child_of_an_ended_rank_cannot_hold_the_agent() {
     running.wait_for("flooding");
     std::fs::write(&done, "").unwrap();
     let outcome = running.finish();
-    outcome.has_code(0).took_less_than(Duration::from_secs(20));
+    outcome.has_code(0).took_less_than(Duration::from_secs(10));
     assert!(outcome.out().contains("served"), "{outcome}");
 }
