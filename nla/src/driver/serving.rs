@@ -120,9 +120,9 @@ impl Serving {
                 ready = connection.readable() => match ready {
                     Ok(mut guard) => match self.read(connection) {
                         Ok(0) => return Err(Stop::Closed),
-                        Ok(count) => if count < READ_BYTES {
-                            guard.clear_ready();
-                        },
+                        Ok(count) if count < READ_BYTES => guard.clear_ready(),
+                        // `readable` has no budget: without this, a process that floods the socket stops the agent.
+                        Ok(_) => yield_now().await,
                         Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
                         Err(_) => return Err(Stop::Closed),
                     },
