@@ -10,9 +10,9 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, CachePolicy, Cause, CommandPlan, Contribution, Down, Failure, Inherit, Input, Inquiry, InquiryKind,
-    NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats,
-    Subtree, Timing, Up, Update,
+    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, Inherit, Input, Inquiry,
+    InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan,
+    Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -115,6 +115,7 @@ fn session() -> SessionPlan {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
+        clean_shm: CleanShm::Mpi,
         sent: Duration::from_millis(7),
     }
 }
@@ -247,11 +248,13 @@ fn boot() -> Vec<Vec<u8>> {
         key: decode(&encode(&[250u8; 32])).expect("a key"),
         marker: [9; MARKER],
         target: 1,
+        starter: 0,
         callback: vec!["10.0.0.1:4711".parse().expect("an address"), "[::1]:4711".parse().expect("an address")],
         reach: Reach::Network(Some((5000, 6000))),
         links: Links::Connections,
         label: "a label".to_owned(),
         dead_time: Duration::from_secs(20),
+        heartbeat: Duration::from_secs(5),
         below: Some(below.clone()),
         log: Some((4711, 5)),
     };

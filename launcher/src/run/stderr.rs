@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nla::core::printable;
 use nla::sys;
 use nla::tasks::spawn_process_thread;
 use tracing_subscriber::fmt::MakeWriter;
@@ -323,7 +324,7 @@ pub fn line(kind: Kind, text: &str) {
 
 /// Shows a progress line, which replaces the previous one. The next text replaces it in turn.
 pub(crate) fn show_progress(text: &str) {
-    change(|state| state.queue.change_progress(Change::Show(printable(text).into_owned())));
+    change(|state| state.queue.change_progress(Change::Show(printable(text))));
 }
 
 /// Clears the progress line, if one is shown.

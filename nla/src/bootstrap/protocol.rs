@@ -286,14 +286,16 @@ mod tests {
         let host = HostAt { name: "n".to_owned(), user: None };
         BootOrder {
             session: SessionId(1),
-            key: SessionKey([1; 32]),
+            key: SessionKey::read_from(&mut &[1; 32][..]).expect("a page"),
             marker: [0; MARKER],
             target,
+            starter: 0,
             callback: Vec::new(),
             reach: Reach::Here,
             links: Links::Connections,
             label: String::new(),
             dead_time: Duration::from_secs(20),
+            heartbeat: Duration::from_secs(5),
             below: Some(Below {
                 targets,
                 fanout: 2,

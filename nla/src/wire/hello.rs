@@ -441,9 +441,9 @@ mod tests {
         });
         let mut seen = Seen(remembered.collect());
         let (_, last) = request(SESSION, &key(1));
-        assert!(Responder::answer(&last, SESSION, &key(1), &mut seen).0.is_ok());
+        assert!(Responder::answer(&last, SESSION, &key(1), ROLE, &mut seen).0.is_ok());
         let (initiator, one_more) = request(SESSION, &key(1));
-        let (result, answer) = Responder::answer(&one_more, SESSION, &key(1), &mut seen);
+        let (result, answer) = Responder::answer(&one_more, SESSION, &key(1), ROLE, &mut seen);
         assert_eq!(result.unwrap_err(), HelloError::TooMany);
         assert_eq!(refusal(&answer, &initiator), HelloError::TooMany);
         assert_eq!(seen.0.len(), HANDSHAKES_REMEMBERED);

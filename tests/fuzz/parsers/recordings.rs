@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, CommandPlan, DriverCounts, Exit, Inherit, Input, NamespaceId, NamespacePlan,
-    Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time, Up, owners, place,
+    Action, Agent, AgentId, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, Inherit, Input, NamespaceId,
+    NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -135,9 +135,10 @@ fn root() -> Root {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::default(),
         stats: true,
+        clean_shm: CleanShm::Mpi,
         sent: Duration::ZERO,
     };
-    let mut root = Root::new(RootSettings { tree, session, first, nodes: nodes.collect() });
+    let mut root = Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None });
     for child in tree.children() {
         root_turn(&mut root, Time::ZERO, RootInput::FromChild(child.head(), Up::Ready));
     }
