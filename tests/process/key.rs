@@ -22,6 +22,7 @@ struct Mapping {
     /// No core dump contains it (MADV_DONTDUMP).
     is_left_out: bool,
     is_private_memory: bool,
+    is_writable: bool,
 }
 
 /// Returns the readable mappings of a process.
@@ -38,7 +39,13 @@ fn mappings(process: &Process) -> Vec<Mapping> {
         } else if let Some((Some(start), Some(end))) = first.split_once('-').map(|(a, b)| (address(a), address(b))) {
             let access = words.next().unwrap_or_default();
             let is_private_memory = access == "rw-p" && words.count() == 3;
-            all.push(Mapping { start, end, is_left_out: false, is_private_memory });
+            all.push(Mapping {
+                start,
+                end,
+                is_left_out: false,
+                is_private_memory,
+                is_writable: access.starts_with("rw"),
+            });
         }
     }
     all
@@ -80,8 +87,9 @@ fn memmem(bytes: &[u8], word: &[u8]) -> usize {
 /// Counts the copies of the key in all memory of a process that is not left out of core dumps.
 fn copies_in_memory(process: &Process, forms: &[Vec<u8>]) -> usize {
     let memory = File::open(process.file("mem")).expect("root may read the memory of any process");
-    let dumped =
-        mappings(process).into_iter().filter(|mapping| !mapping.is_left_out && mapping.end - mapping.start < 1 << 28);
+    // Other mappings are files. The largest is the address space reserved for the launcher's log.
+    let is_searched = |it: &Mapping| it.is_writable && !it.is_left_out && it.end - it.start < 1 << 28;
+    let dumped = mappings(process).into_iter().filter(is_searched);
     let content = dumped.map(|mapping| {
         let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
         // [vsyscall] and reserved address space cannot be read.

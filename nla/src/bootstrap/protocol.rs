@@ -325,13 +325,25 @@ mod tests {
 
     #[test]
     fn the_dead_time_of_an_order_is_bounded() {
-        let check = |dead_time| BootOrder { dead_time, ..order(1, 3, 2) }.check();
+        let heartbeat = DEAD_TIME_MIN;
+        let check = |dead_time| BootOrder { dead_time, heartbeat, ..order(1, 3, 2) }.check();
         let nanosecond = Duration::from_nanos(1);
         for good in [DEAD_TIME_MIN, DEAD_TIME_MAX] {
             assert_eq!(check(good), Ok(()));
         }
         for bad in [Duration::ZERO, DEAD_TIME_MIN - nanosecond, DEAD_TIME_MAX + nanosecond] {
             assert_eq!(check(bad), Err(OrderError::DeadTime(bad)));
+        }
+    }
+
+    #[test]
+    fn the_heartbeat_of_an_order_is_bounded_by_its_dead_time() {
+        let check = |heartbeat| BootOrder { heartbeat, ..order(1, 3, 2) }.check();
+        let dead_time = order(1, 3, 2).dead_time;
+        let nanosecond = Duration::from_nanos(1);
+        assert_eq!([nanosecond, dead_time].map(check), [Ok(()), Ok(())]);
+        for bad in [Duration::ZERO, dead_time + nanosecond] {
+            assert_eq!(check(bad), Err(OrderError::Heartbeat(bad)));
         }
     }
 

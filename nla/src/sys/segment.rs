@@ -263,7 +263,12 @@ impl Memory {
             let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
             // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
             match unsafe { mmap(None, length, access, flags, file, 0) } {
-                Ok(base) => return Ok(Self { base: base.cast(), bytes }),
+                Ok(base) => {
+                    // A core dump would contain every page of the reserved range.
+                    // SAFETY: the advice concerns the mapping just made, and changes no memory.
+                    unsafe { libc::madvise(base.as_ptr(), bytes, libc::MADV_DONTDUMP) };
+                    return Ok(Self { base: base.cast(), bytes });
+                }
                 Err(_) if bytes > RESERVED_BYTES_MIN => bytes /= 2,
                 Err(error) => return Err(error.into()),
             }
