@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How long a stranger waits for a listener whose queue is full.
 const CONNECT_TIME: Duration = Duration::from_millis(100);
 
-/// What strangers connect to.
+/// The target of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
     /// All ports on which processes of the host listen, sshd excepted.

@@ -92,7 +92,7 @@ enum Change {
     Clear,
 }
 
-/// What waits to be written, numbered in order.
+/// The texts that wait to be written, numbered in order.
 #[derive(Debug)]
 struct Queue {
     logs: Texts,

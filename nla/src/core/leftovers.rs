@@ -166,7 +166,7 @@ pub struct ShmEntry {
     pub bytes: u64,
 }
 
-/// What happens to one file at an abnormal end.
+/// The fate of one file at an abnormal end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The agent removes it.
@@ -188,7 +188,7 @@ pub enum Mapped {
     Unknown,
 }
 
-/// What an agent knows about the files in /dev/shm.
+/// The files in /dev/shm, as far as an agent knows them.
 #[derive(Clone, Debug)]
 pub struct ShmLedger {
     policy: CleanShm,

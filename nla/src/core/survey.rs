@@ -50,7 +50,7 @@ pub enum LastCall {
     Abort,
 }
 
-/// What a rank's process does, by /proc/PID/stat.
+/// The state of a rank's process, by /proc/PID/stat.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum ProcessState {
     /// It runs, or waits for a processor (R).
@@ -65,12 +65,12 @@ pub enum ProcessState {
     Ended,
 }
 
-/// What one rank does.
+/// The last call of a rank, and the state of its process.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Activity {
     /// Its last call of PMI.
     pub call: LastCall,
-    /// What its process does.
+    /// The state of its process.
     pub process: ProcessState,
 }
 
@@ -90,7 +90,7 @@ pub struct NamespaceSurvey {
 /// Ranks that do the same.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Group {
-    /// What they do.
+    /// Their activity.
     pub activity: Activity,
     /// The ranks.
     pub ranks: Ranks,

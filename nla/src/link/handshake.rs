@@ -200,7 +200,7 @@ impl Authenticator {
     }
 }
 
-/// What a listener needs to know to answer its connections.
+/// The means by which a listener answers its connections.
 pub struct Admission {
     /// Admits the children.
     pub authenticator: Authenticator,

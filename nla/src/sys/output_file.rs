@@ -23,11 +23,11 @@ const STICKY: u32 = 0o1000;
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum OutputMode {
-    /// What a regular file contains is replaced.
+    /// Replaces the contents of a regular file.
     Replace,
     /// Output is added at the end.
     Append,
-    /// What a regular file contains is replaced, and only this user may read it. It must be a regular file of this user.
+    /// Replaces the contents of the file, which must be a regular one of this user. Only this user may then read it.
     Private,
 }
 

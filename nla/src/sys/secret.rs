@@ -13,7 +13,7 @@ use zeroize::Zeroize;
 /// The length of a secret in bytes.
 pub const SECRET_BYTES: usize = 32;
 
-/// What the kernel is asked to map. It rounds the length up to one page.
+/// The length of the mapping that is asked for. The kernel rounds it up to one page.
 const MAPPED: NonZeroUsize = NonZeroUsize::new(SECRET_BYTES).expect("a secret has bytes");
 
 /// A page with a secret. It never moves, so it leaves no copies of the secret.

@@ -28,7 +28,7 @@ pub(super) fn check_config_file(data: &[u8]) {
     check_typed(|| parse(OsStr::new("scela-run"), words.clone(), &|_| Ok(data.to_vec())));
 }
 
-/// What was typed always means the same, and is within its bounds.
+/// A command line always means the same, and its values are within their bounds.
 fn check_typed(read: impl Fn() -> Result<Typed, UsageError>) {
     match (read(), read()) {
         (Ok(typed), Ok(again)) => {

@@ -23,7 +23,7 @@ fn check_stream(lane: Lane, stream: &[u8]) {
     let written: Vec<u8> = messages.iter().flat_map(|message| nla::wire::framed(message)).collect();
     assert!(stream.starts_with(&written));
     assert!(messages.iter().all(|message| message.len() <= lane.message_bytes_max()));
-    // What is left is a part of one message, or a length that is refused.
+    // The rest is a part of one message, or a length that is refused.
     if *is_valid && let Some(length) = stream[written.len()..].first_chunk() {
         assert!(u32::from_le_bytes(*length) as usize > stream.len() - written.len() - length.len());
     }

@@ -8,7 +8,7 @@ use nla::wire::{encode, framed};
 const MARK: &str = "scela-script:";
 const AGENT: &[u8; MARKER] = b"0123456789abcdef";
 
-/// What a channel carried: the script's words, then whether the marker arrived, then reports.
+/// The contents of a channel: the script's words, then whether the marker arrived, then reports.
 #[derive(PartialEq, Debug, Default)]
 struct Heard {
     word: Option<String>,

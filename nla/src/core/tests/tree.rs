@@ -26,7 +26,7 @@ use crate::wire::{decode, encode};
 /// A lane of a link: its sender, its receiver, and whether it is the board lane.
 type Lane = (AgentId, AgentId, bool);
 
-/// What every rank of these trees does.
+/// The activity of every rank of these trees.
 pub(super) const BUSY: Activity = Activity { call: LastCall::Init, process: ProcessState::Running };
 
 pub(super) struct Tree {
