@@ -1,8 +1,8 @@
 //! Standard error of this process: a bounded queue, and a thread that writes it.
 //!
 //! A terminal that Ctrl-S has stopped, or a pipe that is not read, blocks write(2) without a bound. The event loop must
-//! answer its peers within the dead time, so it only queues reports, progress and logs. [`Queue`] decides what is stored,
-//! dropped and written next; [`Screen`] carries that out.
+//! answer its peers within the dead time, so it only queues reports, progress and logs. `Queue` decides what is stored,
+//! dropped and written next; `Screen` carries that out.
 //!
 //! The ranks' standard error has a thread of its own ([`output`](super::output)), which waits until the texts that were
 //! queued before have been written.
