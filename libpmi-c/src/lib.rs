@@ -50,6 +50,7 @@ fn failed(error: Error) -> c_int {
         | Error::Connection(_)
         | Error::Server(_)
         | Error::Disconnected
+        | Error::RankDied
         | Error::Busy
         | Error::Unsupported
         | Error::Broken => PMI_FAIL,

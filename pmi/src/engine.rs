@@ -72,6 +72,7 @@ pub(crate) enum Operation {
     Connect,
     Disconnect,
     Ring,
+    Fence,
 }
 
 /// Why a request is refused. The text is sent to the rank, unless its version has another text.
@@ -114,6 +115,8 @@ pub(crate) enum Refusal<'a> {
     JobTooLong,
     #[error("no_such_job")]
     NoSuchJob,
+    #[error("a_process_has_died")]
+    RankDied,
 }
 
 /// Why a conversation is broken off: fits "rank 3 broke the PMI protocol: {violation}".
@@ -332,6 +335,8 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
     let named = |operation, error| refused(operation, Refusal::Name(error));
     let reply = match (&awaited, &answer) {
         (Awaited::Released, Answer::Released) => Reply::Fenced,
+        (Awaited::Released, Answer::FenceFailed) => refused(Operation::Fence, Refusal::RankDied),
+        (Awaited::Ring, Answer::FenceFailed) => refused(Operation::Ring, Refusal::RankDied),
         // Only an absent key's reply repeats the key.
         (Awaited::Got { .. }, Answer::Got(Some(value))) => Reply::Got { key: b"", value: Some(value) },
         (Awaited::Got { if_absent }, Answer::Got(None)) => {
@@ -356,7 +361,15 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
         (Awaited::NodeGot, Answer::NodeGot(value)) => Reply::NodeGot(value.as_deref()),
         (Awaited::Connected, Answer::Connected(true)) => Reply::Connected,
         (Awaited::Connected, Answer::Connected(false)) => refused(Operation::Connect, Refusal::NoSuchJob),
-        (_, Answer::Released | Answer::Got(_) | Answer::Published(_) | Answer::Found(_) | Answer::Unpublished(_))
+        (
+            _,
+            Answer::Released
+            | Answer::FenceFailed
+            | Answer::Got(_)
+            | Answer::Published(_)
+            | Answer::Found(_)
+            | Answer::Unpublished(_),
+        )
         | (_, Answer::Spawned(_) | Answer::Segment(_) | Answer::Ring { .. } | Answer::NodePut(_))
         | (_, Answer::NodeGot(_) | Answer::GotFromJob(_) | Answer::Connected(_)) => return Some(awaited),
     };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::board::{PendingPuts, check_put};
+use crate::board::{DEAD_PROCESSES, PendingPuts, check_put};
 use crate::engine::{Awaited, Refusal, Violation};
 use crate::limits::ABORT_MESSAGE_BYTES_MAX;
 use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
@@ -121,6 +121,9 @@ impl RankState {
 
     /// Looks up a key by the rules of [`crate::conversation`].
     pub(crate) fn look_up<'a>(&'a self, key: &[u8], board: &'a Board) -> LookUp<'a> {
+        if key == DEAD_PROCESSES {
+            return found(board.dead().map(|ranks| ranks.as_bytes().into()));
+        }
         if key.starts_with(b"PMI_") {
             return found(self.attributes.attribute(key).map(Cow::Owned));
         }

@@ -102,6 +102,36 @@ impl Ranks {
         }
     }
 
+    /// Returns the members that are also members of `other`.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        self.difference(&self.difference(other))
+    }
+
+    /// Returns the members that are not members of `other`.
+    #[must_use]
+    pub fn difference(&self, other: &Self) -> Self {
+        let mut rest = Vec::new();
+        let mut removed = other.0.iter().peekable();
+        for &(mut start, end) in &self.0 {
+            while removed.next_if(|removed| removed.1 <= start).is_some() {}
+            while let Some(&&(first, last)) = removed.peek().filter(|removed| removed.0 < end) {
+                if start < first {
+                    rest.push((start, first));
+                }
+                start = last;
+                if last > end {
+                    break;
+                }
+                removed.next();
+            }
+            if start < end {
+                rest.push((start, end));
+            }
+        }
+        Self(rest)
+    }
+
     /// Whether no rank is a member of both.
     pub fn is_disjoint(&self, other: &Self) -> bool {
         let (mut left, mut right) = (self.0.as_slice(), other.0.as_slice());
@@ -362,10 +392,12 @@ mod tests {
                 let mut union = ranks_a.clone();
                 union.union_with(&ranks_b);
                 prop_assert_eq!(members(&union), &a | &b);
+                prop_assert_eq!(members(&ranks_a.intersection(&ranks_b)), &a & &b);
+                prop_assert_eq!(members(&ranks_a.difference(&ranks_b)), &a - &b);
                 let (mut less, mut fewer) = (ranks_a.clone(), a.clone());
                 prop_assert_eq!(less.remove(Rank(rank)), fewer.remove(&rank));
                 prop_assert_eq!(members(&less), fewer);
-                for set in [ranks_a, union, less] {
+                for set in [ranks_a.intersection(&ranks_b), ranks_a.difference(&ranks_b), ranks_a, union, less] {
                     // Our own sets are always normal, so a peer would accept them.
                     prop_assert_eq!(&Ranks::try_from(set.intervals().to_vec()), &Ok(set.clone()));
                     prop_assert_eq!(&set.to_string().parse::<Ranks>(), &Ok(set.clone()));

@@ -120,7 +120,7 @@ fn pairs_len(pairs: &[(Vec<u8>, Vec<u8>)]) -> usize {
 pub enum Request {
     /// The rank has initialised PMI, for the first time or again after finalising. No answer.
     Joined,
-    /// The rank has arrived at the namespace's fence. Answered by [`Answer::Released`] once all entries of the epoch can be
+    /// The rank has arrived at the namespace's fence. Answered by [`Answer::Released`], or by [`Answer::FenceFailed`], once all entries of the epoch can be
     /// looked up.
     Fence {
         /// The rank's puts since its last fence that no [`Request::Put`] has handed on, in the rank's order; may be empty.
@@ -239,6 +239,8 @@ pub enum RootRequest {
 pub enum Answer {
     /// The fence is complete: every entry of its epoch can be looked up on this node.
     Released,
+    /// The fence or ring ended without a rank that has died.
+    FenceFailed,
     /// The key's newest value, if a rank has put it.
     Got(Option<Bytes>),
     /// The outcome of [`RootRequest::Publish`].

@@ -6,6 +6,7 @@
 //! ```text
 //! byte 0     magic u32                 never changes
 //! byte 64    released u32              the number of released fences; the futex that ranks wait on
+//! byte 68    failed u32                the value that `released` got with the last fence that failed; 0: none has
 //! byte 128   published u64             the published part of the log and its directory
 //! byte 4096  log: epochs and directories, each at a multiple of 64 bytes
 //!
@@ -22,7 +23,8 @@
 //!
 //! The agent increments `released` with release semantics after it has published what a fence made visible, then wakes
 //! it as a shared futex. A rank reads the word before it sends its arrival and waits for it to change: neither this fence
-//! nor the next one can be released without the rank.
+//! nor the next one can be released without the rank. If a fence fails, the agent stores `failed` before it increments
+//! `released`, and the ranks that waited compare the two words.
 //!
 //! `closed` means that the log could not grow: the board has more than the log, so ranks ask over the wire. The word
 //! `released` is still incremented.
@@ -35,7 +37,7 @@ use crate::board::{Table, key_hash};
 pub const VARIABLE: &str = "SCELA_SEGMENT";
 
 /// The version of the segment and of the two requests for it.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 
 /// Returns the value of [`VARIABLE`] for the rank whose PMI socket has this inode number (`st_ino`).
 ///
@@ -55,6 +57,9 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"SSG1");
 
 /// The offset of `released`.
 pub const RELEASED_AT: usize = 64;
+
+/// The offset of `failed`, in the cache line of `released`.
+pub const FAILED_AT: usize = 68;
 
 /// The offset of `published`.
 pub const PUBLISHED_AT: usize = 128;

@@ -10,9 +10,9 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, Inherit, Input, Inquiry,
-    InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan,
-    Stats, Subtree, Timing, Up, Update,
+    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, Inherit,
+    Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
+    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -116,6 +116,7 @@ fn session() -> SessionPlan {
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
         clean_shm: CleanShm::Mpi,
+        on_failure: FailurePolicy::Continue,
         sent: Duration::from_millis(7),
     }
 }

@@ -6,7 +6,6 @@
 //! |---|---|
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
-//! | `losses` | agents, guardians and launchers that die or are stopped |
 //! | `leftovers` | files that killed ranks leave in /dev/shm |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
@@ -21,6 +20,7 @@
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `tree` | the processes and links form the planned tree |
 //! | `stats` | the statistics, compared with the kernel's counts |
+//! | `survivals` | `--on-failure continue`: the other ranks go on when one dies |
 //! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
 //! | `terminal` | a terminal that is not read |
 //! | `recordings` | a core replays an agent's recording |
@@ -54,6 +54,7 @@ mod simulated;
 mod spawns;
 mod stats;
 mod surveys;
+mod survivals;
 mod terminal;
 mod tree;
 mod without_pmi;

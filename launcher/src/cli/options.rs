@@ -41,6 +41,8 @@ pub(super) enum Global {
     DeadTime,
     Heartbeat,
     CleanShm,
+    OnFailure,
+    DisableAutoCleanup,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -287,9 +289,14 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::KillGrace), &["kill-grace"], &["TIME"], group::ENDING,
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
+    spec(Id::Global(Global::OnFailure), &["on-failure"], &["ACTION"], group::ENDING,
+        "when a rank fails: abort, end all ranks (default); or\n\
+         continue, let the others go on"),
+    spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
+        "the same as --on-failure continue"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
         "count an agent or host that is silent for TIME as lost\n\
-         (default: 20 seconds)"),
+         (default: 20 seconds; 5 with --on-failure continue)"),
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
         "send a heartbeat when a link was idle for TIME, at\n\
          most half of the dead time (default: a quarter of it)"),

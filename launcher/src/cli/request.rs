@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use nla::core::FailurePolicy;
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
 use super::conflicts;
@@ -308,6 +309,8 @@ impl TypedOptions {
             Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
             Global::DeadTime => options.dead_time = Some(values::dead_time(value)?),
             Global::Heartbeat => options.heartbeat = Some(values::heartbeat(value)?),
+            Global::OnFailure => options.on_failure = values::on_failure(value)?,
+            Global::DisableAutoCleanup => options.on_failure = FailurePolicy::Continue,
             Global::CleanShm => options.clean_shm = values::clean_shm(value)?,
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);

@@ -8,7 +8,7 @@ mod never_panics;
 use super::*;
 use crate::plan::request::{Command, EnvChange, EnvPolicy, Mpi, Program, StatsTo, StdinTo, TypedAt};
 use nla::core::limits::RANKS_MAX;
-use nla::core::{CachePolicy, CleanShm};
+use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -185,6 +185,10 @@ fn options_of_the_session() {
     check_options(&["-heartbeat 10", "--heartbeat=10"], |o| o.heartbeat = Some(Duration::from_secs(10)));
     check_options(&["--heartbeat 11 --dead-time 22"], |o| {
         (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(22)));
+    });
+    check_options(&["", "--on-failure abort", "-disable-auto-cleanup -on-failure ABORT"], |_| {});
+    check_options(&["--on-failure continue", "-on-failure=Continue", "-disable-auto-cleanup"], |o| {
+        o.on_failure = FailurePolicy::Continue;
     });
     check_options(&["", "--clean-shm mpi", "-clean-shm=MPI"], |_| {});
     check_options(&["-clean-shm none", "--clean-shm=none"], |o| o.clean_shm = CleanShm::None);

@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
-use nla::core::{CachePolicy, CleanShm};
+use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 
 use super::error::CALLED;
 use super::limits::{
@@ -306,6 +306,13 @@ pub(super) fn cache(value: &OsStr) -> Parsed<CachePolicy> {
 pub(super) fn clean_shm(value: &OsStr) -> Parsed<CleanShm> {
     let choices = CleanShm::ALL.map(|which| (which.name(), which));
     let unknown = |value: &str, names: &str| format!("'{value}' selects no files, only {names} do");
+    choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
+}
+
+/// Parses what happens when a rank fails.
+pub(super) fn on_failure(value: &OsStr) -> Parsed<FailurePolicy> {
+    let choices = FailurePolicy::ALL.map(|policy| (policy.name(), policy));
+    let unknown = |value: &str, names: &str| format!("there is no action '{value}', only {names}");
     choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
 }
 

@@ -133,6 +133,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             kill_grace: options.kill_grace(),
             cache: options.cache,
             clean_shm: options.clean_shm,
+            on_failure: options.on_failure,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,
         },

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nla::core::limits::DEAD_TIME;
-use nla::core::{CachePolicy, CleanShm};
+use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
+use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
@@ -245,6 +245,8 @@ pub struct Options {
     pub heartbeat: Option<Duration>,
     /// `--dead-time`: how long a link or an agent may be silent. [`Options::liveness`] adds the default.
     pub dead_time: Option<Duration>,
+    /// `--on-failure`: what happens when a rank fails.
+    pub on_failure: FailurePolicy,
     /// `--clean-shm`: which files that killed ranks leave in /dev/shm agents remove.
     pub clean_shm: CleanShm,
     /// How often `-v` was typed since the last `-q`.
@@ -281,9 +283,17 @@ impl Options {
         self.kill_grace.unwrap_or(KILL_GRACE_DEFAULT)
     }
 
+    /// The dead time where the user asks for none: shorter where a loss does not end the session.
+    fn default_dead_time(&self) -> Duration {
+        match self.on_failure {
+            FailurePolicy::Abort => DEAD_TIME,
+            FailurePolicy::Continue => DEAD_TIME_SURVIVED,
+        }
+    }
+
     /// Returns when a link counts as lost.
     pub fn liveness(&self) -> Liveness {
-        let dead_time = self.dead_time.unwrap_or(DEAD_TIME);
+        let dead_time = self.dead_time.unwrap_or(self.default_dead_time());
         Liveness { heartbeat: self.heartbeat.unwrap_or(dead_time / HEARTBEATS), dead_time }
     }
 }

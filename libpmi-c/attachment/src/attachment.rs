@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use pmi::board::check_put;
+use pmi::board::{DEAD_PROCESSES, check_put};
 use pmi::client::ClientError;
 use pmi::limits::ABORT_MESSAGE_BYTES_MAX;
 use pmi::v1::client::Maxes;
@@ -181,6 +181,8 @@ impl Attachment {
             return Ok(Some(Cow::Owned(value)));
         }
         match member.segment.as_ref().and_then(Segment::view) {
+            // The agent's list changes at any time; the segment only with a fence.
+            Some(_) if key == DEAD_PROCESSES => self.get_from_server(key),
             Some(view) => Ok(view.get(key).map(Cow::Borrowed)),
             None => self.get_from_server(key),
         }
@@ -201,6 +203,10 @@ impl Attachment {
                 let before = segment.released();
                 self.ask(|client| client.fence_in_segment(puts))?;
                 self.wait_in(segment, before)?;
+                if segment.has_failed(before) {
+                    self.own_puts.end_fence();
+                    return Err(Error::RankDied);
+                }
             }
         }
         self.own_puts.end_fence();

@@ -21,6 +21,9 @@ pub enum Error {
     /// The server closed the connection, or sent a reply that cannot be parsed.
     #[error("the PMI server has closed the connection")]
     Disconnected,
+    /// The fence ended without a rank that has died.
+    #[error("a process of the job has died")]
+    RankDied,
     /// No server would accept this put.
     #[error("{0}")]
     Put(PutRefusal),

@@ -40,7 +40,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pmi::segment::{LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, View};
+use pmi::segment::{FAILED_AT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, View};
 
 use crate::{futex, socket};
 
@@ -123,6 +123,11 @@ impl Segment {
     /// was.
     pub(crate) fn wait_for_release(&self, before: u32, timeout: Duration) -> bool {
         futex::wait(self.window().released(), before, timeout).is_some()
+    }
+
+    /// Returns whether the fence that was released after the `before`th failed, because a rank has died.
+    pub(crate) fn has_failed(&self, before: u32) -> bool {
+        self.window().failed().load(Ordering::Acquire) == before.wrapping_add(1)
     }
 
     fn window(&self) -> &Window {
@@ -208,6 +213,11 @@ impl Window {
         // SAFETY: in the header, aligned since mappings are, and accessed only as an atomic. A
         // read-only mapping suffices for loads, and this code does nothing else.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(RELEASED_AT).cast()) }
+    }
+
+    fn failed(&self) -> &AtomicU32 {
+        // SAFETY: as for `released`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(FAILED_AT).cast()) }
     }
 
     #[inline]

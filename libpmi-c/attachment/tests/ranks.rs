@@ -110,6 +110,21 @@ fn own_puts_are_visible_at_once_and_those_of_others_after_the_fence() {
 }
 
 #[test]
+fn a_failed_fence_is_an_error_and_the_next_one_works() {
+    for (has_segment, version) in [(true, Version::One), (false, Version::One), (false, Version::Two)] {
+        let agent = Agent::new(1, has_segment);
+        let process = Process::of(&agent, version, 0, 1);
+        process.initialize();
+        agent.state().fails = true;
+        process.put("a", "1");
+        let error = process.attachment.fence(process.member()).expect_err("a rank has died");
+        assert!(error.to_string().contains("died"), "{error}");
+        assert_eq!(process.get("a"), some("1"), "the entries of the fence are visible");
+        process.fence();
+    }
+}
+
+#[test]
 fn entries_of_the_agent_are_found() {
     in_all_modes(2, |process, me| {
         let (attachment, member) = (&process.attachment, process.initialize());

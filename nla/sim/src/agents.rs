@@ -93,7 +93,12 @@ impl World {
                     board.publish(epoch);
                 }
             }
-            Action::Release(_, ranks) => self.release(here, clock, &ranks),
+            Action::Release(_, ranks) | Action::FailFence(_, ranks) => self.release(here, clock, &ranks),
+            Action::ShowDead(_, dead) => {
+                if let Some(board) = &mut self.members[here].board {
+                    board.set_dead(&dead);
+                }
+            }
             Action::LookUp { namespace, key, requester } => {
                 self.input(here, clock, Input::LookedUp { namespace, key, requester, value: None });
             }

@@ -28,6 +28,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,
         clean_shm: nla::core::CleanShm::default(),
+        on_failure: nla::core::FailurePolicy::default(),
         stats: setup.stats,
         sent: std::time::Duration::ZERO,
     };

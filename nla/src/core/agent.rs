@@ -23,6 +23,7 @@ use self::namespace::{Namespace, Stage};
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
 use super::children::{ChildStage, Children};
+use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::FAILURES_SINGLE_MAX;
@@ -144,6 +145,11 @@ pub enum Action {
     Publish(NamespaceId, Epoch),
     /// Answer these ranks [`Answer::Released`].
     Release(NamespaceId, Ranks),
+    /// Answer these ranks [`Answer::FenceFailed`].
+    FailFence(NamespaceId, Ranks),
+    /// All ranks of the namespace that have died are these: show that to the ranks here, and tell those that want to
+    /// know it.
+    ShowDead(NamespaceId, Ranks),
     /// Answer a rank.
     Answer(NamespaceId, Rank, Answer),
     /// Look up an entry on the namespace's board here, and hand in [`Input::LookedUp`].
@@ -216,6 +222,7 @@ pub struct Agent {
     /// The survey under way.
     survey: Option<Collecting>,
     cache: CachePolicy,
+    on_failure: FailurePolicy,
     /// The session's plan asks for statistics.
     reports_stats: bool,
     /// The driver's counts, until they are reported.
@@ -243,6 +250,7 @@ impl Agent {
             wake_at: None,
             survey: None,
             cache: CachePolicy::default(),
+            on_failure: FailurePolicy::default(),
             reports_stats: false,
             counted: None,
             plan_sent: Time::ZERO,
@@ -335,6 +343,7 @@ impl Agent {
             Down::Session(plan) => {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
+                self.on_failure = plan.on_failure;
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
                 turn.push(Action::Configure(plan));
@@ -342,6 +351,7 @@ impl Agent {
             Down::Launch(plan) => self.on_launch(plan, turn),
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
+            Down::Died { namespace, ranks } => self.on_died(namespace, &ranks, turn),
             Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, turn),
             Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, turn),
             // A message about an agent outside the subtree would only go back up.
@@ -394,7 +404,11 @@ impl Agent {
             self.times.on_described(turn.now, self.plan_sent);
         }
         let namespace = Namespace::new(&plan, self.here, self.cache);
-        turn.push(Action::Start(plan, namespace.own.clone(), namespace.exchange.cache.board()));
+        let mut board = namespace.exchange.cache.board();
+        if self.on_failure == FailurePolicy::Continue {
+            board.set_dead(&Ranks::new());
+        }
+        turn.push(Action::Start(plan, namespace.own.clone(), board));
         self.namespaces.insert(namespace.id, namespace);
     }
 

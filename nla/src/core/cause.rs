@@ -150,8 +150,8 @@ pub enum Outcome {
 
 /// Picks the first cause: the failure of the lowest class (a signal before an abort, before a code other than 0, before
 /// SIGPIPE, before an early exit with code 0), then the earliest, then the one of the lowest agent.
-pub fn elect(failures: &[Failure]) -> Option<&Failure> {
-    failures.iter().min_by_key(|failure| (failure.cause.class(), failure.at, failure.agent))
+pub fn elect<'a>(failures: impl IntoIterator<Item = &'a Failure>) -> Option<&'a Failure> {
+    failures.into_iter().min_by_key(|failure| (failure.cause.class(), failure.at, failure.agent))
 }
 
 #[cfg(test)]

@@ -48,6 +48,13 @@ impl Exchange {
         self.fence.arrive(now, child, number, ranks, share, contribution)
     }
 
+    /// Stops waiting for the ranks of `child` that are not among the `ranks` with which its subtree is complete: they
+    /// have died. Returns the ones that were not dead before.
+    pub(super) fn on_gathered_without(&mut self, child: AgentId, ranks: &Ranks) -> Ranks {
+        let missing = find(&self.children, child).map(|share| share.difference(ranks)).unwrap_or_default();
+        self.fence.mark_dead(&missing)
+    }
+
     /// Hands puts of `child`'s ranks, ahead of fence `number`, to the cache.
     pub(super) fn on_child_put(&mut self, child: AgentId, number: u32, puts: &Puts) -> Result<(), FenceError> {
         let none = Ranks::new();

@@ -5,6 +5,9 @@
 //! place has at most one open fence per namespace, and a contribution to another one is a fault of the peer. Fences
 //! never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
 //!
+//! Where the session goes on after the death of a rank, a fence does not wait for ranks that have died. What they
+//! contributed before they died counts. A fence to which no rank has contributed is never complete.
+//!
 //! A ring (`PMIX_Ring`) is a fence to which each rank contributes values for its neighbours instead of puts. The first
 //! arrival decides which of the two an open fence is; all others must agree.
 
@@ -104,6 +107,10 @@ pub struct Fence {
     /// The number of expected ranks.
     count: u64,
     arrived: Ranks,
+    /// The expected ranks that have died.
+    dead: Ranks,
+    /// The number of dead ranks that have not arrived at the open fence.
+    absent: u64,
     collected: Collected,
     since: Option<Time>,
 }
@@ -111,8 +118,16 @@ pub struct Fence {
 impl Fence {
     /// The first fence of the ranks `expected`.
     pub fn new(expected: Ranks) -> Self {
-        let (count, arrived) = (expected.len(), Ranks::new());
-        Self { number: 0, count, expected, arrived, collected: Collected::Nothing, since: None }
+        Self {
+            number: 0,
+            count: expected.len(),
+            expected,
+            arrived: Ranks::new(),
+            dead: Ranks::new(),
+            absent: 0,
+            collected: Collected::Nothing,
+            since: None,
+        }
     }
 
     /// The number of the open fence, from 0.
@@ -133,6 +148,24 @@ impl Fence {
     /// When the first rank arrived at the open fence.
     pub fn since(&self) -> Option<Time> {
         self.since
+    }
+
+    /// The expected ranks that have died.
+    pub fn dead(&self) -> &Ranks {
+        &self.dead
+    }
+
+    /// Whether a rank has died before it arrived at the open fence.
+    pub fn has_absent(&self) -> bool {
+        self.absent > 0
+    }
+
+    /// Stops waiting for those of `ranks` that are expected. Returns the ones that were not dead before.
+    pub fn mark_dead(&mut self, ranks: &Ranks) -> Ranks {
+        let new = ranks.intersection(&self.expected).difference(&self.dead);
+        self.dead.union_with(&new);
+        self.absent = self.dead.difference(&self.arrived).len();
+        new
     }
 
     /// Adds the contribution of one of the place's ranks to the open fence. A refused one changes nothing.
@@ -166,7 +199,9 @@ impl Fence {
         self.check(ranks, &contribution)?;
         match &contribution {
             Contribution::Puts(puts) => drop(puts.validate()?),
-            Contribution::Ring(segment) if ranks == share && u64::from(segment.count) == ranks.len() => {}
+            Contribution::Ring(segment)
+                if share.difference(&self.dead).difference(ranks).is_empty()
+                    && u64::from(segment.count) == ranks.len() => {}
             Contribution::Ring(segment) => {
                 let (count, ranks, all) = (segment.count, ranks.clone(), share.clone());
                 return Err(FenceError::IncompleteSegment { count, ranks, all });
@@ -213,6 +248,9 @@ impl Fence {
 
     fn add(&mut self, now: Time, part: RingPart, ranks: &Ranks, contribution: Contribution) {
         self.arrived.union_with(ranks);
+        if !self.dead.is_empty() {
+            self.absent = self.dead.difference(&self.arrived).len();
+        }
         self.since.get_or_insert(now);
         match (&mut self.collected, contribution) {
             (Collected::Puts(before), Contribution::Puts(puts)) => before.append(&puts),
@@ -222,9 +260,14 @@ impl Fence {
         }
     }
 
-    /// Whether all expected ranks have arrived.
+    /// Whether each expected rank has arrived or died, and one has arrived.
     pub fn is_complete(&self) -> bool {
-        self.arrived.len() == self.count
+        self.is_settled() && !self.arrived.is_empty()
+    }
+
+    /// Whether each expected rank has arrived or died.
+    fn is_settled(&self) -> bool {
+        self.arrived.len() + self.absent == self.count
     }
 
     /// Returns the merged contribution, to be sent to the parent or released. Puts are moved out; a ring's segments
@@ -267,13 +310,14 @@ impl Fence {
     }
 
     /// Closes fence `number` and opens the next. Returns false, and does nothing, if `number` is not the open fence or
-    /// is not complete.
+    /// a rank is missing.
     pub fn release(&mut self, number: u32) -> bool {
-        if number != self.number || !self.is_complete() {
+        if number != self.number || !self.is_settled() {
             return false;
         }
         self.number = self.number.wrapping_add(1);
         self.arrived = Ranks::new();
+        self.absent = self.dead.len();
         self.collected = Collected::Nothing;
         self.since = None;
         true
@@ -282,6 +326,8 @@ impl Fence {
     /// Panics if an invariant between two inputs is broken.
     pub fn check_invariants(&self) {
         assert!(self.expected.contains_all(&self.arrived), "only expected ranks have arrived");
+        assert!(self.expected.contains_all(&self.dead), "only expected ranks have died");
+        assert_eq!(self.absent, self.dead.difference(&self.arrived).len(), "the count of absent ranks is right");
         match &self.collected {
             Collected::Nothing => assert!(self.arrived.is_empty(), "each arrival contributes something"),
             Collected::Puts(_) => assert!(!self.arrived.is_empty(), "puts are contributed by an arrival"),
@@ -417,5 +463,48 @@ mod tests {
         );
         fence.check_invariants();
         assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, values(ATTRIBUTE_BYTES_MAX)), Ok(()));
+    }
+
+    #[test]
+    fn a_fence_does_not_wait_for_ranks_that_have_died() {
+        let all = Ranks::range(0..4);
+        let mut fence = Fence::new(all.clone());
+        fence.enter(T, Rank(0), put(0, "a")).unwrap();
+        assert_eq!(fence.mark_dead(&"0,2-9".parse().unwrap()), "0,2-3".parse().unwrap());
+        assert!(!fence.is_complete() && fence.has_absent(), "rank 1 is missing");
+        fence.check_invariants();
+        assert_eq!(fence.mark_dead(&one(3)), Ranks::new(), "it was dead before");
+        // The contribution of rank 2 is on its way while it dies.
+        fence.arrive(T, CHILD, 0, &"1-2".parse().unwrap(), &all, put(2, "b")).unwrap();
+        assert!(fence.is_complete());
+        fence.check_invariants();
+        assert_eq!(taken(&mut fence), 2, "what the dead have put counts");
+        assert!(fence.release(0));
+        assert!(!fence.is_complete(), "no rank has arrived yet");
+        fence.enter(T, Rank(1), put(1, "c")).unwrap();
+        assert!(fence.is_complete() && fence.has_absent() && fence.release(1));
+        fence.check_invariants();
+    }
+
+    #[test]
+    fn a_fence_of_dead_ranks_is_released_but_never_complete() {
+        let mut fence = Fence::new(Ranks::range(0..2));
+        assert!(!fence.release(0));
+        fence.mark_dead(&Ranks::range(0..2));
+        assert!(!fence.is_complete(), "there is nothing to send to the parent");
+        assert!(fence.release(0) && fence.release(1));
+        fence.check_invariants();
+    }
+
+    #[test]
+    fn a_ring_segment_may_lack_dead_ranks_only() {
+        let share = Ranks::range(0..3);
+        let mut fence = Fence::new(share.clone());
+        let ranks: Ranks = "0,2".parse().unwrap();
+        assert!(fence.arrive(T, CHILD, 0, &ranks, &share, ring(2, "a")).is_err(), "rank 1 lives");
+        fence.mark_dead(&one(1));
+        assert!(fence.arrive(T, CHILD, 0, &ranks, &share, ring(3, "a")).is_err(), "the count is wrong");
+        fence.arrive(T, CHILD, 0, &ranks, &share, ring(2, "a")).unwrap();
+        assert!(fence.is_complete() && fence.has_absent());
     }
 }

@@ -56,6 +56,8 @@ pub const DEAD_TIME_MIN: Duration = Duration::from_millis(100);
 pub const DEAD_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// A link on which nothing was received for this time is lost, unless the user asks for another time.
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
+/// The same where the session goes on after the loss.
+pub const DEAD_TIME_SURVIVED: Duration = Duration::from_secs(5);
 /// The time in which all agents must have joined.
 pub const JOIN_TIME: Duration = Duration::from_secs(60);
 

@@ -90,6 +90,13 @@ pub enum Up {
         /// The ranks.
         ranks: Ranks,
     },
+    /// Ranks have died, and the session goes on: fences do not wait for them.
+    Died {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The ranks.
+        ranks: Ranks,
+    },
     /// Ranks, or an agent, failed.
     Failed(Failure),
     /// There were further failures, beyond those reported one by one.
@@ -167,6 +174,9 @@ pub enum ReleaseContent {
     Update(Update),
     /// Of a ring: the position of the subtree's segment.
     Ring(RingPosition),
+    /// Of a fence or a ring that failed, because a rank has died: the update of all boards. The ranks that wait are
+    /// answered with the failure.
+    Failed(Update),
 }
 
 /// The update of all boards and caches after a fence; the same for every agent.
@@ -299,6 +309,13 @@ pub enum Down {
         /// The content for the subtree.
         content: ReleaseContent,
     },
+    /// Ranks of the namespace have died, of any subtree, and the session goes on.
+    Died {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The ranks.
+        ranks: Ranks,
+    },
     /// Asks for an entry that a rank of the subtree has put; [`Up::Got`] answers.
     Get {
         /// The namespace of the board.
@@ -410,7 +427,10 @@ impl Up {
     /// Whether the message travels in the board lane. Messages about fences and boards must keep their order among
     /// themselves; all others are short and urgent.
     pub fn is_board(&self) -> bool {
-        matches!(self, Self::Gathered { .. } | Self::Put { .. } | Self::Get { .. } | Self::Got { .. })
+        matches!(
+            self,
+            Self::Gathered { .. } | Self::Died { .. } | Self::Put { .. } | Self::Get { .. } | Self::Got { .. }
+        )
     }
 }
 
@@ -419,7 +439,7 @@ impl Down {
     /// too: it must find the entries that were released before it was sent.
     pub fn is_board(&self) -> bool {
         match self {
-            Self::Release { .. } | Self::Get { .. } | Self::Got { .. } => true,
+            Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             Self::Session(_)
             | Self::Launch(_)

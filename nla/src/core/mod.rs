@@ -11,6 +11,7 @@ mod cache;
 mod cause;
 mod children;
 mod exchange;
+mod failure_policy;
 mod fence;
 mod ids;
 mod leftovers;
@@ -36,6 +37,7 @@ mod words;
 pub use agent::{Action, Agent, Input};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
+pub use failure_policy::FailurePolicy;
 pub use fence::{Fence, FenceError, RingPart};
 pub use ids::{AgentId, NamespaceId, Time};
 pub use leftovers::{

@@ -69,6 +69,13 @@ pub(super) trait Parent {
     /// Ranks below ended with code 0.
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks);
 
+    /// Whether the session goes on after the death of a rank.
+    fn goes_on(&self) -> bool;
+
+    /// Ranks of the subtree have died, and the session goes on. If the open fence is complete without them, it goes up,
+    /// or is released.
+    fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_, Self::Action>);
+
     /// A child answers a survey.
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey);
 
@@ -124,6 +131,7 @@ pub(super) trait Parent {
             Up::Exited { namespace, fences, unfinished, ranks } => {
                 self.on_exited(turn.now, namespace, EndState { fences, unfinished }, &ranks);
             }
+            Up::Died { namespace, ranks } => self.on_child_died(from, namespace, ranks, turn),
             Up::Failed(failure) => self.on_failure(failure, turn),
             Up::FailedMore { count } => self.on_more_failures(count),
             Up::Ask { requester, request } => self.on_root_request(requester, request, turn),
@@ -198,8 +206,12 @@ pub(super) trait Parent {
         contribution: Contribution,
         turn: &mut Turn<'_, Self::Action>,
     ) {
+        let goes_on = self.goes_on();
         let Some(exchange) = self.exchange(namespace) else { return };
+        let is_open = number == exchange.fence.number();
+        let dead = if goes_on && is_open { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
         match exchange.on_gathered(turn.now, from, number, &ranks, contribution) {
+            Ok(()) if !dead.is_empty() => self.on_dead(namespace, dead, turn),
             Ok(()) if exchange.fence.is_complete() => self.on_fence_complete(namespace, turn),
             Ok(()) => {}
             // The program is at fault, not the agent that passed it on.
@@ -208,6 +220,24 @@ pub(super) trait Parent {
                 self.on_failure(Failure { at: turn.now, agent: from, namespace, ranks, cause }, turn);
             }
             Err(error) => self.cut_off(from, Violation::Fence { namespace, number, error }, turn),
+        }
+    }
+
+    /// Ranks of a child's subtree have died.
+    fn on_child_died(
+        &mut self,
+        from: AgentId,
+        namespace: NamespaceId,
+        ranks: Ranks,
+        turn: &mut Turn<'_, Self::Action>,
+    ) {
+        let goes_on = self.goes_on();
+        let Some(exchange) = self.exchange(namespace) else { return };
+        let are_theirs = find(&exchange.children, from).is_some_and(|share| share.contains_all(&ranks));
+        if goes_on && are_theirs {
+            self.on_dead(namespace, ranks, turn);
+        } else {
+            self.cut_off(from, Violation::Died(ranks), turn);
         }
     }
 

@@ -8,6 +8,7 @@ use pmi::{Mapping, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::cache::CachePolicy;
+use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
 use super::topology::Subtree;
@@ -93,6 +94,8 @@ pub struct SessionPlan {
     pub cache: CachePolicy,
     /// Which files that killed ranks leave in /dev/shm agents remove.
     pub clean_shm: CleanShm,
+    /// What happens when a rank or an agent fails.
+    pub on_failure: FailurePolicy,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
     /// When the launcher sent this, in session time.
@@ -128,6 +131,7 @@ impl fmt::Debug for SessionPlan {
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
             .field("clean_shm", &self.clean_shm)
+            .field("on_failure", &self.on_failure)
             .field("stats", &self.stats)
             .field("sent", &self.sent)
             .finish_non_exhaustive()

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use pmi::Rank;
+use pmi::{Rank, Ranks};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
@@ -93,6 +93,9 @@ pub enum Violation {
         /// Why the put was refused.
         error: FenceError,
     },
+    /// The peer reported the death of ranks that are not below it, or in a session that ends with the first failure.
+    #[error("it reported the death of ranks {0}, which it may not")]
+    Died(Ranks),
     /// The peer asked for an entry of a namespace of which it has no ranks, or for more than its ranks can.
     #[error("it asked for an entry that it may not ask for")]
     Get,

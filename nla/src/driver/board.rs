@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use pmi::segment::directory;
-use pmi::{Board, Epoch, JobAttributes};
+use pmi::{Board, Epoch, JobAttributes, Ranks};
 
 use crate::sys::Segment;
 
@@ -60,11 +60,16 @@ impl SharedBoard {
         }
     }
 
-    /// Releases the ranks that wait in the segment.
-    pub(super) fn release(&mut self) {
+    /// Releases the ranks that wait in the segment. `failed`: their fence failed.
+    pub(super) fn release(&mut self, failed: bool) {
         if let Shared::In { segment, .. } | Shared::Closed { segment } = &mut self.shared {
-            segment.release();
+            segment.release(failed);
         }
+    }
+
+    /// Sets the ranks that have died, which ranks can ask for.
+    pub(super) fn set_dead(&mut self, dead: &Ranks) {
+        self.board.set_dead(dead);
     }
 
     /// Returns the segment's descriptor for a rank, or `None` if the board is not shared.

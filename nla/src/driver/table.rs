@@ -10,6 +10,8 @@ use tokio::sync::oneshot;
 use crate::core::{Activity, Exit, LastCall, NamespaceId, ProcessState};
 use crate::sys::{self, Child, Ended};
 
+const SIGUSR1: i32 = 10;
+
 /// A rank of this agent.
 pub(super) type Key = (NamespaceId, Rank);
 
@@ -81,6 +83,18 @@ impl RankTable {
             }
         }
         found.into_iter().collect()
+    }
+
+    /// Sends SIGUSR1 to the processes of the namespace's ranks that catch it: others would end.
+    pub(super) fn notify(&self, namespace: NamespaceId) {
+        for (_, entry) in self.by_rank.range((namespace, Rank(0))..=(namespace, Rank(u32::MAX))) {
+            let pid = entry.child.pid();
+            if sys::catches(pid, SIGUSR1)
+                && let Err(error) = entry.child.signal(SIGUSR1)
+            {
+                tracing::debug!(%error, pid, "SIGUSR1 was not delivered");
+            }
+        }
     }
 
     /// Sends a signal to the process groups of those `ranks` that still run.

@@ -45,7 +45,7 @@ pub use inherited::pmi_socket;
 pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,
+    Ended, catches, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,
     process_state, reap, signal_name,
 };
 pub use secret::{SECRET_BYTES, SecretPage};

@@ -120,6 +120,14 @@ pub fn process_state(pid: u32) -> Option<u8> {
     stat.get(end + 2).copied()
 }
 
+/// Whether the process has a handler for the signal. False if there is no such process.
+pub fn catches(pid: u32, signal: i32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    (1..=64).contains(&signal) && mask & (1 << (signal - 1)) != 0
+}
+
 /// Signals all current children of this process, including adopted orphans. Returns how many were signalled.
 ///
 /// Ended children that were not reaped count. The function makes one pass: the orphans of a child become ours (see
@@ -283,6 +291,20 @@ mod tests {
         assert_eq!(counter("oom 1\noom_kill 7\noom_group_kill 2\n", "oom_kill"), Some(7));
         assert_eq!(counter("oom_kill x\n", "oom_kill"), None);
     }
+
+    #[test]
+    fn a_handler_is_seen_from_outside() {
+        // SAFETY: the handler does nothing, and no other test uses this signal.
+        unsafe { libc::signal(libc::SIGUSR2, noop as extern "C" fn(i32) as libc::sighandler_t) };
+        let own = std::process::id();
+        assert_eq!(
+            [libc::SIGUSR2, libc::SIGWINCH, 0, 65, -1].map(|signal| catches(own, signal)),
+            [true, false, false, false, false]
+        );
+        assert!(!catches(u32::MAX, libc::SIGUSR2), "there is no such process");
+    }
+
+    extern "C" fn noop(_: i32) {}
 
     #[test]
     fn both_methods_find_the_same_children() {

@@ -31,7 +31,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
-use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
+use pmi::segment::{ALIGNMENT, DIRECTORY_ROOM, FAILED_AT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT};
 
 /// The address space reserved for a segment, and thus its largest size. If the process may not have that much, half
 /// of it is tried, and so on.
@@ -148,9 +148,12 @@ impl Segment {
         self.memory.published().store(self.published.to_word(), Ordering::Release);
     }
 
-    /// Counts one more release and wakes all ranks that wait for it.
-    pub fn release(&mut self) {
+    /// Counts one more release and wakes all ranks that wait for it. `failed`: their fence failed, because a rank has died.
+    pub fn release(&mut self, failed: bool) {
         let released = self.memory.released();
+        if failed {
+            self.memory.failed().store(released.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        }
         released.fetch_add(1, Ordering::Release);
         // SAFETY: FUTEX_WAKE uses only the address, which is mapped as long as `self` exists.
         unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -289,6 +292,11 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(RELEASED_AT).cast()) }
     }
 
+    fn failed(&self) -> &AtomicU32 {
+        // SAFETY: as for `released`.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(FAILED_AT).cast()) }
+    }
+
     fn published(&self) -> &AtomicU64 {
         // SAFETY: as for `released`.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(PUBLISHED_AT).cast()) }
@@ -348,7 +356,7 @@ mod tests {
             let place = |run: &Epoch| (segment.offset_of(run.bytes()).expect("in the log"), run.bytes().len() as u64);
             let list = directory(board.runs().iter().rev().map(place));
             segment.publish(&list).expect("the segment has room");
-            segment.release();
+            segment.release(false);
         }
         let (released, published, log) = seen(&segment);
         assert_eq!((released, published.is_closed()), (500, false));
@@ -360,6 +368,20 @@ mod tests {
         assert_eq!(view.get(b"same"), Some("499".repeat(300).as_bytes()));
         segment.close();
         assert!(seen(&segment).1.is_closed());
+    }
+
+    #[test]
+    fn a_failed_release_is_marked_with_its_number() {
+        let mut segment = Segment::new().expect("a segment");
+        let words = |segment: &Segment| {
+            let bytes =
+                std::fs::read(format!("/proc/self/fd/{}", segment.reader().as_raw_fd())).expect("it is readable");
+            [RELEASED_AT, FAILED_AT].map(|at| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")))
+        };
+        for (failed, seen) in [(false, [1, 0]), (true, [2, 2]), (false, [3, 2]), (true, [4, 4])] {
+            segment.release(failed);
+            assert_eq!(words(&segment), seen);
+        }
     }
 
     #[test]

@@ -63,6 +63,14 @@ impl Child {
         self.pid.get()
     }
 
+    /// Sends the signal to this process only. Call it only before the child is reaped.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        match i32::try_from(self.pid()) {
+            Ok(pid) if pid > 1 => reap::kill(pid, signal),
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+
     /// Sends the signal to every process of the group. Fails with ESRCH if the group has no process left, with EPERM
     /// if all of them belong to another user.
     pub fn signal_group(&self, signal: i32) -> io::Result<()> {

@@ -32,7 +32,7 @@ pub use hash::hash as key_hash;
 pub use keys::{Keys, KeysError};
 pub use look_up_result::LookUpResult;
 pub use lru_entries::LruEntries;
-pub use node_board::{Board, LookUp};
+pub use node_board::{Board, DEAD_PROCESSES, LookUp};
 pub use node_cache::{CacheLookUp, NodeCache};
 pub use pending_puts::PendingPuts;
 pub use puts::{EncodedPutsError, Put, PutRefusal, Puts, PutsError, check_put};

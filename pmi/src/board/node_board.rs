@@ -11,12 +11,16 @@ use std::sync::Arc;
 use super::epoch::Epoch;
 use super::hash::hash;
 use super::node_cache::{CacheLookUp, NodeCache};
+use crate::Ranks;
 
 /// The number of adjacent runs that are merged into one if the oldest is no larger than the others together.
 const RUNS_MERGED: usize = 4;
 
 /// Runs are not merged beyond this size: an epoch's offsets are 32 bits.
 const MERGED_BYTES_MAX: usize = 1 << 30;
+
+/// The key under which MPICH looks for ranks that have died: a list of ranks and ranges such as `1,4-6`, empty if all live.
+pub const DEAD_PROCESSES: &[u8] = b"PMI_dead_processes";
 
 /// A node's bulletin board.
 ///
@@ -27,6 +31,8 @@ pub struct Board {
     /// Non-empty epochs, the oldest first. A partial board has none.
     runs: Vec<Epoch>,
     part: Part,
+    /// The value of [`DEAD_PROCESSES`]; `None` where the death of a rank ends the job.
+    dead: Option<String>,
     /// Counts look-ups through shared references.
     answered: Cell<u64>,
 }
@@ -86,6 +92,16 @@ impl Board {
         if let Some(newest) = self.runs.last_mut() {
             *newest = relocate(std::mem::take(newest));
         }
+    }
+
+    /// Sets the ranks that have died and are listed under [`DEAD_PROCESSES`].
+    pub fn set_dead(&mut self, dead: &Ranks) {
+        self.dead = Some(dead.to_string());
+    }
+
+    /// Returns the value of [`DEAD_PROCESSES`], or `None` before the first [`Board::set_dead`].
+    pub fn dead(&self) -> Option<&str> {
+        self.dead.as_deref()
     }
 
     /// Copies all runs to particular memory with `relocate`.

@@ -12,7 +12,7 @@ mod versions;
 use super::*;
 use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::v1::initack;
-use crate::{Epoch, Puts, RootRequest, SpawnedJob};
+use crate::{Epoch, Puts, Ranks, RootRequest, SpawnedJob};
 
 const INIT: &str = "cmd=init pmi_version=1 pmi_subversion=1\n";
 /// The fence of a rank without puts, which waits for a reply.
@@ -431,4 +431,25 @@ fn the_handshake_on_a_port_is_four_lines() {
         initack::reply(&world.conversation.state.attributes, Rank(3)),
         b"cmd=initack rc=0\ncmd=set size=4\ncmd=set rank=3\ncmd=set debug=0\n"
     );
+}
+
+#[test]
+fn ranks_that_have_died_are_listed_where_the_session_goes_on() {
+    let mut world = World::joined();
+    let get = "cmd=get kvsname=kvs_1 key=PMI_dead_processes";
+    let (_, reply) = world.say(format!("{get}\n"));
+    assert!(reply.starts_with("cmd=get_result rc=-1 "), "{reply}");
+    world.board.set_dead(&Ranks::new());
+    world.check(get, "cmd=get_result rc=0 value=");
+    world.board.set_dead(&"1,4-6".parse().unwrap());
+    world.check(get, "cmd=get_result rc=0 value=1,4-6");
+}
+
+#[test]
+fn a_failed_fence_is_answered_and_the_next_one_begins() {
+    let mut world = World::joined();
+    assert_eq!(world.ask("cmd=barrier_in\n"), FENCE);
+    world.answer(Answer::FenceFailed, "cmd=barrier_out rc=-1 msg=a_process_has_died");
+    assert_eq!(world.ask("cmd=barrier_in\n"), FENCE);
+    world.answer(Answer::Released, "cmd=barrier_out rc=0");
 }

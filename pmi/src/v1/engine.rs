@@ -188,6 +188,7 @@ fn reply_name(operation: Operation) -> &'static str {
         Operation::Unpublish => "unpublish_result",
         Operation::Spawn => "spawn_result",
         Operation::Segment => "scela_segment_result",
+        Operation::Fence => "barrier_out",
         // PMI-1 has no such commands.
         Operation::NodePut | Operation::NodeGet | Operation::Connect | Operation::Disconnect | Operation::Ring => {
             "unsupported_result"

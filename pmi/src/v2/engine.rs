@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use super::command::{Command, ParseError};
 use super::pairs::Pairs;
 use super::reply;
-use crate::board::check_put;
+use crate::board::{DEAD_PROCESSES, check_put};
 use crate::engine::{Awaited, Dialect, Operation, Outcome, Refusal, Reply, Turn, Violation};
 use crate::limits::{ATTRIBUTE_BYTES_MAX, ECHO_BYTES_MAX, JOB_BYTES_MAX};
 use crate::rank_state::{RankState, Version, readable};
@@ -98,7 +98,9 @@ impl Turn<'_, Frames> {
                 None
             }
             Command::JobAttribute { key } => {
-                let value = self.state.attributes.attribute(&key);
+                let dead = if key == DEAD_PROCESSES { self.board.dead() } else { None };
+                let dead = dead.map(|ranks| ranks.as_bytes().to_vec());
+                let value = dead.or_else(|| self.state.attributes.attribute(&key));
                 self.write(reply::Reply::JobAttribute(value.as_deref()))
             }
             Command::NodePut { key, value } => self.on_node_put(&key, &value),
@@ -207,5 +209,6 @@ fn command_name(operation: Operation) -> &'static str {
         Operation::Connect => "job-connect",
         Operation::Disconnect => "job-disconnect",
         Operation::Ring => "ring",
+        Operation::Fence => "kvs-fence",
     }
 }

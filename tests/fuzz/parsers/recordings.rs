@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, Inherit, Input, NamespaceId,
-    NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time, Up, owners, place,
+    Action, Agent, AgentId, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, FailurePolicy, Inherit, Input,
+    NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time, Up, owners,
+    place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -136,6 +137,7 @@ fn root() -> Root {
         cache: CachePolicy::default(),
         stats: true,
         clean_shm: CleanShm::Mpi,
+        on_failure: FailurePolicy::Continue,
         sent: Duration::ZERO,
     };
     let mut root = Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None });

@@ -7,6 +7,7 @@ mod board;
 mod connection;
 mod script;
 mod streams;
+mod survivors;
 
 use std::env;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         ["fences-beside-lines", fences, file, count] => {
             pair(fences, count).and_then(|(fences, count)| streams::fences_beside_lines(fences, file, count))
         }
+        ["survivors", rounds, deaths @ ..] => number(rounds).and_then(|rounds| survivors::survivors(rounds, deaths)),
         ["sum"] => streams::sum(false),
         ["sum", "slowly"] => streams::sum(true),
         words => Err(format!("there is no mode {words:?}").into()),

@@ -76,10 +76,10 @@ fn options_of_other_launchers() {
             &format!("use '--explain'; {LISTS}"),
         ),
         (
-            "-disable-auto-cleanup ./a",
-            "scela-run has no option '-disable-auto-cleanup', which in other launchers lets the other \
-             ranks go on when one fails",
-            &remove,
+            "--enable-recovery ./a",
+            "scela-run has no option '--enable-recovery', which in other launchers lets the other ranks go on when one \
+             fails",
+            &format!("use '--on-failure continue'; {LISTS}"),
         ),
         (
             "--mca btl tcp ./a",
@@ -208,6 +208,11 @@ fn values() {
             "-heartbeat 0.6 -dead-time 1 ./a",
             "option '-heartbeat': 0.6 s is more than half of the dead time of 1 s",
             "write '-heartbeat 0.5', or leave '-heartbeat' out",
+        ),
+        (
+            "--on-failure ignore ./a",
+            "option '--on-failure': there is no action 'ignore', only abort, continue",
+            "leave '--on-failure' out",
         ),
         (
             "--clean-shm some ./a",

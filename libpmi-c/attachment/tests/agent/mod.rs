@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
-use pmi::segment::{ALIGNMENT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
+use pmi::segment::{ALIGNMENT, FAILED_AT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
 use pmi::{
     Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, RootRequest, SpawnedJob,
 };
@@ -31,6 +31,9 @@ pub(crate) struct State {
     segment: Memory,
     puts: Puts,
     arrived: u32,
+    /// The next fence fails.
+    pub(crate) fails: bool,
+    failed: Option<u64>,
     epochs: u64,
     names: Vec<(Vec<u8>, Vec<u8>)>,
     node: Vec<(Vec<u8>, Vec<u8>)>,
@@ -56,6 +59,8 @@ impl Agent {
             segment: Memory::new(),
             puts: Puts::new(),
             arrived: 0,
+            fails: false,
+            failed: None,
             epochs: 0,
             names: Vec::new(),
             node: Vec::new(),
@@ -137,14 +142,17 @@ impl Agent {
                     state.epochs += 1;
                     let merged = Epoch::merge(&std::mem::take(&mut state.puts)).expect("the epoch is too large");
                     state.publish(merged);
-                    state.segment.release();
+                    let fails = std::mem::take(&mut state.fails);
+                    state.failed = fails.then_some(epoch);
+                    state.segment.release(fails);
                     self.0.released.notify_all();
                 }
                 if in_segment {
                     return None;
                 }
-                drop(self.0.released.wait_while(state, |state| state.epochs == epoch).expect("a thread has panicked"));
-                Answer::Released
+                let state =
+                    self.0.released.wait_while(state, |state| state.epochs == epoch).expect("a thread has panicked");
+                if state.failed == Some(epoch) { Answer::FenceFailed } else { Answer::Released }
             }
             Request::Ring { to_left, to_right } => {
                 state.ring[rank as usize] = Some((to_left, to_right));
@@ -269,8 +277,11 @@ impl Memory {
         self.word::<AtomicU64>(PUBLISHED_AT).store(word, Ordering::Release);
     }
 
-    fn release(&self) {
+    fn release(&self, fails: bool) {
         let released = self.word::<AtomicU32>(RELEASED_AT);
+        if fails {
+            self.word::<AtomicU32>(FAILED_AT).store(released.load(Ordering::Relaxed) + 1, Ordering::Release);
+        }
         released.fetch_add(1, Ordering::Release);
         // SAFETY: the kernel uses only the address.
         unsafe { libc::syscall(libc::SYS_futex, released.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

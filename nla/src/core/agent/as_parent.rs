@@ -6,6 +6,7 @@ use super::{Action, Agent, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -81,6 +82,19 @@ impl Parent for Agent {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.note_exited(now, state, ranks);
         }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.on_failure == FailurePolicy::Continue
+    }
+
+    fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        ns.mark_dead(&ranks);
+        // First the contribution that is complete without these ranks: if the parent knew first of their death, it would
+        // not wait for what they or others here have contributed before.
+        self.on_fence_complete(namespace, turn);
+        turn.push(Action::ToParent(Up::Died { namespace, ranks }));
     }
 
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {

@@ -1,6 +1,6 @@
 //! The agent's ranks in fences and rings, and the release of both.
 
-use pmi::{Answer, Puts, Rank};
+use pmi::{Answer, Puts, Rank, Ranks};
 
 use super::{Action, Agent, SIGKILL, Turn};
 use crate::core::cause::Cause;
@@ -59,6 +59,18 @@ impl Agent {
         self.fail_rank(namespace, rank, Cause::Broken { why }, turn);
     }
 
+    /// Ranks have died, here or elsewhere, and the session goes on.
+    pub(super) fn on_died(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let children = ns.exchange.children.iter();
+        let message = || Down::Died { namespace, ranks: ranks.clone() };
+        turn.extend(children.map(|(child, _)| Action::ToChild(*child, message())));
+        ns.mark_dead(ranks);
+        ns.dead.union_with(ranks);
+        turn.push(Action::ShowDead(namespace, ns.dead.clone()));
+        self.on_fence_complete(namespace, turn);
+    }
+
     /// The parent releases a fence or a ring.
     pub(super) fn on_release(
         &mut self,
@@ -70,6 +82,7 @@ impl Agent {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let fence = &ns.exchange.fence;
         let positions = match &content {
+            ReleaseContent::Failed(_) => Vec::new(),
             ReleaseContent::Update(_) if fence.is_ring() => return self.fail(LossReason::ReleaseOfFence, turn),
             ReleaseContent::Update(_) => Vec::new(),
             ReleaseContent::Ring(whole) => match fence.ring_positions(number, whole, ns.size) {
@@ -84,15 +97,9 @@ impl Agent {
         }
         // Children go first: their ranks are farther away.
         let to_child = |child, content| Action::ToChild(child, Down::Release { namespace, number, content });
-        match content {
-            ReleaseContent::Update(update) => {
-                let children = ns.exchange.children.iter();
-                turn.extend(children.map(|(child, _)| to_child(*child, ReleaseContent::Update(update.clone()))));
-                turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
-                if !released.is_empty() {
-                    turn.push(Action::Release(namespace, released));
-                }
-            }
+        let (update, failed) = match content {
+            ReleaseContent::Update(update) => (update, false),
+            ReleaseContent::Failed(update) => (update, true),
             ReleaseContent::Ring(_) => {
                 let mut answers = Vec::new();
                 for (part, position) in positions {
@@ -108,7 +115,16 @@ impl Agent {
                     }
                 }
                 turn.extend(answers);
+                return;
             }
+        };
+        let content = if failed { ReleaseContent::Failed } else { ReleaseContent::Update };
+        let children = ns.exchange.children.iter();
+        turn.extend(children.map(|(child, _)| to_child(*child, content(update.clone()))));
+        turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
+        if !released.is_empty() {
+            let release = if failed { Action::FailFence } else { Action::Release };
+            turn.push(release(namespace, released));
         }
     }
 }

@@ -83,8 +83,12 @@ pub(super) struct Namespace {
     /// Ranks that ended with code 0 and were not reported yet, by their end states.
     exits: LiteMap<EndState, Ranks>,
     exits_since: Option<Time>,
-    /// Ranks of the subtree that have ended with code 0.
-    exited: u64,
+    /// Ranks of the subtree that have ended with code 0 or died.
+    gone: Ranks,
+    /// The number of these.
+    gone_count: u64,
+    /// Ranks that have died, as the launcher has reported them.
+    pub(super) dead: Ranks,
 }
 
 impl Namespace {
@@ -113,7 +117,9 @@ impl Namespace {
             complete_since: None,
             exits: LiteMap::new(),
             exits_since: None,
-            exited: 0,
+            gone: Ranks::new(),
+            gone_count: 0,
+            dead: Ranks::new(),
             locals,
             own,
             exchange,
@@ -252,12 +258,20 @@ impl Namespace {
     pub(super) fn note_exited(&mut self, now: Time, state: EndState, ranks: &Ranks) {
         self.exits.entry(state).or_default().union_with(ranks);
         self.exits_since.get_or_insert(now);
-        self.exited += ranks.len();
+        self.gone.union_with(ranks);
+        self.gone_count = self.gone.len();
     }
 
-    /// Whether all ranks of the subtree have ended with code 0: no further exit will be reported.
+    /// Whether all ranks of the subtree have ended with code 0 or died: no further exit will be reported.
     pub(super) fn is_exited(&self) -> bool {
-        self.exited >= self.exchange.fence.expected()
+        self.gone_count >= self.exchange.fence.expected()
+    }
+
+    /// Stops waiting for those of `ranks` that are in the subtree: they have died.
+    pub(super) fn mark_dead(&mut self, ranks: &Ranks) {
+        self.exchange.fence.mark_dead(ranks);
+        self.gone.union_with(self.exchange.fence.dead());
+        self.gone_count = self.gone.len();
     }
 
     /// The time at which [`Namespace::due_reports`] will return a message.

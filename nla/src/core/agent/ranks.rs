@@ -105,6 +105,7 @@ impl Agent {
         if undone || !self.is_serving() {
             return;
         }
+        let died = exit != Exit::Code(0) && self.goes_on();
         match exit {
             Exit::Code(0) => {
                 if let Some(ns) = self.namespaces.get_mut(&namespace) {
@@ -115,6 +116,9 @@ impl Agent {
             Exit::Signal { signal, core, out_of_memory } => {
                 self.fail_rank(namespace, rank, Cause::Signal { signal, core, out_of_memory }, turn);
             }
+        }
+        if died {
+            self.on_dead(namespace, std::iter::once(rank).collect(), turn);
         }
     }
 

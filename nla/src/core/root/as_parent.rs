@@ -6,6 +6,7 @@ use super::{Notice, Root, RootAction, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -94,6 +95,25 @@ impl Parent for Root {
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks) {
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.on_exited(now, state, ranks);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.session.on_failure == FailurePolicy::Continue
+    }
+
+    fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_>) {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let new = ns.mark_dead(&ranks);
+        if new.is_empty() {
+            return;
+        }
+        let message = || Down::Died { namespace, ranks: new.clone() };
+        let children = ns.exchange.children.iter();
+        // Ahead of the release that does not wait for these ranks.
+        turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, message())));
+        if ns.exchange.fence.is_complete() {
+            ns.release(turn);
         }
     }
 

@@ -21,6 +21,7 @@ impl Root {
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
         }
+        let survives = self.session.on_failure.survives(&failure.cause);
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         if matches!(failure.cause, Cause::Lost { .. }) {
             // All ranks may have succeeded, but what the agent had still to pass on is lost.
@@ -31,6 +32,9 @@ impl Root {
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
+        }
+        if matches!(self.phase, Phase::Running) && survives {
+            return;
         }
         if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
             self.enter(Phase::Gathering { until: turn.now + GATHER_WINDOW }, "a failure was reported");
@@ -61,7 +65,13 @@ impl Root {
         for (namespace, ranks, in_fence) in early {
             let agent = self.agent_of(namespace, ranks.first());
             let cause = Cause::ExitedEarly { in_fence };
-            self.judge(Failure { at: turn.now, agent, namespace, ranks, cause }, turn);
+            if let Some(ns) = self.namespaces.get_mut(&namespace) {
+                ns.on_early_reported();
+            }
+            self.judge(Failure { at: turn.now, agent, namespace, ranks: ranks.clone(), cause }, turn);
+            if self.goes_on() {
+                self.on_dead(namespace, ranks, turn);
+            }
         }
     }
 
@@ -79,11 +89,8 @@ impl Root {
             }
             Phase::Joining { .. } | Phase::Running | Phase::Gathering { .. } | Phase::Over => {
                 // Before the launch, agents may have failed because the same Ctrl-C reached them.
-                let outcome = if self.failures.is_empty() || self.first.is_some() {
-                    Outcome::Interrupted { signal }
-                } else {
-                    self.elected()
-                };
+                let is_failing = matches!(self.phase, Phase::Gathering { .. }) && self.first.is_none();
+                let outcome = if is_failing { self.elected() } else { Outcome::Interrupted { signal } };
                 // Asked before the ranks are signalled, so the answers are about the time before.
                 if self.namespaces.values().any(|ns| ns.waiting_since().is_some()) {
                     self.begin_survey(turn);
@@ -150,9 +157,12 @@ impl Root {
         turn.push(RootAction::Over(outcome));
     }
 
-    /// The outcome that the reported failures make.
+    /// The outcome that the reported failures make. Where the session went on, the first cause is among the failures
+    /// of the earliest one's time.
     pub(super) fn elected(&self) -> Outcome {
-        match elect(&self.failures) {
+        let earliest = self.failures.iter().map(|failure| failure.at).min().unwrap_or_default();
+        let is_early = |failure: &&Failure| !self.goes_on() || failure.at <= earliest + GATHER_WINDOW;
+        match elect(self.failures.iter().filter(is_early)) {
             Some(first) => {
                 let others = (self.failures.len() as u64 - 1).saturating_add(self.failures_more);
                 Outcome::Failed { first: first.clone(), others }

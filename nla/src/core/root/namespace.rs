@@ -1,7 +1,7 @@
 //! One namespace at the root: its plan, the exchange of entries, and the ranks that have ended.
 
 use litemap::LiteMap;
-use pmi::Ranks;
+use pmi::{Puts, Ranks};
 
 use super::{Notice, RootAction, Turn};
 use crate::core::exchange::Exchange;
@@ -25,7 +25,10 @@ pub(super) struct Namespace {
     /// Ranks that ended with code 0, by the number of fences at which they had arrived and whether they had spoken PMI
     /// and not finalized it.
     exited: LiteMap<EndState, Ranks>,
-    exited_count: u64,
+    /// Ranks that have ended with code 0 or died.
+    gone: Ranks,
+    /// Ranks that have died, as all agents were told.
+    dead: Ranks,
     /// The time of the first report of ranks that had not finalized PMI.
     unfinished_since: Option<Time>,
     /// A fence in which ranks wait although no child has reported its part as complete.
@@ -47,7 +50,8 @@ impl Namespace {
             started: 0,
             contacted: false,
             exited: LiteMap::new(),
-            exited_count: 0,
+            gone: Ranks::new(),
+            dead: Ranks::new(),
             unfinished_since: None,
             waiting: None,
             surveyed: None,
@@ -57,17 +61,24 @@ impl Namespace {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.undone || self.exited_count >= u64::from(self.plan.size)
+        self.undone || self.gone.len() >= u64::from(self.plan.size)
     }
 
     pub(super) fn on_exited(&mut self, now: Time, state: EndState, ranks: &Ranks) {
         if state.unfinished {
             self.unfinished_since.get_or_insert(now);
         }
-        let exited = self.exited.entry(state).or_default();
-        let before = exited.len();
-        exited.union_with(ranks);
-        self.exited_count += exited.len() - before;
+        self.exited.entry(state).or_default().union_with(ranks);
+        self.gone.union_with(ranks);
+    }
+
+    /// Stops waiting for ranks that have died. Returns the ones that were not dead before.
+    pub(super) fn mark_dead(&mut self, ranks: &Ranks) -> Ranks {
+        let new = ranks.difference(&self.dead);
+        self.exchange.fence.mark_dead(&new);
+        self.dead.union_with(&new);
+        self.gone.union_with(&new);
+        new
     }
 
     /// The ranks that ended too early, and whether others wait for them in a fence.
@@ -80,7 +91,14 @@ impl Namespace {
             return Some((missed, true));
         }
         let is_late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
-        is_late.then(|| (union(self.exited.iter().filter(|(state, _)| state.unfinished)), false))
+        let unfinished = || union(self.exited.iter().filter(|(state, _)| state.unfinished));
+        let late = if is_late { unfinished().difference(&self.dead) } else { Ranks::new() };
+        (!late.is_empty()).then_some((late, false))
+    }
+
+    /// Notes that [`Namespace::exited_early`] was reported: it reports ranks that end later once more.
+    pub(super) fn on_early_reported(&mut self) {
+        self.unfinished_since = None;
     }
 
     /// When [`Namespace::exited_early`] may return ranks for which no other waits in a fence.
@@ -99,7 +117,8 @@ impl Namespace {
     fn missed(&self) -> Ranks {
         let open = self.exchange.fence.number();
         if self.waiting_since().is_some() {
-            union(self.exited.iter().take_while(|(state, _)| state.fences <= open))
+            let missed = union(self.exited.iter().take_while(|(state, _)| state.fences <= open));
+            missed.difference(&self.dead)
         } else {
             Ranks::new()
         }
@@ -114,18 +133,26 @@ impl Namespace {
         placement.get(at).map(|(agent, _)| *agent)
     }
 
-    /// Releases the open fence, which is complete.
+    /// Releases the open fence, which is complete. It fails if a rank has died before its first fence.
     pub(super) fn release(&mut self, turn: &mut Turn<'_>) {
         let Exchange { fence, cache, children, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
         let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
         let mut send =
             |child, content| turn.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
-        let (entries, bytes) = match fence.take() {
+        // A rank that died before its first fence is a member of which the others know nothing. In a ring it leaves a
+        // gap. Its later fences can do without it.
+        let fails = fence.has_absent() && (number == 0 || fence.is_ring());
+        let contribution = match fence.take() {
+            Contribution::Ring(_) if fails => Contribution::Puts(Puts::new()),
+            contribution => contribution,
+        };
+        let (entries, bytes) = match contribution {
             Contribution::Puts(puts) => {
+                let content = if fails { ReleaseContent::Failed } else { ReleaseContent::Update };
                 let (update, entries) = cache.close(puts);
                 for (child, _) in children.iter() {
-                    send(*child, ReleaseContent::Update(update.clone()));
+                    send(*child, content(update.clone()));
                 }
                 let bytes = match &update {
                     Update::Epoch(epoch) => epoch.bytes().len(),

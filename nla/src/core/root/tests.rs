@@ -1,5 +1,6 @@
 //! The root as a value: each input leads to exactly these actions and no others.
 
+mod deaths;
 mod limits;
 mod stats;
 
@@ -27,6 +28,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             kill_grace: GRACE,
             cache: CachePolicy::default(),
             clean_shm: crate::core::CleanShm::default(),
+            on_failure: crate::core::FailurePolicy::default(),
             stats: false,
             sent: Duration::ZERO,
         },

@@ -1,6 +1,7 @@
 //! Tests of whole trees, and what the core's tests share.
 
 mod boards;
+mod deaths;
 mod nodes;
 mod rings;
 mod stats;

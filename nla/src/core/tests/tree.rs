@@ -13,6 +13,7 @@ use super::{NS, T};
 use crate::core::agent::{Action, Agent, Input};
 use crate::core::cache::{CachePeaks, CachePolicy};
 use crate::core::cause::{Exit, Outcome};
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
@@ -42,7 +43,8 @@ pub(super) struct Tree {
     pub(super) messages: usize,
     /// The traffic of each place, as its driver would count it.
     pub(super) counted: LiteMap<AgentId, DriverCounts>,
-    outcome: Option<Outcome>,
+    pub(super) outcome: Option<Outcome>,
+    on_failure: FailurePolicy,
     survey: Option<Survey>,
     seed: u64,
 }
@@ -69,6 +71,18 @@ impl Tree {
         nodes: &LiteMap<AgentId, u32>,
         seed: u64,
     ) -> Self {
+        Self::with_policies(cache, FailurePolicy::Abort, (agents, fanout), placement, nodes, seed)
+    }
+
+    /// Like [`Tree::with`], with this failure policy.
+    pub(super) fn with_policies(
+        cache: CachePolicy,
+        on_failure: FailurePolicy,
+        (agents, fanout): (u32, u32),
+        placement: Vec<(AgentId, Ranks)>,
+        nodes: &LiteMap<AgentId, u32>,
+        seed: u64,
+    ) -> Self {
         let tree = Subtree::whole(agents, fanout);
         let size = placement.iter().map(|(_, ranks)| ranks.len()).sum::<u64>() as u32;
         let node_of = |rank: Rank| nodes[&placement.iter().find(|(_, ranks)| ranks.contains(rank)).unwrap().0];
@@ -85,6 +99,7 @@ impl Tree {
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,
                 clean_shm: crate::core::CleanShm::default(),
+                on_failure,
                 stats: true,
                 sent: std::time::Duration::ZERO,
             },
@@ -103,6 +118,7 @@ impl Tree {
             messages: 0,
             counted: LiteMap::new(),
             outcome: None,
+            on_failure,
             survey: None,
             seed,
         };
@@ -189,6 +205,20 @@ impl Tree {
         self.root.stats(self.counted.get(&AgentId::ROOT).copied().unwrap_or_default(), DurationHistogram::default())
     }
 
+    /// Ends the session's output, and has the agents report their statistics.
+    pub(super) fn close_output(&mut self) {
+        self.root(RootInput::OutputDone);
+        for id in self.agents.keys().copied().collect::<Vec<_>>() {
+            self.agent(id, Input::Drained { counted: Box::default() });
+        }
+        self.settle();
+    }
+
+    /// The ranks that have died, as a rank sees them.
+    pub(super) fn dead(&self, rank: u32) -> Option<&str> {
+        self.boards[&(self.agent_of[&(NS, Rank(rank))], NS)].dead()
+    }
+
     /// Hands an input to the agent of a rank.
     pub(super) fn input(&mut self, rank: u32, input: Input) {
         self.agent(self.agent_of[&(NS, Rank(rank))], input);
@@ -214,7 +244,8 @@ impl Tree {
     }
 
     fn send_up(&mut self, from: AgentId, message: &Up) {
-        assert!(!matches!(message, Up::Failed(_)), "{message:?}");
+        let is_expected = self.on_failure != FailurePolicy::Abort;
+        assert!(is_expected || !matches!(message, Up::Failed(_)), "{message:?}");
         let to = self.tree.parent_of(from).unwrap();
         self.send((from, to, message.is_board()), encode(message));
     }
@@ -273,6 +304,16 @@ impl Tree {
                         self.answered(namespace, rank, Answer::Released);
                     }
                 }
+                Action::FailFence(namespace, ranks) => {
+                    for rank in ranks.iter() {
+                        self.answered(namespace, rank, Answer::FenceFailed);
+                    }
+                }
+                Action::ShowDead(namespace, dead) => {
+                    if let Some(board) = self.boards.get_mut(&(id, namespace)) {
+                        board.set_dead(&dead);
+                    }
+                }
                 Action::Answer(namespace, rank, answer) => self.answered(namespace, rank, answer),
                 Action::LookUp { namespace, key, requester } => {
                     let board = self.boards.get(&(id, namespace));
@@ -285,6 +326,8 @@ impl Tree {
                 }
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}
+                // A rank that has been waited for too long ignores it.
+                Action::Signal(..) if self.on_failure != FailurePolicy::Abort => {}
                 Action::CloseChild(..) | Action::Signal(..) | Action::Suspended(_) | Action::Leave(_) => {
                     panic!("{action:?}")
                 }

@@ -41,8 +41,15 @@ impl AgentDriver {
                 }
             }
             Action::Release(namespace, ranks) => {
-                self.release(namespace, &ranks);
+                self.release(namespace, &ranks, false);
                 self.shared_files.on_release(|| self.table.pids());
+            }
+            Action::FailFence(namespace, ranks) => self.release(namespace, &ranks, true),
+            Action::ShowDead(namespace, dead) => {
+                if let Some(local) = self.namespaces.get(&namespace) {
+                    local.board.borrow_mut().set_dead(&dead);
+                    self.table.notify(namespace);
+                }
             }
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
             Action::LookUp { namespace, key, requester } => {
@@ -118,14 +125,15 @@ impl AgentDriver {
     }
 
     /// Releases ranks from a fence: one wake-up for all ranks that wait in the shared segment, one answer for each
-    /// other.
-    fn release(&mut self, namespace: NamespaceId, ranks: &Ranks) {
+    /// other. `failed`: the fence failed.
+    fn release(&mut self, namespace: NamespaceId, ranks: &Ranks, failed: bool) {
         if let Some(local) = self.namespaces.get_mut(&namespace) {
-            local.board.borrow_mut().release();
+            local.board.borrow_mut().release(failed);
             local.in_segment = 0;
         }
+        let answer = || if failed { Answer::FenceFailed } else { Answer::Released };
         for rank in ranks.iter() {
-            self.answer((namespace, rank), Answer::Released);
+            self.answer((namespace, rank), answer());
         }
     }
 

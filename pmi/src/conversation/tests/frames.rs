@@ -245,6 +245,8 @@ fn a_query_of_a_job_attribute_does_not_look_at_the_board() {
         world.check_2(&get(key), none);
     }
     world.check_2("cmd=info-getjobattr;", "cmd=info-getjobattr-response;rc=1;errmsg=key_missing;");
+    world.board.set_dead(&"0-1".parse().unwrap());
+    world.check_2(&get("PMI_dead_processes"), &found("0-1"));
     let mut world = World::with(|attributes| {
         attributes.mapping = None;
         attributes.universe_size = -1;
@@ -253,6 +255,15 @@ fn a_query_of_a_job_attribute_does_not_look_at_the_board() {
     world.say(framed("cmd=fullinit;"));
     world.check_2(&get("PMI_process_mapping"), none);
     world.check_2(&get("universeSize"), none);
+}
+
+#[test]
+fn a_failed_fence_or_ring_is_answered() {
+    let mut world = World::joined_2();
+    assert_eq!(world.ask_2("cmd=kvs-fence;"), FENCE);
+    world.answer_2(Answer::FenceFailed, "cmd=kvs-fence-response;rc=1;errmsg=a_process_has_died;");
+    assert!(matches!(world.ask_2("cmd=ring;count=1;left=a;right=b;"), Request::Ring { .. }));
+    world.answer_2(Answer::FenceFailed, "cmd=ring-response;rc=1;errmsg=a_process_has_died;");
 }
 
 #[test]

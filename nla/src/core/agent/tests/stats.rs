@@ -17,6 +17,7 @@ fn plan_of_session(stats: bool) -> SessionPlan {
         kill_grace: Duration::ZERO,
         cache: CachePolicy::default(),
         clean_shm: crate::core::CleanShm::default(),
+        on_failure: crate::core::FailurePolicy::default(),
         stats,
         sent: Duration::ZERO,
     }

@@ -1,0 +1,39 @@
+//! What a session does when a rank or an agent fails.
+
+use serde::{Deserialize, Serialize};
+
+use super::cause::Cause;
+
+/// What a session does when a rank or an agent fails: `--on-failure`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum FailurePolicy {
+    /// The first failure ends all ranks.
+    #[default]
+    Abort,
+    /// The other ranks go on. They can ask which ranks have died, and a fence does not wait for these.
+    Continue,
+}
+
+impl FailurePolicy {
+    /// All policies.
+    pub const ALL: [Self; 2] = [Self::Abort, Self::Continue];
+
+    /// The name as the user types it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Continue => "continue",
+        }
+    }
+
+    /// Whether the other ranks go on after a failure with this cause. Under any policy, a rank that aborts the job, a
+    /// rank that could not be started, and a resource manager that ends an agent end the session.
+    pub(super) fn survives(self, cause: &Cause) -> bool {
+        match cause {
+            Cause::Signal { .. } | Cause::Code(_) | Cause::Broken { .. } | Cause::ExitedEarly { .. } => {
+                self == Self::Continue
+            }
+            Cause::NotStarted { .. } | Cause::Lost { .. } | Cause::Terminated { .. } | Cause::Abort { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The session goes on after the death of a rank.
+
+use super::*;
+use crate::core::failure_policy::FailurePolicy;
+
+const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: false };
+
+impl World {
+    /// Two agents below the root with two ranks each, all started, in a session that goes on.
+    fn going_on() -> Self {
+        let mut world = Self::running();
+        world.root.session.on_failure = FailurePolicy::Continue;
+        world
+    }
+
+    fn died(&mut self, now: Time, child: u32, set: &str) -> Vec<RootAction> {
+        self.up(now, child, Up::Died { namespace: NS, ranks: ranks(set) })
+    }
+}
+
+fn died(set: &str) -> Down {
+    Down::Died { namespace: NS, ranks: ranks(set) }
+}
+
+fn releases(actions: &[RootAction], child: u32) -> Vec<&ReleaseContent> {
+    let content = |message| if let &Down::Release { ref content, .. } = message { Some(content) } else { None };
+    sent(actions, child).into_iter().filter_map(content).collect()
+}
+
+#[test]
+fn all_agents_learn_of_a_death_and_the_session_goes_on() {
+    let mut world = World::going_on();
+    let failed = world.fails(at(5), 1, 0, SEGV);
+    assert!(matches!(failed[..], [RootAction::Notice(Notice::Failure(_))]), "{failed:?}");
+    let actions = world.died(at(5), 1, "0");
+    for child in [1, 2] {
+        assert_eq!(sent(&actions, child), [&died("0")]);
+    }
+    assert_eq!(world.died(at(6), 1, "0"), [], "a repeated report changes nothing");
+    assert_eq!(world.after(at(1000), RootInput::Timeout), []);
+}
+
+#[test]
+fn the_end_code_is_that_of_the_first_cause() {
+    let mut world = World::going_on();
+    world.fails(at(5), 1, 0, Cause::Code(3));
+    world.died(at(5), 1, "0");
+    // Not a consequence of the first failure, but one of its own: the first one still counts.
+    world.fails(at(5000), 2, 2, SEGV);
+    world.died(at(5000), 2, "2");
+    world.exited(1, 0, "1");
+    let actions = world.exited(2, 0, "3");
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+    for child in [1, 2] {
+        world.up(at(6000), child, Up::Ended { leftovers: 0, timing: Box::default() });
+    }
+    let actions = world.after(at(6000), RootInput::OutputDone);
+    let Some(Outcome::Failed { first, others: 1 }) = outcome(&actions) else { panic!("{actions:?}") };
+    assert_eq!((&first.cause, &first.ranks), (&Cause::Code(3), &ranks("0")));
+}
+
+#[test]
+fn a_consequence_reported_first_is_not_the_first_cause() {
+    let mut world = World::going_on();
+    world.fails(at(5), 1, 0, Cause::Code(1));
+    world.fails(at(30), 2, 3, SEGV);
+    let Outcome::Failed { first, .. } = world.root.elected() else { panic!() };
+    assert_eq!(first.cause, SEGV);
+}
+
+#[test]
+fn a_fence_fails_if_a_rank_died_before_its_first_one() {
+    let mut world = World::going_on();
+    assert_eq!(world.gather(1, 0, "0-1", &[(0, "k", "v")]), []);
+    assert_eq!(releases(&world.died(T, 2, "3"), 1).len(), 0, "rank 2 is missing");
+    let actions = world.gather(2, 0, "2", &[]);
+    for child in [1, 2] {
+        let [ReleaseContent::Failed(Update::Epoch(epoch))] = releases(&actions, child)[..] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!(epoch.len(), 1, "the entries of the others are visible");
+    }
+    world.gather(1, 1, "0-1", &[]);
+    let actions = world.gather(2, 1, "2", &[]);
+    assert!(matches!(releases(&actions, 1)[..], [ReleaseContent::Update(_)]), "later a death counts as arrival");
+}
+
+#[test]
+fn a_death_in_a_later_fence_counts_as_arrival() {
+    let mut world = World::going_on();
+    world.gather(1, 0, "0-1", &[]);
+    world.gather(2, 0, "2-3", &[]);
+    world.gather(1, 1, "0-1", &[]);
+    let actions = world.died(T, 2, "2-3");
+    assert_eq!(sent(&actions, 2)[0], &died("2-3"), "the release is behind the report");
+    assert!(matches!(releases(&actions, 2)[..], [ReleaseContent::Update(_)]), "{actions:?}");
+}
+
+#[test]
+fn agents_learn_of_a_death_before_the_release_of_a_contribution_without_the_rank() {
+    let mut world = World::going_on();
+    world.gather(1, 0, "0-1", &[]);
+    let actions = world.gather(2, 0, "2", &[]);
+    assert!(matches!(sent(&actions, 1)[..], [Down::Died { .. }, Down::Release { .. }]), "{actions:?}");
+    assert_eq!(world.died(T, 2, "3"), []);
+}
+
+#[test]
+fn a_ring_with_a_gap_fails() {
+    let mut world = World::going_on();
+    world.gather(1, 0, "0-1", &[]);
+    world.gather(2, 0, "2-3", &[]);
+    world.died(T, 2, "3");
+    let part = |count| Contribution::Ring(RingSegment { count, to_left: Vec::new(), to_right: Vec::new() });
+    let gathered = |set, contribution| Up::Gathered { namespace: NS, number: 1, ranks: ranks(set), contribution };
+    world.up(T, 1, gathered("0-1", part(2)));
+    let actions = world.up(T, 2, gathered("2", part(1)));
+    assert!(matches!(releases(&actions, 1)[..], [ReleaseContent::Failed(_)]), "{actions:?}");
+}
+
+#[test]
+fn a_rank_that_exited_early_counts_as_dead() {
+    let mut world = World::going_on();
+    world.exited(1, 0, "0");
+    let actions = world.gather(2, 0, "2-3", &[]);
+    assert!(matches!(actions[0], RootAction::Notice(Notice::Failure(_))), "{actions:?}");
+    assert_eq!(sent(&actions, 2), [&died("0")]);
+    let actions = world.gather(1, 0, "1", &[]);
+    assert!(matches!(releases(&actions, 1)[..], [ReleaseContent::Failed(_)]), "{actions:?}");
+    world.exited(1, 1, "1");
+    assert!(matches!(sent(&world.exited(2, 1, "2-3"), 1)[..], [Down::End { .. }]));
+}
+
+#[test]
+fn some_failures_end_every_session() {
+    let aborted = Cause::Abort { code: 3, message: String::new() };
+    let not_started = Cause::NotStarted { why: not_found() };
+    for cause in [aborted, not_started, Cause::Terminated { signal: 15 }] {
+        let mut world = World::going_on();
+        let actions = world.fails(T, 1, 0, cause.clone());
+        assert!(
+            matches!(actions[1..], [RootAction::WakeAt(crate::core::limits::GATHER_WINDOW)]),
+            "{cause:?}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn an_interrupt_after_a_death_is_an_interrupt() {
+    let mut world = World::going_on();
+    world.fails(T, 1, 0, SEGV);
+    world.died(T, 1, "0");
+    world.after(at(1), RootInput::Interrupt(2));
+    for child in [1, 2] {
+        world.up(at(2), child, Up::Ended { leftovers: 0, timing: Box::default() });
+    }
+    let actions = world.after(at(2), RootInput::OutputDone);
+    assert_eq!(outcome(&actions), Some(&Outcome::Interrupted { signal: 2 }));
+}
+
+#[test]
+fn a_child_that_reports_a_death_it_may_not_report_is_cut_off() {
+    for (policy, set) in [(FailurePolicy::Continue, "0,2"), (FailurePolicy::Abort, "0")] {
+        let mut world = World::running();
+        world.root.session.on_failure = policy;
+        let actions = world.died(T, 1, set);
+        let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
+        assert!(why.to_string().contains("which it may not"), "{why}");
+    }
+}

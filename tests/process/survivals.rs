@@ -1,0 +1,69 @@
+//! `--on-failure continue`: the other ranks go on when one dies.
+
+use nix::sys::signal::Signal;
+use tests::{Run, scela, sh};
+
+use crate::{rank, script};
+
+fn going_on() -> Run {
+    scela().args(["--on-failure", "continue"])
+}
+
+/// What each of `ranks` prints.
+fn seen(ranks: impl IntoIterator<Item = u32>, rounds: u32, failed: u32, dead: &str) -> Vec<String> {
+    let line = |rank| format!("rank {rank}: {rounds} rounds, {failed} failed, dead: {dead}; told");
+    ranks.into_iter().map(line).collect()
+}
+
+#[test]
+fn the_others_go_on_and_the_first_cause_gives_the_code() {
+    for pmi_port in [&[][..], &["--pmi-port"]] {
+        let run = going_on().args(pmi_port).np(8).agents(4).fanout(2);
+        let outcome = run.program(rank(["survivors", "4", "5@2", "2@3"])).run();
+        outcome.has_code(137).says("rank 5 on ").says("was killed by signal 9 (KILL)");
+        outcome.wrote_lines(seen([0, 1, 3, 4, 6, 7], 4, 0, "2,5"));
+    }
+}
+
+#[test]
+fn every_policy_goes_on() {
+    for policy in ["hcs", "hcma", "hcmab-lru"] {
+        let run = going_on().cache(&[policy]).np(6).agents(3).fanout(2);
+        let outcome = run.program(rank(["survivors", "3", "1@1", "4@2"])).run();
+        outcome.has_code(137).wrote_lines(seen([0, 2, 3, 5], 3, 0, "1,4"));
+    }
+}
+
+#[test]
+fn a_death_before_the_first_fence_fails_that_fence_for_all() {
+    let run = scela().arg("-disable-auto-cleanup").np(4).agents(2);
+    let outcome = run.program(rank(["survivors", "3", "3@0"])).run();
+    outcome.has_code(137).wrote_lines(seen([0, 1, 2], 3, 1, "3"));
+}
+
+#[test]
+fn only_ranks_that_catch_sigusr1_get_it() {
+    let catches = sh("trap 'echo told' USR1; echo ready; sleep 1000 & wait; wait");
+    // SIGUSR1 would end this one.
+    let ignorant = sh("echo ready; exec sleep 1000");
+    let running = going_on().np(1).program(catches).and(2, ignorant).spawn();
+    running.wait_for_times("ready", 3);
+    running.world().ranks()[2].1.signal(Signal::SIGKILL);
+    running.wait_for("told");
+    assert!(running.world().ranks().iter().any(|(rank, _)| *rank == 1), "rank 1 still runs");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn an_abort_ends_the_others() {
+    let aborts = script(["init", ">cmd=abort exitcode=7", "pause"]);
+    going_on().np(1).program(aborts).and(1, sh("exec sleep 1000")).run().has_code(7);
+}
+
+#[test]
+fn a_rank_that_leaves_a_fence_with_code_0_counts_as_dead() {
+    let fences = script(["init", "fence", "fence", "finalize"]);
+    let leaves = script(["init", "fence"]);
+    going_on().np(2).agents(2).program(fences).and(1, leaves).run().says("rank 2");
+}

@@ -1,0 +1,68 @@
+//! Ranks that go on when others die, and check that no entry of a rank that lives is missing.
+
+use std::io::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+use pmi::client::ClientError;
+use pmi::v1::client::Client;
+use pmi::{Rank, Ranks};
+
+use crate::Finding;
+use crate::connection::{Stream, client};
+
+static NOTICES: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_: i32) {
+    NOTICES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Runs `rounds` rounds: each rank puts an entry, enters a fence and gets the entries of all ranks. An entry may be
+/// missing only if its rank is listed as dead. Only the first fence may fail.
+///
+/// Words `R@N` let rank R die of SIGKILL before it enters the fence of round N. Ranks count their SIGUSR1. At the end each
+/// rank prints what it has seen.
+pub(crate) fn survivors(rounds: u64, deaths: &[&str]) -> Result<(), Finding> {
+    let action = SigAction::new(SigHandler::Handler(count), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler increments an atomic.
+    unsafe { sigaction(Signal::SIGUSR1, &action) }?;
+    let (mut pmi, rank, size) = client()?;
+    let dies_in = |round: u64| deaths.contains(&format!("{rank}@{round}").as_str());
+    let key = |rank: u32, round: u64| format!("card-{rank}-{round}");
+    let mut failed = 0;
+    for round in 0..rounds {
+        if dies_in(round) {
+            raise(Signal::SIGKILL)?;
+        }
+        pmi.put(key(rank, round).as_bytes(), key(rank, round).as_bytes())?;
+        match pmi.barrier() {
+            Ok(()) => {}
+            Err(ClientError::Refused { .. }) if round == 0 => failed += 1,
+            Err(error) => return Err(format!("the fence of round {round}: {error}").into()),
+        }
+        let mut missing = Ranks::new();
+        for peer in 0..size {
+            match pmi.get(key(peer, round).as_bytes())? {
+                Some(value) if value == key(peer, round).as_bytes() => {}
+                Some(value) => return Err(format!("rank {peer} has {:?}", String::from_utf8_lossy(&value)).into()),
+                None => drop(missing.insert(Rank(peer))),
+            }
+        }
+        let dead = dead(&mut pmi)?;
+        if !dead.contains_all(&missing) {
+            return Err(format!("round {round}: entries of ranks {missing} are missing, dead are {dead}").into());
+        }
+    }
+    let dead = dead(&mut pmi)?;
+    let notices = NOTICES.load(Ordering::Relaxed);
+    pmi.finalize()?;
+    let told = if notices > 0 { "told" } else { "not told" };
+    // One write, so that lines of ranks are not mixed.
+    let line = format!("rank {rank}: {rounds} rounds, {failed} failed, dead: {dead}; {told}\n");
+    Ok(std::io::stdout().write_all(line.as_bytes())?)
+}
+
+fn dead(pmi: &mut Client<Box<dyn Stream>>) -> Result<Ranks, Finding> {
+    let dead = pmi.get(b"PMI_dead_processes")?.ok_or("the dead ranks are not listed")?;
+    Ok(String::from_utf8(dead)?.parse()?)
+}
