@@ -67,7 +67,7 @@ pub fn code(outcome: &Outcome) -> u8 {
         Outcome::TimedOut { .. } => TIMED_OUT,
         Outcome::OutputLost => OUTPUT_LOST,
         Outcome::Interrupted { signal } => signalled(*signal),
-        Outcome::Failed { first, .. } => match &first.cause {
+        Outcome::Failed { first, .. } | Outcome::Survived { first, .. } => match &first.cause {
             Cause::NotStarted { .. } => NOT_LAUNCHED,
             Cause::Lost { .. } => LOST,
             Cause::Signal { signal, .. } | Cause::Terminated { signal } => signalled(*signal),

@@ -20,7 +20,10 @@ fn the_others_go_on_and_the_first_cause_gives_the_code() {
     for pmi_port in [&[][..], &["--pmi-port"]] {
         let run = going_on().args(pmi_port).np(8).agents(4).fanout(2);
         let outcome = run.program(rank(["survivors", "4", "5@2", "2@3"])).run();
-        outcome.has_code(137).says("rank 5 on ").says("was killed by signal 9 (KILL)");
+        outcome
+            .has_code(137)
+            .says("rank 5 on ")
+            .says("was killed by signal 9 (KILL)\n  the job went on without ranks 2,5; first failure at ");
         outcome.wrote_lines(seen([0, 1, 3, 4, 6, 7], 4, 0, "2,5"));
     }
 }

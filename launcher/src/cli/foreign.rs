@@ -78,9 +78,9 @@ const FOREIGN: &[Foreign] = &[
     ours(&["info"], "prints how the launcher was built", "--version"),
     ours(&["job-name", "J"], "gives the session a name", "--label"),
     foreign(&["print-all-exitcodes"], "prints the exit code of each rank"),
-    ours(&["enable-recovery", "continuous"], "lets the other ranks go on when one fails", "--on-failure continue"),
+    ours(&["enable-recovery", "continuous"], "lets the other ranks go on when one fails", "-disable-auto-cleanup"),
     foreign(&["max-restarts"], "starts a failed rank again, that number of times at most"),
-    ours(&["kill-on-bad-exit", "K"], "ends all ranks when one fails", "--on-failure abort"),
+    foreign(&["kill-on-bad-exit", "K"], "ends all ranks when one fails, as scela-run does by default"),
     foreign(&["disable-hostname-propagation"], "lets ranks find out their host's name themselves"),
     ours(&["do-not-launch", "test-only"], "starts nothing", "--explain"),
 ];

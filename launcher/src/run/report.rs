@@ -212,6 +212,7 @@ pub fn epilogue(
         Outcome::TimedOut { limit } => {
             Some(format!("the job ran longer than {} s (--timeout) and was ended", limit.as_secs_f64()))
         }
+        Outcome::Survived { first, dead, .. } => Some(survived(first, dead, host)),
         Outcome::Failed { first, others } => {
             // Agents and ranks wrote some of these words.
             let mut text = shown(&what_happened(first, &host(first)), WORDS_MAX);
@@ -239,6 +240,17 @@ pub fn epilogue(
             Some(text)
         }
     }
+}
+
+/// Returns the report of a session that went on without the ranks `dead`.
+fn survived(first: &Failure, dead: &Ranks, host: impl Fn(&Failure) -> String) -> String {
+    let what = shown(&what_happened(first, &host(first)), WORDS_MAX);
+    let at = first.at.as_secs_f64();
+    let without = match dead.len() {
+        0 => String::new(),
+        _ => format!(" without {}", name_ranks(dead, NamespaceId::FIRST)),
+    };
+    format!("{what}\n  the job went on{without}; first failure at {at:.3} s")
 }
 
 /// Returns the demo's final text. `phases` is the table of the session's phases.

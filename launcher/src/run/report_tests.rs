@@ -37,6 +37,16 @@ fn a_crash_is_reported_with_the_number_of_other_failures() {
 }
 
 #[test]
+fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
+    let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: false });
+    let outcome = Outcome::Survived { first, others: 1, dead: "2,5".parse().unwrap() };
+    assert_eq!(
+        epilogue(&outcome, 8, None, |_| "n0427".to_owned()).unwrap(),
+        "rank 5 on n0427 was killed by signal 9 (KILL)\n  the job went on without ranks 2,5; first failure at 14.200 s"
+    );
+}
+
+#[test]
 fn a_rank_killed_for_lack_of_memory_gets_a_hint() {
     let killed = failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: true });
     assert_eq!(

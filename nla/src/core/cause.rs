@@ -134,6 +134,15 @@ pub enum Outcome {
         /// The number of other failures.
         others: u64,
     },
+    /// Ranks failed, and the session went on until all others had ended with 0.
+    Survived {
+        /// The elected first cause.
+        first: Failure,
+        /// The number of other failures.
+        others: u64,
+        /// The ranks of the first namespace that have died.
+        dead: Ranks,
+    },
     /// `--timeout` expired.
     TimedOut {
         /// The limit.

@@ -363,7 +363,7 @@ impl Root {
         {
             let outcome = match outcome {
                 // An agent may have been lost after its ranks had ended: its processes may not be cleaned up.
-                Outcome::Success => self.elected(),
+                Outcome::Success => self.reached(),
                 failure => failure.clone(),
             };
             self.enter(Phase::Flushing { outcome }, "all processes of the session have ended");

@@ -79,7 +79,7 @@ fn options_of_other_launchers() {
             "--enable-recovery ./a",
             "scela-run has no option '--enable-recovery', which in other launchers lets the other ranks go on when one \
              fails",
-            &format!("use '--on-failure continue'; {LISTS}"),
+            &format!("use '-disable-auto-cleanup'; {LISTS}"),
         ),
         (
             "--mca btl tcp ./a",

@@ -23,15 +23,16 @@ impl Root {
         }
         let survives = self.session.on_failure.survives(&failure.cause);
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
-        if matches!(failure.cause, Cause::Lost { .. }) {
-            // All ranks may have succeeded, but what the agent had still to pass on is lost.
-            let outcome = Outcome::Failed { first: failure.clone(), others: 0 };
-            self.spoil_success(&outcome, "an agent was lost before the end");
-        }
+        let is_loss = matches!(failure.cause, Cause::Lost { .. });
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
+        }
+        if is_loss {
+            // All ranks may have succeeded, but what the agent had still to pass on is lost.
+            let outcome = self.reached();
+            self.spoil_success(&outcome, "an agent was lost before the end");
         }
         if matches!(self.phase, Phase::Running) && survives {
             return;
@@ -155,6 +156,17 @@ impl Root {
         }
         self.enter(Phase::Over, why);
         turn.push(RootAction::Over(outcome));
+    }
+
+    /// The outcome of a session whose ranks have all ended by themselves.
+    pub(super) fn reached(&self) -> Outcome {
+        match self.elected() {
+            Outcome::Failed { first, others } if self.goes_on() => {
+                let dead = self.namespaces.get(&NamespaceId::FIRST).map(|ns| ns.dead().clone()).unwrap_or_default();
+                Outcome::Survived { first, others, dead }
+            }
+            outcome => outcome,
+        }
     }
 
     /// The outcome that the reported failures make. Where the session went on, the first cause is among the failures

@@ -72,6 +72,11 @@ impl Namespace {
         self.gone.union_with(ranks);
     }
 
+    /// The ranks that have died, as all agents were told.
+    pub(super) fn dead(&self) -> &Ranks {
+        &self.dead
+    }
+
     /// Stops waiting for ranks that have died. Returns the ones that were not dead before.
     pub(super) fn mark_dead(&mut self, ranks: &Ranks) -> Ranks {
         let new = ranks.difference(&self.dead);

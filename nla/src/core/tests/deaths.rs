@@ -109,7 +109,7 @@ fn fences_go_on_without_the_ranks_that_die() {
                 tree.close_output();
                 match &tree.outcome {
                     Some(Outcome::Success) => assert_eq!(tree.dead(0), Some("")),
-                    Some(Outcome::Failed { first, .. }) => assert_eq!(first.cause, Cause::Code(7)),
+                    Some(Outcome::Survived { first, .. }) => assert_eq!(first.cause, Cause::Code(7)),
                     outcome => panic!("{outcome:?}"),
                 }
             }

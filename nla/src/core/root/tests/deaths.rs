@@ -55,8 +55,9 @@ fn the_end_code_is_that_of_the_first_cause() {
         world.up(at(6000), child, Up::Ended { leftovers: 0, timing: Box::default() });
     }
     let actions = world.after(at(6000), RootInput::OutputDone);
-    let Some(Outcome::Failed { first, others: 1 }) = outcome(&actions) else { panic!("{actions:?}") };
+    let Some(Outcome::Survived { first, others: 1, dead }) = outcome(&actions) else { panic!("{actions:?}") };
     assert_eq!((&first.cause, &first.ranks), (&Cause::Code(3), &ranks("0")));
+    assert_eq!(dead, &ranks("0,2"));
 }
 
 #[test]
