@@ -23,8 +23,13 @@ fn died(set: &str) -> Down {
 }
 
 fn releases(actions: &[RootAction], child: u32) -> Vec<&ReleaseContent> {
-    let content = |message| if let &Down::Release { ref content, .. } = message { Some(content) } else { None };
-    sent(actions, child).into_iter().filter_map(content).collect()
+    let mut contents = Vec::new();
+    for message in sent(actions, child) {
+        if let Down::Release { content, .. } = message {
+            contents.push(content);
+        }
+    }
+    contents
 }
 
 #[test]
