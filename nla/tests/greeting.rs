@@ -374,7 +374,7 @@ fn connections_are_accepted_before_the_children_are_known() {
         let early = [1, 2].map(|agent| tokio::task::spawn_local(child(address, agent, SESSION, key(1))));
         let (joined, mut children) = mpsc::channel(2);
         let authenticator = Authenticator::new(SESSION, key(1), ROLE, [AgentId(1), AgentId(2)]);
-        assert!(admit.send(Admission { authenticator, clock: Clock::start(), joined }).is_ok());
+        assert!(admit.send(Admission { authenticator, clock: Clock::start(), joined, adopted: None }).is_ok());
         for early in early {
             early.await.unwrap().unwrap();
             children.recv().await.unwrap();

@@ -117,12 +117,14 @@ fn session() -> SessionPlan {
         stats: true,
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
+        dead_time: Duration::from_secs(5),
+        has_ports: true,
         sent: Duration::from_millis(7),
     }
 }
 
 fn requester() -> Requester {
-    Requester { agent: AgentId(2), namespace: NS, rank: Rank(3) }
+    Requester { agent: AgentId(2), namespace: NS, rank: Rank(3), number: 7 }
 }
 
 fn inquiry() -> Inquiry {
@@ -261,8 +263,12 @@ fn boot() -> Vec<Vec<u8>> {
     };
     let step = Method::Step { words, program: RemoteProgram::Command("exec scela-run".to_owned()) };
     let shared = BootOrder { target: 0, below: Some(Below { method: step, ..below }), ..order.clone() };
-    let join =
-        BootCommand::Join(Joining { position: position(), parent: order.callback.clone(), opener_port: Some(22) });
+    let join = BootCommand::Join(Joining {
+        position: position(),
+        parent: order.callback.clone(),
+        opener_port: Some(22),
+        ancestors: vec![order.callback.clone()],
+    });
     let failure = StartFailure::new(StartPhase::Login, "Permission denied (publickey).");
     let here = BootReport::Here {
         addresses: order.callback.clone(),

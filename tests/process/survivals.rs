@@ -1,7 +1,7 @@
 //! `--on-failure continue`: the other ranks go on when one dies.
 
 use nix::sys::signal::Signal;
-use tests::{Run, scela, sh};
+use tests::{Run, Tree, scela, sh};
 
 use crate::{rank, script};
 
@@ -69,4 +69,30 @@ fn a_rank_that_leaves_a_fence_with_code_0_counts_as_dead() {
     let fences = script(["init", "fence", "fence", "finalize"]);
     let leaves = script(["init", "fence"]);
     going_on().np(2).agents(2).program(fences).and(1, leaves).run().says("rank 2");
+}
+
+/// Kills an inner agent of 16 in a session that goes on. All ranks of other agents finish all rounds, and see the ranks of
+/// that agent as the only dead ones.
+fn loses_an_inner_agent(policy: &str) {
+    let tree = Tree::new(16, 2);
+    let run = going_on().args(["-v", "--agents-as-nodes"]).cache(&[policy]).np(16).agents(16).fanout(2);
+    let running = run.program(rank(["survivors", "40"])).spawn();
+    running.wait_for_error("fence 5: ");
+    let agent = tree.inner();
+    tree.process(running.world(), agent).signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    let dead = agent - 1;
+    outcome.has_code(252).says(&format!("agent {agent} on ")).says(&format!("went on without rank {dead}; "));
+    let others = (0..16).filter(|rank| *rank != dead);
+    outcome.wrote_lines(seen(others, 40, 0, &dead.to_string()));
+}
+
+#[test]
+fn an_inner_agent_takes_only_its_own_ranks_with_it() {
+    loses_an_inner_agent("hcmab");
+}
+
+#[test]
+fn puts_in_flight_survive_an_inner_agent() {
+    loses_an_inner_agent("hcs");
 }

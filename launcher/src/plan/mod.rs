@@ -134,6 +134,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             cache: options.cache,
             clean_shm: options.clean_shm,
             on_failure: options.on_failure,
+            dead_time: options.liveness().dead_time,
+            has_ports: !options.launch.no_ports,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,
         },

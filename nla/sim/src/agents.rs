@@ -82,6 +82,9 @@ impl World {
                     self.queue.push(*clock, here as u32, EventKind::StartRanks);
                 }
             }
+            // Simulated sessions end with the first failure, so no agent joins another one.
+            Action::Rejoin(_) => self.input(here, clock, Input::NotRejoined),
+            Action::Adopt(_) => {}
             Action::CancelStarts => {
                 let cancelled = self.members[here].ranks.cancel();
                 if !cancelled.is_empty() {
@@ -182,6 +185,7 @@ impl World {
             RootAction::CloseChild(child, why) => {
                 self.on_child_closed(*clock, child, || format!("the root closed the link to agent {child}: {why}"));
             }
+            RootAction::Adopt(_) => {}
             RootAction::Notice(notice) => self.on_notice(*clock, notice),
             RootAction::WakeAt(at) => self.wake_at(0, at),
             RootAction::Over(outcome) => {

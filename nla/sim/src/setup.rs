@@ -29,6 +29,8 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         cache: setup.cache,
         clean_shm: nla::core::CleanShm::default(),
         on_failure: nla::core::FailurePolicy::default(),
+        dead_time: nla::core::limits::DEAD_TIME,
+        has_ports: true,
         stats: setup.stats,
         sent: std::time::Duration::ZERO,
     };

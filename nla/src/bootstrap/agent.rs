@@ -5,6 +5,7 @@
 //! its standard input and output are its bootstrap channel until then, and its link from then on.
 
 use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -64,6 +65,8 @@ pub(crate) struct Joined {
     /// The session's clock.
     pub(crate) clock: Clock,
     pub(crate) children: ChildLinks,
+    /// The ancestors above the parent and their addresses, the nearest first.
+    pub(crate) ancestors: Vec<(AgentId, Vec<SocketAddr>)>,
     /// The launcher's log of long epochs, if this agent can read it.
     pub(crate) log: Option<SegmentReader>,
 }
@@ -117,6 +120,7 @@ async fn join_by_connection(
     };
     let (joined, on_joined) = mpsc::channel(1);
     let mut relay = tasks.spawn("relay", Span::current(), relaying.finish(on_joined, order.is_remote()));
+    let ancestors = ancestors(joining.position, &joining.ancestors);
     let ordered_at = Instant::now();
     let attempt = tokio::select! {
         attempt = connect_to_parent(order, joining) => attempt,
@@ -131,7 +135,14 @@ async fn join_by_connection(
     };
     let here = position.subtree().unwrap_or(Subtree::whole(0, 1));
     let children = listener.filter(|_| here.size() > 1).map_or(ChildLinks::None, ChildLinks::Listener);
-    Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, log })))
+    Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, ancestors, log })))
+}
+
+/// Pairs the ancestors above the parent with their addresses.
+fn ancestors(position: TreePosition, addresses: &[Vec<SocketAddr>]) -> Vec<(AgentId, Vec<SocketAddr>)> {
+    let tree = Subtree::whole(position.agents, position.fanout);
+    let parents = std::iter::successors(tree.parent_of(position.agent), |above| tree.parent_of(*above));
+    parents.skip(1).zip(addresses.iter().cloned()).collect()
 }
 
 /// Tells the guardian four times per `dead_time` that this agent is alive. Returns if the guardian has exited.
@@ -151,7 +162,7 @@ async fn connect_to_parent(
     order: &BootOrder,
     joining: Joining,
 ) -> Result<(TreePosition, Accepted, Clock), StartFailure> {
-    let Joining { position, parent, opener_port } = joining;
+    let Joining { position, parent, opener_port, .. } = joining;
     if position.agents > AGENTS_MAX || position.subtree().is_none() {
         return Err(StartFailure::new(StartPhase::Ended, "its position is not in the tree"));
     }
@@ -260,7 +271,15 @@ async fn join_over_shell(
             close_channel(order.is_remote());
             let children = starter.map_or(ChildLinks::None, ChildLinks::Shells);
             let clock = Clock::joined(now);
-            Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, log: None })))
+            Ok(JoinOutcome::Joined(Box::new(Joined {
+                position,
+                here,
+                parent,
+                clock,
+                children,
+                ancestors: Vec::new(),
+                log: None,
+            })))
         }
         Err(error) => {
             // The link has taken both pipes; only standard error remains.

@@ -243,6 +243,7 @@ mod tests {
             starter: 0,
             callback: Vec::new(),
             reach: Reach::Here,
+            rejoins: false,
             links: Links::Connections,
             label: String::new(),
             dead_time: Duration::from_secs(20),

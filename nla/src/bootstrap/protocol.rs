@@ -26,7 +26,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
-use crate::core::limits::{ADDRESSES_MAX, AGENTS_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN};
+use crate::core::limits::{ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN};
 use crate::link::{Liveness, Reach, SessionKey};
 use crate::wire::{SessionId, TreePosition};
 
@@ -59,6 +59,8 @@ pub struct BootOrder {
     pub dead_time: Duration,
     /// How long a link may be idle before it carries a heartbeat.
     pub heartbeat: Duration,
+    /// An agent whose parent is lost joins an ancestor, so agents listen as long as they live.
+    pub rejoins: bool,
     /// The targets where this agent starts agents.
     pub below: Option<Below>,
     /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's pid, and a descriptor of
@@ -231,6 +233,10 @@ pub struct Joining {
     /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
     /// is then the likeliest of all.
     pub opener_port: Option<u16>,
+    /// The addresses of the other ancestors, from the grandparent to the launcher, if agents join them when their parent
+    /// is lost.
+    #[serde(deserialize_with = "deserialize_ancestors")]
+    pub ancestors: Vec<Vec<SocketAddr>>,
 }
 
 /// A report of an agent that has not joined the tree.
@@ -277,6 +283,14 @@ fn deserialize_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
     Ok(addresses)
 }
 
+/// Does the same for lists of addresses, of which [`ANCESTORS_MAX`] are used.
+fn deserialize_ancestors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<SocketAddr>>, D::Error> {
+    let mut ancestors: Vec<Vec<SocketAddr>> = Vec::deserialize(deserializer)?;
+    ancestors.truncate(ANCESTORS_MAX);
+    ancestors.iter_mut().for_each(|addresses| addresses.truncate(ADDRESSES_MAX));
+    Ok(ancestors)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,6 +310,7 @@ mod tests {
             label: String::new(),
             dead_time: Duration::from_secs(20),
             heartbeat: Duration::from_secs(5),
+            rejoins: false,
             below: Some(Below {
                 targets,
                 fanout: 2,

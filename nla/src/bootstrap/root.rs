@@ -60,7 +60,8 @@ impl Bootstrap {
     ) -> Self {
         let agents = tree.size() - 1;
         let starters = Subtree::whole(agents, agents.max(1));
-        let settings = AssemblySettings { starters, crosses_nodes: false, links: order.links, root };
+        let settings =
+            AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };
         let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings, tasks);
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
@@ -86,7 +87,13 @@ impl Bootstrap {
         let fanout = fanout.unwrap_or(count).max(1);
         let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
         let starters = Subtree::whole(count, fanout);
-        let settings = AssemblySettings { starters, crosses_nodes: method != Method::Fork, links: order.links, root };
+        let settings = AssemblySettings {
+            starters,
+            crosses_nodes: method != Method::Fork,
+            links: order.links,
+            root,
+            rejoins: order.rejoins,
+        };
         let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings, tasks);
         let below = Below { targets: count, fanout, hosts, method, batch, timeout };
         match below.method {

@@ -201,7 +201,10 @@ impl Starter {
     pub(crate) fn admit(&self, target: u32, position: TreePosition) {
         self.shared.pending_joins.borrow_mut().expect(self.shared.now(), target, position.agent);
         self.shared.spawn(shell_links::time_out(Rc::clone(&self.shared), target));
-        self.tell(target, BootCommand::Join(Joining { position, parent: Vec::new(), opener_port: None }));
+        self.tell(
+            target,
+            BootCommand::Join(Joining { position, parent: Vec::new(), opener_port: None, ancestors: Vec::new() }),
+        );
     }
 
     /// Tells the children of `here` to join over their remote shells. Their links go to `joined`. In their tree each

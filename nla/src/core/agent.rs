@@ -11,6 +11,7 @@ mod inquiries;
 mod namespace;
 mod node_attributes;
 mod ranks;
+mod rejoining;
 mod survey;
 
 use std::time::Duration;
@@ -56,6 +57,10 @@ pub enum Input {
         /// How the loss was noticed.
         why: LossReason,
     },
+    /// The link to the ancestor is up that [`Action::Rejoin`] has found.
+    Rejoined,
+    /// No ancestor accepts this agent.
+    NotRejoined,
     /// A child was authenticated, and its link is up.
     ChildJoined(AgentId),
     /// A child sent a message.
@@ -132,6 +137,11 @@ pub enum Action {
     ToParent(Up),
     /// Send a message to a child.
     ToChild(AgentId, Down),
+    /// Join the nearest ancestor that accepts this agent, instead of the lost parent, then hand in [`Input::Rejoined`].
+    /// Give up at this time, and hand in [`Input::NotRejoined`].
+    Rejoin(Time),
+    /// Let these agents join, whose parent was lost.
+    Adopt(Vec<AgentId>),
     /// Close the link to a child that broke the rules. [`Input::ChildLost`] need not follow.
     CloseChild(AgentId, LossReason),
     /// Store the plan of the session; later starts need it.
@@ -208,12 +218,20 @@ pub struct Agent {
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
     ready_reported: bool,
+    /// The parent was lost, and this agent tries to join an ancestor.
+    is_orphaned: bool,
+    /// The parent was lost for good.
     parent_lost: bool,
     suspended: bool,
     /// A signal asked this process to end, and that was reported.
     terminated: bool,
     /// Failures that were reported one by one.
-    failures_reported: u32,
+    failures: Vec<Failure>,
+    /// Requests of the subtree's ranks that were passed on and not answered, if the session goes on after the loss of an
+    /// agent.
+    requests: LiteMap<(AgentId, NamespaceId, Rank), Up>,
+    /// Deaths in namespaces whose plans have not arrived.
+    early_deaths: LiteMap<NamespaceId, Ranks>,
     /// Further failures, whose number was not reported yet.
     failures_more: u64,
     /// Processes of the subtree that had outlived their ranks.
@@ -223,6 +241,8 @@ pub struct Agent {
     survey: Option<Collecting>,
     cache: CachePolicy,
     on_failure: FailurePolicy,
+    /// The session's plan, if the session goes on after the loss of an agent.
+    plan: Option<Box<SessionPlan>>,
     /// The session's plan asks for statistics.
     reports_stats: bool,
     /// The driver's counts, until they are reported.
@@ -241,16 +261,20 @@ impl Agent {
             children: Children::new(here, ChildStage::Expected),
             namespaces: LiteMap::new(),
             ready_reported: false,
+            is_orphaned: false,
             parent_lost: false,
             suspended: false,
             terminated: false,
-            failures_reported: 0,
+            failures: Vec::new(),
+            requests: LiteMap::new(),
+            early_deaths: LiteMap::new(),
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
             survey: None,
             cache: CachePolicy::default(),
             on_failure: FailurePolicy::default(),
+            plan: None,
             reports_stats: false,
             counted: None,
             plan_sent: Time::ZERO,
@@ -268,7 +292,9 @@ impl Agent {
         let turn = &mut Turn { now, actions };
         match input {
             Input::FromParent(message) => self.on_down(message, turn),
-            Input::ParentLost { why } => self.on_parent_lost(&why, turn),
+            Input::ParentLost { why } => self.on_parent_link_lost(&why, turn),
+            Input::Rejoined => self.on_rejoined_parent(turn),
+            Input::NotRejoined => self.on_parent_lost(turn),
             Input::ChildJoined(child) => self.children.on_joined(child),
             Input::FromChild(child, message) => self.on_up(child, message, turn),
             Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
@@ -297,12 +323,20 @@ impl Agent {
             }
             Input::Timeout => self.wake_at = None,
         }
-        if is_look_up && !turn.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..))) {
+        if is_look_up
+            && !self.is_orphaned
+            && !turn.actions[before..].iter().any(|action| matches!(action, Action::CloseChild(..)))
+        {
             return;
         }
         self.on_time(turn);
         self.settle(turn);
         self.set_timer(turn);
+        if self.is_orphaned {
+            // All reports are repeated to the ancestor that this agent will join.
+            let new = turn.actions.split_off(before);
+            turn.extend(new.into_iter().filter(|action| !matches!(action, Action::ToParent(_))));
+        }
     }
 
     /// The most that the caches of this agent have stored, all namespaces together.
@@ -320,6 +354,11 @@ impl Agent {
         let mut times = DurationHistogram::default();
         self.namespaces.values().for_each(|ns| times.merge(&ns.fence_times));
         times
+    }
+
+    /// Whether agents that have lost their parent are still to join here.
+    pub fn awaits_agents(&self) -> bool {
+        self.children.orphan_deadline().is_some()
     }
 
     fn id(&self) -> AgentId {
@@ -344,6 +383,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
                 self.on_failure = plan.on_failure;
+                self.plan = self.goes_on().then(|| plan.clone());
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
                 turn.push(Action::Configure(plan));
@@ -357,6 +397,7 @@ impl Agent {
             // A message about an agent outside the subtree would only go back up.
             Down::Inquire(inquiry) if self.here.contains(inquiry.to) => self.route_inquiry(inquiry, turn),
             Down::Reply { requester, reply } if self.here.contains(requester.agent) => {
+                self.requests.remove(&(requester.agent, requester.namespace, requester.rank));
                 self.route_reply(requester, reply, turn);
             }
             Down::Inquire(_) | Down::Reply { .. } => {}
@@ -391,7 +432,7 @@ impl Agent {
     }
 
     fn on_launch(&mut self, plan: Box<NamespacePlan>, turn: &mut Turn<'_>) {
-        if !self.is_serving() {
+        if !self.is_serving() || self.goes_on() && self.namespaces.contains_key(&plan.id) {
             return;
         }
         if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
@@ -403,13 +444,21 @@ impl Agent {
         if plan.id == NamespaceId::FIRST {
             self.times.on_described(turn.now, self.plan_sent);
         }
-        let namespace = Namespace::new(&plan, self.here, self.cache);
+        let namespace = Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.goes_on());
+        let without_agent = namespace.without_agent(&plan, self.here);
         let mut board = namespace.exchange.cache.board();
-        if self.on_failure == FailurePolicy::Continue {
+        if self.goes_on() {
             board.set_dead(&Ranks::new());
         }
+        let id = namespace.id;
         turn.push(Action::Start(plan, namespace.own.clone(), board));
-        self.namespaces.insert(namespace.id, namespace);
+        self.namespaces.insert(id, namespace);
+        if let Some(dead) = self.early_deaths.remove(&id) {
+            self.on_died(id, &dead, turn);
+        }
+        if !without_agent.is_empty() {
+            self.on_dead(id, without_agent, turn);
+        }
     }
 
     /// A spawn has failed elsewhere: its ranks are ended without a report.
@@ -421,15 +470,19 @@ impl Agent {
         turn.extend(children.map(|(child, _)| Action::ToChild(*child, Down::Undo { namespace })));
     }
 
-    fn on_parent_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
-        tracing::debug!(agent = self.id().0, %why, "the parent was lost");
+    /// The parent was lost for good. The agent ends its ranks and leaves.
+    fn on_parent_lost(&mut self, turn: &mut Turn<'_>) {
+        self.is_orphaned = false;
         self.parent_lost = true;
         if self.phase == Phase::Over {
             // All was reported; the parent would have said Leave.
             turn.push(Action::Leave(CODE_PARENT_LOST));
             return;
         }
-        self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
+        // If the session goes on, the children join an ancestor when their links to this agent end.
+        if !self.goes_on() {
+            self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
+        }
         self.end(SIGKILL, Duration::ZERO, "the parent was lost", turn);
     }
 
@@ -437,8 +490,12 @@ impl Agent {
 
     /// Reports a failure to the parent. Beyond [`FAILURES_SINGLE_MAX`] failures are only counted.
     fn report_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
-        if self.failures_reported < FAILURES_SINGLE_MAX {
-            self.failures_reported += 1;
+        if self.goes_on() && self.failures.contains(&failure) {
+            // An agent that has joined again repeats it.
+            return;
+        }
+        if self.failures.len() < FAILURES_SINGLE_MAX as usize {
+            self.failures.push(failure.clone());
             turn.push(Action::ToParent(Up::Failed(failure)));
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
@@ -448,6 +505,9 @@ impl Agent {
     /// Reports this agent as lost.
     fn fail(&mut self, why: LossReason, turn: &mut Turn<'_>) {
         self.report_failure(Failure::of_agent(turn.now, self.id(), Cause::Lost { why }), turn);
+        if self.goes_on() && self.is_serving() {
+            self.on_parent_lost(turn);
+        }
     }
 
     /// Reports that this process shall end. The root then ends the session, and gives all ranks their grace.
@@ -460,6 +520,10 @@ impl Agent {
     // ---- time ----
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
+        if let Some(plan) = &self.plan {
+            let waited = plan.adoption_time();
+            self.lose_late_orphans(waited, turn);
+        }
         let all = !self.is_serving();
         for (_, ns) in self.namespaces.iter_mut() {
             let all = all || ns.is_exited();
@@ -505,7 +569,7 @@ impl Agent {
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
         let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at);
-        let next = next.chain(self.survey.as_ref().map(Collecting::until)).min();
+        let next = next.chain(self.survey.as_ref().map(Collecting::until)).chain(self.children.orphan_deadline()).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -116,6 +116,11 @@ impl Failure {
         Self { at, agent, namespace: NamespaceId::FIRST, ranks: Ranks::new(), cause }
     }
 
+    /// Whether it is the loss of an agent.
+    pub(super) fn is_loss(&self) -> bool {
+        matches!(self.cause, Cause::Lost { .. }) && self.ranks.is_empty()
+    }
+
     /// The failure of one rank.
     pub(super) fn of_rank(at: Time, agent: AgentId, namespace: NamespaceId, rank: Rank, cause: Cause) -> Self {
         Self { at, agent, namespace, ranks: std::iter::once(rank).collect(), cause }

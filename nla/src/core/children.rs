@@ -1,6 +1,11 @@
 //! The children of the root or of an agent: how far each one is, and the statistics that it reported.
+//!
+//! Where the session goes on after the loss of a child, the child's children take its place: they are orphaned until they
+//! have joined here.
 
-use super::ids::AgentId;
+use std::collections::BTreeSet;
+
+use super::ids::{AgentId, Time};
 use super::stats::Stats;
 use super::topology::Subtree;
 
@@ -9,6 +14,8 @@ use super::topology::Subtree;
 pub(super) enum ChildStage {
     /// The child has not joined yet.
     Expected,
+    /// The child's former parent was lost. The child has not joined here yet.
+    Orphaned,
     /// The child's link is up.
     Joined,
     /// All agents of the child's subtree have joined.
@@ -22,8 +29,17 @@ pub(super) enum ChildStage {
 #[derive(Debug)]
 struct Child {
     id: AgentId,
+    subtree: Subtree,
     stage: ChildStage,
+    /// By when an orphaned child must have joined.
+    until: Time,
     stats: Option<Box<Stats>>,
+}
+
+impl Child {
+    fn new(subtree: Subtree, stage: ChildStage, until: Time) -> Self {
+        Self { id: subtree.head(), subtree, stage, until, stats: None }
+    }
 }
 
 /// The parent's verdict on the report of a subtree's end.
@@ -39,12 +55,83 @@ pub(super) enum EndReport {
 
 /// Keeps the state of each child, sorted by their numbers.
 #[derive(Debug)]
-pub(super) struct Children(Vec<Child>);
+pub(super) struct Children {
+    all: Vec<Child>,
+    /// Agents further down that were lost. Others have taken their places at their parents.
+    lost_below: BTreeSet<AgentId>,
+}
 
 impl Children {
     /// The children of `parent`, all at the same stage.
     pub(super) fn new(parent: Subtree, stage: ChildStage) -> Self {
-        Self(parent.children().map(|child| Child { id: child.head(), stage, stats: None }).collect())
+        let all = parent.children().map(|child| Child::new(child, stage, Time::MAX)).collect();
+        Self { all, lost_below: BTreeSet::new() }
+    }
+
+    /// Notes that an agent further down was lost.
+    pub(super) fn note_lost(&mut self, agent: AgentId) {
+        self.lost_below.insert(agent);
+    }
+
+    /// Replaces a lost child by its own children, which must join by `until`. Those of a child that was lost too take its
+    /// place. Returns their subtrees.
+    pub(super) fn replace(&mut self, lost: AgentId, until: Time) -> Vec<Subtree> {
+        let Some(at) = self.all.iter().position(|child| child.id == lost) else { return Vec::new() };
+        let mut heirs = Vec::new();
+        let mut candidates: Vec<_> = self.all[at].subtree.children().collect();
+        while let Some(candidate) = candidates.pop() {
+            if self.lost_below.contains(&candidate.head()) {
+                candidates.extend(candidate.children());
+            } else {
+                heirs.push(candidate);
+            }
+        }
+        heirs.sort_by_key(Subtree::head);
+        self.all[at].subtree = self.all[at].subtree.head_alone();
+        // Numbered in pre-order, the heirs are between the lost child and the next one.
+        let children = heirs.iter().map(|heir| Child::new(*heir, ChildStage::Orphaned, until));
+        self.all.splice(at + 1..at + 1, children);
+        heirs
+    }
+
+    /// The subtree of a child.
+    pub(super) fn subtree(&self, child: AgentId) -> Option<Subtree> {
+        self.get(child).map(|child| child.subtree)
+    }
+
+    /// The child whose subtree contains `agent`.
+    pub(super) fn toward(&self, agent: AgentId) -> Option<AgentId> {
+        let after = self.all.partition_point(|child| child.id <= agent);
+        let child = self.all.get(after.checked_sub(1)?)?;
+        child.subtree.contains(agent).then_some(child.id)
+    }
+
+    /// The subtrees of the children that are not lost.
+    pub(super) fn subtrees(&self) -> Vec<Subtree> {
+        self.all.iter().filter(|child| child.stage != ChildStage::Lost).map(|child| child.subtree).collect()
+    }
+
+    pub(super) fn is_lost(&self, child: AgentId) -> bool {
+        self.stage(child) == Some(ChildStage::Lost)
+    }
+
+    /// The orphaned children that have not joined in time.
+    pub(super) fn late(&self, now: Time) -> Vec<AgentId> {
+        self.orphaned().filter(|child| now >= child.until).map(|child| child.id).collect()
+    }
+
+    /// When the first orphaned child is late.
+    pub(super) fn orphan_deadline(&self) -> Option<Time> {
+        self.orphaned().map(|child| child.until).min()
+    }
+
+    /// Lets orphaned children join until this time at most.
+    pub(super) fn hurry(&mut self, until: Time) {
+        self.all.iter_mut().for_each(|child| child.until = child.until.min(until));
+    }
+
+    fn orphaned(&self) -> impl Iterator<Item = &Child> {
+        self.all.iter().filter(|child| child.stage == ChildStage::Orphaned)
     }
 
     pub(super) fn contains(&self, child: AgentId) -> bool {
@@ -52,20 +139,24 @@ impl Children {
     }
 
     fn stage(&self, child: AgentId) -> Option<ChildStage> {
-        self.0.binary_search_by_key(&child, |child| child.id).ok().map(|at| self.0[at].stage)
+        self.get(child).map(|child| child.stage)
+    }
+
+    fn get(&self, child: AgentId) -> Option<&Child> {
+        self.all.binary_search_by_key(&child, |child| child.id).ok().map(|at| &self.all[at])
     }
 
     fn get_mut(&mut self, child: AgentId) -> Option<&mut Child> {
-        self.0.binary_search_by_key(&child, |child| child.id).ok().map(|at| &mut self.0[at])
+        self.all.binary_search_by_key(&child, |child| child.id).ok().map(|at| &mut self.all[at])
     }
 
     fn at(&self, is_meant: impl Fn(ChildStage) -> bool) -> impl Iterator<Item = AgentId> {
-        self.0.iter().filter(move |child| is_meant(child.stage)).map(|child| child.id)
+        self.all.iter().filter(move |child| is_meant(child.stage)).map(|child| child.id)
     }
 
     /// The children to which messages can be sent.
     pub(super) fn reachable(&self) -> impl Iterator<Item = AgentId> {
-        self.at(|stage| !matches!(stage, ChildStage::Expected | ChildStage::Lost))
+        self.at(|stage| !matches!(stage, ChildStage::Expected | ChildStage::Orphaned | ChildStage::Lost))
     }
 
     pub(super) fn on_joined(&mut self, child: AgentId) {
@@ -80,13 +171,11 @@ impl Children {
     pub(super) fn on_ended(&mut self, child: AgentId, fits: bool) -> EndReport {
         match self.stage(child) {
             None | Some(ChildStage::Lost) => EndReport::Late,
-            Some(ChildStage::Expected | ChildStage::Joined | ChildStage::Ready) if fits => {
+            Some(ChildStage::Expected | ChildStage::Orphaned | ChildStage::Joined | ChildStage::Ready) if fits => {
                 self.advance(child, ChildStage::Ended, "all processes of its subtree have ended");
                 EndReport::Accepted
             }
-            Some(ChildStage::Expected | ChildStage::Joined | ChildStage::Ready | ChildStage::Ended) => {
-                EndReport::Refused
-            }
+            Some(_) => EndReport::Refused,
         }
     }
 
@@ -105,16 +194,16 @@ impl Children {
 
     /// The statistics that were reported.
     pub(super) fn stats(&self) -> impl Iterator<Item = &Stats> {
-        self.0.iter().filter_map(|child| child.stats.as_deref())
+        self.all.iter().filter_map(|child| child.stats.as_deref())
     }
 
     /// Whether no further statistics will arrive.
     pub(super) fn all_reported_stats(&self) -> bool {
         let done = |child: &Child| match child.stage {
-            ChildStage::Expected | ChildStage::Lost => true,
+            ChildStage::Expected | ChildStage::Orphaned | ChildStage::Lost => true,
             ChildStage::Joined | ChildStage::Ready | ChildStage::Ended => child.stats.is_some(),
         };
-        self.0.iter().all(done)
+        self.all.iter().all(done)
     }
 
     pub(super) fn all_ready(&self) -> bool {
@@ -130,9 +219,9 @@ impl Children {
         self.not_ended().next().is_none()
     }
 
-    /// The children that have joined and whose subtrees still have processes.
+    /// The children that have joined here or elsewhere and whose subtrees still have processes.
     pub(super) fn not_ended(&self) -> impl Iterator<Item = AgentId> {
-        self.at(|stage| matches!(stage, ChildStage::Joined | ChildStage::Ready))
+        self.at(|stage| matches!(stage, ChildStage::Orphaned | ChildStage::Joined | ChildStage::Ready))
     }
 
     /// The only place where a child's stage changes. It never goes back.
@@ -180,6 +269,31 @@ mod tests {
         assert!(children.on_stats(CHILD, Box::default()) && !children.on_stats(CHILD, Box::default()));
         assert!(children.all_reported_stats());
         assert!(!children.on_lost(CHILD, true), "a link that closes after the end is no failure");
+    }
+
+    #[test]
+    fn the_children_of_a_lost_child_take_its_place() {
+        let whole = Subtree::whole(9, 3); // 0 - 1 (2, 3), 4 (5, 6), 7 (8, 9)
+        let mut children = Children::new(whole, ChildStage::Ready);
+        assert!(children.on_lost(AgentId(4), false));
+        let heirs: Vec<_> = children.replace(AgentId(4), Time::from_secs(5)).iter().map(Subtree::head).collect();
+        assert_eq!(heirs, [AgentId(5), AgentId(6)]);
+        let toward: Vec<_> = (0..11).map(|agent| children.toward(AgentId(agent)).map(|child| child.0)).collect();
+        let expected = [None, Some(1), Some(1), Some(1), Some(4), Some(5), Some(6), Some(7), Some(7), Some(7), None];
+        assert_eq!(toward, expected);
+        assert!(children.is_lost(AgentId(4)) && children.subtrees().len() == 4);
+        assert_eq!(children.reachable().count(), 2, "the orphaned ones have not joined");
+        assert!(!children.all_ended(), "their processes still run");
+        children.on_joined(AgentId(5));
+        assert_eq!(children.late(Time::from_secs(4)), []);
+        assert_eq!(children.late(Time::from_secs(5)), [AgentId(6)]);
+        assert!(children.on_lost(AgentId(6), true), "that is a loss");
+        assert_eq!(children.orphan_deadline(), None);
+        assert_eq!(children.replace(AgentId(6), Time::MAX), [], "a leaf has no children");
+        let mut children = Children::new(Subtree::whole(4, 1), ChildStage::Ready); // 0 - 1 - 2 - 3 - 4
+        children.note_lost(AgentId(2));
+        let heirs = children.replace(AgentId(1), Time::MAX);
+        assert_eq!(heirs.iter().map(Subtree::head).collect::<Vec<_>>(), [AgentId(3)], "agent 2 was lost before");
     }
 
     #[test]

@@ -4,9 +4,9 @@ use pmi::{Puts, Ranks};
 
 use super::cache::{Cache, CacheLocation, CachePolicy};
 use super::fence::{Fence, FenceError};
-use super::ids::{AgentId, Time};
+use super::ids::{AgentId, NamespaceId, Time};
 use super::lookup::LookUps;
-use super::message::Contribution;
+use super::message::{Contribution, Down, ReleaseContent};
 use super::plan::{NamespacePlan, find};
 use super::topology::Subtree;
 
@@ -19,19 +19,30 @@ pub(super) struct Exchange {
     pub(super) look_ups: LookUps,
     /// The ranks of each child subtree that has ranks, sorted by child. The child may report for these ranks only.
     pub(super) children: Vec<(AgentId, Ranks)>,
+    /// The content of the last release, if the session goes on after the loss of an agent: a child that joins again may
+    /// have missed it.
+    pub(super) last: Option<ReleaseContent>,
 }
 
 impl Exchange {
-    /// Creates the exchange of the ranks that `plan` places in the subtree `here`.
-    pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
-        let shares = here.children().map(|child| (child.head(), plan.ranks_of(child)));
+    /// Creates the exchange of the ranks that `plan` places in the subtree `here`, whose head has these `children`.
+    pub(super) fn new(plan: &NamespacePlan, here: Subtree, children: &[Subtree], policy: CachePolicy) -> Self {
+        let shares = children.iter().map(|child| (child.head(), plan.ranks_of(*child)));
         let children: Vec<_> = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
         Self {
             fence: Fence::new(plan.ranks_of(here)),
             cache: policy.cache_at(CacheLocation::new(here.head() == AgentId::ROOT, &children)),
             look_ups: LookUps::default(),
             children,
+            last: None,
         }
+    }
+
+    /// The release that a child missed whose open fence has this `number`, if it did.
+    pub(super) fn missed(&self, namespace: NamespaceId, number: u32) -> Option<Down> {
+        let is_behind = number.wrapping_add(1) == self.fence.number();
+        let content = self.last.clone().filter(|_| is_behind)?;
+        Some(Down::Release { namespace, number, content })
     }
 
     /// Adds what ranks of `child` contribute to fence `number`.
@@ -66,6 +77,20 @@ impl Exchange {
     pub(super) fn on_own_put(&mut self, own: &Ranks, puts: &Puts) -> Result<(), FenceError> {
         self.fence.check_ahead(self.fence.number(), own, puts)?;
         self.cache.pass(puts)
+    }
+
+    /// Lets `heirs` take the place of a lost child. Returns the ranks of the child's former subtree that no heir has, and
+    /// the heirs that have ranks.
+    pub(super) fn inherit(&mut self, plan: &NamespacePlan, lost: Subtree, heirs: &[Subtree]) -> (Ranks, Vec<AgentId>) {
+        let child = lost.head();
+        let Ok(at) = self.children.binary_search_by_key(&child, |(child, _)| *child) else { return Default::default() };
+        let shares = heirs.iter().map(|heir| (heir.head(), plan.ranks_of(*heir)));
+        let shares: Vec<_> = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
+        let with_ranks: Vec<_> = shares.iter().map(|(heir, _)| *heir).collect();
+        let without = shares.iter().fold(plan.ranks_of(lost), |rest, (_, ranks)| rest.difference(ranks));
+        self.children.splice(at..=at, shares);
+        self.cache.replace_child(child, &with_ranks, &self.children);
+        (without, with_ranks)
     }
 
     /// Whether `child` may ask for this key: it has ranks that can, and not too many look-ups are open.

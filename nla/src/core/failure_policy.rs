@@ -30,10 +30,12 @@ impl FailurePolicy {
     /// rank that could not be started, and a resource manager that ends an agent end the session.
     pub(super) fn survives(self, cause: &Cause) -> bool {
         match cause {
-            Cause::Signal { .. } | Cause::Code(_) | Cause::Broken { .. } | Cause::ExitedEarly { .. } => {
-                self == Self::Continue
-            }
-            Cause::NotStarted { .. } | Cause::Lost { .. } | Cause::Terminated { .. } | Cause::Abort { .. } => false,
+            Cause::Signal { .. }
+            | Cause::Code(_)
+            | Cause::Broken { .. }
+            | Cause::ExitedEarly { .. }
+            | Cause::Lost { .. } => self == Self::Continue,
+            Cause::NotStarted { .. } | Cause::Terminated { .. } | Cause::Abort { .. } => false,
         }
     }
 }

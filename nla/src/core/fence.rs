@@ -168,6 +168,13 @@ impl Fence {
         new
     }
 
+    /// Whether a contribution of `ranks` to fence `number` has been taken: they have arrived, or the fence is the one before
+    /// the open one.
+    pub fn has_passed(&self, number: u32, ranks: &Ranks) -> bool {
+        number.wrapping_add(1) == self.number
+            || number == self.number && self.arrived.contains_all(ranks) && !ranks.is_empty()
+    }
+
     /// Adds the contribution of one of the place's ranks to the open fence. A refused one changes nothing.
     pub fn enter(&mut self, now: Time, rank: Rank, contribution: Contribution) -> Result<(), FenceError> {
         let ranks: Ranks = std::iter::once(rank).collect();

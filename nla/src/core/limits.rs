@@ -58,6 +58,11 @@ pub const DEAD_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
 /// The same where the session goes on after the loss.
 pub const DEAD_TIME_SURVIVED: Duration = Duration::from_secs(5);
+/// How much longer than two dead times an agent whose parent was lost tries to join an ancestor. Two, since both may
+/// notice the loss at different times.
+pub const REJOIN_MARGIN: Duration = Duration::from_secs(2);
+/// How much longer than one dead time more the ancestor waits for that agent. Then the agent has killed its ranks.
+pub const ORPHAN_MARGIN: Duration = Duration::from_secs(3);
 /// The time in which all agents must have joined.
 pub const JOIN_TIME: Duration = Duration::from_secs(60);
 
@@ -97,6 +102,8 @@ pub const SHELL_GREETING_BYTES_MAX: usize = 64 * 1024;
 pub const BOOT_BYTES_MAX: usize = 64 << 20;
 /// Addresses of one process in a message. A receiver ignores the others: the likeliest are first.
 pub const ADDRESSES_MAX: usize = 64;
+/// Ancestors of an agent, without its parent, in a message. With a fan-out of 2, trees are at most 20 deep.
+pub const ANCESTORS_MAX: usize = 64;
 /// Reports of one agent on its bootstrap channel. An agent that makes more has failed.
 pub const REPORTS_PER_AGENT_MAX: u32 = 4;
 /// Bytes of an output line that are stored until its end; a longer line is shown in pieces.

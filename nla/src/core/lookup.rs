@@ -212,6 +212,14 @@ impl LookUps {
         AnswerEffect { answered: answered.into_iter().collect(), result: LookUpResult::Absent(key), ask }
     }
 
+    /// The keys for which `peer` was asked and has not answered, in order.
+    pub(super) fn asked(&self, peer: Peer) -> Vec<Bytes> {
+        let mut keys: Vec<_> =
+            self.open.iter().filter(|(_, open)| open.peer == peer).map(|(key, _)| key.clone()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// Answers all gets that wait for `look_up`.
     fn close(&mut self, look_up: OpenLookUp, result: LookUpResult) -> AnswerEffect {
         self.waiting -= look_up.waiting.len();

@@ -97,6 +97,14 @@ pub enum Up {
         /// The ranks.
         ranks: Ranks,
     },
+    /// The first message of an agent that has lost its parent and joined this one. Then the agent repeats all reports of
+    /// its subtree that the lost parent may not have passed on.
+    Rejoined {
+        /// The agent has the session's plan.
+        has_plan: bool,
+        /// The namespaces that it knows, and the number of each one's open fence.
+        fences: Vec<(NamespaceId, u32)>,
+    },
     /// Ranks, or an agent, failed.
     Failed(Failure),
     /// There were further failures, beyond those reported one by one.
@@ -155,6 +163,8 @@ pub struct Requester {
     pub namespace: NamespaceId,
     /// The rank.
     pub rank: Rank,
+    /// The number of the request at its agent. A repeated request has the same.
+    pub number: u32,
 }
 
 /// The contribution of ranks to a fence or a ring. All ranks must contribute the same kind.
@@ -177,6 +187,13 @@ pub enum ReleaseContent {
     /// Of a fence or a ring that failed, because a rank has died: the update of all boards. The ranks that wait are
     /// answered with the failure.
     Failed(Update),
+}
+
+impl ReleaseContent {
+    /// The failure of a fence or ring without an update.
+    pub(super) fn failed() -> Self {
+        Self::Failed(Update::Epoch(Epoch::default()))
+    }
 }
 
 /// The update of all boards and caches after a fence; the same for every agent.
@@ -429,7 +446,12 @@ impl Up {
     pub fn is_board(&self) -> bool {
         matches!(
             self,
-            Self::Gathered { .. } | Self::Died { .. } | Self::Put { .. } | Self::Get { .. } | Self::Got { .. }
+            Self::Gathered { .. }
+                | Self::Died { .. }
+                | Self::Rejoined { .. }
+                | Self::Put { .. }
+                | Self::Get { .. }
+                | Self::Got { .. }
         )
     }
 }

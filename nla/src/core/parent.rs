@@ -3,18 +3,21 @@
 //! Messages from children are checked here before anything is done: a child speaks only for its own subtree. A child
 //! that breaks the protocol is cut off: its link is closed, and with that it is lost.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pmi::{LookUpResult, Puts, Ranks, RootRequest};
 
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
 use super::exchange::Exchange;
+use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
-use super::plan::{NamespacePlan, find};
+use super::plan::{NamespacePlan, SessionPlan, find};
 use super::reason::{LossReason, Violation};
 use super::stats::Stats;
 use super::survey::Survey;
@@ -35,10 +38,15 @@ pub(super) trait Parent {
     /// The command that closes the link to a child.
     fn close(child: AgentId, why: LossReason) -> Self::Action;
 
+    /// The command that lets the children of a lost child join here.
+    fn adopt(heirs: Vec<AgentId>) -> Self::Action;
+
     /// The subtree at whose head this is.
     fn subtree(&self) -> Subtree;
 
-    fn children(&mut self) -> &mut Children;
+    fn children(&self) -> &Children;
+
+    fn children_mut(&mut self) -> &mut Children;
 
     fn exchange(&mut self, namespace: NamespaceId) -> Option<&mut Exchange>;
 
@@ -71,6 +79,20 @@ pub(super) trait Parent {
 
     /// Whether the session goes on after the death of a rank.
     fn goes_on(&self) -> bool;
+
+    /// What becomes of the subtree of a child that is lost now.
+    fn heritage(&self) -> Heritage;
+
+    /// The namespaces, in the order of their numbers.
+    fn namespace_ids(&self) -> Vec<NamespaceId>;
+
+    /// Lets `heirs` take the place of a lost child in a namespace. Returns the ranks that are lost with the child: those of
+    /// its former subtree `lost` that are in no heir's and have not ended with code 0.
+    fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks;
+
+    /// The messages that bring the head of `child` up to date, which has joined again. It has the session's plan or not,
+    /// and knows these open fences.
+    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down>;
 
     /// Ranks of the subtree have died, and the session goes on. If the open fence is complete without them, it goes up,
     /// or is released.
@@ -114,7 +136,8 @@ pub(super) trait Parent {
             return;
         }
         match message {
-            Up::Ready => self.children().on_ready(from),
+            Up::Ready => self.children_mut().on_ready(from),
+            Up::Rejoined { has_plan, fences } => self.on_rejoined(from, has_plan, &fences, turn),
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
@@ -132,7 +155,12 @@ pub(super) trait Parent {
                 self.on_exited(turn.now, namespace, EndState { fences, unfinished }, &ranks);
             }
             Up::Died { namespace, ranks } => self.on_child_died(from, namespace, ranks, turn),
-            Up::Failed(failure) => self.on_failure(failure, turn),
+            Up::Failed(failure) => {
+                if failure.is_loss() && self.children().toward(failure.agent) == Some(from) {
+                    self.children_mut().note_lost(failure.agent);
+                }
+                self.on_failure(failure, turn);
+            }
             Up::FailedMore { count } => self.on_more_failures(count),
             Up::Ask { requester, request } => self.on_root_request(requester, request, turn),
             Up::Inquire(inquiry) => self.on_child_inquiry(from, inquiry, turn),
@@ -148,7 +176,7 @@ pub(super) trait Parent {
 
     /// Sends each child its share of `plan`.
     fn launch_below(&mut self, plan: &NamespacePlan, turn: &mut Turn<'_, Self::Action>) {
-        for child in self.subtree().children() {
+        for child in self.children().subtrees() {
             let share = plan.share_of(child).map(Box::new);
             turn.extend(share.map(|share| Self::send(child.head(), Down::Launch(share))));
         }
@@ -165,22 +193,80 @@ pub(super) trait Parent {
 
     /// Nothing more arrives from a child, because of `cause`.
     fn on_child_lost(&mut self, child: AgentId, cause: Cause, turn: &mut Turn<'_, Self::Action>) {
-        if self.children().on_lost(child, true) {
-            self.on_failure(Failure::of_agent(turn.now, child, cause), turn);
-        }
+        self.on_loss(child, cause, true, turn);
     }
 
     /// A child's link has ended before all output of its subtree has arrived.
     fn on_child_output_lost(&mut self, child: AgentId, why: LossReason, turn: &mut Turn<'_, Self::Action>) {
-        if self.children().on_lost(child, false) {
-            self.on_failure(Failure::of_agent(turn.now, child, Cause::Lost { why }), turn);
+        self.on_loss(child, Cause::Lost { why }, false, turn);
+    }
+
+    fn on_loss(&mut self, child: AgentId, cause: Cause, is_output_complete: bool, turn: &mut Turn<'_, Self::Action>) {
+        if !self.children_mut().on_lost(child, is_output_complete) {
+            return;
+        }
+        self.on_failure(Failure::of_agent(turn.now, child, cause), turn);
+        let Some(subtree) = self.children().subtree(child) else { return };
+        let heirs = match self.heritage() {
+            Heritage::End => return,
+            Heritage::Lost => Vec::new(),
+            Heritage::Adopted { within } => self.children_mut().replace(child, turn.now + within),
+        };
+        if !heirs.is_empty() {
+            turn.push(Self::adopt(heirs.iter().map(Subtree::head).collect()));
+        }
+        self.replace(subtree, &heirs, turn);
+    }
+
+    /// Lets `heirs` take the place of a lost child in all namespaces.
+    fn replace(&mut self, subtree: Subtree, heirs: &[Subtree], turn: &mut Turn<'_, Self::Action>) {
+        let lost = subtree.head();
+        for namespace in self.namespace_ids() {
+            let dead = self.inherit(namespace, subtree, heirs);
+            // It will start no further rank.
+            self.on_child_started(lost, namespace, turn);
+            if !dead.is_empty() {
+                self.on_dead(namespace, dead, turn);
+            }
+            let asked = self.exchange(namespace).map(|exchange| exchange.look_ups.asked(Peer::Child(lost)));
+            for key in asked.unwrap_or_default() {
+                // The answer of a fence that is over: the next peer is asked.
+                self.on_got(namespace, Peer::Child(lost), Some(u32::MAX), LookUpResult::Absent(key), turn);
+            }
+        }
+    }
+
+    /// Gives up the orphaned children that have not joined in time.
+    fn lose_late_orphans(&mut self, waited: Duration, turn: &mut Turn<'_, Self::Action>) {
+        for child in self.children().late(turn.now) {
+            self.on_child_lost(child, Cause::Lost { why: LossReason::NotRejoined(waited) }, turn);
+        }
+    }
+
+    /// A child whose former parent was lost has joined here.
+    fn on_rejoined(
+        &mut self,
+        from: AgentId,
+        has_plan: bool,
+        fences: &[(NamespaceId, u32)],
+        turn: &mut Turn<'_, Self::Action>,
+    ) {
+        let Some(subtree) = self.children().subtree(from).filter(|_| self.goes_on()) else { return };
+        turn.extend(
+            self.missed(turn.now, subtree, has_plan, fences).into_iter().map(|message| Self::send(from, message)),
+        );
+        for namespace in self.namespace_ids() {
+            let asked = self.exchange(namespace).map(|exchange| exchange.look_ups.asked(Peer::Child(from)));
+            for key in asked.unwrap_or_default() {
+                turn.push(Self::send(from, Down::Get { namespace, key }));
+            }
         }
     }
 
     /// A child reports that all processes of its subtree have ended.
     fn on_ended(&mut self, from: AgentId, leftovers: u64, timing: &Timing, turn: &mut Turn<'_, Self::Action>) {
-        let Some(below) = self.subtree().toward(from) else { return };
-        match self.children().on_ended(from, timing.is_of(below)) {
+        let Some(below) = self.children().subtree(from) else { return };
+        match self.children_mut().on_ended(from, timing.is_of(below)) {
             EndReport::Accepted => self.on_subtree_ended(leftovers, timing),
             EndReport::Refused => self.cut_off(from, Violation::Ended, turn),
             EndReport::Late => {}
@@ -188,8 +274,8 @@ pub(super) trait Parent {
     }
 
     fn on_stats(&mut self, from: AgentId, stats: Box<Stats>, turn: &mut Turn<'_, Self::Action>) {
-        let Some(below) = self.subtree().toward(from) else { return };
-        let accepted = self.expects_stats() && stats.is_of(below) && self.children().on_stats(from, stats);
+        let Some(below) = self.children().subtree(from) else { return };
+        let accepted = self.expects_stats() && stats.is_of(below) && self.children_mut().on_stats(from, stats);
         if !accepted {
             self.cut_off(from, Violation::Stats, turn);
         }
@@ -208,6 +294,10 @@ pub(super) trait Parent {
     ) {
         let goes_on = self.goes_on();
         let Some(exchange) = self.exchange(namespace) else { return };
+        if goes_on && exchange.fence.has_passed(number, &ranks) {
+            // The agent has joined again, and the parent that it lost had passed this on.
+            return;
+        }
         let is_open = number == exchange.fence.number();
         let dead = if goes_on && is_open { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
         match exchange.on_gathered(turn.now, from, number, &ranks, contribution) {
@@ -249,7 +339,13 @@ pub(super) trait Parent {
         puts: Puts,
         turn: &mut Turn<'_, Self::Action>,
     ) {
+        let goes_on = self.goes_on();
         let Some(exchange) = self.exchange(namespace) else { return };
+        if goes_on
+            && exchange.fence.has_passed(number, &puts.iter().map_while(Result::ok).map(|put| put.rank).collect())
+        {
+            return;
+        }
         match exchange.on_child_put(from, number, &puts) {
             Ok(()) => self.to_parent(Up::Put { namespace, number, puts }, turn),
             Err(error) => self.cut_off(from, Violation::Put { namespace, number, error }, turn),
@@ -308,7 +404,7 @@ pub(super) trait Parent {
     /// A rank below `from` asks an agent that is not below `from`.
     fn on_child_inquiry(&mut self, from: AgentId, inquiry: Inquiry, turn: &mut Turn<'_, Self::Action>) {
         let Inquiry { to, requester, kind } = &inquiry;
-        let (to, Requester { agent, namespace, rank }) = (*to, *requester);
+        let (to, Requester { agent, namespace, rank, .. }) = (*to, *requester);
         let share = self.exchange(namespace).and_then(|exchange| find(&exchange.children, from));
         let is_theirs = share.is_some_and(|ranks| ranks.contains(rank));
         let allowed = is_theirs
@@ -337,6 +433,11 @@ pub(super) trait Parent {
     /// Sends an inquiry toward its agent, or answers it here.
     fn route_inquiry(&mut self, inquiry: Inquiry, turn: &mut Turn<'_, Self::Action>) {
         match self.child_toward(inquiry.to) {
+            Some(child) if self.children().is_lost(child) => {
+                if let Some(reply) = inquiry.kind.refusal() {
+                    self.route_reply(inquiry.requester, reply, turn);
+                }
+            }
             Some(child) => turn.push(Self::send(child, Down::Inquire(inquiry))),
             None if inquiry.to == self.subtree().head() => {
                 self.on_own_inquiry(inquiry.requester, inquiry.kind, turn);
@@ -356,7 +457,7 @@ pub(super) trait Parent {
 
     /// The child below which `agent` is, or that is `agent`.
     fn child_toward(&self, agent: AgentId) -> Option<AgentId> {
-        self.subtree().toward(agent).map(|child| child.head())
+        self.children().toward(agent)
     }
 
     /// Whether the route from child `from` to `agent` leaves the child's subtree. No route leads to an agent that the
@@ -367,6 +468,60 @@ pub(super) trait Parent {
             None => self.subtree().head() != AgentId::ROOT,
         }
     }
+}
+
+/// What becomes of the subtree of a lost child.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Heritage {
+    /// The session ends.
+    End,
+    /// The session goes on without the subtree.
+    Lost,
+    /// The child's children join here within this time.
+    Adopted {
+        /// The time.
+        within: Duration,
+    },
+}
+
+impl Heritage {
+    /// What a session of `plan` does while its ranks run.
+    pub(super) fn of(plan: &SessionPlan) -> Self {
+        if plan.on_failure != FailurePolicy::Continue {
+            Self::End
+        } else if plan.has_ports {
+            Self::Adopted { within: plan.adoption_time() }
+        } else {
+            Self::Lost
+        }
+    }
+}
+
+/// The messages about one namespace that bring the head of `child` up to date: it knows these open fences. `dead` are all
+/// ranks that have died.
+pub(super) fn missed(
+    plan: &NamespacePlan,
+    exchange: &Exchange,
+    dead: &Ranks,
+    undone: bool,
+    child: Subtree,
+    fences: &[(NamespaceId, u32)],
+) -> Vec<Down> {
+    let namespace = plan.id;
+    let Some(share) = plan.share_of(child) else { return Vec::new() };
+    let mut messages = Vec::new();
+    let known = fences.iter().find(|(known, _)| *known == namespace);
+    if known.is_none() {
+        messages.push(Down::Launch(Box::new(share)));
+    }
+    if undone {
+        messages.push(Down::Undo { namespace });
+    }
+    if !dead.is_empty() {
+        messages.push(Down::Died { namespace, ranks: dead.clone() });
+    }
+    messages.extend(known.and_then(|(_, number)| exchange.missed(namespace, *number)));
+    messages
 }
 
 /// The state of ranks when they ended with code 0.

@@ -11,6 +11,7 @@ use super::cache::CachePolicy;
 use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
+use super::limits::{ORPHAN_MARGIN, REJOIN_MARGIN};
 use super::topology::Subtree;
 
 /// A name and its value in an environment, as bytes: neither need be UTF-8.
@@ -96,6 +97,10 @@ pub struct SessionPlan {
     pub clean_shm: CleanShm,
     /// What happens when a rank or an agent fails.
     pub on_failure: FailurePolicy,
+    /// How long a link may be silent before it counts as lost.
+    pub dead_time: Duration,
+    /// Agents listen for other agents, so that one whose parent is lost can join an ancestor.
+    pub has_ports: bool,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
     /// When the launcher sent this, in session time.
@@ -103,6 +108,18 @@ pub struct SessionPlan {
 }
 
 impl SessionPlan {
+    /// How long an agent whose parent was lost tries to join an ancestor before it kills its ranks. Two dead times: the
+    /// ancestor accepts it only when it has noticed the loss too.
+    pub(super) fn rejoin_time(&self) -> Duration {
+        2 * self.dead_time + REJOIN_MARGIN
+    }
+
+    /// How long an ancestor waits for that agent. Afterwards the agent has given up and killed its ranks, even if it
+    /// noticed the loss a dead time later.
+    pub(super) fn adoption_time(&self) -> Duration {
+        self.rejoin_time() + self.dead_time + ORPHAN_MARGIN
+    }
+
     /// The plan for ranks on another node than the launcher's: without the variables that are bound to its host.
     #[must_use]
     pub fn for_other_node(mut self) -> Self {
@@ -132,6 +149,8 @@ impl fmt::Debug for SessionPlan {
             .field("cache", &self.cache)
             .field("clean_shm", &self.clean_shm)
             .field("on_failure", &self.on_failure)
+            .field("dead_time", &self.dead_time)
+            .field("has_ports", &self.has_ports)
             .field("stats", &self.stats)
             .field("sent", &self.sent)
             .finish_non_exhaustive()

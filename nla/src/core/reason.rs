@@ -57,6 +57,9 @@ pub enum LossReason {
     /// The subtree did not report the end of its processes in this time after KILL.
     #[error("it, or an agent below it, had not ended its ranks {} s after KILL", .0.as_secs())]
     NotEnded(Duration),
+    /// The agent above it was lost, and it has not joined an ancestor in this time.
+    #[error("the agent above it was lost, and it did not reach another one within {} s", .0.as_secs_f64())]
+    NotRejoined(Duration),
     /// A task of the agent panicked, and the agent reported that itself.
     #[error("its task '{task}' panicked{text}")]
     Panicked {

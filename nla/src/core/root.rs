@@ -24,7 +24,7 @@ use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
-use super::message::{Down, Requester, Up};
+use super::message::{Down, Reply, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
@@ -41,6 +41,8 @@ const SIGTERM: i32 = 15;
 /// An event that the launcher reports to the root.
 #[derive(Debug)]
 pub enum RootInput {
+    /// A child was authenticated, and its link is up.
+    ChildJoined(AgentId),
     /// A child sent a message.
     FromChild(AgentId, Up),
     /// The link to a child was lost.
@@ -77,6 +79,8 @@ pub enum RootAction {
     ToChild(AgentId, Down),
     /// Close the link to a child that broke the rules.
     CloseChild(AgentId, LossReason),
+    /// Let these agents join, whose parent was lost.
+    Adopt(Vec<AgentId>),
     /// Show a step of the session to the user.
     Notice(Notice),
     /// Hand in [`RootInput::Timeout`] at this time.
@@ -180,6 +184,8 @@ pub struct Root {
     first: Option<NamespacePlan>,
     /// The names that MPI_Publish_name has published, and their ports.
     names: LiteMap<Vec<u8>, Vec<u8>>,
+    /// The last request of each rank, by its number, and the reply; if the session goes on after the loss of an agent.
+    answered: LiteMap<(NamespaceId, Rank), (u32, Option<Reply>)>,
     failures: Vec<Failure>,
     /// Failures beyond those in `failures`.
     failures_more: u64,
@@ -208,6 +214,7 @@ impl Root {
             namespaces: LiteMap::new(),
             first: Some(first),
             names: LiteMap::new(),
+            answered: LiteMap::new(),
             failures: Vec::new(),
             failures_more: 0,
             leftovers: 0,
@@ -228,6 +235,7 @@ impl Root {
             self.enter(Phase::Joining { until: Some(turn.now + JOIN_TIME) }, "the session begins");
         }
         match input {
+            RootInput::ChildJoined(child) => self.children.on_joined(child),
             RootInput::FromChild(child, message) => self.on_up(child, message, turn),
             RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
             RootInput::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
@@ -291,6 +299,11 @@ impl Root {
         self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(GetCounts::default(), GetCounts::plus)
     }
 
+    /// Whether agents that have lost their parent are still to join.
+    pub fn awaits_agents(&self) -> bool {
+        self.children.orphan_deadline().is_some()
+    }
+
     /// Whether the ranks are being ended or have ended.
     pub fn is_ending(&self) -> bool {
         matches!(self.phase, Phase::Ending { .. } | Phase::Flushing { .. } | Phase::Over)
@@ -305,12 +318,13 @@ impl Root {
     /// Launches a namespace. `requester` is the rank that spawned it, and is answered once all its ranks were started.
     fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, turn: &mut Turn<'_>) {
         self.launch_below(&plan, turn);
-        let exchange = Exchange::new(&plan, self.tree, self.session.cache);
+        let exchange = Exchange::new(&plan, self.tree, &self.children.subtrees(), self.session.cache);
         self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
     }
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
         self.survey_stuck_fences(turn);
+        self.lose_late_orphans(self.session.adoption_time(), turn);
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
@@ -401,8 +415,8 @@ impl Root {
             Phase::Running => self.namespaces.values().filter_map(Namespace::unfinalized_deadline).min(),
             Phase::Flushing { .. } | Phase::Over => None,
         };
-        let next =
-            next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline()).min();
+        let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
+        let next = next.chain(self.children.orphan_deadline()).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -65,6 +65,11 @@ impl Subtree {
         std::iter::successors(self.contains(agent).then_some(*self), move |here| here.toward(agent))
     }
 
+    /// The head without its descendants.
+    pub fn head_alone(&self) -> Self {
+        Self { size: 1, ..*self }
+    }
+
     /// The number of links between the head and the agent farthest from it.
     pub fn depth(&self) -> u32 {
         self.children().map(|child| child.depth() + 1).max().unwrap_or(0)

@@ -11,28 +11,31 @@ use std::future::ready;
 use std::io;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use pmi::{Answer, Request};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
-use tracing::Instrument;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
+use tracing::{Instrument, Span};
 
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
 use super::leftovers::SharedFiles;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
+use super::rejoin::Rejoining;
 use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
+use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     Traffic, Up,
 };
-use crate::link::{Accepted, Admission, Authenticator, Clock, Link, LinkEvent, StreamSink};
+use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
@@ -46,7 +49,7 @@ pub(super) const PANICKED: u8 = 253;
 
 /// The actor of one agent process.
 pub(super) struct AgentDriver {
-    core: Agent,
+    pub(super) core: Agent,
     recorder: Option<Recorder>,
     clock: Clock,
     /// The launcher is on another node.
@@ -60,8 +63,13 @@ pub(super) struct AgentDriver {
     unanswered: u32,
     heartbeat: Interval,
     links: LinkContext,
-    pub(super) parent: Link,
+    pub(super) parent: Uplink,
     parent_id: AgentId,
+    rejoining: Rejoining,
+    /// Yields the link to an ancestor, or `None` if no ancestor accepts this agent.
+    rejoined: Option<oneshot::Receiver<Option<Accepted>>>,
+    /// Takes agents that may join although they are no children in the tree.
+    adopted: Option<mpsc::Sender<Vec<AgentId>>>,
     parent_lost: bool,
     pub(super) children: Children,
     /// Opened the remote shells that carry the links to the children, if links are piped.
@@ -98,6 +106,8 @@ enum Event {
     Terminated,
     /// A child has authenticated itself.
     Joined(Accepted),
+    /// The link to an ancestor is up, or no ancestor accepts this agent.
+    Rejoined(Option<Accepted>),
     /// A child could not be started, with the reason.
     ChildFailed(AgentId, String),
     /// A child's output has ended.
@@ -116,21 +126,30 @@ enum Event {
     StartDue,
 }
 
+/// Passes the launcher's input to the hub.
+fn input_sink(input: &Rc<RefCell<InputHub>>) -> StreamSink {
+    let hub = Rc::clone(input);
+    Box::new(move |lane, bytes, receipt| {
+        if lane == Lane::Stdin {
+            hub.borrow_mut().push(bytes, receipt);
+        }
+    })
+}
+
 impl AgentDriver {
     /// Prepares the actor of an agent that has joined, and lets its children join.
     pub(super) fn new(joined: Joined, guardian: GuardianLink, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
-        let Joined { position, here, parent, clock, children, log } = joined;
+        let Joined { position, here, parent, clock, children, ancestors, log } = joined;
         let input = Rc::new(RefCell::new(InputHub::new()));
-        let hub = Rc::clone(&input);
-        let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
-            if lane == Lane::Stdin {
-                hub.borrow_mut().push(bytes, receipt);
-            }
-        });
+        let streams = input_sink(&input);
         let parent_id = parent.peer;
         let links = LinkContext::new(tasks.clone(), order.liveness());
-        let parent = links.start(parent, streams);
+        let parent = Uplink::new(links.start(parent, streams));
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
+        let (adopted, may_join) = match order.rejoins {
+            true => Some(mpsc::channel(QUEUE_EVENTS_MAX)).unzip(),
+            false => (None, None),
+        };
         let child_starter = match children {
             ChildLinks::None => None,
             ChildLinks::Listener(admit) => {
@@ -138,7 +157,7 @@ impl AgentDriver {
                 let role = Role::Link { parent: here.head() };
                 let authenticator = Authenticator::new(order.session, order.key.clone(), role, expected);
                 // If the task has panicked, its panic is reported.
-                let _ = admit.send(Admission { authenticator, clock, joined: joining });
+                let _ = admit.send(Admission { authenticator, clock, joined: joining, adopted: may_join });
                 None
             }
             ChildLinks::Shells(starter) => {
@@ -162,6 +181,9 @@ impl AgentDriver {
             links,
             parent,
             parent_id,
+            rejoining: Rejoining { session: order.session, key: order.key.clone(), agent: here.head(), ancestors },
+            rejoined: None,
+            adopted,
             parent_lost: false,
             children: Children::default(),
             child_starter,
@@ -241,6 +263,7 @@ impl AgentDriver {
             _ = self.reaped.recv() => Event::Reaped,
             _ = self.terminated.recv() => Event::Terminated,
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
+            Some(found) = async { self.rejoined.as_mut()?.await.ok() } => Event::Rejoined(found),
             Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
                 Event::ChildFailed(child, why),
             () = self.children.output_ended.notified() => Event::OutputEnded,
@@ -272,6 +295,7 @@ impl AgentDriver {
             Event::Reaped => self.reap(),
             Event::Terminated => self.handle(Input::Terminated { signal: SIGTERM }),
             Event::Joined(accepted) => self.on_joined(accepted),
+            Event::Rejoined(found) => self.on_rejoined(found),
             Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
             Event::Sweep(next) => {
                 self.sweep = next;
@@ -343,6 +367,40 @@ impl AgentDriver {
         let forward = move |lane, bytes, receipt| parent.send(lane, bytes, receipt);
         self.children.join(accepted, &self.links, forward);
         self.handle(Input::ChildJoined(child));
+    }
+
+    /// Looks for an ancestor that accepts this agent, until the time `until`.
+    pub(super) fn rejoin(&mut self, until: Instant) {
+        self.parent.wait();
+        // The launcher's input passes the lost parent, and some of it may be lost.
+        self.input.borrow_mut().push(Bytes::new(), Receipt::default());
+        let (found, rejoined) = oneshot::channel();
+        let search = self.rejoining.clone().run(until);
+        self.links.tasks.spawn("rejoin", Span::current(), async move { drop(found.send(search.await)) });
+        self.rejoined = Some(rejoined);
+    }
+
+    fn on_rejoined(&mut self, found: Option<Accepted>) {
+        self.rejoined = None;
+        let Some(accepted) = found else {
+            self.parent_lost = true;
+            return self.handle(Input::NotRejoined);
+        };
+        self.parent_id = accepted.peer;
+        tracing::info!(ancestor = %self.parent_id, "this agent has joined an ancestor");
+        self.rejoining.ancestors.retain(|(ancestor, _)| *ancestor < accepted.peer);
+        self.parent_lost = false;
+        self.parent.replace(self.links.start(accepted, input_sink(&self.input)));
+        self.handle(Input::Rejoined);
+    }
+
+    /// Lets agents join that have lost their parent.
+    pub(super) fn adopt(&mut self, agents: Vec<AgentId>) {
+        if let Some(adopted) = &self.adopted
+            && let Err(error) = adopted.try_send(agents)
+        {
+            tracing::error!(%error, "agents that have lost their parent cannot join");
+        }
     }
 
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {

@@ -15,11 +15,13 @@ mod port;
 mod process;
 mod queue;
 mod recorder;
+mod rejoin;
 mod root;
 mod serving;
 mod shutdown;
 mod startup;
 mod table;
+mod uplink;
 
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use process::run_agent;

@@ -24,11 +24,12 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use super::uplink::Uplink;
 use crate::core::NamespaceId;
 use crate::core::limits::{
     DRAIN_TIME, PARTIAL_LINE_BYTES_MAX, PARTIAL_LINE_DELAY, PARTIAL_LINES_BYTES_MAX, STREAM_WINDOW_BYTES,
 };
-use crate::link::{Link, Receipt};
+use crate::link::Receipt;
 use crate::sys;
 use crate::tasks::Tasks;
 use crate::wire::Lane;
@@ -99,7 +100,7 @@ impl PmiWaits {
 impl OutputPump {
     /// Starts the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
     /// [`PARTIAL_LINE_DELAY`].
-    pub(super) fn start(parent: Link, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
+    pub(super) fn start(parent: Uplink, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
         let pmi_waits =
@@ -151,7 +152,7 @@ impl OutputPump {
 
 /// State that the tasks of the thread share.
 struct Shared {
-    parent: Link,
+    parent: Uplink,
     hold_lines: bool,
     /// Bytes of lines that wait for their newline.
     held: Cell<usize>,
@@ -191,7 +192,7 @@ impl Shared {
 async fn run(
     mut incoming: mpsc::UnboundedReceiver<Vec<Command>>,
     streams: Tasks,
-    parent: Link,
+    parent: Uplink,
     hold_lines: bool,
     pmi_waits: Arc<PmiWaits>,
 ) {

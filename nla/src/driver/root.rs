@@ -22,8 +22,8 @@ use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
-    Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, FailurePolicy, NamespacePlan, NotStartedReason, Notice, Outcome,
+    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
     Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
@@ -114,6 +114,8 @@ pub struct RootDriver {
     has_output_ended: bool,
     pub(super) joined: mpsc::Receiver<Accepted>,
     pub(super) accepting: Option<JoinHandle<()>>,
+    /// Takes agents that may join although they are no children in the tree.
+    adopted: Option<mpsc::Sender<Vec<AgentId>>>,
     pub(super) bootstrap: Bootstrap,
     log: Option<Segment>,
     alarm: Alarm,
@@ -157,11 +159,15 @@ impl RootDriver {
             setup;
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
+        let (adopted, may_join) = match settings.session.on_failure {
+            FailurePolicy::Abort => (None, None),
+            FailurePolicy::Continue => Some(mpsc::channel(QUEUE_EVENTS_MAX)).unzip(),
+        };
         let accepting = listener.map(|(admit, accepting)| {
             let role = Role::Link { parent: AgentId::ROOT };
             let authenticator = Authenticator::new(id, key, role, tree.children().map(|child| child.head()));
             // If the task has panicked, its panic is reported.
-            let _ = admit.send(Admission { authenticator, clock, joined: joining });
+            let _ = admit.send(Admission { authenticator, clock, joined: joining, adopted: may_join });
             accepting
         });
         let mut root = Self {
@@ -176,6 +182,7 @@ impl RootDriver {
             has_output_ended: false,
             joined,
             accepting,
+            adopted,
             bootstrap,
             log,
             alarm: Alarm::default(),
@@ -220,7 +227,9 @@ impl RootDriver {
             }
             Event::Joined(accepted) => {
                 let output = Rc::clone(&self.output);
+                let child = accepted.peer;
                 self.children.join(accepted, &self.links, move |lane, bytes, receipt| output(lane, bytes, receipt));
+                self.handle(RootInput::ChildJoined(child));
             }
             Event::Report(report) => self.on_report(report),
             Event::OutputEnded => self.check_output(),
@@ -248,6 +257,10 @@ impl RootDriver {
         }
         self.children.forget_release();
         self.actions = actions;
+        if self.adopted.is_some() && self.core.is_ending() {
+            // The last agent for which it waited may be lost.
+            self.check_output();
+        }
     }
 
     fn act(&mut self, action: RootAction) {
@@ -256,6 +269,13 @@ impl RootDriver {
             RootAction::CloseChild(child, why) => {
                 tracing::warn!(%child, %why, "the link to a child is closed");
                 self.children.cut_off(child);
+            }
+            RootAction::Adopt(agents) => {
+                if let Some(adopted) = &self.adopted
+                    && let Err(error) = adopted.try_send(agents)
+                {
+                    tracing::error!(%error, "agents that have lost their parent cannot join");
+                }
             }
             RootAction::Notice(notice) => {
                 let now = self.clock.now();
@@ -303,8 +323,10 @@ impl RootDriver {
     }
 
     fn check_output(&mut self) {
-        let all_joined = self.children.joined == self.tree.children().count();
-        if all_joined && !self.has_output_ended && self.children.have_ended_output() {
+        let all_joined = self.children.joined >= self.tree.children().count();
+        // Before the end, other agents may take the place of a lost one.
+        let is_final = self.adopted.is_none() || self.core.is_ending() && !self.core.awaits_agents();
+        if all_joined && is_final && !self.has_output_ended && self.children.have_ended_output() {
             self.has_output_ended = true;
             self.events.push_back(RootEvent::OutputEnded);
         }

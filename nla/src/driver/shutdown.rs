@@ -127,7 +127,7 @@ impl AgentDriver {
             let (report, leftovers) = (std::mem::take(report), *leftovers);
             self.end_sweep(leftovers, report);
         }
-        if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() {
+        if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() && !self.core.awaits_agents() {
             let (queued, written) = oneshot::channel::<()>();
             let queued = Arc::new(queued);
             for lane in [Lane::Stdout, Lane::Stderr] {

@@ -189,6 +189,11 @@ impl Authenticator {
         Self { session, key, role, expected, seen: Seen::default(), unproven: Unproven::default() }
     }
 
+    /// Admits each of these agents once, too.
+    fn expect(&mut self, agents: Vec<AgentId>) {
+        self.expected.extend(agents.into_iter().map(|agent| (agent, ())));
+    }
+
     /// Adds an unproven connection. Returns its number, and that of the connection that is closed for it.
     fn add_connection(&mut self, source: IpAddr) -> (u64, Option<u64>) {
         self.unproven.add(source, self.expected.len())
@@ -208,6 +213,8 @@ pub struct Admission {
     pub clock: Clock,
     /// Takes each authenticated stream.
     pub joined: mpsc::Sender<Accepted>,
+    /// Yields agents that may join in addition. The listener stays open as long as the other end exists.
+    pub adopted: Option<mpsc::Receiver<Vec<AgentId>>>,
 }
 
 /// Accepts connections and holds them until `admission` arrives, then calls [`accept_children`] with them. Ends if the
@@ -229,8 +236,8 @@ pub async fn accept_early(listener: TcpListener, mut admission: oneshot::Receive
             Err(_) => held.close_oldest(),
         }
     };
-    if let Ok(Admission { authenticator, clock, joined }) = admission {
-        answer_connections(listener, held, authenticator, clock, joined).await;
+    if let Ok(admission) = admission {
+        answer_connections(listener, held, admission).await;
     }
 }
 
@@ -243,16 +250,11 @@ pub async fn accept_children(
     clock: Clock,
     joined: mpsc::Sender<Accepted>,
 ) {
-    answer_connections(listener, Held::default(), authenticator, clock, joined).await;
+    answer_connections(listener, Held::default(), Admission { authenticator, clock, joined, adopted: None }).await;
 }
 
-async fn answer_connections(
-    listener: TcpListener,
-    held: Held,
-    authenticator: Authenticator,
-    clock: Clock,
-    joined: mpsc::Sender<Accepted>,
-) {
+async fn answer_connections(listener: TcpListener, held: Held, admission: Admission) {
+    let Admission { authenticator, clock, joined, mut adopted } = admission;
     let authenticator = Rc::new(RefCell::new(authenticator));
     let mut handshakes = Handshakes::default();
     let answer = |handshakes: &mut Handshakes, stream: TcpStream, peer: SocketAddr| {
@@ -275,9 +277,16 @@ async fn answer_connections(
     for (_, stream, peer) in held.connections {
         answer(&mut handshakes, stream, peer);
     }
-    while !authenticator.borrow().is_done() {
+    while !authenticator.borrow().is_done() || adopted.is_some() {
         let connection = tokio::select! {
             connection = next_connection(&listener) => connection,
+            more = async { adopted.as_mut()?.recv().await }, if adopted.is_some() => {
+                match more {
+                    Some(agents) => authenticator.borrow_mut().expect(agents),
+                    None => adopted = None,
+                }
+                continue;
+            }
             Some(ended) = handshakes.tasks.join_next() => {
                 handshakes.on_end(ended);
                 continue;

@@ -138,6 +138,8 @@ fn root() -> Root {
         stats: true,
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
+        dead_time: Duration::from_secs(5),
+        has_ports: true,
         sent: Duration::ZERO,
     };
     let mut root = Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None });

@@ -33,6 +33,8 @@ pub(in crate::bootstrap) struct AssemblySettings {
     pub links: Links,
     /// The addresses where the launcher listens.
     pub root: Vec<SocketAddr>,
+    /// Each agent is told the addresses of all its ancestors, so that it can join one when its parent is lost.
+    pub rejoins: bool,
 }
 
 /// The agents between their start and the tree. The launcher is target 0 throughout.
@@ -97,10 +99,13 @@ impl Assembly {
                 self.reads_log &= reads_log;
                 self.reported += u32::from(state.addresses.replace(addresses).is_none());
                 self.times.on_here(now, target);
-                if let Some(agent) = state.agent {
-                    self.admit(now, agent, actions);
-                    let children: Vec<_> = self.tree.of(agent).iter().flat_map(Subtree::children).collect();
-                    children.iter().for_each(|child| self.admit(now, child.head(), actions));
+                if let Some(here) = state.agent.and_then(|agent| self.tree.of(agent)) {
+                    self.admit(now, here.head(), actions);
+                    if self.settings.rejoins {
+                        (1..here.size()).for_each(|next| self.admit(now, AgentId(here.head().0 + next), actions));
+                    } else {
+                        here.children().for_each(|child| self.admit(now, child.head(), actions));
+                    }
                 }
                 None
             }
@@ -165,12 +170,14 @@ impl Assembly {
         }
     }
 
-    /// Tells an agent to join if it and its parent have reported.
+    /// Tells an agent to join if it and its parent have reported; if agents can join other ancestors, also those must
+    /// have.
     fn admit(&mut self, now: Time, agent: AgentId, actions: &mut Vec<AssemblyAction>) {
         let parent = self.tree.parent_of(agent).and_then(|parent| self.target(parent));
         let (Some(target), Some(parent)) = (self.target(agent), parent) else { return };
         let Some(addresses) = self.addresses(parent).filter(|_| self.addresses(target).is_some()) else { return };
         let addresses = addresses.to_vec();
+        let Some(ancestors) = self.ancestors(agent) else { return };
         let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links == Links::RemoteShells {
             // The parent of an agent further down sends it its position after the parent has joined.
@@ -184,8 +191,22 @@ impl Assembly {
         let is_started_by_parent = self.settings.crosses_nodes && starter == Some(parent);
         let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
         self.note_position_sent(now, target);
-        let joining = Joining { position, parent: addresses, opener_port };
+        let joining = Joining { position, parent: addresses, opener_port, ancestors };
         actions.push(AssemblyAction::Tell(target, BootCommand::Join(joining)));
+    }
+
+    /// Returns the addresses of an agent's ancestors above its parent, the nearest first, if they are wanted; `None` if one
+    /// has not reported.
+    fn ancestors(&self, agent: AgentId) -> Option<Vec<Vec<SocketAddr>>> {
+        if !self.settings.rejoins {
+            return Some(Vec::new());
+        }
+        let parents = std::iter::successors(self.tree.parent_of(agent), |above| self.tree.parent_of(*above));
+        let mut above = parents.skip(1);
+        above.try_fold(Vec::new(), |mut all, ancestor| {
+            all.push(self.addresses(self.target(ancestor)?)?.to_vec());
+            Some(all)
+        })
     }
 
     fn note_position_sent(&mut self, now: Time, target: u32) {
@@ -241,7 +262,7 @@ mod tests {
     fn remote(targets: u32, links: Links) -> Assembly {
         let starters = Subtree::whole(targets, targets);
         let root = vec![address(0)];
-        Assembly::new(Duration::ZERO, AssemblySettings { starters, crosses_nodes: true, links, root })
+        Assembly::new(Duration::ZERO, AssemblySettings { starters, crosses_nodes: true, links, root, rejoins: false })
     }
 
     fn report(assembly: &mut Assembly, target: u32, report: BootReport) -> Vec<AssemblyAction> {
@@ -254,7 +275,7 @@ mod tests {
         let position = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
         AssemblyAction::Tell(
             target,
-            BootCommand::Join(Joining { position, parent: vec![address(parent)], opener_port }),
+            BootCommand::Join(Joining { position, parent: vec![address(parent)], opener_port, ancestors: Vec::new() }),
         )
     }
 
@@ -267,6 +288,7 @@ mod tests {
             crosses_nodes: false,
             links: Links::Connections,
             root: vec![address(0)],
+            rejoins: false,
         };
         let mut assembly = Assembly::new(Duration::ZERO, settings);
         assembly.place(vec![1, 2, 3], tree, 2);
@@ -338,7 +360,13 @@ mod tests {
     #[test]
     fn over_remote_shells_only_the_roots_children_are_admitted_from_here() {
         let starters = Subtree::whole(3, 1);
-        let settings = AssemblySettings { starters, crosses_nodes: true, links: Links::RemoteShells, root: Vec::new() };
+        let settings = AssemblySettings {
+            starters,
+            crosses_nodes: true,
+            links: Links::RemoteShells,
+            root: Vec::new(),
+            rejoins: false,
+        };
         let mut assembly = Assembly::new(Duration::ZERO, settings);
         (1..=3).for_each(|target| drop(report(&mut assembly, target, here(target))));
         let mut actions = Vec::new();

@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn an_agent_gets_its_position_once() {
         let position = TreePosition { agents: 3, fanout: 2, agent: AgentId(3) };
-        let joining = Joining { position, parent: Vec::new(), opener_port: Some(9) };
+        let joining = Joining { position, parent: Vec::new(), opener_port: Some(9), ancestors: Vec::new() };
         let command = || BootCommand::Join(joining.clone());
         let mut relay = Relay::new(3, 0);
         assert_eq!(handle(&mut relay, RelayInput::Command(Some(command()))), [RelayAction::Join(joining.clone())]);

@@ -11,7 +11,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
-use crate::core::parent::{EndState, Parent};
+use crate::core::parent::{EndState, Heritage, Parent};
 use crate::core::reason::LossReason;
 use crate::core::survey::Survey;
 use crate::core::timing::Timing;
@@ -32,7 +32,15 @@ impl Parent for Agent {
         self.here
     }
 
-    fn children(&mut self) -> &mut Children {
+    fn adopt(heirs: Vec<AgentId>) -> Action {
+        Action::Adopt(heirs)
+    }
+
+    fn children(&self) -> &Children {
+        &self.children
+    }
+
+    fn children_mut(&mut self) -> &mut Children {
         &mut self.children
     }
 
@@ -45,6 +53,12 @@ impl Parent for Agent {
     }
 
     fn to_parent(&mut self, message: Up, turn: &mut Turn<'_>) {
+        self.note_request(&message);
+        if let Up::Put { namespace, puts, .. } = &message
+            && let Some(ns) = self.namespaces.get_mut(namespace)
+        {
+            ns.on_put_sent(puts);
+        }
         turn.push(Action::ToParent(message));
     }
 
@@ -56,8 +70,8 @@ impl Parent for Agent {
         self.failures_more = self.failures_more.saturating_add(count);
     }
 
-    fn on_child_started(&mut self, _: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
-        if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started()) {
+    fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
+        if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started(child)) {
             turn.push(Action::ToParent(Up::Started { namespace }));
         }
     }
@@ -88,6 +102,25 @@ impl Parent for Agent {
         self.on_failure == FailurePolicy::Continue
     }
 
+    fn heritage(&self) -> Heritage {
+        match &self.plan {
+            Some(plan) if self.is_serving() => Heritage::of(plan),
+            _ => Heritage::End,
+        }
+    }
+
+    fn namespace_ids(&self) -> Vec<NamespaceId> {
+        self.namespaces.keys().copied().collect()
+    }
+
+    fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks {
+        self.namespaces.get_mut(&namespace).map(|ns| ns.inherit(lost, heirs)).unwrap_or_default()
+    }
+
+    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
+        self.missed_by(now, child, has_plan, fences)
+    }
+
     fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         ns.mark_dead(&ranks);
@@ -104,7 +137,7 @@ impl Parent for Agent {
     }
 
     fn on_root_request(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_>) {
-        turn.push(Action::ToParent(Up::Ask { requester, request }));
+        self.to_parent(Up::Ask { requester, request }, turn);
     }
 
     fn answer_get(&mut self, namespace: NamespaceId, reply_to: ReplyTo, result: LookUpResult, turn: &mut Turn<'_>) {
@@ -132,10 +165,12 @@ impl Parent for Agent {
     }
 
     fn on_own_reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_>) {
-        if let Some(ns) = self.namespaces.get_mut(&requester.namespace) {
-            ns.take_inquiring(requester.rank);
+        let Requester { namespace, rank, number, .. } = requester;
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        ns.take_inquiring(rank);
+        if ns.take_reply(rank, number) {
+            turn.push(Action::Answer(namespace, rank, answer_of(reply)));
         }
-        turn.push(Action::Answer(requester.namespace, requester.rank, answer_of(reply)));
     }
 
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_>) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage, Turn};
 use crate::core::ids::Time;
+use crate::core::limits::REJOIN_MARGIN;
 use crate::core::message::Up;
 use crate::core::stats::{LevelStats, Stats};
 
@@ -11,6 +12,9 @@ impl Agent {
     /// Ends all ranks: `signal` first, SIGKILL after `grace`. A second call can only shorten the grace.
     pub(super) fn end(&mut self, signal: i32, grace: Duration, why: &'static str, turn: &mut Turn<'_>) {
         self.times.ending.get_or_insert(turn.now);
+        if let Some(plan) = &self.plan {
+            self.children.hurry(turn.now + plan.dead_time + REJOIN_MARGIN);
+        }
         let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
         match self.phase {
             Phase::Serving => {

@@ -6,6 +6,7 @@ use super::{Action, Agent, SIGKILL, Turn};
 use crate::core::cause::Cause;
 use crate::core::fence::{FenceError, RingPart};
 use crate::core::ids::NamespaceId;
+use crate::core::limits::NAMESPACES_MAX;
 use crate::core::message::{Contribution, Down, ReleaseContent, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
@@ -48,7 +49,7 @@ impl Agent {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let number = ns.exchange.fence.number();
         match ns.exchange.on_own_put(&ns.own, &puts) {
-            Ok(()) => turn.push(Action::ToParent(Up::Put { namespace, number, puts })),
+            Ok(()) => self.to_parent(Up::Put { namespace, number, puts }, turn),
             Err(error) => self.kill_broken(namespace, rank, format!("its put was refused: {error}"), turn),
         }
     }
@@ -61,6 +62,13 @@ impl Agent {
 
     /// Ranks have died, here or elsewhere, and the session goes on.
     pub(super) fn on_died(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
+        if !self.namespaces.contains_key(&namespace) {
+            // Its plan travels in another lane.
+            if self.goes_on() && namespace.0 < NAMESPACES_MAX {
+                self.early_deaths.entry(namespace).or_default().union_with(ranks);
+            }
+            return;
+        }
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let children = ns.exchange.children.iter();
         let message = || Down::Died { namespace, ranks: ranks.clone() };
@@ -101,6 +109,8 @@ impl Agent {
             ReleaseContent::Update(update) => (update, false),
             ReleaseContent::Failed(update) => (update, true),
             ReleaseContent::Ring(_) => {
+                // The position of a child that joins later is not known.
+                ns.exchange.last = ns.plan.is_some().then(ReleaseContent::failed);
                 let mut answers = Vec::new();
                 for (part, position) in positions {
                     match part {
@@ -119,6 +129,7 @@ impl Agent {
             }
         };
         let content = if failed { ReleaseContent::Failed } else { ReleaseContent::Update };
+        ns.exchange.last = ns.plan.is_some().then(|| content(update.clone()));
         let children = ns.exchange.children.iter();
         turn.extend(children.map(|(child, _)| to_child(*child, content(update.clone()))));
         turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));

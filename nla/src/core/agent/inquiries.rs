@@ -15,8 +15,9 @@ impl Agent {
     /// Asks the agent that owns the node's attributes on behalf of one of this agent's ranks.
     pub(super) fn ask_owner(&mut self, namespace: NamespaceId, rank: Rank, kind: InquiryKind, turn: &mut Turn<'_>) {
         let here = self.id();
-        let requester = Requester { agent: here, namespace, rank };
         let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| ns.own.contains(rank)) else { return };
+        let is_new = !matches!(kind, InquiryKind::NodeForget);
+        let requester = if is_new { ns.next_request(rank) } else { ns.last_request(rank) };
         let to = ns.owner_of(here);
         if !kind.is_bounded() {
             return self.refuse(requester, &kind, turn);
@@ -72,13 +73,12 @@ impl Agent {
             (InquiryKind::NodePut { key, value }, Some(ns)) if ns.is_owner_for(rank) => {
                 let put = ns.node.put(key, value.clone());
                 self.route_reply(requester, Reply::NodePut(put.is_some()), turn);
-                for (rank, agent) in put.unwrap_or_default() {
-                    let waiting = Requester { agent, rank, ..requester };
+                for waiting in put.unwrap_or_default() {
                     self.route_reply(waiting, Reply::NodeGot(Some(value.clone())), turn);
                 }
             }
             (InquiryKind::NodeGet { key, wait }, Some(ns)) if ns.is_owner_for(rank) => match ns.node.get(&key) {
-                None if wait => ns.node.park(rank, requester.agent, key),
+                None if wait => ns.node.park(requester, key),
                 value => {
                     let reply = Reply::NodeGot(value.cloned());
                     self.route_reply(requester, reply, turn);

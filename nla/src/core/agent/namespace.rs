@@ -1,14 +1,15 @@
 //! One namespace at one agent: the agent's ranks, the exchange of entries, and reports that are still to be sent.
 
 use litemap::LiteMap;
-use pmi::{Rank, Ranks};
+use pmi::{Puts, Rank, Ranks};
 
 use super::node_attributes::NodeAttributes;
 use crate::core::cache::CachePolicy;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
-use crate::core::message::{Contribution, InquiryKind, Up};
+use crate::core::lookup::Peer;
+use crate::core::message::{Contribution, InquiryKind, Requester, Up};
 use crate::core::parent::EndState;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
@@ -40,6 +41,10 @@ struct LocalRank {
     active: bool,
     /// It waits for another agent to answer when an attribute of the node is put.
     inquiring: bool,
+    /// The number of its requests to other agents and the launcher.
+    requests: u32,
+    /// The number of the request that was not answered.
+    asking: Option<u32>,
 }
 
 impl LocalRank {
@@ -72,8 +77,14 @@ pub(super) struct Namespace {
     /// This agent's ranks that have not ended.
     pub(super) live: u64,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
-    unstarted: u64,
+    unstarted: Vec<AgentId>,
     contacted: bool,
+    /// The plan of the subtree, if the session goes on after the loss of an agent.
+    pub(super) plan: Option<Box<NamespacePlan>>,
+    /// The subtree's contribution to the open fence, if it was sent and may have to be sent again.
+    gathered: Option<Up>,
+    /// Puts that were sent ahead of the open fence, and may have to be sent again.
+    sent_puts: Puts,
     /// The last fence that was reported as slow.
     slow_reported: Option<u32>,
     /// The last fence that was reported as complete.
@@ -83,6 +94,8 @@ pub(super) struct Namespace {
     /// Ranks that ended with code 0 and were not reported yet, by their end states.
     exits: LiteMap<EndState, Ranks>,
     exits_since: Option<Time>,
+    /// The same ranks after the report.
+    reported: LiteMap<EndState, Ranks>,
     /// Ranks of the subtree that have ended with code 0 or died.
     gone: Ranks,
     /// The number of these.
@@ -93,9 +106,16 @@ pub(super) struct Namespace {
 
 impl Namespace {
     /// The namespace of `plan`, which is the share of `here`'s subtree.
-    pub(super) fn new(plan: &NamespacePlan, here: Subtree, policy: CachePolicy) -> Self {
+    pub(super) fn new(
+        plan: &NamespacePlan,
+        here: Subtree,
+        children: &[Subtree],
+        policy: CachePolicy,
+        goes_on: bool,
+    ) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
-        let exchange = Exchange::new(plan, here, policy);
+        let exchange = Exchange::new(plan, here, children, policy);
+        let has_own = (!own.is_empty()).then_some(here.head());
         let mut locals = LiteMap::new();
         for rank in own.iter() {
             locals.insert(rank, LocalRank::default());
@@ -110,13 +130,17 @@ impl Namespace {
             owners: plan.owners.clone(),
             preputs: plan.preputs.clone(),
             live: own.len(),
-            unstarted: exchange.children.len() as u64 + u64::from(!own.is_empty()),
+            unstarted: exchange.children.iter().map(|(child, _)| *child).chain(has_own).collect(),
             contacted: false,
+            plan: goes_on.then(|| Box::new(plan.clone())),
+            gathered: None,
+            sent_puts: Puts::new(),
             slow_reported: None,
             complete_reported: None,
             complete_since: None,
             exits: LiteMap::new(),
             exits_since: None,
+            reported: LiteMap::new(),
             gone: Ranks::new(),
             gone_count: 0,
             dead: Ranks::new(),
@@ -142,14 +166,25 @@ impl Namespace {
                 local.enter(rank, Stage::Running, "it was started");
             }
         }
-        self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started()
+        self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started(self.here)
     }
 
     /// Notes that all ranks of a child, or all of this agent's ranks, were started. Returns whether that was the last
     /// part.
-    pub(super) fn on_part_started(&mut self) -> bool {
-        self.unstarted = self.unstarted.saturating_sub(1);
-        self.unstarted == 0
+    pub(super) fn on_part_started(&mut self, part: AgentId) -> bool {
+        let Some(at) = self.unstarted.iter().position(|unstarted| *unstarted == part) else { return false };
+        self.unstarted.swap_remove(at);
+        self.unstarted.is_empty()
+    }
+
+    /// Lets `heirs` take the place of a lost child. Returns the ranks that are lost with it.
+    pub(super) fn inherit(&mut self, lost: Subtree, heirs: &[Subtree]) -> Ranks {
+        let Some(plan) = &self.plan else { return Ranks::new() };
+        let (ranks, with_ranks) = self.exchange.inherit(plan, lost, heirs);
+        if self.unstarted.contains(&lost.head()) {
+            self.unstarted.extend(with_ranks);
+        }
+        ranks.difference(&self.gone)
     }
 
     /// Records the end of one of this agent's ranks. Returns `None` for another rank, or if the rank had ended before.
@@ -202,7 +237,45 @@ impl Namespace {
         if let Contribution::Puts(puts) = &contribution {
             cache.gather(puts);
         }
-        Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
+        let message = Up::Gathered { namespace: self.id, number, ranks, contribution };
+        self.gathered = self.plan.is_some().then(|| message.clone());
+        Some(message)
+    }
+
+    /// Notes puts that were sent ahead of the open fence.
+    pub(super) fn on_put_sent(&mut self, puts: &Puts) {
+        if self.plan.is_some() {
+            self.sent_puts.append(puts);
+        }
+    }
+
+    /// All reports of the subtree that a lost parent may not have passed on.
+    pub(super) fn repeated(&self) -> Vec<Up> {
+        let (namespace, number) = (self.id, self.exchange.fence.number());
+        let mut messages = Vec::new();
+        if self.unstarted.is_empty() {
+            messages.push(Up::Started { namespace });
+        }
+        if self.contacted {
+            messages.push(Up::Contact { namespace });
+        }
+        if self.sent_puts.bytes_len() > 0 {
+            messages.push(Up::Put { namespace, number, puts: self.sent_puts.clone() });
+        }
+        messages.extend(self.gathered.clone());
+        let dead = self.exchange.fence.dead();
+        if !dead.is_empty() {
+            messages.push(Up::Died { namespace, ranks: dead.clone() });
+        }
+        for (EndState { fences, unfinished }, ranks) in &self.reported {
+            messages.push(Up::Exited { namespace, fences: *fences, unfinished: *unfinished, ranks: ranks.clone() });
+        }
+        if self.slow_reported == Some(number) {
+            messages.push(Up::Waiting { namespace, number });
+        }
+        let asked = self.exchange.look_ups.asked(Peer::Parent).into_iter();
+        messages.extend(asked.map(|key| Up::Get { namespace, key }));
+        messages
     }
 
     /// Releases the open fence. Returns this agent's ranks that wait in it; `None` if `number` is not complete and
@@ -211,6 +284,8 @@ impl Namespace {
         if !self.exchange.fence.release(number) {
             return None;
         }
+        self.gathered = None;
+        self.sent_puts = Puts::new();
         if let Some(since) = self.complete_since.take() {
             self.fence_times.note(now.saturating_sub(since));
         }
@@ -247,6 +322,28 @@ impl Namespace {
         self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
     }
 
+    /// Numbers a new request of one of this agent's ranks.
+    pub(super) fn next_request(&mut self, rank: Rank) -> Requester {
+        let mut number = 0;
+        if let Some(local) = self.locals.get_mut(&rank) {
+            number = local.requests;
+            local.requests = number.wrapping_add(1);
+            local.asking = Some(number);
+        }
+        Requester { agent: self.here, namespace: self.id, rank, number }
+    }
+
+    /// The last request of one of this agent's ranks.
+    pub(super) fn last_request(&self, rank: Rank) -> Requester {
+        let number = self.locals.get(&rank).map_or(0, |local| local.requests.wrapping_sub(1));
+        Requester { agent: self.here, namespace: self.id, rank, number }
+    }
+
+    /// Takes the reply to a rank's request. Returns whether the rank waits for it: a repeated request has two replies.
+    pub(super) fn take_reply(&mut self, rank: Rank, number: u32) -> bool {
+        self.locals.get_mut(&rank).is_some_and(|local| local.asking.take_if(|asking| *asking == number).is_some())
+    }
+
     /// The value that is on the board from the beginning.
     pub(super) fn preput(&self, key: &[u8]) -> Option<&Vec<u8>> {
         self.preputs.iter().find(|(known, _)| known == key).map(|(_, value)| value)
@@ -265,6 +362,12 @@ impl Namespace {
     /// Whether all ranks of the subtree have ended with code 0 or died: no further exit will be reported.
     pub(super) fn is_exited(&self) -> bool {
         self.gone_count >= self.exchange.fence.expected()
+    }
+
+    /// The ranks of the subtree that have no agent: theirs was lost.
+    pub(super) fn without_agent(&self, plan: &NamespacePlan, here: Subtree) -> Ranks {
+        let all = plan.ranks_of(here).difference(&self.own);
+        self.exchange.children.iter().fold(all, |rest, (_, ranks)| rest.difference(ranks))
     }
 
     /// Stops waiting for those of `ranks` that are in the subtree: they have died.
@@ -291,6 +394,9 @@ impl Namespace {
         if self.exits_since.is_some_and(|since| all || now >= since + EXIT_BATCH) {
             self.exits_since = None;
             for (EndState { fences, unfinished }, ranks) in std::mem::take(&mut self.exits) {
+                if self.plan.is_some() {
+                    self.reported.entry(EndState { fences, unfinished }).or_default().union_with(&ranks);
+                }
                 messages.push(Up::Exited { namespace: self.id, fences, unfinished, ranks });
             }
         }

@@ -6,8 +6,8 @@
 use litemap::LiteMap;
 use pmi::Rank;
 
-use crate::core::ids::AgentId;
 use crate::core::limits::{NODE_ATTRIBUTES_BYTES_MAX, NODE_ATTRIBUTES_MAX};
+use crate::core::message::Requester;
 
 /// The attributes, and the ranks that wait for one.
 #[derive(Debug, Default)]
@@ -21,14 +21,15 @@ pub(super) struct NodeAttributes {
 
 #[derive(Debug)]
 struct Parked {
-    agent: AgentId,
+    requester: Requester,
     key: Vec<u8>,
 }
 
 impl NodeAttributes {
-    /// Puts an attribute, in place of an earlier value. Returns the ranks that waited for it, in order. `None`, with
+    /// Puts an attribute, in place of an earlier value. Returns the requesters that waited for it, in the order of
+    /// their ranks. `None`, with
     /// nothing changed: the node's bounds are reached.
-    pub(super) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Option<Vec<(Rank, AgentId)>> {
+    pub(super) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) -> Option<Vec<Requester>> {
         let before = self.attributes.get(&key).map(|value| key.len() + value.len());
         let bytes = self.bytes - before.unwrap_or(0) + key.len() + value.len();
         let count = self.attributes.len() + usize::from(before.is_none());
@@ -36,8 +37,8 @@ impl NodeAttributes {
             return None;
         }
         self.bytes = bytes;
-        let waiting = self.parked.iter().filter(|(_, parked)| parked.key == key);
-        let waiting: Vec<_> = waiting.map(|(rank, parked)| (*rank, parked.agent)).collect();
+        let waiting = self.parked.values().filter(|parked| parked.key == key);
+        let waiting: Vec<_> = waiting.map(|parked| parked.requester).collect();
         self.parked.retain(|_, parked| parked.key != key);
         self.attributes.insert(key, value);
         Some(waiting)
@@ -49,8 +50,8 @@ impl NodeAttributes {
     }
 
     /// Parks a rank's get until a rank puts the attribute. Drops an earlier get of the same rank.
-    pub(super) fn park(&mut self, rank: Rank, agent: AgentId, key: Vec<u8>) {
-        self.parked.insert(rank, Parked { agent, key });
+    pub(super) fn park(&mut self, requester: Requester, key: Vec<u8>) {
+        self.parked.insert(requester.rank, Parked { requester, key });
     }
 
     /// Drops the parked get of a rank.
@@ -76,12 +77,14 @@ impl NodeAttributes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::ids::{AgentId, NamespaceId};
     use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX};
 
-    const A: AgentId = AgentId(1);
-    const B: AgentId = AgentId(2);
+    fn rank(rank: u32, agent: u32) -> Requester {
+        Requester { agent: AgentId(agent), namespace: NamespaceId::FIRST, rank: Rank(rank), number: 0 }
+    }
 
-    fn put(node: &mut NodeAttributes, key: &str, value: &str) -> Option<Vec<(Rank, AgentId)>> {
+    fn put(node: &mut NodeAttributes, key: &str, value: &str) -> Option<Vec<Requester>> {
         let waited = node.put(key.into(), value.into());
         node.check_invariants();
         waited
@@ -90,11 +93,11 @@ mod tests {
     #[test]
     fn a_put_answers_all_waiting_ranks_and_may_be_repeated() {
         let mut node = NodeAttributes::default();
-        node.park(Rank(4), B, b"k".to_vec());
-        node.park(Rank(1), A, b"k".to_vec());
-        node.park(Rank(2), A, b"other".to_vec());
+        node.park(rank(4, 2), b"k".to_vec());
+        node.park(rank(1, 1), b"k".to_vec());
+        node.park(rank(2, 1), b"other".to_vec());
         node.check_invariants();
-        assert_eq!(put(&mut node, "k", "v"), Some(vec![(Rank(1), A), (Rank(4), B)]));
+        assert_eq!(put(&mut node, "k", "v"), Some(vec![rank(1, 1), rank(4, 2)]));
         assert_eq!(node.get(b"k"), Some(&b"v"[..].to_vec()));
         assert_eq!(put(&mut node, "k", "longer"), Some(vec![]));
         assert_eq!(node.get(b"k"), Some(&b"longer"[..].to_vec()));
@@ -104,8 +107,8 @@ mod tests {
     #[test]
     fn a_rank_waits_for_one_attribute_until_it_is_forgotten() {
         let mut node = NodeAttributes::default();
-        node.park(Rank(1), A, b"a".to_vec());
-        node.park(Rank(1), A, b"b".to_vec());
+        node.park(rank(1, 1), b"a".to_vec());
+        node.park(rank(1, 1), b"b".to_vec());
         node.check_invariants();
         assert_eq!(put(&mut node, "a", ""), Some(vec![]));
         node.forget(Rank(1));

@@ -6,7 +6,7 @@ use super::{Action, Agent, SIGKILL, SIGSTOP, Turn};
 use crate::core::cause::{Cause, Exit, Failure};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Contribution, InquiryKind, Requester, Up};
+use crate::core::message::{Contribution, InquiryKind, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::NotStartedReason;
 use crate::core::ring::RingSegment;
@@ -87,8 +87,8 @@ impl Agent {
             // The driver answers it: it has the segment's descriptor.
             Request::Segment => {}
             Request::Ask(request) => {
-                let requester = Requester { agent: self.id(), namespace, rank };
-                turn.push(Action::ToParent(Up::Ask { requester, request }));
+                let requester = ns.next_request(rank);
+                self.to_parent(Up::Ask { requester, request }, turn);
             }
         }
     }

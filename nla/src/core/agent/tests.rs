@@ -91,7 +91,7 @@ fn owned(owners: &[(u32, u32)]) -> Vec<(AgentId, AgentId)> {
 }
 
 fn requester(agent: u32, rank: u32) -> Requester {
-    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank), number: 0 }
 }
 
 fn gathered(actions: &[Action]) -> Option<(&Ranks, usize)> {

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, hash_map};
 
 use pmi::board::{KeyBuildHasher, LruEntries, key_hash};
-use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank};
+use pmi::{Board, CacheLookUp, Entry, Epoch, LookUpResult, NodeCache, Puts, Rank, Ranks};
 
 use super::{Cache, CacheLocation, CachePeaks, Source};
 use crate::core::ids::AgentId;
@@ -145,6 +145,11 @@ impl Cache for Bounded {
         }
     }
 
+    fn replace_child(&mut self, lost: AgentId, heirs: &[AgentId], children: &[(AgentId, Ranks)]) {
+        self.location = self.location.with(children);
+        self.index.replace(lost, heirs);
+    }
+
     fn peaks(&self) -> CachePeaks {
         self.peaks
     }
@@ -174,6 +179,30 @@ impl Index {
             None => self.newest.get(&hash).copied(),
             Some(older) => self.older.get(&hash)?.get(older).copied(),
         }
+    }
+
+    /// Asks all of `heirs` in place of the child `lost`: which of them has an entry is not known.
+    fn replace(&mut self, lost: AgentId, heirs: &[AgentId]) {
+        let mut newest = std::mem::take(&mut self.newest);
+        newest.retain(|hash, child| {
+            let older = self.older.remove(hash).unwrap_or_default();
+            let all = std::iter::once(*child).chain(older);
+            let mut heirs_for = |known| if known == lost { heirs.to_vec() } else { vec![known] };
+            let mut all = all.flat_map(&mut heirs_for);
+            let Some(first) = all.next() else { return false };
+            *child = first;
+            let mut rest: Vec<AgentId> = Vec::new();
+            all.for_each(|heir| {
+                if heir != first && !rest.contains(&heir) {
+                    rest.push(heir)
+                }
+            });
+            if !rest.is_empty() {
+                self.older.insert(*hash, rest);
+            }
+            true
+        });
+        self.newest = newest;
     }
 
     fn len(&self) -> usize {

@@ -118,15 +118,21 @@ pub(super) struct CacheLocation {
 
 impl CacheLocation {
     pub(super) fn new(is_root: bool, children: &[(AgentId, Ranks)]) -> Self {
+        Self { is_root, shares: Vec::new() }.with(children)
+    }
+
+    /// The same location with other children.
+    fn with(&self, children: &[(AgentId, Ranks)]) -> Self {
         let mut shares = Vec::new();
         for (child, ranks) in children {
             shares.extend(ranks.intervals().iter().map(|(first, end)| (*first, *end, *child)));
         }
         shares.sort_unstable();
-        Self { is_root, shares }
+        Self { is_root: self.is_root, shares }
     }
 
-    /// The child that has `rank` in its subtree; `None` for one of this agent's ranks.
+    /// The child that has `rank` in its subtree; `None` for one of this agent's ranks, and for one of a lost child's own:
+    /// no other agent has its entries.
     fn child_of(&self, rank: Rank) -> Option<AgentId> {
         let after = self.shares.partition_point(|(first, _, _)| *first <= rank.0);
         let (_, end, child) = self.shares.get(after.checked_sub(1)?)?;
@@ -229,6 +235,10 @@ pub(super) trait Cache: fmt::Debug + Send {
 
     /// Stores the answer of a peer. The entry owns its memory: storing it keeps no larger buffer alive.
     fn learn(&mut self, result: &LookUpResult);
+
+    /// The subtrees of `heirs` are now those of children, in place of a lost child. `children` has the ranks of each
+    /// child.
+    fn replace_child(&mut self, _lost: AgentId, _heirs: &[AgentId], _children: &[(AgentId, Ranks)]) {}
 
     /// The peaks so far.
     fn peaks(&self) -> CachePeaks;

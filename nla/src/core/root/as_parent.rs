@@ -2,7 +2,7 @@
 
 use pmi::{LookUpResult, Ranks, RootRequest};
 
-use super::{Notice, Root, RootAction, Turn};
+use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
@@ -11,7 +11,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
-use crate::core::parent::{EndState, Parent};
+use crate::core::parent::{EndState, Heritage, Parent, missed};
 use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::survey::Survey;
@@ -33,7 +33,15 @@ impl Parent for Root {
         self.tree
     }
 
-    fn children(&mut self) -> &mut Children {
+    fn adopt(heirs: Vec<AgentId>) -> RootAction {
+        RootAction::Adopt(heirs)
+    }
+
+    fn children(&self) -> &Children {
+        &self.children
+    }
+
+    fn children_mut(&mut self) -> &mut Children {
         &mut self.children
     }
 
@@ -57,16 +65,17 @@ impl Parent for Root {
 
     fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        ns.unstarted = ns.unstarted.saturating_sub(1);
+        let Some(at) = ns.unstarted.iter().position(|unstarted| *unstarted == child) else { return };
+        ns.unstarted.swap_remove(at);
         ns.started += find(&ns.exchange.children, child).map_or(0, Ranks::len);
-        if ns.unstarted > 0 || ns.undone {
+        if !ns.unstarted.is_empty() || ns.undone {
             return;
         }
         let size = ns.plan.size;
         turn.push(RootAction::Notice(Notice::Started(namespace, size)));
         if let Some(requester) = ns.requester.take() {
             let job = ns.plan.kvsname.clone();
-            self.route_reply(requester, Reply::Spawned(Ok((job, size))), turn);
+            self.reply(requester, Reply::Spawned(Ok((job, size))), turn);
         }
     }
 
@@ -79,8 +88,9 @@ impl Parent for Root {
     }
 
     fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+        let keeps = self.goes_on();
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
-            ns.release(turn);
+            ns.release(keeps, turn);
         }
     }
 
@@ -102,6 +112,38 @@ impl Parent for Root {
         self.session.on_failure == FailurePolicy::Continue
     }
 
+    fn heritage(&self) -> Heritage {
+        if matches!(self.phase, Phase::Running) { Heritage::of(&self.session) } else { Heritage::End }
+    }
+
+    fn namespace_ids(&self) -> Vec<NamespaceId> {
+        self.namespaces.keys().copied().collect()
+    }
+
+    fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks {
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return Ranks::new() };
+        ns.inherit(lost, heirs)
+    }
+
+    fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
+        let mut messages = Vec::new();
+        match self.phase {
+            Phase::Joining { .. } => return messages,
+            Phase::Running | Phase::Gathering { .. } => messages.push(Down::Resume),
+            Phase::Ending { .. } | Phase::Flushing { .. } => {
+                messages.push(Down::End { signal: SIGTERM, grace: self.session.kill_grace });
+            }
+            Phase::Over => messages.push(Down::Leave),
+        }
+        if !has_plan {
+            messages.insert(0, Down::Session(Box::new(self.session.clone())));
+        }
+        for ns in self.namespaces.values() {
+            messages.extend(missed(&ns.plan, &ns.exchange, ns.dead(), ns.undone, child, fences));
+        }
+        messages
+    }
+
     fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let new = ns.mark_dead(&ranks);
@@ -113,7 +155,7 @@ impl Parent for Root {
         // Ahead of the release that does not wait for these ranks.
         turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, message())));
         if ns.exchange.fence.is_complete() {
-            ns.release(turn);
+            ns.release(true, turn);
         }
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
-use crate::core::ids::{NamespaceId, Time};
-use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW};
+use crate::core::ids::{AgentId, NamespaceId, Time};
+use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, REJOIN_MARGIN};
 use crate::core::message::{Down, Reply};
 use crate::core::parent::Parent;
 
@@ -21,15 +21,23 @@ impl Root {
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
         }
+        if self.goes_on() && self.is_repeated(&failure) {
+            return;
+        }
         let survives = self.session.on_failure.survives(&failure.cause);
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
-        let is_loss = matches!(failure.cause, Cause::Lost { .. });
+        let (is_loss, lost) = (matches!(failure.cause, Cause::Lost { .. }), failure.agent);
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
         }
         if is_loss {
+            let is_lost = |agent: AgentId| {
+                agent == lost
+                    || !self.session.has_ports && self.tree.of(lost).is_some_and(|below| below.contains(agent))
+            };
+            self.nodes.retain(|agent, _| !is_lost(*agent));
             // All ranks may have succeeded, but what the agent had still to pass on is lost.
             let outcome = self.reached();
             self.spoil_success(&outcome, "an agent was lost before the end");
@@ -42,6 +50,13 @@ impl Root {
         }
     }
 
+    /// Whether the failure was reported before, or is another report of the same agent's loss.
+    fn is_repeated(&self, failure: &Failure) -> bool {
+        let is_same =
+            |known: &Failure| known == failure || known.is_loss() && failure.is_loss() && known.agent == failure.agent;
+        self.failures.iter().any(is_same)
+    }
+
     /// Undoes a spawn that failed, once.
     fn undo(&mut self, namespace: NamespaceId, why: String, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
@@ -52,7 +67,7 @@ impl Root {
         let children = ns.exchange.children.iter();
         turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
         if let Some(requester) = requester {
-            self.route_reply(requester, Reply::Spawned(Err(why)), turn);
+            self.reply(requester, Reply::Spawned(Err(why)), turn);
         }
     }
 
@@ -125,6 +140,7 @@ impl Root {
             return;
         }
         self.to_children(&Down::End { signal, grace }, turn);
+        self.children.hurry(turn.now + self.session.dead_time + REJOIN_MARGIN);
         self.enter(Phase::Ending { outcome, until: turn.now + grace + END_MARGIN, interrupted: false }, why);
     }
 

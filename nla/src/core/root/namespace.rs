@@ -11,6 +11,7 @@ use crate::core::limits::UNFINALIZED_TIME;
 use crate::core::message::{Contribution, Down, ReleaseContent, Requester, Update};
 use crate::core::parent::EndState;
 use crate::core::plan::NamespacePlan;
+use crate::core::topology::Subtree;
 
 /// One namespace at the root.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ pub(super) struct Namespace {
     pub(super) plan: NamespacePlan,
     pub(super) exchange: Exchange,
     /// Children with ranks of the namespace that have not reported them all started.
-    pub(super) unstarted: usize,
+    pub(super) unstarted: Vec<AgentId>,
     /// Ranks of the other children.
     pub(super) started: u64,
     pub(super) contacted: bool,
@@ -45,7 +46,7 @@ impl Namespace {
     pub(super) fn new(plan: NamespacePlan, exchange: Exchange, requester: Option<Requester>) -> Self {
         Self {
             plan,
-            unstarted: exchange.children.len(),
+            unstarted: exchange.children.iter().map(|(child, _)| *child).collect(),
             exchange,
             started: 0,
             contacted: false,
@@ -70,6 +71,15 @@ impl Namespace {
         }
         self.exited.entry(state).or_default().union_with(ranks);
         self.gone.union_with(ranks);
+    }
+
+    /// Lets `heirs` take the place of a lost child. Returns the ranks that are lost with it.
+    pub(super) fn inherit(&mut self, lost: Subtree, heirs: &[Subtree]) -> Ranks {
+        let (ranks, with_ranks) = self.exchange.inherit(&self.plan, lost, heirs);
+        if self.unstarted.contains(&lost.head()) {
+            self.unstarted.extend(with_ranks);
+        }
+        ranks.difference(&self.gone)
     }
 
     /// The ranks that have died, as all agents were told.
@@ -138,9 +148,9 @@ impl Namespace {
         placement.get(at).map(|(agent, _)| *agent)
     }
 
-    /// Releases the open fence, which is complete. It fails if a rank has died before its first fence.
-    pub(super) fn release(&mut self, turn: &mut Turn<'_>) {
-        let Exchange { fence, cache, children, .. } = &mut self.exchange;
+    /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. The fence fails if a rank has died before its first fence.
+    pub(super) fn release(&mut self, keeps: bool, turn: &mut Turn<'_>) {
+        let Exchange { fence, cache, children, last, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
         let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
         let mut send =
@@ -159,6 +169,7 @@ impl Namespace {
                 for (child, _) in children.iter() {
                     send(*child, content(update.clone()));
                 }
+                *last = keeps.then(|| content(update.clone()));
                 let bytes = match &update {
                     Update::Epoch(epoch) => epoch.bytes().len(),
                     Update::Overwritten(keys) => keys.bytes().len(),
@@ -168,6 +179,7 @@ impl Namespace {
                 (entries, bytes)
             }
             Contribution::Ring(whole) => {
+                *last = keeps.then(ReleaseContent::failed);
                 // All segments were checked on arrival, so they have positions.
                 let positions = fence.ring_positions(number, &whole.closed(), self.plan.size);
                 for (part, position) in positions.unwrap_or_default() {

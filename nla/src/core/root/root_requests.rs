@@ -13,6 +13,9 @@ use crate::core::spawning;
 impl Root {
     /// Answers a request, or asks an agent that can.
     pub(super) fn answer(&mut self, requester: Requester, request: RootRequest, turn: &mut Turn<'_>) {
+        if self.is_answered_again(requester, turn) {
+            return;
+        }
         let reply = match request {
             RootRequest::Publish { service, port } => Reply::Published(if self.names.contains_key(&service) {
                 Err(NameError::Taken)
@@ -34,11 +37,45 @@ impl Root {
             },
             RootRequest::Connect { job } => Reply::Connected(self.namespace_of(&job).is_some()),
             RootRequest::GetFromJob { job, key } => match self.look_up(requester, &job, key) {
-                Some(inquiry) => return self.route_inquiry(inquiry, turn),
+                Some(inquiry) => {
+                    // The agent's reply does not pass here: a repeated request is passed on again.
+                    self.answered.remove(&(requester.namespace, requester.rank));
+                    return self.route_inquiry(inquiry, turn);
+                }
                 None => Reply::GotFromJob(None),
             },
         };
+        self.reply(requester, reply, turn);
+    }
+
+    /// Sends the root's reply to a request.
+    pub(super) fn reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_>) {
+        if self.goes_on() {
+            let key = (requester.namespace, requester.rank);
+            self.answered.insert(key, (requester.number, Some(reply.clone())));
+        }
         self.route_reply(requester, reply, turn);
+    }
+
+    /// Whether the request was made before: an agent that has joined again repeats it. Then the same reply is sent, if
+    /// there is one already.
+    fn is_answered_again(&mut self, requester: Requester, turn: &mut Turn<'_>) -> bool {
+        if !self.goes_on() {
+            return false;
+        }
+        let key = (requester.namespace, requester.rank);
+        match self.answered.get(&key).cloned() {
+            Some((number, reply)) if number == requester.number => {
+                if let Some(reply) = reply {
+                    self.route_reply(requester, reply, turn);
+                }
+                true
+            }
+            _ => {
+                self.answered.insert(key, (requester.number, None));
+                false
+            }
+        }
     }
 
     /// Makes the inquiry to an agent that has the board of `job`. `None` if `job` is no namespace, or `key` cannot be

@@ -29,6 +29,8 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             cache: CachePolicy::default(),
             clean_shm: crate::core::CleanShm::default(),
             on_failure: crate::core::FailurePolicy::default(),
+            dead_time: std::time::Duration::from_secs(5),
+            has_ports: true,
             stats: false,
             sent: Duration::ZERO,
         },
@@ -117,7 +119,7 @@ fn a_childs_number_of_failures_does_not_overflow() {
 }
 
 fn requester(agent: u32, rank: u32) -> Requester {
-    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank) }
+    Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank), number: 0 }
 }
 
 fn outcome(actions: &[RootAction]) -> Option<&Outcome> {

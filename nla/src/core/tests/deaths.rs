@@ -1,4 +1,4 @@
-//! Deaths of ranks at random moments in whole trees: the others go on, and see the same board.
+//! Deaths of ranks and agents at random moments in whole trees: the others go on, and see the same board.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use super::NS;
 use super::boards::policies;
 use super::tree::{Tree, placements, shapes};
 use crate::core::agent::Input;
+use crate::core::cache::CachePolicy;
 use crate::core::cause::{Cause, Exit, Outcome};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::AgentId;
@@ -35,12 +36,34 @@ enum Step {
     Dead,
 }
 
-/// Runs all ranks through [`FENCES`] fences while one in `odds` dies in each round. Each rank puts a key per fence.
-fn run(tree: &mut Tree, size: u32, at_once: bool, odds: u32, random: &mut Random) {
+/// Runs all ranks through [`FENCES`] fences while one in `odds` dies in each round, and so many agents crash at random
+/// moments. Each rank puts a key per fence.
+fn run(tree: &mut Tree, size: u32, policy: CachePolicy, odds: u32, crashes: &mut Vec<u32>, random: &mut Random) {
+    let (at_once, is_bounded) = (policy.puts_at_once(), policy.entries().is_some());
     let mut steps = vec![Step::Enter(0); size as usize];
     let mut board: BTreeMap<String, bool> = BTreeMap::new();
     let mut failed = vec![0; FENCES as usize];
+    let has_crashes = !crashes.is_empty();
+    let mut rounds = 0;
     while steps.iter().any(|step| matches!(step, Step::Enter(_) | Step::Wait(_))) {
+        rounds += 1;
+        assert!(rounds < 100_000, "fences complete: {steps:?}");
+        if !crashes.is_empty() && random.below(2 * size) == 0 {
+            let agent = crashes.remove(0);
+            // The ancestor of an orphaned agent notices its death only when its time is over.
+            if !tree.is_linked(agent) {
+                continue;
+            }
+            for rank in tree.ranks_at(agent) {
+                if steps[rank as usize] != Step::Done {
+                    steps[rank as usize] = Step::Dead;
+                }
+            }
+            tree.crash(agent);
+        }
+        if random.below(4) == 0 {
+            tree.rejoin();
+        }
         let rank = random.below(size);
         let step = &mut steps[rank as usize];
         let can_die = matches!(step, Step::Enter(_) | Step::Wait(_)) && random.below(odds) == 0;
@@ -75,18 +98,36 @@ fn run(tree: &mut Tree, size: u32, at_once: bool, odds: u32, random: &mut Random
         }
         if steps.iter().all(|step| !matches!(step, Step::Enter(_))) {
             tree.settle();
+            while tree.rejoin() {
+                tree.settle();
+            }
         }
     }
+    crashes.clear();
+    while tree.rejoin() {}
     tree.settle();
     assert_eq!(failed[1..], [0; FENCES as usize - 1], "only the first fence fails");
     let dead: Ranks = (0..size).filter(|rank| steps[*rank as usize] == Step::Dead).map(Rank).collect();
-    for rank in (0..size).filter(|rank| steps[*rank as usize] == Step::Done) {
-        assert_eq!(tree.dead(rank), Some(dead.to_string().as_str()));
+    let finished = |rank: &u32| steps[*rank as usize] == Step::Done && tree.runs(*rank);
+    let finished: Vec<_> = (0..size).filter(finished).collect();
+    let mut common = BTreeMap::new();
+    for rank in finished {
+        if !has_crashes {
+            assert_eq!(tree.dead(rank), Some(dead.to_string().as_str()));
+        }
         for peer in 0..size {
             let seen: Vec<_> = (0..FENCES).map(|number| tree.get(NS, rank, &format!("{peer}-{number}"))).collect();
             let entered: Vec<_> = (0..FENCES).map(|number| board.contains_key(&format!("{peer}-{number}"))).collect();
-            for (seen, entered) in seen.iter().zip(&entered) {
-                assert_eq!(seen.is_some(), *entered, "rank {rank} sees {seen:?} of rank {peer}");
+            for (number, (seen, entered)) in seen.iter().zip(&entered).enumerate() {
+                if is_bounded && has_crashes && !tree.runs(peer) {
+                    // Under this policy, only the rank's agent stores the entry for good.
+                } else if has_crashes && dead.contains(Rank(peer)) {
+                    // What a rank contributed before its agent crashed may be lost, then for all.
+                    let same = common.entry((peer, number)).or_insert_with(|| seen.clone());
+                    assert_eq!(same, seen, "rank {rank} sees {seen:?} of rank {peer}");
+                } else {
+                    assert_eq!(seen.is_some(), *entered, "rank {rank} sees {seen:?} of rank {peer}");
+                }
             }
         }
         tree.input(rank, Input::RankEnded(NS, Rank(rank), Exit::Code(0)));
@@ -105,7 +146,7 @@ fn fences_go_on_without_the_ranks_that_die() {
                 let size: u32 = placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
                 let shape = (agents, fanout);
                 let mut tree = Tree::with_policies(policy, FailurePolicy::Continue, shape, placement, &nodes, seed);
-                run(&mut tree, size, policy.puts_at_once(), 6, &mut Random(seed));
+                run(&mut tree, size, policy, 6, &mut Vec::new(), &mut Random(seed));
                 tree.close_output();
                 match &tree.outcome {
                     Some(Outcome::Success) => assert_eq!(tree.dead(0), Some("")),
@@ -114,5 +155,30 @@ fn fences_go_on_without_the_ranks_that_die() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn the_subtrees_of_agents_that_crash_join_an_ancestor() {
+    const AGENTS: u32 = 14;
+    for seed in 1..400 {
+        let mut random = Random(seed);
+        let policy = policies()[random.below(6) as usize];
+        let fanout = 1 + random.below(3);
+        let placements = placements(AGENTS);
+        let placement = placements[random.below(placements.len() as u32) as usize].clone();
+        let nodes = (1..=AGENTS).map(|agent| (AgentId(agent), agent)).collect();
+        let size: u32 = placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
+        let shape = (AGENTS, fanout);
+        let mut tree = Tree::with_policies(policy, FailurePolicy::Continue, shape, placement, &nodes, seed);
+        let mut crashes: Vec<_> = (0..1 + random.below(3)).map(|_| 1 + random.below(AGENTS)).collect();
+        crashes.dedup();
+        run(&mut tree, size, policy, 40, &mut crashes, &mut random);
+        tree.close_output();
+        assert!(
+            matches!(tree.outcome, Some(Outcome::Success | Outcome::Survived { .. })),
+            "seed {seed}: {:?}",
+            tree.outcome
+        );
     }
 }

@@ -18,6 +18,7 @@ use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
+use crate::core::reason::LossReason;
 use crate::core::root::{Notice, Root, RootAction, RootInput, RootSettings};
 use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::survey::{Activity, LastCall, ProcessState, Survey};
@@ -34,6 +35,12 @@ pub(super) struct Tree {
     tree: Subtree,
     root: Root,
     agents: LiteMap<AgentId, Agent>,
+    /// The parent of each agent whose parent in the tree was lost.
+    ancestors: LiteMap<AgentId, AgentId>,
+    /// Agents whose parent was lost and that look for an ancestor.
+    orphaned: Vec<AgentId>,
+    /// The agents that each place lets join although they are no children in the tree.
+    adopted: Vec<(AgentId, AgentId)>,
     lanes: LiteMap<Lane, VecDeque<Bytes>>,
     boards: LiteMap<(AgentId, NamespaceId), Board>,
     /// The agent of each rank.
@@ -100,6 +107,8 @@ impl Tree {
                 cache,
                 clean_shm: crate::core::CleanShm::default(),
                 on_failure,
+                dead_time: std::time::Duration::from_secs(5),
+                has_ports: true,
                 stats: true,
                 sent: std::time::Duration::ZERO,
             },
@@ -111,6 +120,9 @@ impl Tree {
             tree,
             root: Root::new(settings),
             agents: ids.map(|id| (id, Agent::new(tree.of(id).unwrap()))).collect(),
+            ancestors: LiteMap::new(),
+            orphaned: Vec::new(),
+            adopted: Vec::new(),
             lanes: LiteMap::new(),
             boards: LiteMap::new(),
             agent_of: LiteMap::new(),
@@ -208,10 +220,15 @@ impl Tree {
     /// Ends the session's output, and has the agents report their statistics.
     pub(super) fn close_output(&mut self) {
         self.root(RootInput::OutputDone);
+        self.settle();
+        while self.rejoin() {
+            self.settle();
+        }
         for id in self.agents.keys().copied().collect::<Vec<_>>() {
             self.agent(id, Input::Drained { counted: Box::default() });
         }
         self.settle();
+        assert!(self.outcome.is_some(), "the session is over: {:?}", self.root);
     }
 
     /// The ranks that have died, as a rank sees them.
@@ -222,6 +239,63 @@ impl Tree {
     /// Hands an input to the agent of a rank.
     pub(super) fn input(&mut self, rank: u32, input: Input) {
         self.agent(self.agent_of[&(NS, Rank(rank))], input);
+    }
+
+    fn parent_of(&self, agent: AgentId) -> AgentId {
+        self.ancestors.get(&agent).copied().unwrap_or_else(|| self.tree.parent_of(agent).unwrap())
+    }
+
+    /// The ranks of an agent that runs.
+    pub(super) fn ranks_at(&self, agent: u32) -> Vec<u32> {
+        let ranks = self.agent_of.iter().filter(|(_, at)| **at == AgentId(agent));
+        ranks.map(|((_, rank), _)| rank.0).collect()
+    }
+
+    /// Whether the agent of a rank runs.
+    pub(super) fn runs(&self, rank: u32) -> bool {
+        self.agents.contains_key(&self.agent_of[&(NS, Rank(rank))])
+    }
+
+    /// Whether an agent runs and has a parent.
+    pub(super) fn is_linked(&self, agent: u32) -> bool {
+        self.agents.contains_key(&AgentId(agent)) && !self.orphaned.contains(&AgentId(agent))
+    }
+
+    /// Kills an agent and its ranks. Messages in flight to and from it are lost.
+    pub(super) fn crash(&mut self, agent: u32) {
+        let agent = AgentId(agent);
+        let parent = self.parent_of(agent);
+        self.agents.remove(&agent);
+        self.lanes.retain(|(from, to, _), _| *from != agent && *to != agent);
+        self.answers.retain(|key, _| self.agent_of[key] != agent);
+        self.orphaned.retain(|orphan| *orphan != agent);
+        let why = || LossReason::Closed;
+        match parent {
+            AgentId::ROOT => self.root(RootInput::ChildLost(agent, why())),
+            _ if self.agents.contains_key(&parent) => self.agent(parent, Input::ChildLost(agent, why())),
+            _ => {}
+        }
+        for child in self.agents.keys().copied().collect::<Vec<_>>() {
+            if self.parent_of(child) == agent && !self.orphaned.contains(&child) {
+                self.agent(child, Input::ParentLost { why: why() });
+            }
+        }
+    }
+
+    /// Lets the agents join that an ancestor accepts. Returns whether there was one.
+    pub(super) fn rejoin(&mut self) -> bool {
+        let joins = |(above, agent): &&(AgentId, AgentId)| {
+            self.orphaned.contains(agent) && (*above == AgentId::ROOT || self.agents.contains_key(above))
+        };
+        let Some(&(above, agent)) = self.adopted.iter().find(joins) else { return false };
+        self.orphaned.retain(|orphan| *orphan != agent);
+        self.ancestors.insert(agent, above);
+        match above {
+            AgentId::ROOT => self.root(RootInput::ChildJoined(agent)),
+            above => self.agent(above, Input::ChildJoined(agent)),
+        }
+        self.agent(agent, Input::Rejoined);
+        true
     }
 
     /// Delivers one message. Returns false if there is none.
@@ -246,7 +320,7 @@ impl Tree {
     fn send_up(&mut self, from: AgentId, message: &Up) {
         let is_expected = self.on_failure != FailurePolicy::Abort;
         assert!(is_expected || !matches!(message, Up::Failed(_)), "{message:?}");
-        let to = self.tree.parent_of(from).unwrap();
+        let to = self.parent_of(from);
         self.send((from, to, message.is_board()), encode(message));
     }
 
@@ -256,6 +330,11 @@ impl Tree {
 
     fn send(&mut self, lane: Lane, bytes: Vec<u8>) {
         let (from, to, is_board) = lane;
+        let runs = |agent: AgentId| agent == AgentId::ROOT || self.agents.contains_key(&agent);
+        let is_linked = from < to && self.parent_of(to) == from && !self.orphaned.contains(&to) || from > to;
+        if !runs(to) || !is_linked {
+            return;
+        }
         let counted = self.counted.entry(from).or_default();
         if from < to { &mut counted.down } else { &mut counted.up }.note(is_board, bytes.len());
         self.messages += 1;
@@ -269,6 +348,9 @@ impl Tree {
         for action in actions {
             match action {
                 RootAction::ToChild(to, message) => self.send_down(AgentId::ROOT, to, &message),
+                RootAction::Adopt(agents) => {
+                    self.adopted.extend(agents.into_iter().map(|agent| (AgentId::ROOT, agent)));
+                }
                 RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}
                 RootAction::Over(outcome) => self.outcome = Some(outcome),
@@ -304,6 +386,8 @@ impl Tree {
                         self.answered(namespace, rank, Answer::Released);
                     }
                 }
+                Action::Adopt(agents) => self.adopted.extend(agents.into_iter().map(|agent| (id, agent))),
+                Action::Rejoin(_) => self.orphaned.push(id),
                 Action::FailFence(namespace, ranks) => {
                     for rank in ranks.iter() {
                         self.answered(namespace, rank, Answer::FenceFailed);
@@ -327,7 +411,7 @@ impl Tree {
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}
                 // A rank that has been waited for too long ignores it.
-                Action::Signal(..) if self.on_failure != FailurePolicy::Abort => {}
+                Action::Signal(..) | Action::Suspended(_) if self.on_failure != FailurePolicy::Abort => {}
                 Action::CloseChild(..) | Action::Signal(..) | Action::Suspended(_) | Action::Leave(_) => {
                     panic!("{action:?}")
                 }

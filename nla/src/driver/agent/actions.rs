@@ -25,6 +25,8 @@ impl AgentDriver {
                 let in_log = |bytes: &Bytes| self.log.as_ref()?.offset_of(bytes);
                 self.children.send(child, &message, Receipt::default(), in_log);
             }
+            Action::Rejoin(until) => self.rejoin(self.clock.instant(until)),
+            Action::Adopt(agents) => self.adopt(agents),
             Action::CloseChild(child, why) => {
                 tracing::warn!(%child, %why, "the link to a child is closed");
                 self.children.cut_off(child);

@@ -155,7 +155,7 @@ fn a_board_is_looked_up_for_a_rank_of_another_namespace() {
     let mut world = World::joined(1, 1, 2);
     let preputs = vec![(b"preput".to_vec(), b"p".to_vec())];
     world.after(T, Input::FromParent(Down::Launch(Box::new(NamespacePlan { preputs, ..plan(2, &[(1, "0-1")]) }))));
-    let requester = Requester { agent: AgentId(5), namespace: NamespaceId(3), rank: Rank(8) };
+    let requester = Requester { agent: AgentId(5), namespace: NamespaceId(3), rank: Rank(8), number: 0 };
     let look_up = |namespace, key: &str| {
         Input::FromParent(Down::Inquire(inquiry(1, requester, InquiryKind::LookUp { namespace, key: key.into() })))
     };
@@ -179,15 +179,16 @@ fn a_board_is_looked_up_for_a_rank_of_another_namespace() {
 fn questions_about_other_namespaces_go_to_the_root() {
     let mut world = World::leaf(1, "0");
     let job = || b"scela-77_1".to_vec();
-    let ask = |request| [Action::ToParent(Up::Ask { requester: requester(1, 0), request })];
+    let ask =
+        |number, request| [Action::ToParent(Up::Ask { requester: Requester { number, ..requester(1, 0) }, request })];
     assert_eq!(
         world.asks(0, Request::Ask(RootRequest::Connect { job: job() })),
-        ask(RootRequest::Connect { job: job() })
+        ask(0, RootRequest::Connect { job: job() })
     );
     let key = || b"k".to_vec();
     assert_eq!(
         world.asks(0, Request::Ask(RootRequest::GetFromJob { job: job(), key: key() })),
-        ask(RootRequest::GetFromJob { job: job(), key: key() })
+        ask(1, RootRequest::GetFromJob { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers it");
 }

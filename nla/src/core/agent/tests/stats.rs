@@ -18,6 +18,8 @@ fn plan_of_session(stats: bool) -> SessionPlan {
         cache: CachePolicy::default(),
         clean_shm: crate::core::CleanShm::default(),
         on_failure: crate::core::FailurePolicy::default(),
+        dead_time: std::time::Duration::from_secs(5),
+        has_ports: true,
         stats,
         sent: Duration::ZERO,
     }

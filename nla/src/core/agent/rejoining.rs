@@ -1,0 +1,92 @@
+//! The loss of the parent in a session that goes on: the agent joins an ancestor, and repeats its reports there.
+//!
+//! What the lost parent had passed on is repeated too: reports of facts change nothing the second time, contributions to
+//! fences and requests are numbered.
+
+use super::{Action, Agent, Phase, SIGKILL, Turn};
+use crate::core::ids::{NamespaceId, Time};
+use crate::core::message::{Down, InquiryKind, Up};
+use crate::core::parent::{Heritage, Parent, missed};
+use crate::core::reason::LossReason;
+use crate::core::topology::Subtree;
+
+const SIGTERM: i32 = 15;
+
+impl Agent {
+    /// The link to the parent was lost: looks for an ancestor, if the session goes on.
+    pub(super) fn on_parent_link_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
+        tracing::debug!(agent = self.id().0, %why, "the parent was lost");
+        match (&self.plan, self.heritage()) {
+            (Some(plan), Heritage::Adopted { .. }) => {
+                turn.push(Action::Rejoin(turn.now + plan.rejoin_time()));
+                self.is_orphaned = true;
+            }
+            _ => self.on_parent_lost(turn),
+        }
+    }
+
+    /// The link to an ancestor is up: repeats all reports that it may lack.
+    pub(super) fn on_rejoined_parent(&mut self, turn: &mut Turn<'_>) {
+        if !std::mem::take(&mut self.is_orphaned) {
+            return;
+        }
+        let fences = self.namespaces.iter().map(|(id, ns)| (*id, ns.exchange.fence.number())).collect();
+        let mut messages = vec![Up::Rejoined { has_plan: self.plan.is_some(), fences }];
+        if self.ready_reported {
+            messages.push(Up::Ready);
+        }
+        messages.extend(self.failures.iter().cloned().map(Up::Failed));
+        for ns in self.namespaces.values().filter(|ns| !ns.undone) {
+            messages.extend(ns.repeated());
+        }
+        messages.extend(self.requests.values().cloned());
+        turn.extend(messages.into_iter().map(Action::ToParent));
+    }
+
+    /// Stores a request that is passed on, until it is answered.
+    pub(super) fn note_request(&mut self, message: &Up) {
+        let requester = match message {
+            Up::Ask { requester, .. } => requester,
+            Up::Inquire(inquiry) => &inquiry.requester,
+            _ => return,
+        };
+        let key = (requester.agent, requester.namespace, requester.rank);
+        if let Up::Inquire(inquiry) = message
+            && matches!(inquiry.kind, InquiryKind::NodeForget)
+        {
+            self.requests.remove(&key);
+        } else if self.goes_on() {
+            self.requests.insert(key, message.clone());
+        }
+    }
+
+    /// The messages that bring the head of `child` up to date, which has joined again.
+    pub(super) fn missed_by(
+        &self,
+        now: Time,
+        child: Subtree,
+        has_plan: bool,
+        fences: &[(NamespaceId, u32)],
+    ) -> Vec<Down> {
+        let mut messages = Vec::new();
+        if !has_plan {
+            messages.extend(self.plan.clone().map(Down::Session));
+        }
+        for ns in self.namespaces.values() {
+            let plan = ns.plan.as_deref();
+            messages.extend(
+                plan.into_iter().flat_map(|plan| missed(plan, &ns.exchange, &ns.dead, ns.undone, child, fences)),
+            );
+        }
+        messages.push(match self.phase {
+            Phase::Serving if self.suspended => Down::Suspend,
+            Phase::Serving => Down::Resume,
+            Phase::Ending { kill_at: Some(at) } => Down::End { signal: SIGTERM, grace: at.saturating_sub(now) },
+            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept => {
+                Down::End { signal: SIGKILL, grace: Time::ZERO }
+            }
+            Phase::Over => Down::Leave,
+        });
+        messages
+    }
+}
