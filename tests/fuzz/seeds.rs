@@ -258,6 +258,7 @@ fn boot() -> Vec<Vec<u8>> {
         label: "a label".to_owned(),
         dead_time: Duration::from_secs(20),
         heartbeat: Duration::from_secs(5),
+        rejoins: true,
         below: Some(below.clone()),
         log: Some((4711, 5)),
     };
