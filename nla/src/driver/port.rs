@@ -294,7 +294,9 @@ mod tests {
             |_, _| Ok(false),
             async |port| {
                 let mut stranger = connect(&port).await;
+                let connected = Instant::now();
                 assert!(is_closed(&mut stranger).await);
+                assert!(connected.elapsed() < FIRST_MESSAGE_TIME, "it was closed as a silent one");
                 assert_eq!(port.port.unproven.borrow_mut().remove_oldest(), None, "it took no place");
             },
         );
