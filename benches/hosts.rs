@@ -78,10 +78,7 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let cluster = Cluster::new(hosts as usize);
     let empty = cluster.shared().join("empty");
     compile_empty(directory.path(), &empty);
-    if number(arguments, "delay") > 0 {
-        let delay = Duration::from_millis(number(arguments, "delay").into());
-        cluster.hosts().iter().for_each(|host| host.delay_logins(delay));
-    }
+    delay_logins(&cluster, arguments);
     if number(arguments, "limit") > 0 {
         cluster.limit_ssh(number(arguments, "limit"));
     }
@@ -140,6 +137,7 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
     let count = number(arguments, "strangers") as usize;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
+    delay_logins(&cluster, arguments);
     let empty = cluster.shared().join("empty");
     compile_empty(directory.path(), &empty);
     let role = Role::Link { parent: AgentId::ROOT };
@@ -178,6 +176,13 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn delay_logins(cluster: &Cluster, arguments: &ArgMatches) {
+    let delay = Duration::from_millis(number(arguments, "delay").into());
+    if !delay.is_zero() {
+        cluster.hosts().iter().for_each(|host| host.delay_logins(delay));
+    }
 }
 
 fn number(arguments: &ArgMatches, name: &str) -> u32 {

@@ -31,6 +31,7 @@ use launcher::run::output;
 use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
 use launcher::run::stderr::{self, Kind, Logs};
+use nla::core::printable;
 use nla::link::Clock;
 use nla::sys;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -38,6 +39,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
+    stderr::queue_panic_messages();
     let (code, time) = begin();
     stderr::finish(time);
     code
@@ -86,7 +88,8 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
     let own = nla::bootstrap::agent_id();
     if *id != *own {
         // Prefixed as an agent's messages are, not as scela-run's.
-        let _ = writeln!(io::stderr(), "scela: this is {own}, and {} is needed", id.display());
+        let needed = printable(&id.to_string_lossy());
+        stderr::line(Kind::Report, &format!("scela: this is {own}, and {needed} is needed"));
         return ExitCode::from(EarlyEnd::NotLaunched.code());
     }
     let Some(dead_ms) = dead_ms.to_str().and_then(|ms| ms.parse().ok()) else {
@@ -200,8 +203,9 @@ fn fail(text: &str, code: u8) -> ExitCode {
 
 fn trace() {
     let filter = std::env::var("SCELA_LOG").unwrap_or_else(|_| "warn".to_owned());
-    let filter: Targets = filter.parse().unwrap_or_else(|error| {
-        let _ = writeln!(io::stderr(), "scela-run: warning: SCELA_LOG is ignored: {error}");
+    let filter = filter.parse::<Targets>().unwrap_or_else(|error| {
+        let error = printable(&error.to_string());
+        stderr::line(Kind::Report, &format!("scela-run: warning: SCELA_LOG is ignored: {error}"));
         Targets::new().with_default(LevelFilter::WARN)
     });
     let lines = tracing_subscriber::fmt::layer().with_writer(Logs).with_ansi(false).without_time();

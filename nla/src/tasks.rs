@@ -40,7 +40,7 @@ use tracing::{Instrument, Span};
 const INJECTION: &str = "SCELA_PANIC";
 /// The stack size of a thread: enough for a current-thread runtime and its tasks.
 const THREAD_STACK_BYTES: usize = 256 * 1024;
-/// How long a thread that panics may take to print its message. Standard error may be a pipe that is not read.
+/// How long a thread that panics may take to print its message, if the program's panic hook has no bound of its own.
 const REPORT_TIME: Duration = Duration::from_secs(5);
 
 /// A panic in a task or thread. Its text reads as the predicate of "the agent was lost: ...".

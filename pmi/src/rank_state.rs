@@ -102,21 +102,30 @@ impl RankState {
     /// The rank has initialised PMI. Intel MPI does so more than once without finalising in between, and joins once.
     pub(crate) fn join(&mut self) -> Option<Request> {
         let joins = !self.is_active();
-        self.phase = Phase::Active;
+        self.enter(Phase::Active, "init");
         joins.then_some(Request::Joined)
     }
 
     /// The rank has finalised PMI.
     pub(crate) fn finalize(&mut self) -> Request {
-        self.phase = Phase::Finalized;
+        self.enter(Phase::Finalized, "finalize");
         Request::Finalized
     }
 
     /// Ends the conversation.
     pub(crate) fn break_off(&mut self, violation: Violation) -> Request {
-        self.phase = Phase::Broken;
+        let why = violation.to_string();
+        self.enter(Phase::Broken, &why);
         self.pending = PendingPuts::default();
-        Request::Broken { why: violation.to_string() }
+        Request::Broken { why }
+    }
+
+    /// Changes the phase.
+    fn enter(&mut self, phase: Phase, why: &str) {
+        if self.phase != phase {
+            tracing::trace!(rank = self.rank.0, from = ?self.phase, to = ?phase, why, "the phase of a rank's PMI changes");
+            self.phase = phase;
+        }
     }
 
     /// Looks up a key by the rules of [`crate::conversation`].

@@ -211,3 +211,11 @@ fn a_child_of_an_ended_rank_cannot_hold_the_agent() {
     outcome.has_code(0).took_less_than(Duration::from_secs(10));
     assert!(outcome.out().contains("served"), "{outcome}");
 }
+
+/// Rank 0 fails, and its child floods the PMI socket that it has inherited. The agent must still report the failure.
+#[test]
+fn the_failure_of_a_rank_is_reported_although_its_child_floods_the_agent() {
+    let script = "if [ $PMI_RANK = 0 ]; then yes '' >&$PMI_FD 2>/dev/null & exit 3; fi; exec sleep 1000";
+    let run = scela().np(2).agents(1).program(["bash", "-c", script].map(Into::into).to_vec());
+    run.run().has_code(3).took_less_than(Duration::from_secs(10));
+}

@@ -4,8 +4,14 @@
 //! `SCELA_PANIC=END/TASK` makes the tasks of that name panic at their start. Each case runs without and with a
 //! backtrace, because printing one delays the unwinding and the report.
 
-use std::time::Duration;
+use std::fs::{self, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::time::{Duration, Instant};
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use nla::core::limits::DEAD_TIME;
 use tests::{Outcome, scela, sh};
 
 use crate::host;
@@ -147,4 +153,40 @@ fn a_panic_during_a_short_job_is_reported_too() {
         let run = scela().np(2).env("SCELA_PANIC", task).env("RUST_BACKTRACE", "1");
         run.stdin("").program(sh("echo done")).run().has_code(code).says(words);
     }
+}
+
+/// A pipe for standard error that is full before the session starts.
+#[test]
+fn a_panic_is_reported_after_standard_error_was_full() {
+    let run = scela().np(AGENTS).agents(AGENTS).fanout(2).env("SCELA_PANIC", "launcher/session");
+    let pipe = run.world().file("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let mut open = OpenOptions::new();
+    let mut pipe_end = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
+    while pipe_end.write(&[b'.'; 4096]).is_ok() {}
+    let run = run.shell(&format!("exec 2>'{}'", pipe.display()));
+    let began = Instant::now();
+    let running = run.program(sh("sleep 1000")).spawn();
+    let launcher = running.launcher();
+    // The thread that writes standard error starts with the panic's message, after the agents.
+    let has_panicked = || {
+        let threads = fs::read_dir(launcher.file("task")).into_iter().flatten().flatten();
+        threads
+            .map(|thread| fs::read_to_string(thread.path().join("comm")))
+            .any(|name| name.is_ok_and(|name| name == "messages\n"))
+    };
+    running.wait_until("the agents end although nothing reads the panic's message", || {
+        (has_panicked() && running.world().guardians().is_empty()).then_some(())
+    });
+    // Before the agents would find their launcher silent.
+    assert!(began.elapsed() < DEAD_TIME, "the agents ended after {:?}", began.elapsed());
+    let mut text = Vec::new();
+    running.wait_until("the panic is reported", || {
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = pipe_end.read(&mut bytes) {
+            text.extend_from_slice(&bytes[..length]);
+        }
+        String::from_utf8_lossy(&text).contains("the launcher failed: its task 'session' panicked at ").then_some(())
+    });
+    running.finish().has_code(253);
 }

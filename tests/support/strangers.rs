@@ -2,26 +2,29 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, connect, socket};
 
 use crate::cluster::Host;
 use crate::sockets::ports_of_thread;
 
 /// Connections that a [`Strangers`] keeps open at a time. The process also needs descriptors for its tests.
 const OPEN_MAX: usize = 4_000;
-/// The number of connections between two looks at the ports, and the pause after them.
-const BURST: usize = 50;
-const PAUSE: Duration = Duration::from_millis(10);
-/// How long a stranger waits for a listener whose queue is full.
-const CONNECT_TIME: Duration = Duration::from_millis(100);
+/// Connections that are begun at a time, and the pause after them.
+const BURST: usize = 500;
+const PAUSE: Duration = Duration::from_millis(5);
+/// The time between two looks at the ports. The kernel lists all connections with them, which takes long.
+const LOOK_TIME: Duration = Duration::from_millis(50);
 
 /// The target of the connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,17 +61,25 @@ impl Strangers {
         }
         threads.push(thread::spawn(move || {
             setns(&namespace, CloneFlags::CLONE_NEWNET).expect("a thread can enter a host's network");
-            let (mut open, mut random) = (VecDeque::new(), File::open("/dev/urandom").expect("random bytes"));
-            while counts.load(Relaxed) < count {
-                let ports = acceptor.map_or_else(ports_of_thread, |port| vec![port]);
-                for port in ports.iter().cycle().take(if ports.is_empty() { 0 } else { BURST }) {
-                    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
-                    let Ok(connection) = TcpStream::connect_timeout(&address, CONNECT_TIME) else { continue };
-                    behave(counts.fetch_add(1, Relaxed), connection, &hello, &mut random, &mut open);
+            let (mut begun, mut open) = (VecDeque::new(), VecDeque::new());
+            let mut random = File::open("/dev/urandom").expect("random bytes");
+            let (mut ports, mut looked) = (acceptor.map_or_else(ports_of_thread, |port| vec![port]), Instant::now());
+            while counts.load(Relaxed) < count && !connects.load(Relaxed) {
+                if acceptor.is_none() && (ports.is_empty() || looked.elapsed() > LOOK_TIME) {
+                    (ports, looked) = (ports_of_thread(), Instant::now());
                 }
-                if connects.load(Relaxed) {
-                    break;
+                let wanted = BURST.min(count - counts.load(Relaxed)).min(if ports.is_empty() { 0 } else { BURST });
+                begun.extend(ports.iter().cycle().take(wanted).filter_map(|port| begin(*port).ok()));
+                for _ in 0..begun.len() {
+                    let Some(connection): Option<TcpStream> = begun.pop_front() else { break };
+                    if connection.peer_addr().is_ok() {
+                        behave(counts.fetch_add(1, Relaxed), connection, &hello, &mut random, &mut open);
+                    } else if matches!(connection.take_error(), Ok(None)) {
+                        // The kernel repeats the first packet.
+                        begun.push_back(connection);
+                    }
                 }
+                begun.drain(..begun.len().saturating_sub(OPEN_MAX));
                 thread::park_timeout(PAUSE);
             }
         }));
@@ -93,6 +104,16 @@ impl Strangers {
 impl Drop for Strangers {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Begins a connection to a port of this thread's network, and does not wait for it.
+fn begin(port: u16) -> io::Result<TcpStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    match connect(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -230,7 +230,7 @@ fn dependencies_point_one_way() {
     // tracing is a facade: without a subscriber it does nothing, and with one the subscriber does the I/O.
     only_uses(&["nla/src/core/"], &["pmi", "serde", "serde_bytes", "thiserror", "bytes", "litemap", "tracing"]);
     only_uses(&["nla/src/bootstrap/decide/"], &["litemap", "serde"]);
-    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru"]);
+    only_uses(&["pmi/src/"], &["serde", "serde_bytes", "thiserror", "bytes", "dashmap", "lru", "tracing"]);
     let never = |places: &[&str], words: &[&str]| {
         let rule = format!("{places:?} must not depend on {words:?}");
         assert_not_mentioned(|source| source.product_lines(), &sources_in(places), words, &rule);
@@ -613,6 +613,43 @@ fn the_protocol_page_names_every_bound() {
         }
     }
     offences.none("each bound is in docs/protocol.md");
+}
+
+/// Returns the tests that a page links to, as (line, name, path): `` [`name`](../path) ``.
+fn linked_tests(page: &str) -> Vec<(usize, &str, &str)> {
+    let mut found = Vec::new();
+    for (index, line) in page.lines().enumerate() {
+        for link in line.split("[`").skip(1) {
+            let parts = link.split_once("`](../").and_then(|(name, rest)| Some((name, rest.split_once(')')?.0)));
+            found.extend(parts.map(|(name, path)| (index + 1, name, path)));
+        }
+    }
+    found
+}
+
+#[test]
+fn the_security_page_names_tests_that_exist() {
+    const PAGE: &str = "docs/security.md";
+    let page = read(&root().join(PAGE));
+    let mut offences = Offences::default();
+    for (line, name, path) in linked_tests(&page) {
+        let test = root().join(path);
+        if !test.is_file() || !read(&test).contains(&format!("fn {name}(")) {
+            offences.add(PAGE, line, format!("{path} has no test {name}"));
+        }
+    }
+    // Each row of a table with an attack names a test.
+    let mut has_tests = false;
+    for (index, line) in page.lines().enumerate() {
+        if line.starts_with('|') && line.ends_with("| Test |") {
+            has_tests = true;
+        } else if !line.starts_with('|') {
+            has_tests = false;
+        } else if has_tests && !line.starts_with("|---") && linked_tests(line).is_empty() {
+            offences.add(PAGE, index + 1, "a row without a test");
+        }
+    }
+    offences.none("each mechanism of docs/security.md has a test");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use litemap::LiteMap;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
+use nla::core::printable;
 use nla::sys;
 
 use crate::cluster::hosts::fold;
@@ -189,7 +190,11 @@ pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Re
     if let Some(address) = &options.connect_back {
         let name = address.to_string_lossy();
         let found = (name.as_ref(), port).to_socket_addrs();
-        let failed = |error| io::Error::other(format!("--connect-back {name}: {error}"));
+        let failed = |error| {
+            let hint =
+                format!("'getent hosts {name}' must print an address of this host; 'ip -brief address' lists them");
+            io::Error::other(format!("--connect-back {name}: {error}\n  hint: {}", printable(&hint)))
+        };
         return found.map(Iterator::collect).map_err(failed);
     }
     let Some(name) = &options.iface else { return Ok(own) };
@@ -207,6 +212,14 @@ mod tests {
 
     use super::*;
     use crate::cluster::node_list::Node;
+
+    #[test]
+    fn an_unknown_callback_address_has_a_hint() {
+        let options = LaunchOptions { connect_back: Some("no such name".into()), ..LaunchOptions::default() };
+        let text = addresses(&options, Vec::new()).unwrap_err().to_string();
+        assert!(text.starts_with("--connect-back no such name: "), "{text}");
+        assert!(text.contains("\n  hint: 'getent hosts no such name' must print an address of this host; "), "{text}");
+    }
 
     #[test]
     fn equal_failures_are_folded_and_have_one_hint() {

@@ -7,10 +7,12 @@
 //! The ranks' standard error has a thread of its own ([`output`](super::output)), which waits until the texts that were
 //! queued before have been written.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+use std::{panic, thread};
 
 use nla::core::printable;
 use nla::sys;
@@ -32,6 +34,8 @@ pub const EXIT_TIME: Duration = Duration::from_secs(120);
 pub const AGENT_EXIT_TIME: Duration = Duration::from_secs(1);
 /// The part of that time in which signals are still ignored, so that a late one does not change the exit code.
 const HANDLED_TIME: Duration = Duration::from_millis(200);
+/// How long a panic waits until its message is written.
+const PANIC_TIME: Duration = Duration::from_secs(1);
 /// How long the ranks' standard output waits for the progress line to be cleared. It may have another reader.
 const CLEAR_TIME: Duration = Duration::from_secs(1);
 /// The characters that clear a progress line: carriage return, erase to the end of the line.
@@ -227,6 +231,18 @@ impl Screen {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until no thread holds the lock; at most for the moments in which threads hold it.
+    fn is_soon_unlocked(&self) -> bool {
+        const TRIES: u32 = 10_000;
+        (0..TRIES).any(|_| {
+            let is_locked = matches!(self.state.try_lock(), Err(TryLockError::WouldBlock));
+            if is_locked {
+                thread::yield_now();
+            }
+            !is_locked
+        })
+    }
+
     /// Changes the queue. `start` starts the thread that runs [`write_out`](Self::write_out). Without a thread the caller
     /// writes with `write`.
     fn change(
@@ -340,6 +356,27 @@ pub(crate) fn clear_progress() {
 /// Waits until everything that is queued now has been written, at most for `time`. Returns whether it has.
 pub fn wait_written(time: Duration) -> bool {
     STDERR.wait_written(time)
+}
+
+/// Replaces the standard library's panic hook, which writes to standard error without a bound: a panic on the event loop
+/// would block it until the reader reads.
+pub fn queue_panic_messages() {
+    panic::set_hook(Box::new(|info| {
+        // A panic of the code that holds the lock cannot be queued.
+        if !STDERR.is_soon_unlocked() {
+            return;
+        }
+        let backtrace = Backtrace::capture();
+        let backtrace = match backtrace.status() {
+            BacktraceStatus::Captured => format!("stack backtrace:\n{backtrace}"),
+            _ => "  note: RUST_BACKTRACE=1 prints a backtrace".to_owned(),
+        };
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        line(Kind::Report, &printable(&format!("thread '{name}' {info}\n{backtrace}")));
+        // A panic that nothing catches ends the process before its other threads have run.
+        wait_written(PANIC_TIME);
+    }));
 }
 
 /// Waits at the end of the process until everything that is queued has been written, at most for `time`. A signal ends

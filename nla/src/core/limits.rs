@@ -80,6 +80,8 @@ pub const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// Bytes that may wait to be written to one link in the lanes without a window. A peer that does not read what it is
 /// sent is lost.
 pub const LINK_QUEUE_BYTES_MAX: usize = 2 << 30;
+/// Connections that the kernel stores for a listener until they are accepted, if `net.core.somaxconn` allows as many.
+pub const LISTEN_BACKLOG: u32 = 4096;
 /// Connections that may be unauthenticated at a time; more if more agents are expected. The oldest one is closed for a
 /// new one.
 pub const UNAUTHENTICATED_MAX: usize = 256;

@@ -72,13 +72,21 @@ impl Subtree {
 
     /// The number of links between the head and the agent farthest from it.
     pub fn depth(&self) -> u32 {
-        self.children().map(|child| child.depth() + 1).max().unwrap_or(0)
+        // The largest child is as deep as any other: depth never falls with size. A loop, because a chain of 2^20 agents
+        // is that deep.
+        let (mut rest, mut depth) = (self.size - 1, 0);
+        while rest > 0 {
+            rest = rest.div_ceil(self.fanout.min(rest)) - 1;
+            depth += 1;
+        }
+        depth
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::limits::AGENTS_MAX;
 
     fn walk(tree: Subtree, seen: &mut Vec<u32>, fanout: u32) {
         seen.push(tree.head().0);
@@ -127,5 +135,21 @@ mod tests {
         assert_eq!(Subtree::whole(64, 2).depth(), 6);
         assert_eq!(Subtree::whole(16_384, 32).depth(), 3);
         assert_eq!(Subtree::whole(5, 1).depth(), 5);
+    }
+
+    #[test]
+    fn depth_is_that_of_the_deepest_child() {
+        for (size, fanout) in (1..300).flat_map(|size| [1, 2, 3, 7, 32].map(|fanout| (size, fanout))) {
+            let tree = Subtree { head: 0, size, fanout };
+            let deepest = tree.children().map(|child| child.depth() + 1).max().unwrap_or(0);
+            assert_eq!(tree.depth(), deepest, "{size} agents, fan-out {fanout}");
+        }
+    }
+
+    #[test]
+    fn the_depth_of_the_longest_chain_needs_little_stack() {
+        let depth = || Subtree::whole(AGENTS_MAX, 1).depth();
+        let thread = std::thread::Builder::new().stack_size(64 * 1024).spawn(depth).unwrap();
+        assert_eq!(thread.join().unwrap(), AGENTS_MAX);
     }
 }

@@ -31,7 +31,7 @@ use tracing::Span;
 
 use super::serving::Connection;
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME};
-use crate::link::{RefusalLog, Unproven, next_connection};
+use crate::link::{RefusalLog, Unproven, listen_at, next_connection};
 use crate::sys;
 use crate::tasks::Tasks;
 
@@ -92,9 +92,7 @@ impl PortServer {
     /// Does the same. `is_own` returns whether the peer of a connection, from the local address to the second one,
     /// belongs to this user.
     fn with(attributes: Arc<JobAttributes>, tasks: &Tasks, is_own: IsOwn) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let listener = TcpListener::from_std(listener)?;
+        let listener = listen_at(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
         let address = listener.local_addr()?;
         let port = Rc::new(Port {
             attributes,
@@ -296,7 +294,9 @@ mod tests {
             |_, _| Ok(false),
             async |port| {
                 let mut stranger = connect(&port).await;
+                let connected = Instant::now();
                 assert!(is_closed(&mut stranger).await);
+                assert!(connected.elapsed() < FIRST_MESSAGE_TIME, "it was closed as a silent one");
                 assert_eq!(port.port.unproven.borrow_mut().remove_oldest(), None, "it took no place");
             },
         );

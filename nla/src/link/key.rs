@@ -93,6 +93,11 @@ mod tests {
         assert!(decode::<SessionKey>(&encode(&[1u8; SECRET_BYTES - 1])).is_err());
         assert!(decode::<SessionKey>(&encode(&[300u16; SECRET_BYTES])).is_err());
         assert!(SessionKey::read_from(&mut &bytes[1..]).is_err());
+    }
+
+    #[test]
+    fn a_session_key_is_not_shown() {
+        let key = SessionKey::read_from(&mut &[7; SECRET_BYTES][..]).expect("a page");
         assert_eq!(format!("{key:?}"), "Secret(..)");
     }
 }

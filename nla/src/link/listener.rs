@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::sleep;
 
+use crate::core::limits::LISTEN_BACKLOG;
 use crate::sys;
 
 /// From where an agent must be reachable.
@@ -35,12 +36,12 @@ pub async fn listen(reach: Reach) -> io::Result<BoundListener> {
     let ports = match reach {
         Reach::Nowhere => return Ok(BoundListener { addresses: Vec::new(), listener: None }),
         Reach::Here => {
-            let listener = TcpListener::bind(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)).await?;
+            let listener = listen_at(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
             return Ok(BoundListener { addresses: vec![listener.local_addr()?], listener: Some(listener) });
         }
         Reach::Network(ports) => ports,
     };
-    let listener = bind(ports).await?;
+    let listener = bind(ports)?;
     let port = listener.local_addr()?.port();
     let is_v4_only = listener.local_addr()?.is_ipv4();
     let mut own = sys::addresses();
@@ -50,18 +51,28 @@ pub async fn listen(reach: Reach) -> io::Result<BoundListener> {
 }
 
 /// Binds a port of the range, or any port, on all addresses, IPv6 included if the kernel supports it.
-async fn bind(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
+fn bind(ports: Option<(u16, u16)>) -> io::Result<TcpListener> {
     let (first, last) = ports.unwrap_or((0, 0));
     let mut failure = io::Error::other("the range of ports is empty");
     for port in first..=last {
         for address in [IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::UNSPECIFIED)] {
-            match TcpListener::bind(SocketAddr::new(address, port)).await {
+            match listen_at(SocketAddr::new(address, port)) {
                 Ok(listener) => return Ok(listener),
                 Err(error) => failure = error,
             }
         }
     }
     Err(failure)
+}
+
+/// Opens a port with room for [`LISTEN_BACKLOG`] connections that were not accepted yet. A client whose first packet
+/// finds no room sends it again only a second later.
+pub(crate) fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // As the standard library does: the port of a session that has just ended can be used again.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(LISTEN_BACKLOG)
 }
 
 /// Accepts the next connection. Pauses before it returns an error, which is most likely EMFILE: the connection stays in
@@ -135,10 +146,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_ports_of_a_range_are_tried_in_order() {
-        let taken = bind(None).await.unwrap();
+        let taken = bind(None).unwrap();
         let port = taken.local_addr().unwrap().port();
-        assert!(bind(Some((port, port))).await.is_err());
-        if let Ok(next) = bind(Some((port, port.saturating_add(20)))).await {
+        assert!(bind(Some((port, port))).is_err());
+        if let Ok(next) = bind(Some((port, port.saturating_add(20)))) {
             assert_ne!(next.local_addr().unwrap().port(), port);
         }
         let listener = listen(Reach::Here).await.unwrap();

@@ -19,6 +19,6 @@ pub(crate) use handshake::{accept_over, connect_over};
 pub use key::SessionKey;
 pub use lanes::{Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
-pub(crate) use listener::{SSH_CONNECTION, candidates, next_connection};
+pub(crate) use listener::{SSH_CONNECTION, candidates, listen_at, next_connection};
 pub(crate) use stream::Stream;
 pub(crate) use unproven::{RefusalLog, Unproven};

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState};
 use thiserror::Error;
 
-use super::record::{Opener, Sealer};
+use super::record::{Opener, Sealer, Transport};
 use crate::core::AgentId;
 use crate::core::limits::HANDSHAKES_REMEMBERED;
 
@@ -154,7 +154,7 @@ pub struct Established {
 
 impl Established {
     fn new(state: HandshakeState) -> Result<Self, HelloError> {
-        let transport = Arc::new(state.into_stateless_transport_mode().map_err(|_| HelloError::Key)?);
+        let transport = Transport::new(state.into_stateless_transport_mode().map_err(|_| HelloError::Key)?);
         Ok(Self { sealer: Sealer::new(Arc::clone(&transport)), opener: Opener::new(transport) })
     }
 }

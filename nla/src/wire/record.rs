@@ -11,6 +11,8 @@ use thiserror::Error;
 use super::lane::{LENGTH_BYTES, Lane};
 use crate::core::limits::RECORD_BYTES_MAX;
 
+/// The length of a key of ChaCha20-Poly1305.
+const KEY_BYTES: usize = 32;
 /// The bytes that encryption adds.
 const TAG_BYTES: usize = 16;
 /// The longest ciphertext that is accepted. Noise's own bound is 65,535.
@@ -84,16 +86,37 @@ pub fn bytes_on_link(message: usize) -> usize {
     bytes + bytes.div_ceil(RECORD_BYTES_MAX) * OVERHEAD_BYTES
 }
 
+/// The keys of both directions of a link. They are overwritten when the link closes.
+#[derive(Debug)]
+pub(super) struct Transport(StatelessTransportState);
+
+impl Transport {
+    pub(super) fn new(state: StatelessTransportState) -> Arc<Self> {
+        Arc::new(Self(state))
+    }
+
+    fn wipe(&mut self) {
+        // snow stores a key in the place of the one before.
+        self.0.rekey_manually(Some(&[0; KEY_BYTES]), Some(&[0; KEY_BYTES]));
+    }
+}
+
+impl Drop for Transport {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
 /// Seals the records of one direction of a link. Records must be sent in the order in which they were sealed.
 #[derive(Debug)]
 pub struct Sealer {
-    transport: Arc<StatelessTransportState>,
+    transport: Arc<Transport>,
     nonce: u64,
     plain: Vec<u8>,
 }
 
 impl Sealer {
-    pub(super) fn new(transport: Arc<StatelessTransportState>) -> Self {
+    pub(super) fn new(transport: Arc<Transport>) -> Self {
         Self { transport, nonce: 0, plain: Vec::with_capacity(256) }
     }
 
@@ -106,7 +129,7 @@ impl Sealer {
         out.extend_from_slice(&(length as u16).to_be_bytes());
         let start = out.len();
         out.resize(start + length, 0);
-        let written = self.transport.write_message(self.nonce, &self.plain, &mut out[start..]);
+        let written = self.transport.0.write_message(self.nonce, &self.plain, &mut out[start..]);
         debug_assert_eq!(written.ok(), Some(length), "sealing fails only if a record exceeds Noise's own bound");
         self.nonce += 1;
     }
@@ -115,13 +138,13 @@ impl Sealer {
 /// Opens records, in the order in which they were sealed.
 #[derive(Debug)]
 pub struct Opener {
-    transport: Arc<StatelessTransportState>,
+    transport: Arc<Transport>,
     nonce: u64,
     plain: Vec<u8>,
 }
 
 impl Opener {
-    pub(super) fn new(transport: Arc<StatelessTransportState>) -> Self {
+    pub(super) fn new(transport: Arc<Transport>) -> Self {
         Self { transport, nonce: 0, plain: vec![0; 256] }
     }
 
@@ -138,9 +161,33 @@ impl Opener {
             self.plain.resize(length, 0);
         }
         let plain =
-            self.transport.read_message(self.nonce, sealed, &mut self.plain).map_err(|_| RecordError::Sealed)?;
+            self.transport.0.read_message(self.nonce, sealed, &mut self.plain).map_err(|_| RecordError::Sealed)?;
         self.nonce += 1;
         let content = Content::read(&self.plain[..plain])?;
         Ok(Some((content, 2 + length)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_record_opens_after_the_keys_were_wiped() {
+        let builder = || snow::Builder::new("Noise_NN_25519_ChaChaPoly_BLAKE2s".parse().unwrap());
+        let (mut child, mut parent) = (builder().build_initiator().unwrap(), builder().build_responder().unwrap());
+        let (mut sent, mut read) = ([0; 256], [0; 256]);
+        let length = child.write_message(&[], &mut sent).unwrap();
+        parent.read_message(&sent[..length], &mut read).unwrap();
+        let length = parent.write_message(&[], &mut sent).unwrap();
+        child.read_message(&sent[..length], &mut read).unwrap();
+        let [mut child, parent] = [child, parent].map(|end| Transport(end.into_stateless_transport_mode().unwrap()));
+        let length = child.0.write_message(0, b"before", &mut sent).unwrap();
+        assert_eq!(parent.0.read_message(0, &sent[..length], &mut read), Ok(6));
+        let from_parent = parent.0.write_message(0, b"before", &mut read).unwrap();
+        child.wipe();
+        assert!(child.0.read_message(0, &read[..from_parent], &mut [0; 256]).is_err());
+        let length = child.0.write_message(0, b"after", &mut sent).unwrap();
+        assert!(parent.0.read_message(0, &sent[..length], &mut read).is_err());
     }
 }
