@@ -12,6 +12,7 @@
 //! | `readme` | the cluster commands of README.md do what README.md says |
 //! | `slurm` | the tests' Slurm provides nodes and starts ranks on them |
 //! | `slurm_launch` | agents started by one Slurm step, on nodes of this machine and on hosts |
+//! | `survivals` | `--on-failure continue`: a lost host takes only its own ranks with it |
 //! | `startup` | measured start times beside the model's predictions |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -28,6 +29,7 @@ mod slurm;
 mod slurm_launch;
 mod startup;
 mod strangers;
+mod survivals;
 
 use std::process::Output;
 

@@ -1,0 +1,53 @@
+//! `--on-failure continue` on many hosts: a lost host takes only its own ranks with it.
+
+use nix::sys::signal::Signal;
+use tests::{Cluster, Host, Running, Tree, scela};
+
+use crate::rank;
+
+const HOSTS: u32 = 16;
+const ROUNDS: u32 = 60;
+
+/// Starts one rank on each of 16 hosts, in a tree with a fan-out of 2.
+fn start(cluster: &Cluster) -> (Running, Tree) {
+    let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1"]).np(HOSTS).fanout(2);
+    let run = run.args(["--on-failure", "continue", "--dead-time", "2"]);
+    let running = run.program(rank(["survivors", &ROUNDS.to_string()])).spawn();
+    running.wait_for_error("fence 5: ");
+    (running, Tree::new(HOSTS, 2))
+}
+
+/// Asserts that all ranks but that of `agent` have finished all rounds, with right entries of each other.
+fn assert_survived(running: Running, agent: u32) {
+    let dead = agent - 1;
+    let outcome = running.finish();
+    outcome.has_code(252).says(&format!("went on without rank {dead}; "));
+    let others = (0..HOSTS).filter(|rank| *rank != dead);
+    outcome.wrote_lines(others.map(|rank| format!("rank {rank}: {ROUNDS} rounds, 0 failed, dead: {dead}")));
+}
+
+fn ranks_on(host: &Host) -> usize {
+    host.processes().iter().filter(|process| process.name == "rank").count()
+}
+
+#[test]
+fn an_inner_agent_killed_among_sixteen_hosts_takes_only_its_rank() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS as usize) else { return };
+    let (running, tree) = start(&cluster);
+    let host = cluster.host(tree.inner() as usize - 1);
+    let agent = host.processes().into_iter().find(|process| process.name == "scela-agent").unwrap();
+    agent.signal(Signal::SIGKILL);
+    assert_survived(running, tree.inner());
+}
+
+#[test]
+fn a_host_that_is_cut_off_ends_its_ranks_and_the_others_go_on() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS as usize) else { return };
+    let (running, tree) = start(&cluster);
+    let host = cluster.host(tree.inner() as usize - 1);
+    assert_eq!(ranks_on(host), 1);
+    cluster.cut(host);
+    running.wait_until("the agent of the host ends its rank", || (ranks_on(host) == 0).then_some(()));
+    cluster.mend(host);
+    assert_survived(running, tree.inner());
+}
