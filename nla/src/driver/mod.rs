@@ -18,6 +18,8 @@ mod recorder;
 mod root;
 mod serving;
 mod shutdown;
+mod spawning;
+mod stall;
 mod startup;
 mod table;
 
