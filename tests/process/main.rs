@@ -11,6 +11,7 @@
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
+//! | `stalls` | programs on a file system that does not answer |
 //! | `panics` | tasks that panic, in agents and in the launcher |
 //! | `malformed` | input that no PMI client should send |
 //! | `output`, `input` | standard streams: complete, in order, in bounded memory |
@@ -52,6 +53,7 @@ mod security;
 mod signals;
 mod simulated;
 mod spawns;
+mod stalls;
 mod stats;
 mod surveys;
 mod survivals;

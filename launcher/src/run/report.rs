@@ -86,6 +86,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
+        Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
         Notice::Leftovers(_) | Notice::Surveyed(_) => return None,
     })
 }

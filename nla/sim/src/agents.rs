@@ -214,6 +214,7 @@ impl World {
             | Notice::Failure(_)
             | Notice::Ending(..)
             | Notice::FilesLeft(..)
+            | Notice::Busy(..)
             | Notice::Leftovers(_)
             | Notice::Surveyed(_) => {}
         }

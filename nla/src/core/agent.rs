@@ -38,6 +38,7 @@ use super::survey::{Activity, Collecting};
 use super::timing::AgentTimes;
 use super::topology::Subtree;
 use super::turn;
+use super::words::one_line;
 
 // Signal numbers, the same on all Linux machines.
 const SIGKILL: i32 = 9;
@@ -101,6 +102,8 @@ pub enum Input {
     },
     /// Files that this agent's ranks have left were removed or found. Comes before [`Input::Swept`].
     FilesLeft(FileReport),
+    /// The kernel has not started, or ended, a process of this agent for a while.
+    Busy(String),
     /// [`Action::Sweep`] is done: no descendant is left. Output may still be unread.
     Swept {
         /// The number of processes that had outlived their ranks.
@@ -313,6 +316,10 @@ impl Agent {
             Input::FilesLeft(report) => {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
+            }
+            Input::Busy(text) => {
+                let agent = self.id();
+                turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
             }
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),

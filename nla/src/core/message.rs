@@ -19,6 +19,7 @@ use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
 use super::survey::Survey;
 use super::timing::Timing;
+use super::words::deserialize_one_line;
 
 /// A message from an agent to its parent, about the agent's subtree.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -134,6 +135,14 @@ pub enum Up {
         agent: AgentId,
         /// The files.
         report: FileReport,
+    },
+    /// An agent of the subtree waits for the kernel to start or to end a process.
+    Busy {
+        /// The agent.
+        agent: AgentId,
+        /// The process, and what the agent waits for.
+        #[serde(deserialize_with = "deserialize_one_line")]
+        text: String,
     },
     /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream lane marks
     /// it ends.

@@ -122,6 +122,9 @@ pub(super) trait Parent {
     /// An agent below has removed or found files that its ranks have left.
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_, Self::Action>);
 
+    /// An agent below waits for the kernel to start or to end a process.
+    fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_, Self::Action>);
+
     /// A child's subtree has ended; `leftovers` processes had outlived their ranks there.
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing);
 
@@ -140,6 +143,7 @@ pub(super) trait Parent {
             Up::Rejoined { has_plan, fences } => self.on_rejoined(from, has_plan, &fences, turn),
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
+            Up::Busy { agent, text } => self.on_busy(agent, text, turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
             Up::Gathered { namespace, number, ranks, contribution } => {

@@ -130,6 +130,8 @@ pub enum Notice {
     Surveyed(Box<Survey>),
     /// An agent has removed or found files that its ranks have left in /dev/shm.
     FilesLeft(AgentId, FileReport),
+    /// An agent waits for the kernel to start or to end a process.
+    Busy(AgentId, String),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }

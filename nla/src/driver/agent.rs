@@ -7,7 +7,7 @@ mod actions;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::io;
 use std::rc::Rc;
 
@@ -122,6 +122,10 @@ enum Event {
     Heartbeat,
     /// The core's alarm has expired.
     Alarm,
+    /// The spawner thread has results.
+    Spawned,
+    /// The start of a rank has taken long, or was cancelled.
+    Stalled,
     /// Ranks remain to be started, and no other event is due.
     StartDue,
 }
@@ -277,6 +281,10 @@ impl AgentDriver {
             }
             _ = self.heartbeat.tick() => Event::Heartbeat,
             () = self.alarm.due() => Event::Alarm,
+            () = async { match &self.startup { Some(startup) => startup.finished().await, None => pending().await } } =>
+                Event::Spawned,
+            () = async { match &self.startup { Some(startup) => startup.stalled().await, None => pending().await } } =>
+                Event::Stalled,
             () = ready(()), if is_starting => Event::StartDue,
             () = sleep(SWEEP_PAUSE), if self.sweep.is_killing() => Event::SweepDue,
         }
@@ -315,6 +323,12 @@ impl AgentDriver {
             Event::StartDue => {
                 self.start_ranks();
                 self.reap();
+            }
+            // Reaping takes the results.
+            Event::Spawned => self.reap(),
+            Event::Stalled => {
+                let inputs = self.startup.as_mut().map(Startup::on_stalled).unwrap_or_default();
+                inputs.into_iter().for_each(|input| self.handle(input));
             }
             // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}
@@ -463,12 +477,26 @@ impl AgentDriver {
 
     fn start_ranks(&mut self) {
         let Some(startup) = &mut self.startup else { return };
-        startup.start_batch(&mut self.table).into_iter().for_each(|input| self.handle(input));
+        startup.start_batch().into_iter().for_each(|input| self.handle(input));
     }
 
-    /// Reaps all children of this process that have exited, without blocking.
+    /// Takes the results of the spawner thread, and reaps all children of this process that have exited. Never blocks.
     pub(super) fn reap(&mut self) {
-        while let Some((pid, ended)) = sys::reap() {
+        let launching = self.startup.as_ref().map(Startup::launching);
+        loop {
+            let mut inputs = Vec::new();
+            let take = || {
+                if let Some(startup) = &mut self.startup {
+                    inputs = startup.take_results(&mut self.table);
+                }
+            };
+            // The results of starts are taken before the pid of a reaped rank is looked up.
+            let reaped = match &launching {
+                Some(launching) => launching.reap(take),
+                None => sys::reap(),
+            };
+            inputs.into_iter().for_each(|input| self.handle(input));
+            let Some((pid, ended)) = reaped else { return };
             if self.child_starter.as_ref().is_some_and(|starter| starter.note_ended(pid, ended)) {
                 continue;
             }

@@ -19,6 +19,8 @@ mod rejoin;
 mod root;
 mod serving;
 mod shutdown;
+mod spawning;
+mod stall;
 mod startup;
 mod table;
 mod uplink;

@@ -4,7 +4,7 @@
 //!
 //! | phase | the agent | the launcher | deadline |
 //! |---|---|---|---|
-//! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses |
+//! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
 //! | announce | sends the ends of both output lanes | writes all output | none: the reader may be slow |
@@ -39,6 +39,8 @@ use crate::wire::Lane;
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 /// How long an agent tries to kill descendants that it may not signal (setuid programs).
 const SWEEP_TIME: Duration = Duration::from_secs(3);
+/// The maximum number of processes in uninterruptible sleep that an agent names.
+const BLOCKED_MAX: usize = 8;
 /// How long an agent waits for the links to its children to end, and to its parent.
 const FAREWELL_TIME: Duration = Duration::from_secs(2);
 /// How long the launcher waits for queued messages to be written.
@@ -141,12 +143,20 @@ impl AgentDriver {
         // Remote shells that carry links are children of this process too.
         let spared = |driver: &Self| driver.child_starter.as_ref().map(Starter::processes).unwrap_or_default();
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
-        let refused = sys::has_children_but(&spared(self))
-            && sys::kill_children_but(9, &spared(self)) == 0
-            && since.elapsed() > SWEEP_TIME;
+        let is_late = since.elapsed() > SWEEP_TIME;
+        let kill = || sys::kill_children_but(9, &spared(self));
+        let mut refused = sys::has_children_but(&spared(self))
+            && self.startup.as_ref().map_or_else(kill, |startup| startup.launching().while_unreaped(kill)) == 0
+            && is_late;
         self.reap();
         if refused {
             tracing::warn!("processes are left that cannot be killed");
+        } else if is_late && let Some(blocked) = sys::blocked_children_but(&spared(self)) {
+            for pid in blocked.into_iter().take(BLOCKED_MAX) {
+                let text = self.startup.as_ref().map(|startup| startup.left_text(pid));
+                text.into_iter().for_each(|text| self.handle(Input::Busy(text)));
+            }
+            refused = true;
         }
         if let Sweep::Killing { leftovers, .. } = self.sweep
             && (refused || !sys::has_children_but(&spared(self)))

@@ -1,11 +1,12 @@
 //! Starts ranks: turns an agent's share of the plan into running processes.
 //!
-//! Ranks are started in groups, and the agent serves the running ranks in between: one start takes most of a
-//! millisecond, and the first ranks speak PMI long before the last one is started.
+//! Ranks are ordered in groups from the spawner thread, and the agent serves the running ranks in between: one start
+//! takes most of a millisecond, and the first ranks speak PMI long before the last one is started.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -15,20 +16,25 @@ use std::time::{Duration, Instant};
 use litemap::LiteMap;
 use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
 
 use super::board::SharedBoard;
 use super::input::InputHub;
 use super::output::OutputPump;
 use super::port::PortServer;
-use super::serving::{RankEvent, Scratch, Serving};
+use super::serving::{Connection, RankEvent, Scratch, Serving};
+use super::spawning::{Command, Done, Order, SpawnerThread, StartOrder};
+use super::stall::{Stall, StallStep};
 use super::table::RankTable;
-use crate::core::{CommandPlan, Inherit, Input, NamespacePlan, NotStartedReason, SessionPlan, Variable};
-use crate::sys::{self, Descriptors, Image, ImageError, PMI_FD, ShellState, Spawner};
+use crate::core::{CommandPlan, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Variable};
+use crate::sys::{self, Child, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
-/// How long the starts of one group last before the actor handles other events.
+/// How long the orders of one group last before the actor handles other events.
 const BATCH_TIME: Duration = Duration::from_millis(2);
+/// The maximum number of orders that the spawner thread has not completed: each has four descriptors or more.
+const ORDERS_MAX: usize = 32;
 
 /// A namespace that has ranks on this agent.
 pub(super) struct Local {
@@ -39,21 +45,46 @@ pub(super) struct Local {
     _port: Option<Rc<PortServer>>,
 }
 
-/// Ranks of a namespace that have not been started yet.
-struct Job {
-    commands: Vec<Result<Image, ImageError>>,
+/// What the ranks of a namespace share.
+struct Shared {
     plan: Box<NamespacePlan>,
     attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
     port: Option<Rc<PortServer>>,
+}
+
+/// Ranks of a namespace that have not been ordered yet.
+struct Job {
+    /// `None` until the spawner thread has found the programs.
+    commands: Option<Vec<Result<Arc<Image>, ImageError>>>,
+    shared: Rc<Shared>,
     left: VecDeque<Rank>,
+}
+
+/// An order that the spawner thread has not completed.
+enum Pending {
+    Prepare { namespace: NamespaceId, programs: String },
+    Start(Box<PendingRank>),
+}
+
+/// A rank that is being started, with our ends of its pipes and its socket.
+struct PendingRank {
+    shared: Rc<Shared>,
+    rank: Rank,
+    appnum: usize,
+    image: Arc<Image>,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    input: Option<OwnedFd>,
+    socket: Option<OwnedFd>,
+    to_task: Option<mpsc::Sender<Connection>>,
+    connections: mpsc::Receiver<Connection>,
 }
 
 /// Starts the ranks of a session on this agent.
 pub(super) struct Startup {
     session: SessionPlan,
-    spawner: Spawner,
-    null: OwnedFd,
+    spawner: SpawnerThread,
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
     input: Rc<RefCell<InputHub>>,
@@ -61,6 +92,12 @@ pub(super) struct Startup {
     events: mpsc::Sender<RankEvent>,
     tasks: Tasks,
     jobs: VecDeque<Job>,
+    /// The orders of the spawner thread, in their order.
+    pending: VecDeque<Pending>,
+    /// The first of `pending`.
+    stall: Option<Stall>,
+    /// The starts were cancelled, so none is ordered any more.
+    is_cancelled: bool,
 }
 
 impl Startup {
@@ -84,20 +121,40 @@ impl Startup {
         }
         Ok(Self {
             session,
-            spawner: Spawner::new(fitted)?,
-            null: sys::dev_null(false)?,
+            spawner: SpawnerThread::start(Spawner::new(fitted)?, &tasks)?,
             pump,
             input,
             scratch: Scratch::new(),
             events,
             tasks,
             jobs: VecDeque::new(),
+            pending: VecDeque::new(),
+            stall: None,
+            is_cancelled: false,
         })
     }
 
-    /// Returns whether ranks remain to be started.
+    /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
-        !self.jobs.is_empty()
+        self.pending.len() < ORDERS_MAX && self.jobs.front().is_some_and(|job| job.commands.is_some())
+    }
+
+    /// Returns the child in launch.
+    pub(super) fn launching(&self) -> Arc<Launching> {
+        self.spawner.launching()
+    }
+
+    /// Waits until the spawner thread has results. Cancel-safe.
+    pub(super) async fn finished(&self) {
+        self.spawner.finished().await;
+    }
+
+    /// Waits until the start that the spawner thread makes needs attention. Cancel-safe.
+    pub(super) async fn stalled(&self) {
+        match self.stall.as_ref().and_then(Stall::next_at) {
+            Some(at) => sleep_until(at.into()).await,
+            None => pending().await,
+        }
     }
 
     /// Queues `ranks` of `plan`, and returns the namespace's state on this agent.
@@ -117,120 +174,264 @@ impl Startup {
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok())
             .map(Rc::new);
         let address = port.as_ref().map(|port| port.address.to_string());
-        let commands =
-            plan.commands.iter().map(|command| prepare(&self.session, &plan, command, address.as_deref())).collect();
+        let commands: Vec<Command> =
+            plan.commands.iter().map(|command| command_of(&self.session, &plan, command, address.as_deref())).collect();
+        let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
+        let programs = names.join(", ");
+        self.order([(Pending::Prepare { namespace: plan.id, programs }, Order::Prepare(commands))]);
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
-        let job = Job {
-            commands,
-            plan,
-            attributes,
-            board: Rc::clone(&board),
-            port: port.clone(),
-            left: ranks.iter().collect(),
-        };
-        self.jobs.push_back(job);
+        let shared = Rc::new(Shared { plan, attributes, board: Rc::clone(&board), port: port.clone() });
+        self.jobs.push_back(Job { commands: None, shared, left: ranks.iter().collect() });
         Local { board, in_segment: 0, _port: port }
     }
 
-    /// Removes the ranks that have not been started, and returns them as inputs for the core.
+    /// Removes the ranks that the spawner thread has not begun to start, and returns them as inputs for the core. The
+    /// one that it is starting follows: as started, as not started, or given up after 3 s.
     pub(super) fn cancel(&mut self) -> Vec<Input> {
-        let cancelled =
-            |job: Job| Input::NotStarted(job.plan.id, job.left.into_iter().collect(), NotStartedReason::Cancelled);
-        self.jobs.drain(..).map(cancelled).collect()
+        self.is_cancelled = true;
+        let mut cancelled: LiteMap<NamespaceId, Ranks> = LiteMap::new();
+        for job in self.jobs.drain(..) {
+            cancelled.entry(job.shared.plan.id).or_default().extend(job.left);
+        }
+        for _ in 0..self.spawner.withdraw() {
+            if let Some(Pending::Start(pending)) = self.pending.pop_back() {
+                cancelled.entry(pending.shared.plan.id).or_default().insert(pending.rank);
+            }
+        }
+        if let Some(stall) = &mut self.stall {
+            stall.cancel(Instant::now());
+        }
+        let not_started = |(id, ranks)| Input::NotStarted(id, ranks, NotStartedReason::Cancelled);
+        cancelled.into_iter().filter(|(_, ranks): &(_, Ranks)| !ranks.is_empty()).map(not_started).collect()
     }
 
-    /// Starts ranks for about [`BATCH_TIME`], at least one. Returns the inputs for the core.
-    pub(super) fn start_batch(&mut self, table: &mut RankTable) -> Vec<Input> {
+    /// Orders ranks to be started for about [`BATCH_TIME`], at least one. Returns those that cannot be started, as inputs
+    /// for the core.
+    pub(super) fn start_batch(&mut self) -> Vec<Input> {
         let began = Instant::now();
         let mut inputs = Vec::new();
+        let mut orders = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
-            let mut started = Ranks::new();
             let mut failed: LiteMap<String, Ranks> = LiteMap::new();
-            while let Some(rank) = job.left.pop_front() {
-                match self.start(&mut job, rank, table) {
-                    Ok(()) => started.insert(rank),
-                    Err(why) => failed.entry(why).or_default().insert(rank),
-                };
-                if began.elapsed() > BATCH_TIME {
-                    break;
+            while job.commands.is_some()
+                && self.pending.len() + orders.len() < ORDERS_MAX
+                && began.elapsed() <= BATCH_TIME
+                && let Some(rank) = job.left.pop_front()
+            {
+                match self.order_of(&job, rank) {
+                    Ok(order) => orders.push(order),
+                    Err(why) => drop(failed.entry(why).or_default().insert(rank)),
                 }
             }
-            if !started.is_empty() {
-                inputs.push(Input::Started(job.plan.id, started));
-            }
             for (why, ranks) in failed {
-                inputs.push(Input::NotStarted(job.plan.id, ranks, NotStartedReason::Reported(why)));
+                inputs.push(Input::NotStarted(job.shared.plan.id, ranks, NotStartedReason::Reported(why)));
             }
             if !job.left.is_empty() {
                 self.jobs.push_front(job);
                 break;
             }
         }
+        self.order(orders);
         inputs
     }
 
-    fn start(&mut self, job: &mut Job, rank: Rank, table: &mut RankTable) -> Result<(), String> {
-        let (appnum, _) = job.plan.command_of(rank).ok_or("the plan has no command for it")?;
-        let image = job.commands[appnum].as_ref().map_err(ToString::to_string)?;
+    fn order(&mut self, orders: impl IntoIterator<Item = (Pending, Order)>) {
+        let (pending, orders): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
+        if orders.is_empty() {
+            return;
+        }
+        self.pending.extend(pending);
+        self.spawner.order(orders);
+        self.stall.get_or_insert_with(|| Stall::begin(Instant::now()));
+    }
+
+    /// Prepares the start of a rank.
+    fn order_of(&self, job: &Job, rank: Rank) -> Result<(Pending, Order), String> {
+        let shared = &job.shared;
+        let (appnum, _) = shared.plan.command_of(rank).ok_or("the plan has no command for it")?;
+        let images = job.commands.as_ref().ok_or("its program was not found")?;
+        let image = images.get(appnum).ok_or("its program was not found")?.as_ref().map_err(ToString::to_string)?;
         let machine =
             |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
         let (out_read, out_write) = sys::pipe().map_err(machine)?;
         let (err_read, err_write) = sys::pipe().map_err(machine)?;
-        let input = if job.plan.stdin.contains(rank) { Some(sys::input_pipe().map_err(machine)?) } else { None };
-        let socket = if job.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
-        let (to_task, connections) = mpsc::channel(1);
-        let descriptors = Descriptors {
-            stdin: input.as_ref().map_or(self.null.as_fd(), |(read, _)| read.as_fd()),
-            stdout: out_write.as_fd(),
-            stderr: err_write.as_fd(),
-            pmi: socket.as_ref().map(|(_, theirs)| theirs.as_fd()),
-        };
+        let input = if shared.plan.stdin.contains(rank) { Some(sys::input_pipe().map_err(machine)?) } else { None };
+        let socket = if shared.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
         let inode = socket.as_ref().map(|(_, theirs)| sys::inode(theirs.as_fd())).transpose().map_err(machine)?;
-        let variables = own_variables(&job.plan, rank, inode);
-        let child = self
-            .spawner
-            .spawn(image, &variables, descriptors)
-            .map_err(|error| format!("program '{}': {error}", image.path().display()))?;
-        let key = (job.plan.id, rank);
+        let variables = own_variables(&shared.plan, rank, inode);
+        let (ours, theirs) = socket.unzip();
+        let (stdin, input) = input.unzip();
+        let (to_task, connections) = mpsc::channel(1);
+        let to_task = match &shared.port {
+            // Before the start: the rank may connect before its start is known here.
+            Some(port) => {
+                port.expect(rank, to_task);
+                None
+            }
+            None => Some(to_task),
+        };
+        let start = StartOrder {
+            image: Arc::clone(image),
+            variables,
+            stdin,
+            stdout: out_write,
+            stderr: err_write,
+            pmi: theirs,
+        };
+        let pending = PendingRank {
+            shared: Rc::clone(shared),
+            rank,
+            appnum,
+            image: Arc::clone(image),
+            stdout: out_read,
+            stderr: err_read,
+            input,
+            socket: ours,
+            to_task,
+            connections,
+        };
+        Ok((Pending::Start(Box::new(pending)), Order::Start(Box::new(start))))
+    }
+
+    /// Takes the results of the spawner thread: adds the started ranks to the table and serves them. Returns the inputs
+    /// for the core.
+    pub(super) fn take_results(&mut self, table: &mut RankTable) -> Vec<Input> {
+        let results = self.spawner.take();
+        if results.is_empty() {
+            return Vec::new();
+        }
+        let mut started: LiteMap<NamespaceId, Ranks> = LiteMap::new();
+        let mut failed: LiteMap<(NamespaceId, String), Ranks> = LiteMap::new();
+        for result in results {
+            let is_given_up = self.stall.take().is_some_and(|stall| stall.is_given_up());
+            match (self.pending.pop_front(), result) {
+                (Some(Pending::Prepare { namespace, .. }), Done::Prepared(commands)) => {
+                    // The namespace's ranks may have been cancelled.
+                    if let Some(job) = self.jobs.iter_mut().find(|job| job.shared.plan.id == namespace) {
+                        job.commands = Some(commands);
+                    }
+                }
+                // The sweep ends its process: the rank was reported as not started.
+                (Some(Pending::Start(_)), Done::Started(_)) if is_given_up => {}
+                (Some(Pending::Start(pending)), Done::Started(result)) => {
+                    let (id, rank) = (pending.shared.plan.id, pending.rank);
+                    let path = pending.image.path().display().to_string();
+                    let served = result
+                        .map_err(|error| format!("program '{path}': {error}"))
+                        .and_then(|child| self.serve(*pending, child, table));
+                    match served {
+                        Ok(()) => started.entry(id).or_default().insert(rank),
+                        Err(why) => failed.entry((id, why)).or_default().insert(rank),
+                    };
+                }
+                (_, _) => tracing::error!("a result of the spawner thread has no order"),
+            }
+        }
+        if !self.pending.is_empty() {
+            let mut stall = Stall::begin(Instant::now());
+            if self.is_cancelled {
+                stall.cancel(Instant::now());
+            }
+            self.stall = Some(stall);
+        }
+        let started = started.into_iter().map(|(id, ranks)| Input::Started(id, ranks));
+        let not_started = |((id, why), ranks)| Input::NotStarted(id, ranks, NotStartedReason::Reported(why));
+        started.chain(failed.into_iter().map(not_started)).collect()
+    }
+
+    /// Serves a rank that was started.
+    fn serve(&mut self, pending: PendingRank, child: Child, table: &mut RankTable) -> Result<(), String> {
+        let PendingRank { shared, rank, appnum, image: _, stdout, stderr, input, socket, to_task, connections } =
+            pending;
+        let key = (shared.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
         let last_call = table.insert(key, child, ended);
-        if let Some((ours, _)) = socket {
-            let connection = sys::watch(ours).map_err(machine)?;
+        if let (Some(socket), Some(to_task)) = (socket, to_task) {
+            let machine =
+                |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
+            let connection = sys::watch(socket).map_err(machine)?;
             // Never full: the channel is new and has room for one.
             let _ = to_task.try_send(connection);
         }
-        if let Some(port) = &job.port {
-            port.expect(rank, to_task);
-        }
-        let conversation = Conversation::new(Arc::clone(&job.attributes), rank, appnum as i32);
+        let conversation = Conversation::new(Arc::clone(&shared.attributes), rank, appnum as i32);
         let serving = Serving {
             key,
             conversation,
-            board: Rc::clone(&job.board),
-            by_port: job.port.is_some(),
+            board: Rc::clone(&shared.board),
+            by_port: shared.port.is_some(),
             has_segment: false,
             last_call,
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };
         self.tasks.spawn("rank", span, serving.run(connections, on_end));
-        self.pump.follow(job.plan.id, rank, Lane::Stdout, out_read);
-        self.pump.follow(job.plan.id, rank, Lane::Stderr, err_read);
-        if let Some((_, write)) = input {
+        self.pump.follow(key.0, rank, Lane::Stdout, stdout);
+        self.pump.follow(key.0, rank, Lane::Stderr, stderr);
+        if let Some(write) = input {
             self.input.borrow_mut().connect(rank, write, &self.tasks);
         }
         Ok(())
     }
+
+    /// Takes the step that is due for the start that the spawner thread makes, and returns the inputs for the core.
+    pub(super) fn on_stalled(&mut self) -> Vec<Input> {
+        let (Some(stall), Some(pending)) = (&mut self.stall, self.pending.front()) else { return Vec::new() };
+        let launching = self.spawner.launching();
+        let child = launching.current();
+        match stall.step(Instant::now()) {
+            None => Vec::new(),
+            Some(StallStep::Report(time)) => vec![Input::Busy(stalled_text(pending, child, time))],
+            Some(StallStep::Kill) => {
+                child.inspect(|child| launching.kill(child.pid));
+                Vec::new()
+            }
+            Some(StallStep::GiveUp) => match pending {
+                Pending::Prepare { .. } => Vec::new(),
+                Pending::Start(rank) => {
+                    let ranks = std::iter::once(rank.rank).collect();
+                    vec![Input::NotStarted(rank.shared.plan.id, ranks, NotStartedReason::Cancelled)]
+                }
+            },
+        }
+    }
+
+    /// Describes a process that SIGKILL has not ended.
+    pub(super) fn left_text(&self, pid: u32) -> String {
+        let what = match self.pending.front() {
+            Some(Pending::Start(rank)) if self.launching().current().is_some_and(|child| child.pid == pid) => {
+                format!(" of rank {} in exec of {}", rank.rank, rank.image.path().display())
+            }
+            _ => String::new(),
+        };
+        format!("process {pid}{what}{} cannot be killed: it is in uninterruptible sleep", waits_in(pid))
+    }
 }
 
-/// Prepares a command for execve(2), with the environment that all its ranks share.
-fn prepare(
-    session: &SessionPlan,
-    plan: &NamespacePlan,
-    command: &CommandPlan,
-    port: Option<&str>,
-) -> Result<Image, ImageError> {
+/// Describes the system call that the spawner thread or its child has not completed for `time`.
+fn stalled_text(pending: &Pending, child: Option<InLaunch>, time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (pending, child) {
+        (Pending::Prepare { programs, .. }, _) => format!("busy in the search for '{programs}' for {seconds} s"),
+        (Pending::Start(rank), Some(InLaunch { pid, is_in_exec })) => {
+            let image = &rank.image;
+            let call = match is_in_exec {
+                true => format!("exec of {}", image.path().display()),
+                false => format!("chdir to {}", image.wdir().display()),
+            };
+            format!("rank {}, process {pid}{}: busy in {call} for {seconds} s", rank.rank, waits_in(pid))
+        }
+        (Pending::Start(rank), None) => format!("rank {}: busy in its start for {seconds} s", rank.rank),
+    }
+}
+
+/// Names the kernel function in which a process sleeps.
+fn waits_in(pid: u32) -> String {
+    sys::wait_channel(pid).map(|channel| format!(" (wait channel {channel})")).unwrap_or_default()
+}
+
+/// Returns a command with the environment that all its ranks share.
+fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan, port: Option<&str>) -> Command {
     let mut environment: LiteMap<&[u8], Vec<u8>> = LiteMap::new();
     let inherits = |name: &[u8]| match &command.inherit {
         Inherit::All => true,
@@ -264,7 +465,7 @@ fn prepare(
     }
     let environment: Vec<Variable> = environment.into_iter().map(|(name, value)| (name.to_vec(), value)).collect();
     let argv: Vec<Vec<u8>> = std::iter::once(&command.program).chain(&command.args).cloned().collect();
-    Image::prepare(&command.program, &argv, &environment, &command.wdir)
+    Command { program: command.program.clone(), argv, environment, wdir: command.wdir.clone() }
 }
 
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];

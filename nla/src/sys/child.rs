@@ -6,10 +6,12 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
 use std::{io, ptr};
 
 use nix::errno::Errno;
 
+use super::launching::{STEP_DIRECTORY, STEP_EXEC};
 use super::shell::SIGNAL_MAX;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
@@ -44,22 +46,23 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Runs [`child`] with `order`. Returns when the child has exec'ed or ended.
-    pub(super) fn clone_child(&mut self, order: &Order<'_>) -> Result<NonZeroU32, Refusal> {
+    /// Runs [`child`] with `order`. Returns when the child has exec'ed or ended. The kernel stores the child's pid in
+    /// `pid` before the child runs.
+    pub(super) fn clone_child(&mut self, order: &Order<'_>, pid: &AtomicI32) -> Result<NonZeroU32, Refusal> {
         let share = match order.table {
             Table::Unshared => libc::CLONE_FILES,
             Table::Copied => 0,
         };
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | share | libc::SIGCHLD;
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | share | libc::SIGCHLD;
         // SAFETY: the stack grows down from one past the end of the mapping, which is page-aligned.
         // `child` has the required signature; `order` and all that it points to outlive the
         // call, as CLONE_VFORK suspends us until the child no longer uses our memory. Our stack
         // is not the child's, and signals are blocked, so nothing else of ours runs in it. The
-        // child writes only to `outcome`, an UnsafeCell, and to errno, which it shares with this
-        // suspended thread.
+        // child writes only to `outcome`, an UnsafeCell, to `step`, an atomic, and to errno, which it
+        // shares with this suspended thread. The kernel writes the pid to an atomic of the same size.
         let pid = unsafe {
             let top = self.base.byte_add(self.bytes);
-            libc::clone(child, top, flags, ptr::from_ref(order).cast_mut().cast())
+            libc::clone(child, top, flags, ptr::from_ref(order).cast_mut().cast(), pid.as_ptr())
         };
         match u32::try_from(pid).ok().and_then(NonZeroU32::new) {
             Some(pid) => Ok(pid),
@@ -97,6 +100,8 @@ pub(super) struct Order<'a> {
     /// The highest slot, or [`PMI_FD`] if that is higher.
     pub(super) highest: c_int,
     pub(super) table: Table,
+    /// Where the child notes which system call it is about to make.
+    pub(super) step: &'a AtomicU8,
     pub(super) outcome: UnsafeCell<(Progress, c_int)>,
 }
 
@@ -141,6 +146,7 @@ fn become_program(order: &Order<'_>) -> Progress {
     if let Err(progress) = arrange_descriptors(order) {
         return progress;
     }
+    order.step.store(STEP_DIRECTORY, Ordering::Relaxed);
     // SAFETY: as above.
     if unsafe { libc::chdir(order.wdir) } < 0 {
         return Progress::Failed(SpawnStep::Directory);
@@ -163,6 +169,7 @@ fn become_program(order: &Order<'_>) -> Progress {
         set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
     }
     swap_signal_mask(order.blocked);
+    order.step.store(STEP_EXEC, Ordering::Relaxed);
     // SAFETY: as above.
     unsafe { libc::execve(order.path, order.argv, order.envp) };
     let errno = Errno::last_raw();

@@ -148,6 +148,11 @@ impl Image {
     pub fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(self.path.to_bytes()))
     }
+
+    /// Returns the working directory.
+    pub fn wdir(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.wdir.to_bytes()))
+    }
 }
 
 fn shown(bytes: &[u8]) -> String {

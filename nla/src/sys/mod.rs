@@ -6,9 +6,10 @@
 //! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
 //!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
-//! - **One thread starts and reaps.** [`Spawner::spawn`], [`reap()`], [`has_children`],
-//!   [`kill_children`] and [`Child::signal_group`] belong to one thread: a pid is signalled only
-//!   while no other thread can reap it, so a reused pid is never signalled.
+//! - **One thread reaps and signals.** [`Launching::reap`], [`reap()`], [`has_children`], [`kill_children`] and
+//!   [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, so a
+//!   reused pid is never signalled. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
+//!   it reaps only a child that could not exec, under the lock of [`Launching`].
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
@@ -22,6 +23,7 @@ pub mod guardian;
 pub mod identity;
 pub mod image;
 pub mod inherited;
+pub mod launching;
 pub mod output_file;
 pub mod readiness;
 pub mod reap;
@@ -42,11 +44,12 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
+pub use launching::{InLaunch, Launching, wait_channel};
 pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, catches, has_children, has_children_but, is_stopped, kill_children, kill_children_but, out_of_memory_kills,
-    process_state, reap, signal_name,
+    Ended, blocked_children_but, catches, has_children, has_children_but, is_stopped, kill_children, kill_children_but,
+    out_of_memory_kills, process_state, reap, signal_name,
 };
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};

@@ -1,7 +1,8 @@
 //! Reaping and killing children.
 //!
-//! Call these functions only on the thread that starts ranks. As long as no other thread waits for children, the pid
-//! of a child that [`reap`] has not returned cannot be reused, so a signal reaches that child or no process.
+//! Only one thread reaps and signals, except that the spawner thread reaps a child that could not exec (see
+//! [`Launching`](super::launching::Launching)). The pid of a child that was not reaped cannot be reused, so a signal
+//! reaches that child or no process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -55,9 +56,29 @@ pub fn reap() -> Option<(u32, Ended)> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG).ok().flatten()
 }
 
+/// Returns the pid of one ended child, which stays to be reaped; `None` if no child has ended. Never blocks.
+pub(super) fn ended_child() -> Option<u32> {
+    let (pid, _) = wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).ok().flatten()?;
+    Some(pid)
+}
+
+/// Reaps this child if it has ended. Never blocks.
+pub(super) fn reap_ended(pid: u32) -> Option<Ended> {
+    let (_, ended) = wait(libc::P_PID, pid, libc::WEXITED | libc::WNOHANG).ok().flatten()?;
+    Some(ended)
+}
+
 /// Returns whether this process has children, running or ended.
 pub fn has_children() -> bool {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).is_ok()
+}
+
+/// Returns whether all children but `spared` are in uninterruptible sleep, and there is one. SIGKILL ends them only when
+/// the kernel wakes them. Returns their pids.
+pub fn blocked_children_but(spared: &BTreeSet<u32>) -> Option<Vec<u32>> {
+    let left = children()?.into_iter().filter_map(|pid| u32::try_from(pid).ok()).filter(|pid| !spared.contains(pid));
+    let left: Vec<u32> = left.collect();
+    (!left.is_empty() && left.iter().all(|pid| process_state(*pid) == Some(b'D'))).then_some(left)
 }
 
 /// Returns whether this process has children other than `spared`, running or ended. If /proc belongs to another pid

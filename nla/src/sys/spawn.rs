@@ -16,6 +16,8 @@ use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use libc::{c_char, c_int};
 use nix::errno::Errno;
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::child::{Order, Progress, Stack};
 use super::descriptors;
 use super::image::Image;
+use super::launching::{Launching, STEP_SETUP};
 use super::reap;
 use super::shell::{KernelAction, ShellState, disposition};
 
@@ -151,6 +154,7 @@ pub struct Spawner {
     slots: Option<[OwnedFd; 4]>,
     table: Table,
     scratch: Scratch,
+    launching: Arc<Launching>,
 }
 
 /// How the child gets a descriptor table of its own.
@@ -183,8 +187,14 @@ impl Spawner {
             slots: Some(slots),
             table: Table::Unshared,
             scratch: Scratch::default(),
+            launching: Arc::default(),
         };
         Ok(if close_range_works() { spawner } else { spawner.copying() })
+    }
+
+    /// Returns the child in launch, for the thread that reaps.
+    pub fn launching(&self) -> Arc<Launching> {
+        Arc::clone(&self.launching)
     }
 
     /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so
@@ -203,6 +213,9 @@ impl Spawner {
     }
 
     /// Starts the program in a process group of its own. Returns once the program runs.
+    ///
+    /// Blocks as long as chdir and exec do: without bound if the file system stalls. Another thread can see the child
+    /// and kill it meanwhile (see [`Launching`]). If there is one, call [`Launching::settle`] after each spawn.
     ///
     /// `extra_env` has the rank's own variables, as `NAME=value`. They replace variables of the same name in the
     /// image. The error is the reason why the program does not run. A program may still end at once, which
@@ -256,11 +269,13 @@ impl Spawner {
             pmi: descriptors.pmi.map(|_| numbers[3]),
             highest,
             table: self.table,
+            step: &self.launching.step,
             outcome: UnsafeCell::new((Progress::Started, 0)),
         };
+        self.launching.step.store(STEP_SETUP, Ordering::Relaxed);
         let cloned = {
             let _blocked = SignalsBlocked::all();
-            self.stack.clone_child(&order)
+            self.stack.clone_child(&order, &self.launching.pid)
         };
         drop(filled);
         self.scratch.clear();
@@ -275,7 +290,7 @@ impl Spawner {
             Progress::Failed(step) => Refusal::Step(SpawnError { step, errno }),
         };
         // The child has called _exit, so this does not block.
-        reap::reap_one(pid.get());
+        self.launching.reap_failed(pid.get());
         Err(refusal)
     }
 }

@@ -64,7 +64,9 @@ impl Session {
     fn warn_of_silence(&self) -> bool {
         let size = self.first.size;
         let is_silent = size > 1 && self.root.is_silent();
+        // The explanation reads the programs' files, which may be in the file system that does not answer.
         if is_silent
+            && !self.files_stall
             && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.plan, command))
         {
             self.reporter.note(&format!(

@@ -176,6 +176,8 @@ struct Session {
     progress: Rc<Progress>,
     refresh: Interval,
     phases: Phases,
+    /// An agent has reported a file system that does not answer.
+    files_stall: bool,
     reports: Reports,
 }
 
@@ -253,6 +255,7 @@ impl Session {
         }
         match notice {
             Notice::Joined => self.start_input(),
+            Notice::Busy(..) => self.files_stall = true,
             Notice::Surveyed(survey) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {

@@ -122,6 +122,7 @@ pub(super) async fn start(
         progress,
         refresh,
         phases: Phases::default(),
+        files_stall: false,
         reports: Reports { demo, timing: options.timing, stats, fanout: options.fanout() },
     })))
 }

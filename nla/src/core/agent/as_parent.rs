@@ -177,6 +177,10 @@ impl Parent for Agent {
         turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
     }
 
+    fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Busy { agent, text }));
+    }
+
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);
         self.times.timing.merge(timing);

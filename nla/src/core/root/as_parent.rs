@@ -186,6 +186,10 @@ impl Parent for Root {
         turn.push(RootAction::Notice(Notice::FilesLeft(agent, report)));
     }
 
+    fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
+        turn.push(RootAction::Notice(Notice::Busy(agent, text)));
+    }
+
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {
         self.leftovers = self.leftovers.saturating_add(leftovers);
         self.timing.merge(timing);

@@ -1,0 +1,155 @@
+//! The thread that starts ranks: chdir and exec may stall with the file system, and the agent must go on meanwhile.
+//!
+//! The thread lives as long as the agent's process. When it ended, the kernel would kill the ranks that it has started
+//! (PR_SET_PDEATHSIG follows the thread). It makes the results of orders available in the order of the orders.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::core::Variable;
+use crate::sys::{self, Child, Descriptors, Image, ImageError, Launching, SpawnError, Spawner};
+use crate::tasks::Tasks;
+
+/// A command with the environment that all its ranks share.
+pub(super) struct Command {
+    pub(super) program: Vec<u8>,
+    pub(super) argv: Vec<Vec<u8>>,
+    pub(super) environment: Vec<Variable>,
+    pub(super) wdir: Vec<u8>,
+}
+
+/// An order to the thread.
+pub(super) enum Order {
+    /// Find the programs of these commands on this node.
+    Prepare(Vec<Command>),
+    /// Start a rank.
+    Start(Box<StartOrder>),
+}
+
+/// A rank to be started, with its ends of pipes and sockets.
+pub(super) struct StartOrder {
+    pub(super) image: Arc<Image>,
+    pub(super) variables: Vec<CString>,
+    /// `None`: /dev/null.
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+    pub(super) pmi: Option<OwnedFd>,
+}
+
+/// The result of an order.
+pub(super) enum Done {
+    Prepared(Vec<Result<Arc<Image>, ImageError>>),
+    Started(Result<Child, SpawnError>),
+}
+
+#[derive(Default)]
+struct State {
+    /// Bounded by the orders that the agent gives before it waits for results.
+    orders: VecDeque<Order>,
+    done: Vec<Done>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    ordered: Condvar,
+    /// Notified when results are available.
+    finished: Notify,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The handle of the thread.
+pub(super) struct SpawnerThread {
+    shared: Arc<Shared>,
+    launching: Arc<Launching>,
+}
+
+impl SpawnerThread {
+    /// Starts the thread.
+    pub(super) fn start(mut spawner: Spawner, tasks: &Tasks) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let launching = spawner.launching();
+        let null = sys::dev_null(false)?;
+        let (of_thread, child) = (Arc::clone(&shared), Arc::clone(&launching));
+        tasks.spawn_thread("spawner", move || {
+            loop {
+                let order = {
+                    let mut state = of_thread.state();
+                    loop {
+                        match state.orders.pop_front() {
+                            Some(order) => break order,
+                            None => state = of_thread.ordered.wait(state).unwrap_or_else(PoisonError::into_inner),
+                        }
+                    }
+                };
+                let done = match order {
+                    Order::Prepare(commands) => Done::Prepared(commands.iter().map(prepare).collect()),
+                    Order::Start(order) => Done::Started(start(&mut spawner, *order, &null)),
+                };
+                let is_first = child.settle(|| {
+                    let mut state = of_thread.state();
+                    state.done.push(done);
+                    state.done.len() == 1
+                });
+                if is_first {
+                    of_thread.finished.notify_one();
+                }
+            }
+        })?;
+        Ok(Self { shared, launching })
+    }
+
+    /// Returns the child in launch.
+    pub(super) fn launching(&self) -> Arc<Launching> {
+        Arc::clone(&self.launching)
+    }
+
+    /// Gives orders to the thread.
+    pub(super) fn order(&self, orders: impl IntoIterator<Item = Order>) {
+        self.shared.state().orders.extend(orders);
+        self.shared.ordered.notify_one();
+    }
+
+    /// Takes back the orders that the thread has not begun. Returns their number.
+    pub(super) fn withdraw(&self) -> usize {
+        let withdrawn = std::mem::take(&mut self.shared.state().orders);
+        withdrawn.len()
+    }
+
+    /// Takes the available results, in the order of the orders.
+    pub(super) fn take(&self) -> Vec<Done> {
+        std::mem::take(&mut self.shared.state().done)
+    }
+
+    /// Waits until results are available. Cancel-safe.
+    pub(super) async fn finished(&self) {
+        self.shared.finished.notified().await;
+    }
+}
+
+fn prepare(command: &Command) -> Result<Arc<Image>, ImageError> {
+    let Command { program, argv, environment, wdir } = command;
+    Image::prepare(program, argv, environment, wdir).map(Arc::new)
+}
+
+/// Starts a rank. Closes our copies of its descriptors, so that readers get end of file.
+fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Child, SpawnError> {
+    let descriptors = Descriptors {
+        stdin: order.stdin.as_ref().unwrap_or(null).as_fd(),
+        stdout: order.stdout.as_fd(),
+        stderr: order.stderr.as_fd(),
+        pmi: order.pmi.as_ref().map(AsFd::as_fd),
+    };
+    spawner.spawn(&order.image, &order.variables, descriptors)
+}

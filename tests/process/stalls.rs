@@ -1,0 +1,61 @@
+//! Programs on a file system that does not answer: the agent goes on, and says what it waits for.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tests::{Call, Running, StallingFiles, eventually, scela, sh, skip};
+
+use crate::host;
+
+/// Starts a rank that waits for `file` next to one whose program stalls in `call`. The agent may be silent for 2 s.
+fn start_stalled(call: Call) -> Option<(Running, StallingFiles)> {
+    let files = StallingFiles::mount(call).inspect_err(|why| skip(why)).ok()?;
+    let run = scela().np(1).args(["-v", "--dead-time", "2"]);
+    let wait = format!("echo here; while ! test -e {}; do sleep 0.1; done", run.world().file("go").display());
+    let running = run.program(sh(&wait)).and(1, vec![files.program().into()]).spawn();
+    Some((running, files))
+}
+
+/// The stall lasts three times the dead time. The guardian, the parent and the other rank do not notice.
+#[test]
+fn a_program_that_stalls_in_exec_starts_when_the_file_system_answers() {
+    let Some((running, files)) = start_stalled(Call::Exec) else { return };
+    running.wait_for("here");
+    running.wait_for_error(&format!(": busy in exec of {} for 5 s on {}", files.program().display(), host()));
+    files.answer();
+    running.wait_for("ran");
+    std::fs::write(running.world().file("go"), "").unwrap();
+    running.finish().has_code(0).says("rank 1, process ").never_says("error");
+}
+
+#[test]
+fn a_program_whose_look_up_stalls_is_named_and_can_be_interrupted() {
+    let Some((running, files)) = start_stalled(Call::LookUp) else { return };
+    running.wait_for_error(&format!("busy in the search for 'sh, {}' for 5 s on ", files.program().display()));
+    let since = Instant::now();
+    running.signal(Signal::SIGINT);
+    let launcher = running.launcher();
+    eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
+        .unwrap_or_else(|| running.fail("late"));
+    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    files.answer();
+    running.finish_killed().has_code(130);
+}
+
+/// SIGKILL does not end the stalled process, so the agent names it and leaves. Its guardian waits for it.
+#[test]
+fn a_session_with_a_stalled_exec_ends_in_bounded_time_after_an_interrupt() {
+    let Some((running, files)) = start_stalled(Call::Exec) else { return };
+    running.wait_for("here");
+    running.wait_for_error(": busy in exec of ");
+    let since = Instant::now();
+    running.signal(Signal::SIGINT);
+    running.wait_for_error(&format!(" of rank 1 in exec of {}", files.program().display()));
+    let launcher = running.launcher();
+    eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
+        .unwrap_or_else(|| running.fail("late"));
+    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    files.answer();
+    let outcome = running.finish_killed();
+    outcome.has_code(130).says(&format!(" cannot be killed: it is in uninterruptible sleep on {}", host()));
+}
