@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn an_announcement_applies_to_one_socket() {
-        assert!(is_announced(b"1:4711", 4711));
-        for other in ["1:471", "2:4711", "1", "", "1:4711 "] {
+        assert!(is_announced(b"2:4711", 4711));
+        for other in ["2:471", "1:4711", "2", "", "2:4711 "] {
             assert!(!is_announced(other.as_bytes(), 4711), "{other}");
         }
     }

@@ -160,7 +160,7 @@ fn variables_of_an_outer_launcher_are_removed() {
         "OMPI_COMM_WORLD_RANK",
         "MPIRUN_RSH_LAUNCH",
     ];
-    let names_own_socket = |value: &str| value.starts_with("1:");
+    let names_own_socket = |value: &str| value.starts_with("2:");
     let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5")];
     let run = outer.iter().fold(scela().np(1), |run, (name, value)| run.env(name, value));
     let run = foreign.iter().fold(run, |run, name| run.env(name, "5"));

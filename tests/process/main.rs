@@ -21,6 +21,7 @@
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `tree` | the processes and links form the planned tree |
 //! | `stats` | the statistics, compared with the kernel's counts |
+//! | `restarts` | `--on-failure restart`: all ranks start again after a failure |
 //! | `survivals` | `--on-failure continue`: the other ranks go on when one dies |
 //! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
 //! | `terminal` | a terminal that is not read |
@@ -49,6 +50,7 @@ mod output;
 mod output_files;
 mod panics;
 mod recordings;
+mod restarts;
 mod security;
 mod signals;
 mod simulated;

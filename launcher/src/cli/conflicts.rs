@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use nla::core::FailurePolicy;
 use nla::link::Liveness;
 
 use super::error::UsageError;
@@ -54,6 +55,12 @@ pub(super) fn check<'a>(
             dead_time.as_secs_f64()
         );
         return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {half}', or leave '{typed}' out")));
+    }
+    if let (Some(at), true) = (last(Global::MaxRestarts), options.on_failure != FailurePolicy::Restart) {
+        let typed = &items[at].typed;
+        let text = format!("option '{typed}' has no effect without '--on-failure restart'");
+        let hint = format!("add '--on-failure restart', or leave '{typed}' out");
+        return Err(UsageError::new(&items[at].place, text, hint));
     }
     let from_stdin = hosts.sources.iter().filter(|source| is_stdin(source)).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {

@@ -79,7 +79,6 @@ const FOREIGN: &[Foreign] = &[
     ours(&["job-name", "J"], "gives the session a name", "--label"),
     foreign(&["print-all-exitcodes"], "prints the exit code of each rank"),
     ours(&["enable-recovery", "continuous"], "lets the other ranks go on when one fails", "-disable-auto-cleanup"),
-    foreign(&["max-restarts"], "starts a failed rank again, that number of times at most"),
     foreign(&["kill-on-bad-exit", "K"], "ends all ranks when one fails, as scela-run does by default"),
     foreign(&["disable-hostname-propagation"], "lets ranks find out their host's name themselves"),
     ours(&["do-not-launch", "test-only"], "starts nothing", "--explain"),

@@ -42,6 +42,7 @@ pub(super) enum Global {
     Heartbeat,
     CleanShm,
     OnFailure,
+    MaxRestarts,
     DisableAutoCleanup,
     AgentsPerNode,
     AgentsAsNodes,
@@ -290,8 +291,11 @@ pub(super) const OPTIONS: &[Spec] = &[
         "how long ranks have between TERM and KILL\n\
          (default: 5 seconds)"),
     spec(Id::Global(Global::OnFailure), &["on-failure"], &["ACTION"], group::ENDING,
-        "when a rank fails: abort, end all ranks (default); or\n\
-         continue, let the others go on"),
+        "when a rank fails: abort, end all ranks (default);\n\
+         continue, let the others go on; or restart, end all\n\
+         ranks and start them again"),
+    spec(Id::Global(Global::MaxRestarts), &["max-restarts"], &[N], group::ENDING,
+        "start all ranks again at most N times (default: 3)"),
     spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
         "the same as --on-failure continue"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,

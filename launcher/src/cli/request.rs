@@ -11,6 +11,7 @@ use super::error::{CALLED, UsageError};
 use super::host_values;
 use super::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
+    RESTARTS_MAX,
 };
 use super::options::{Global, Id, Local, Mode, group};
 use super::scan::{self, Item, Segment};
@@ -310,6 +311,7 @@ impl TypedOptions {
             Global::DeadTime => options.dead_time = Some(values::dead_time(value)?),
             Global::Heartbeat => options.heartbeat = Some(values::heartbeat(value)?),
             Global::OnFailure => options.on_failure = values::on_failure(value)?,
+            Global::MaxRestarts => options.max_restarts = Some(values::number(value, 1, RESTARTS_MAX)?),
             Global::DisableAutoCleanup => options.on_failure = FailurePolicy::Continue,
             Global::CleanShm => options.clean_shm = values::clean_shm(value)?,
             Global::AgentsPerNode => {

@@ -190,6 +190,10 @@ fn options_of_the_session() {
     check_options(&["--on-failure continue", "-on-failure=Continue", "-disable-auto-cleanup"], |o| {
         o.on_failure = FailurePolicy::Continue;
     });
+    check_options(&["--on-failure restart", "-on-failure restart=job"], |o| o.on_failure = FailurePolicy::Restart);
+    check_options(&["--on-failure restart --max-restarts 7"], |o| {
+        (o.on_failure, o.max_restarts) = (FailurePolicy::Restart, Some(7));
+    });
     check_options(&["", "--clean-shm mpi", "-clean-shm=MPI"], |_| {});
     check_options(&["-clean-shm none", "--clean-shm=none"], |o| o.clean_shm = CleanShm::None);
     check_options(&["--clean-shm none --clean-shm all"], |o| o.clean_shm = CleanShm::All);

@@ -313,7 +313,7 @@ pub(super) fn clean_shm(value: &OsStr) -> Parsed<CleanShm> {
 pub(super) fn on_failure(value: &OsStr) -> Parsed<FailurePolicy> {
     let choices = FailurePolicy::ALL.map(|policy| (policy.name(), policy));
     let unknown = |value: &str, names: &str| format!("there is no action '{value}', only {names}");
-    choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
+    choice(value, &choices, &[("restart=job", FailurePolicy::Restart)], unknown, format!("leave '{OPTION}' out"))
 }
 
 /// Parses an MPI library's name.

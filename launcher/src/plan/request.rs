@@ -17,6 +17,9 @@ pub const FANOUT_DEFAULT: u32 = 32;
 /// The time between TERM and KILL, unless `--kill-grace` is typed.
 pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
 
+/// How often all ranks may start again, unless `--max-restarts` is typed.
+pub const MAX_RESTARTS_DEFAULT: u32 = 3;
+
 /// How many heartbeats fit into the dead time, unless `--heartbeat` is typed.
 const HEARTBEATS: u32 = 4;
 
@@ -247,6 +250,8 @@ pub struct Options {
     pub dead_time: Option<Duration>,
     /// `--on-failure`: what happens when a rank fails.
     pub on_failure: FailurePolicy,
+    /// `--max-restarts`: how often all ranks may start again. The plan adds the default.
+    pub max_restarts: Option<u32>,
     /// `--clean-shm`: which files that killed ranks leave in /dev/shm agents remove.
     pub clean_shm: CleanShm,
     /// How often `-v` was typed since the last `-q`.
@@ -286,7 +291,7 @@ impl Options {
     /// The dead time where the user asks for none: shorter where a loss does not end the session.
     fn default_dead_time(&self) -> Duration {
         match self.on_failure {
-            FailurePolicy::Abort => DEAD_TIME,
+            FailurePolicy::Abort | FailurePolicy::Restart => DEAD_TIME,
             FailurePolicy::Continue => DEAD_TIME_SURVIVED,
         }
     }

@@ -82,6 +82,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
+        Notice::Restarting { .. } => return None,
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
@@ -110,6 +111,16 @@ fn files_text(host: &str, report: &FileReport) -> String {
         ));
     }
     format!("{host}: {}", parts.join("; "))
+}
+
+/// Returns the note about a failure after which all ranks start again.
+pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), host: &str) -> String {
+    let what = shown(&what_happened(first, host), WORDS_MAX);
+    let more = match others {
+        0 => String::new(),
+        others => format!(" ({} reported)", counted(others, "more failure was", "more failures were")),
+    };
+    format!("{what}{more}; all ranks start again: restart {number} of at most {of}")
 }
 
 /// Returns the note about `count` processes that outlived their ranks.

@@ -83,6 +83,7 @@ impl World {
                 }
             }
             // Simulated sessions end with the first failure, so no agent joins another one.
+            Action::Clear => self.input(here, clock, Input::Cleared { leftovers: 0 }),
             Action::Rejoin(_) => self.input(here, clock, Input::NotRejoined),
             Action::Adopt(_) => {}
             Action::CancelStarts => {
@@ -213,6 +214,7 @@ impl World {
             Notice::Contact(_)
             | Notice::Failure(_)
             | Notice::Ending(..)
+            | Notice::Restarting { .. }
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
             | Notice::Leftovers(_)

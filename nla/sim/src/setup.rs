@@ -56,7 +56,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         stdin: Ranks::new(),
     };
     let nodes = (1..=setup.agents).map(|agent| (AgentId(agent), agent - 1)).collect();
-    RootSettings { tree, session, first, nodes, stuck_after: None }
+    RootSettings { tree, session, first, nodes, stuck_after: None, max_restarts: 0 }
 }
 
 /// Maps ranks to nodes. Nodes are numbered in the order of their first ranks.

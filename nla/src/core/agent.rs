@@ -5,6 +5,7 @@
 //! its parent does it act on its own: it kills its ranks and leaves, so that a cut network leaves no process behind.
 
 mod as_parent;
+mod clearing;
 mod ending;
 mod fences;
 mod inquiries;
@@ -20,6 +21,7 @@ use litemap::LiteMap;
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 use serde::{Deserialize, Serialize, Serializer};
 
+use self::clearing::Clearing;
 use self::namespace::{Namespace, Stage};
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
@@ -115,6 +117,13 @@ pub enum Input {
         /// The driver's counts up to here.
         counted: Box<DriverCounts>,
     },
+    /// [`Action::Clear`] is done: no process of a rank is left.
+    Cleared {
+        /// The number of processes that had outlived their ranks.
+        leftovers: u64,
+    },
+    /// [`Action::Clear`] cannot be done: the kernel does not let this agent kill all processes.
+    NotCleared,
     /// Answers [`Action::Inspect`]: what the ranks of each namespace do.
     Inspected(u32, Vec<(NamespaceId, Vec<(Activity, Ranks)>)>),
     /// The time of the last [`Action::WakeAt`] is reached. A stale one is harmless.
@@ -180,6 +189,8 @@ pub enum Action {
     Inspect(u32, Vec<(NamespaceId, Ranks)>),
     /// Do not (true), or do again (false), take the parent's silence for a loss.
     Suspended(bool),
+    /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
+    Clear,
     /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
     /// has been read to its end, say so to the parent on the lanes that carry it, then hand in [`Input::Drained`].
     Sweep,
@@ -240,6 +251,8 @@ pub struct Agent {
     /// Processes of the subtree that had outlived their ranks.
     leftovers: u64,
     wake_at: Option<Time>,
+    /// The order to end all ranks that is carried out.
+    clearing: Option<Clearing>,
     /// The survey under way.
     survey: Option<Collecting>,
     cache: CachePolicy,
@@ -274,6 +287,7 @@ impl Agent {
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
+            clearing: None,
             survey: None,
             cache: CachePolicy::default(),
             on_failure: FailurePolicy::default(),
@@ -321,6 +335,8 @@ impl Agent {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
             }
+            Input::NotCleared => self.fail(LossReason::NotCleared, turn),
+            Input::Cleared { leftovers } => self.on_own_cleared(leftovers),
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
             Input::Drained { counted } => self.counted = Some(counted),
             Input::Inspected(number, found) => {
@@ -396,6 +412,7 @@ impl Agent {
                 turn.push(Action::Configure(plan));
             }
             Down::Launch(plan) => self.on_launch(plan, turn),
+            Down::Clear { signal, grace } => self.on_clear(signal, grace, turn),
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
             Down::Died { namespace, ranks } => self.on_died(namespace, &ranks, turn),
@@ -551,6 +568,7 @@ impl Agent {
     /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.finish_survey(turn);
+        self.continue_clearing(turn);
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
             turn.push(Action::ToParent(Up::Ready));
@@ -576,7 +594,8 @@ impl Agent {
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
         let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at);
-        let next = next.chain(self.survey.as_ref().map(Collecting::until)).chain(self.children.orphan_deadline()).min();
+        let next = next.chain(self.survey.as_ref().map(Collecting::until)).chain(self.children.orphan_deadline());
+        let next = next.chain(self.clearing.as_ref().and_then(Clearing::deadline)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -12,18 +12,40 @@ pub enum FailurePolicy {
     Abort,
     /// The other ranks go on. They can ask which ranks have died, and a fence does not wait for these.
     Continue,
+    /// All ranks are ended and start again, a limited number of times. The agents stay.
+    Restart,
 }
 
 impl FailurePolicy {
     /// All policies.
-    pub const ALL: [Self; 2] = [Self::Abort, Self::Continue];
+    pub const ALL: [Self; 3] = [Self::Abort, Self::Continue, Self::Restart];
 
     /// The name as the user types it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Abort => "abort",
             Self::Continue => "continue",
+            Self::Restart => "restart",
         }
+    }
+
+    /// Whether the session goes on after the death of a rank or an agent, and the children of a lost agent join an ancestor.
+    pub fn goes_on(self) -> bool {
+        self == Self::Continue
+    }
+
+    /// Whether all ranks start again after a failure with this cause.
+    pub(super) fn restarts(self, cause: &Cause) -> bool {
+        let is_of_ranks = match cause {
+            Cause::Signal { .. }
+            | Cause::Code(_)
+            | Cause::Broken { .. }
+            | Cause::ExitedEarly { .. }
+            // MPI libraries abort when another rank dies.
+            | Cause::Abort { .. } => true,
+            Cause::NotStarted { .. } | Cause::Lost { .. } | Cause::Terminated { .. } => false,
+        };
+        is_of_ranks && self == Self::Restart
     }
 
     /// Whether the other ranks go on after a failure with this cause. Under any policy, a rank that aborts the job, a

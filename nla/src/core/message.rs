@@ -91,6 +91,11 @@ pub enum Up {
         /// The ranks.
         ranks: Ranks,
     },
+    /// Answers [`Down::Clear`]: no process of a rank is left in the subtree, and its namespaces are forgotten.
+    Cleared {
+        /// The number of processes that outlived their ranks and were killed.
+        leftovers: u64,
+    },
     /// Ranks have died, and the session goes on: fences do not wait for them.
     Died {
         /// The namespace.
@@ -335,6 +340,14 @@ pub enum Down {
         /// The content for the subtree.
         content: ReleaseContent,
     },
+    /// End all ranks of all namespaces, without reports of their ends: send this signal first, SIGKILL after the grace.
+    /// Then kill the processes that outlived them and forget the namespaces; [`Up::Cleared`] answers. Others follow.
+    Clear {
+        /// The first signal.
+        signal: i32,
+        /// The time until SIGKILL.
+        grace: Duration,
+    },
     /// Ranks of the namespace have died, of any subtree, and the session goes on.
     Died {
         /// The namespace.
@@ -475,6 +488,7 @@ impl Down {
             Self::Session(_)
             | Self::Launch(_)
             | Self::Undo { .. }
+            | Self::Clear { .. }
             | Self::Reply { .. }
             | Self::Survey { .. }
             | Self::Signal { .. }

@@ -11,7 +11,6 @@ use pmi::{LookUpResult, Puts, Ranks, RootRequest};
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
 use super::exchange::Exchange;
-use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
@@ -76,6 +75,9 @@ pub(super) trait Parent {
 
     /// Ranks below ended with code 0.
     fn on_exited(&mut self, now: Time, namespace: NamespaceId, state: EndState, ranks: &Ranks);
+
+    /// No process of a rank is left below `child`; `leftovers` had outlived their ranks.
+    fn on_cleared(&mut self, child: AgentId, leftovers: u64, turn: &mut Turn<'_, Self::Action>);
 
     /// Whether the session goes on after the death of a rank.
     fn goes_on(&self) -> bool;
@@ -158,6 +160,7 @@ pub(super) trait Parent {
             Up::Exited { namespace, fences, unfinished, ranks } => {
                 self.on_exited(turn.now, namespace, EndState { fences, unfinished }, &ranks);
             }
+            Up::Cleared { leftovers } => self.on_cleared(from, leftovers, turn),
             Up::Died { namespace, ranks } => self.on_child_died(from, namespace, ranks, turn),
             Up::Failed(failure) => {
                 if failure.is_loss() && self.children().toward(failure.agent) == Some(from) {
@@ -491,7 +494,7 @@ pub(super) enum Heritage {
 impl Heritage {
     /// What a session of `plan` does while its ranks run.
     pub(super) fn of(plan: &SessionPlan) -> Self {
-        if plan.on_failure != FailurePolicy::Continue {
+        if !plan.on_failure.goes_on() {
             Self::End
         } else if plan.has_ports {
             Self::Adopted { within: plan.adoption_time() }

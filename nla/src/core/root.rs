@@ -7,6 +7,7 @@
 mod as_parent;
 mod ending;
 mod namespace;
+mod restarting;
 mod root_requests;
 mod survey;
 
@@ -16,6 +17,7 @@ use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
 use self::namespace::Namespace;
+use self::restarting::Restarts;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
@@ -124,6 +126,17 @@ pub enum Notice {
     RanksEnded,
     /// A failure was reported.
     Failure(Failure),
+    /// After a failure all ranks are being ended, to start again.
+    Restarting {
+        /// The first cause.
+        first: Failure,
+        /// The number of other failures.
+        others: u64,
+        /// How often the ranks will have started again.
+        number: u32,
+        /// How often they may.
+        of: u32,
+    },
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
     /// The answer to a survey.
@@ -145,6 +158,8 @@ pub struct RootSettings {
     pub session: SessionPlan,
     /// The first namespace.
     pub first: NamespacePlan,
+    /// How often all ranks may start again after a failure, if the failure policy says so.
+    pub max_restarts: u32,
     /// The number of each agent's node; agents on the same node have the same number.
     pub nodes: LiteMap<AgentId, u32>,
     /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
@@ -162,6 +177,8 @@ enum Phase {
     Running,
     /// A failure was reported; more reports may arrive before the first cause is elected.
     Gathering { until: Time },
+    /// All ranks are being ended, to start again as namespace `next`.
+    Restarting { until: Time, awaited: Vec<AgentId>, next: NamespaceId },
     /// The session is being ended.
     Ending { outcome: Outcome, until: Time, interrupted: bool },
     /// No process is left. Output is written out, however slowly it is read; then agents report their statistics, if
@@ -184,6 +201,9 @@ pub struct Root {
     namespaces: LiteMap<NamespaceId, Namespace>,
     /// The first namespace, until it is launched.
     first: Option<NamespacePlan>,
+    /// The namespace of the job itself: the first one, or that of the last restart.
+    job: NamespaceId,
+    restarts: Restarts,
     /// The names that MPI_Publish_name has published, and their ports.
     names: LiteMap<Vec<u8>, Vec<u8>>,
     /// The last request of each rank, by its number, and the reply; if the session goes on after the loss of an agent.
@@ -205,7 +225,7 @@ pub struct Root {
 impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
-        let RootSettings { tree, session, first, nodes, stuck_after } = settings;
+        let RootSettings { tree, session, first, nodes, stuck_after, max_restarts } = settings;
         Self {
             tree,
             session,
@@ -214,7 +234,9 @@ impl Root {
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
             namespaces: LiteMap::new(),
+            restarts: Restarts::new(first.clone(), max_restarts),
             first: Some(first),
+            job: NamespaceId::FIRST,
             names: LiteMap::new(),
             answered: LiteMap::new(),
             failures: Vec::new(),
@@ -267,12 +289,12 @@ impl Root {
 
     /// Whether no rank of the first namespace has spoken PMI.
     pub fn is_silent(&self) -> bool {
-        self.namespaces.get(&NamespaceId::FIRST).is_some_and(|ns| !ns.contacted)
+        self.namespaces.get(&self.job).is_some_and(|ns| !ns.contacted)
     }
 
     /// Returns how far the ranks of the first namespace are, as reported so far.
     pub fn progress(&self) -> RankProgress {
-        let first = self.namespaces.get(&NamespaceId::FIRST);
+        let first = self.namespaces.get(&self.job);
         first.map_or_else(RankProgress::default, |ns| RankProgress {
             started: ns.started,
             arrived: ns.exchange.fence.arrived().len(),
@@ -330,6 +352,9 @@ impl Root {
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
+                if self.begin_restart(&outcome, turn) {
+                    return;
+                }
                 self.end(outcome, SIGTERM, "the first cause is elected", turn);
             }
             Phase::Joining { until: Some(until) } if turn.now >= *until => {
@@ -339,6 +364,12 @@ impl Root {
                 }
                 let outcome = self.elected();
                 self.end(outcome, SIGTERM, "not all agents have joined in time", turn);
+            }
+            Phase::Restarting { until, awaited, .. } if turn.now >= *until => {
+                for agent in awaited.clone() {
+                    let cause = Cause::Lost { why: LossReason::NotEnded(END_MARGIN) };
+                    self.on_child_lost(agent, cause, turn);
+                }
             }
             Phase::Ending { until, .. } if turn.now >= *until => {
                 for agent in self.children.not_ended().collect::<Vec<_>>() {
@@ -413,7 +444,7 @@ impl Root {
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let next = match &self.phase {
             Phase::Joining { until } => *until,
-            Phase::Gathering { until } | Phase::Ending { until, .. } => Some(*until),
+            Phase::Gathering { until } | Phase::Restarting { until, .. } | Phase::Ending { until, .. } => Some(*until),
             Phase::Running => self.namespaces.values().filter_map(Namespace::unfinalized_deadline).min(),
             Phase::Flushing { .. } | Phase::Over => None,
         };

@@ -150,10 +150,7 @@ impl AgentDriver {
         let links = LinkContext::new(tasks.clone(), order.liveness());
         let parent = Uplink::new(links.start(parent, streams));
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
-        let (adopted, may_join) = match order.rejoins {
-            true => Some(mpsc::channel(QUEUE_EVENTS_MAX)).unzip(),
-            false => (None, None),
-        };
+        let (adopted, may_join) = order.rejoins.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
         let child_starter = match children {
             ChildLinks::None => None,
             ChildLinks::Listener(admit) => {
@@ -472,6 +469,15 @@ impl AgentDriver {
                 self.shared_files.on_ended(key.0, key.1, exit, || self.table.pids());
                 self.handle(Input::RankEnded(key.0, key.1, exit));
             }
+        }
+    }
+
+    /// Forgets all namespaces: none of their ranks is left, and others will start.
+    pub(super) fn forget_namespaces(&mut self) {
+        self.namespaces.clear();
+        self.waiting.clear();
+        if let Some(startup) = &mut self.startup {
+            startup.resume();
         }
     }
 

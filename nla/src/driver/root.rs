@@ -22,8 +22,8 @@ use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, FailurePolicy, NamespacePlan, NotStartedReason, Notice, Outcome,
-    RankProgress, Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
+    Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
 };
 use crate::link::{
     Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
@@ -159,10 +159,8 @@ impl RootDriver {
             setup;
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
-        let (adopted, may_join) = match settings.session.on_failure {
-            FailurePolicy::Abort => (None, None),
-            FailurePolicy::Continue => Some(mpsc::channel(QUEUE_EVENTS_MAX)).unzip(),
-        };
+        let goes_on = settings.session.on_failure.goes_on();
+        let (adopted, may_join) = goes_on.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
         let accepting = listener.map(|(admit, accepting)| {
             let role = Role::Link { parent: AgentId::ROOT };
             let authenticator = Authenticator::new(id, key, role, tree.children().map(|child| child.head()));

@@ -57,6 +57,8 @@ fn log_late(phase: &'static str, deadline: Duration, late: impl Debug) {
 pub(super) enum Sweep {
     /// The session goes on.
     No,
+    /// The ranks are to start again. Descendants of the old ones that are left are being killed.
+    Clearing { since: Instant, leftovers: u64 },
     /// Descendants that are left are being killed.
     Killing { since: Instant, leftovers: u64 },
     /// No process is left. Files that killed ranks left are being removed.
@@ -80,12 +82,12 @@ impl Sweep {
     }
 
     pub(super) fn is_killing(&self) -> bool {
-        matches!(self, Self::Killing { .. })
+        matches!(self, Self::Killing { .. } | Self::Clearing { .. })
     }
 
     /// Counts a descendant, not a rank, that SIGKILL has ended.
     pub(super) fn note_killed(&mut self) {
-        if let Self::Killing { leftovers, .. } = self {
+        if let Self::Killing { leftovers, .. } | Self::Clearing { leftovers, .. } = self {
             *leftovers += 1;
         }
     }
@@ -114,7 +116,12 @@ impl Sweep {
                 let _ = written.await;
                 Self::Announced
             }
-            Self::No | Self::Killing { .. } | Self::Cleaned { .. } | Self::Drained | Self::Announced => pending().await,
+            Self::No
+            | Self::Clearing { .. }
+            | Self::Killing { .. }
+            | Self::Cleaned { .. }
+            | Self::Drained
+            | Self::Announced => pending().await,
         }
     }
 }
@@ -122,7 +129,7 @@ impl Sweep {
 impl AgentDriver {
     /// Continues the sweep as far as possible without waiting.
     pub(super) fn continue_sweep(&mut self) {
-        if let Sweep::Killing { since, .. } = self.sweep {
+        if let Sweep::Killing { since, .. } | Sweep::Clearing { since, .. } = self.sweep {
             self.kill_leftovers(since);
         }
         if let Sweep::Cleaned { report, leftovers } = &mut self.sweep {
@@ -158,8 +165,20 @@ impl AgentDriver {
             }
             refused = true;
         }
+        let is_done = refused || !sys::has_children_but(&spared(self));
+        if let Sweep::Clearing { leftovers, .. } = self.sweep
+            && is_done
+        {
+            self.sweep = Sweep::No;
+            if refused {
+                self.handle(Input::NotCleared);
+            } else {
+                self.forget_namespaces();
+                self.handle(Input::Cleared { leftovers });
+            }
+        }
         if let Sweep::Killing { leftovers, .. } = self.sweep
-            && (refused || !sys::has_children_but(&spared(self)))
+            && is_done
         {
             match self.shared_files.clean() {
                 Some(report) => {

@@ -205,6 +205,11 @@ impl Startup {
         cancelled.into_iter().filter(|(_, ranks): &(_, Ranks)| !ranks.is_empty()).map(not_started).collect()
     }
 
+    /// Lets ranks start again after a cancel.
+    pub(super) fn resume(&mut self) {
+        self.is_cancelled = false;
+    }
+
     /// Orders ranks to be started for about [`BATCH_TIME`], at least one. Returns those that cannot be started, as inputs
     /// for the core.
     pub(super) fn start_batch(&mut self) -> Vec<Input> {

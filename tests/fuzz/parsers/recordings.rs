@@ -142,7 +142,8 @@ fn root() -> Root {
         has_ports: true,
         sent: Duration::ZERO,
     };
-    let mut root = Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None });
+    let mut root =
+        Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None, max_restarts: 0 });
     for child in tree.children() {
         root_turn(&mut root, Time::ZERO, RootInput::FromChild(child.head(), Up::Ready));
     }

@@ -210,8 +210,13 @@ fn values() {
             "write '-heartbeat 0.5', or leave '-heartbeat' out",
         ),
         (
+            "--max-restarts 2 ./a",
+            "option '--max-restarts' has no effect without '--on-failure restart'",
+            "add '--on-failure restart', or leave '--max-restarts' out",
+        ),
+        (
             "--on-failure ignore ./a",
-            "option '--on-failure': there is no action 'ignore', only abort, continue",
+            "option '--on-failure': there is no action 'ignore', only abort, continue, restart",
             "leave '--on-failure' out",
         ),
         (

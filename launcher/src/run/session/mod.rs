@@ -34,7 +34,7 @@ use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
-use crate::run::report::{Reporter, leftovers_text, step_text};
+use crate::run::report::{Reporter, leftovers_text, restart_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
 use crate::run::survey_text::survey_lines;
@@ -261,6 +261,10 @@ impl Session {
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
                     self.reporter.notes(&survey_lines(survey, &self.locations));
                 }
+            }
+            Notice::Restarting { first, others, number, of } => {
+                let host = self.locations.of_agent(first.agent);
+                self.reporter.note(&restart_text(first, *others, (*number, *of), host));
             }
             Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
             _ => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
-use nla::core::{CachePolicy, FailurePolicy};
+use nla::core::CachePolicy;
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
 use nla::sys::{self, Segment};
@@ -157,7 +157,7 @@ fn boot_order(
         label: plan.label.clone(),
         dead_time,
         heartbeat,
-        rejoins: plan.settings.session.on_failure != FailurePolicy::Abort && links == Links::Connections,
+        rejoins: plan.settings.session.on_failure.goes_on() && links == Links::Connections,
         below: None,
         log: log.map(Segment::place),
     }

@@ -6,7 +6,6 @@ use super::{Action, Agent, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
-use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -98,8 +97,12 @@ impl Parent for Agent {
         }
     }
 
+    fn on_cleared(&mut self, child: AgentId, leftovers: u64, _: &mut Turn<'_>) {
+        self.on_child_cleared(child, leftovers);
+    }
+
     fn goes_on(&self) -> bool {
-        self.on_failure == FailurePolicy::Continue
+        self.on_failure.goes_on()
     }
 
     fn heritage(&self) -> Heritage {

@@ -1,5 +1,6 @@
 //! The agent as a value: each input leads to exactly these actions and no others.
 
+mod clearing;
 mod deaths;
 mod fences;
 mod inquiries;

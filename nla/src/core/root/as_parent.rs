@@ -6,7 +6,6 @@ use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
-use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -108,8 +107,12 @@ impl Parent for Root {
         }
     }
 
+    fn on_cleared(&mut self, child: AgentId, leftovers: u64, turn: &mut Turn<'_>) {
+        self.on_child_cleared(child, leftovers, turn);
+    }
+
     fn goes_on(&self) -> bool {
-        self.session.on_failure == FailurePolicy::Continue
+        self.session.on_failure.goes_on()
     }
 
     fn heritage(&self) -> Heritage {
@@ -128,7 +131,7 @@ impl Parent for Root {
     fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
         let mut messages = Vec::new();
         match self.phase {
-            Phase::Joining { .. } => return messages,
+            Phase::Joining { .. } | Phase::Restarting { .. } => return messages,
             Phase::Running | Phase::Gathering { .. } => messages.push(Down::Resume),
             Phase::Ending { .. } | Phase::Flushing { .. } => {
                 messages.push(Down::End { signal: SIGTERM, grace: self.session.kill_grace });

@@ -24,6 +24,13 @@ impl Root {
         if self.goes_on() && self.is_repeated(&failure) {
             return;
         }
+        if matches!(self.phase, Phase::Restarting { .. }) && self.session.on_failure.restarts(&failure.cause) {
+            // A consequence of the failure that all ranks are being ended for.
+            return;
+        }
+        // The user knows only one job, however often it has started.
+        let namespace = if failure.namespace == self.job { NamespaceId::FIRST } else { failure.namespace };
+        let failure = Failure { namespace, ..failure };
         let survives = self.session.on_failure.survives(&failure.cause);
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         let (is_loss, lost) = (matches!(failure.cause, Cause::Lost { .. }), failure.agent);
@@ -45,7 +52,7 @@ impl Root {
         if matches!(self.phase, Phase::Running) && survives {
             return;
         }
-        if matches!(self.phase, Phase::Joining { .. } | Phase::Running) {
+        if matches!(self.phase, Phase::Joining { .. } | Phase::Running | Phase::Restarting { .. }) {
             self.enter(Phase::Gathering { until: turn.now + GATHER_WINDOW }, "a failure was reported");
         }
     }
@@ -103,7 +110,11 @@ impl Root {
                 self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
                 self.note_interrupted(Some(turn.now + END_MARGIN));
             }
-            Phase::Joining { .. } | Phase::Running | Phase::Gathering { .. } | Phase::Over => {
+            Phase::Joining { .. }
+            | Phase::Running
+            | Phase::Gathering { .. }
+            | Phase::Restarting { .. }
+            | Phase::Over => {
                 // Before the launch, agents may have failed because the same Ctrl-C reached them.
                 let is_failing = matches!(self.phase, Phase::Gathering { .. }) && self.first.is_none();
                 let outcome = if is_failing { self.elected() } else { Outcome::Interrupted { signal } };

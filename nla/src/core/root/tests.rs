@@ -2,6 +2,7 @@
 
 mod deaths;
 mod limits;
+mod restarts;
 mod stats;
 
 use super::*;
@@ -37,6 +38,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
         stuck_after: None,
+        max_restarts: 3,
     }
 }
 

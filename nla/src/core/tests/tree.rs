@@ -97,6 +97,7 @@ impl Tree {
         let owners = owners(&placement, nodes);
         let settings = RootSettings {
             stuck_after: None,
+            max_restarts: 3,
             tree,
             session: SessionPlan {
                 environment: Vec::new(),
@@ -407,6 +408,11 @@ impl Tree {
                 Action::Inspect(number, ranks) => {
                     let found = ranks.into_iter().map(|(namespace, ranks)| (namespace, vec![(BUSY, ranks)])).collect();
                     self.agent(id, Input::Inspected(number, found));
+                }
+                Action::Clear => {
+                    self.agent_of.retain(|_, at| *at != id);
+                    self.boards.retain(|(at, _), _| *at != id);
+                    self.agent(id, Input::Cleared { leftovers: 0 });
                 }
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use pmi::{Answer, Board, Ranks};
 
+use tokio::time::Instant;
+
 use super::AgentDriver;
 use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
 use crate::driver::leftovers::SharedFiles;
@@ -69,6 +71,7 @@ impl AgentDriver {
                 self.handle(Input::Inspected(number, found));
             }
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
+            Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), leftovers: 0 },
             Action::Sweep => self.sweep = Sweep::begin(),
             Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
             Action::Leave(code) => drop(self.exit_code.get_or_insert(code)),

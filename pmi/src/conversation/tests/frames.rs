@@ -262,7 +262,7 @@ fn a_failed_fence_or_ring_is_answered() {
     let mut world = World::joined_2();
     assert_eq!(world.ask_2("cmd=kvs-fence;"), FENCE);
     world.answer_2(Answer::FenceFailed, "cmd=kvs-fence-response;rc=1;errmsg=a_process_has_died;");
-    assert!(matches!(world.ask_2("cmd=ring;count=1;left=a;right=b;"), Request::Ring { .. }));
+    assert!(matches!(world.ask_2("cmd=ring;ring-count=1;ring-left=a;ring-right=b;"), Request::Ring { .. }));
     world.answer_2(Answer::FenceFailed, "cmd=ring-response;rc=1;errmsg=a_process_has_died;");
 }
 

@@ -1,0 +1,97 @@
+//! The end of all ranks before they start again: TERM, the grace, KILL, the processes that outlived their ranks, the report.
+
+use std::time::Duration;
+
+use super::{Action, Agent, Phase, SIGKILL, Turn};
+use crate::core::ids::{AgentId, Time};
+use crate::core::message::{Down, Up};
+use crate::core::parent::Parent;
+
+/// An order to end all ranks that is carried out.
+#[derive(Debug)]
+pub(super) struct Clearing {
+    /// When the ranks that are left get SIGKILL, unless they have got it.
+    kill_at: Option<Time>,
+    /// The children that have not answered.
+    awaited: Vec<AgentId>,
+    own: Own,
+    leftovers: u64,
+}
+
+/// How far this agent's own processes are.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Own {
+    /// Ranks are ending.
+    Ranks,
+    /// The driver kills the processes that outlived them.
+    Leftovers,
+    /// None is left.
+    Cleared,
+}
+
+impl Clearing {
+    /// When the next step is due if nothing happens.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.kill_at
+    }
+}
+
+impl Agent {
+    /// The launcher ends all ranks; they will start again.
+    pub(super) fn on_clear(&mut self, signal: i32, grace: Duration, turn: &mut Turn<'_>) {
+        if !self.is_serving() || self.clearing.is_some() {
+            return;
+        }
+        self.to_children(&Down::Clear { signal, grace }, turn);
+        // What the ranks do from now on is no failure.
+        self.namespaces.iter_mut().for_each(|(_, ns)| ns.undone = true);
+        turn.push(Action::CancelStarts);
+        self.signal_all(signal, turn);
+        let awaited = self.children.reachable().collect();
+        let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
+        self.clearing = Some(Clearing { kill_at, awaited, own: Own::Ranks, leftovers: 0 });
+    }
+
+    /// The driver has killed the processes that outlived the ranks.
+    pub(super) fn on_own_cleared(&mut self, leftovers: u64) {
+        if let Some(clearing) = &mut self.clearing {
+            clearing.own = Own::Cleared;
+            clearing.leftovers = clearing.leftovers.saturating_add(leftovers);
+        }
+    }
+
+    /// A child has no rank left.
+    pub(super) fn on_child_cleared(&mut self, child: AgentId, leftovers: u64) {
+        if let Some(clearing) = &mut self.clearing {
+            clearing.awaited.retain(|awaited| *awaited != child);
+            clearing.leftovers = clearing.leftovers.saturating_add(leftovers);
+        }
+    }
+
+    /// Takes the steps of the order that are due.
+    pub(super) fn continue_clearing(&mut self, turn: &mut Turn<'_>) {
+        let Some(clearing) = &mut self.clearing else { return };
+        if self.phase != Phase::Serving {
+            // The end of the session replaces it.
+            self.clearing = None;
+            return;
+        }
+        let is_late = clearing.kill_at.is_some_and(|at| turn.now >= at);
+        if is_late {
+            clearing.kill_at = None;
+        }
+        let has_ended = self.namespaces.values().all(|ns| ns.live == 0);
+        if clearing.own == Own::Ranks && has_ended {
+            clearing.own = Own::Leftovers;
+            turn.push(Action::Clear);
+        }
+        if clearing.own == Own::Cleared && clearing.awaited.is_empty() {
+            let leftovers = clearing.leftovers;
+            self.clearing = None;
+            self.namespaces.clear();
+            turn.push(Action::ToParent(Up::Cleared { leftovers }));
+        } else if is_late {
+            self.signal_all(SIGKILL, turn);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `--on-failure restart`: all ranks start again after a failure.
+
+use nix::sys::signal::Signal;
+use tests::{Run, scela, sh};
+
+use crate::script;
+
+fn restarting(max: u32) -> Run {
+    scela().args(["--on-failure", "restart", "--max-restarts", &max.to_string(), "--kill-grace", "2"])
+}
+
+#[test]
+fn a_job_that_succeeds_at_the_third_start_is_a_success() {
+    // Rank 2 fails twice. The others would run for ever.
+    let program = sh("i=${SCELA_INCARNATION:-0}; echo start $i; if [ $i = 2 ]; then exit 0; fi
+        if [ $PMI_RANK = 2 ]; then sleep 0.2; exit 9; fi; exec sleep 1000");
+    let outcome = restarting(3).np(4).agents(2).program(program).run();
+    outcome.has_code(0).says("rank 2 on ").says("exited with code 9; all ranks start again: restart 1 of at most 3");
+    outcome.says("restart 2 of at most 3").never_says("restart 3");
+    outcome.wrote_lines((0..3).flat_map(|start| vec![format!("start {start}"); 4]));
+}
+
+#[test]
+fn the_last_failure_ends_the_job_with_its_code() {
+    let outcome = restarting(2).np(2).program(sh("exit 7")).run();
+    outcome.has_code(7).says("restart 2 of at most 2").says("rank ").says("exited with code 7\n");
+}
+
+#[test]
+fn fences_work_after_a_restart() {
+    let fails = script(["init", "fence", "exit 3"]);
+    let waits = script(["init", "fence", "fence", "finalize"]);
+    let outcome = restarting(2).np(3).agents(3).fanout(2).program(waits).and(1, fails).run();
+    // Each start gets to the second fence.
+    outcome.has_code(3).says("rank 3 on ").says("restart 2 of at most 2");
+}
+
+#[test]
+fn nothing_of_a_start_is_left_when_the_next_one_begins() {
+    // The process that each start leaves would write at the next start.
+    let program = sh("i=${SCELA_INCARNATION:-0}; echo start $i
+        (trap '' TERM; setsid sh -c 'sleep 1; echo left' &) ; [ $i = 1 ] && { sleep 2; exit 0; }; exit 1");
+    let outcome = restarting(1).np(1).program(program).run();
+    outcome.has_code(0).says("that the ranks had left running");
+    assert_eq!(
+        outcome.out().matches("left").count(),
+        1,
+        "only the last start's process has time to write: {}",
+        outcome.out()
+    );
+}
+
+#[test]
+fn an_interrupt_ends_a_job_that_starts_again() {
+    let program = sh("trap '' TERM; echo up; if [ $PMI_RANK = 0 ]; then sleep 0.2; exit 1; fi; sleep 1000; sleep 1000");
+    let running = restarting(3).np(2).program(program).spawn();
+    running.wait_for_error("restart 1 of at most 3");
+    running.signal(Signal::SIGTERM).signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
