@@ -11,6 +11,7 @@
 //! | `worlds` | the ranks' numbers, their communication, and their complete output |
 //! | `ends` | MPI_Abort, exits and signals in the middle of MPI |
 //! | `spawns` | MPI_Comm_spawn, MPI_Publish_name and related calls |
+//! | `restarts` | a program that writes checkpoints starts again after a crash |
 //! | `open_mpi` | which programs get the path of ScELA's libpmi.so |
 //! | `intel` | the three ways in which Intel MPI may use PMI |
 //! | `library` | the paths of the libraries, and how programs are compiled with them |
@@ -22,5 +23,6 @@ mod ends;
 mod intel;
 mod library;
 mod open_mpi;
+mod restarts;
 mod spawns;
 mod worlds;
