@@ -148,6 +148,7 @@ fn variables_of_an_outer_launcher_are_removed() {
     let foreign = [
         "PMI_PORT",
         "PMI_ID",
+        "SCELA_INCARNATION",
         "PMI_SPAWNED",
         "PMI_VERSION",
         "PMI_DEBUG",

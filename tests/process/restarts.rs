@@ -12,7 +12,7 @@ fn restarting(max: u32) -> Run {
 #[test]
 fn a_job_that_succeeds_at_the_third_start_is_a_success() {
     // Rank 2 fails twice. The others would run for ever.
-    let program = sh("i=${SCELA_INCARNATION:-0}; echo start $i; if [ $i = 2 ]; then exit 0; fi
+    let program = sh("i=$SCELA_INCARNATION; echo start $i; if [ $i = 2 ]; then exit 0; fi
         if [ $PMI_RANK = 2 ]; then sleep 0.2; exit 9; fi; exec sleep 1000");
     let outcome = restarting(3).np(4).agents(2).program(program).run();
     outcome.has_code(0).says("rank 2 on ").says("exited with code 9; all ranks start again: restart 1 of at most 3");
@@ -27,6 +27,11 @@ fn the_last_failure_ends_the_job_with_its_code() {
 }
 
 #[test]
+fn more_failures_than_are_reported_one_by_one_do_not_stop_a_restart() {
+    restarting(2).np(70).program(sh("exit 7")).run().has_code(7).says("restart 2 of at most 2");
+}
+
+#[test]
 fn fences_work_after_a_restart() {
     let fails = script(["init", "fence", "exit 3"]);
     let waits = script(["init", "fence", "fence", "finalize"]);
@@ -38,7 +43,7 @@ fn fences_work_after_a_restart() {
 #[test]
 fn nothing_of_a_start_is_left_when_the_next_one_begins() {
     // The process that each start leaves would write at the next start.
-    let program = sh("i=${SCELA_INCARNATION:-0}; echo start $i
+    let program = sh("i=$SCELA_INCARNATION; echo start $i
         (trap '' TERM; setsid sh -c 'sleep 1; echo left' &) ; [ $i = 1 ] && { sleep 2; exit 0; }; exit 1");
     let outcome = restarting(1).np(1).program(program).run();
     outcome.has_code(0).says("that the ranks had left running");

@@ -300,7 +300,8 @@ pub(super) const OPTIONS: &[Spec] = &[
         "the same as --on-failure continue"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
         "count an agent or host that is silent for TIME as lost\n\
-         (default: 20 seconds; 5 with --on-failure continue)"),
+         (default: 20 seconds; 5 seconds with --on-failure\n\
+         continue or restart)"),
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
         "send a heartbeat when a link was idle for TIME, at\n\
          most half of the dead time (default: a quarter of it)"),

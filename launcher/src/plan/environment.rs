@@ -48,12 +48,13 @@ pub(crate) fn environment(
 /// either: an `srun` in a rank would ask for processors that its node does not have and fail with "CPU binding
 /// outside of job step allocation".
 pub(crate) fn is_foreign(name: &[u8]) -> bool {
-    const PREFIXES: [&str; 23] = [
+    const PREFIXES: [&str; 24] = [
         "PMI_",
         "PMIX_",
         "HYDI_",
         "HYDRA_",
         "SCELA_SEGMENT",
+        "SCELA_INCARNATION",
         "OMPI_COMM_WORLD_",
         "OMPI_MCA_ess_",
         "OMPI_MCA_orte_hnp_uri",

@@ -291,8 +291,8 @@ impl Options {
     /// The dead time where the user asks for none: shorter where a loss does not end the session.
     fn default_dead_time(&self) -> Duration {
         match self.on_failure {
-            FailurePolicy::Abort | FailurePolicy::Restart => DEAD_TIME,
-            FailurePolicy::Continue => DEAD_TIME_SURVIVED,
+            FailurePolicy::Abort => DEAD_TIME,
+            FailurePolicy::Continue | FailurePolicy::Restart => DEAD_TIME_SURVIVED,
         }
     }
 

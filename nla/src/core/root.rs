@@ -226,6 +226,7 @@ impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
         let RootSettings { tree, session, first, nodes, stuck_after, max_restarts } = settings;
+        let (restarts, first) = Restarts::begin(first, session.on_failure, max_restarts);
         Self {
             tree,
             session,
@@ -234,7 +235,7 @@ impl Root {
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
             namespaces: LiteMap::new(),
-            restarts: Restarts::new(first.clone(), max_restarts),
+            restarts,
             first: Some(first),
             job: NamespaceId::FIRST,
             names: LiteMap::new(),

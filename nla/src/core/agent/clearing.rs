@@ -89,6 +89,9 @@ impl Agent {
             let leftovers = clearing.leftovers;
             self.clearing = None;
             self.namespaces.clear();
+            // The bound on single reports counts anew, or the next failure would only be counted.
+            self.failures.clear();
+            self.failures_more = 0;
             turn.push(Action::ToParent(Up::Cleared { leftovers }));
         } else if is_late {
             self.signal_all(SIGKILL, turn);

@@ -2,6 +2,7 @@
 
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::Outcome;
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId};
 use crate::core::limits::{END_MARGIN, NAMESPACES_MAX};
 use crate::core::message::Down;
@@ -22,23 +23,35 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    pub(super) fn new(origin: NamespacePlan, max: u32) -> Self {
-        Self { origin, done: 0, max }
+    /// Returns the starts of a job with this plan, and the plan of the first one. Each start is numbered if the job may
+    /// start again.
+    pub(super) fn begin(origin: NamespacePlan, policy: FailurePolicy, max: u32) -> (Self, NamespacePlan) {
+        let mut restarts = Self { origin, done: 0, max };
+        if policy == FailurePolicy::Restart {
+            restarts.number();
+        }
+        let first = restarts.origin.clone();
+        (restarts, first)
+    }
+
+    /// Writes the number of the start into the ranks' environment.
+    fn number(&mut self) {
+        for command in &mut self.origin.commands {
+            command.set.retain(|(name, _)| name != INCARNATION);
+            command.set.push((INCARNATION.to_vec(), self.done.to_string().into_bytes()));
+        }
     }
 
     /// The plan of the next start, as namespace `id`.
     fn next(&mut self, id: NamespaceId) -> NamespacePlan {
         self.done += 1;
+        self.number();
         let mut plan = self.origin.clone();
         plan.id = id;
         let base = plan.kvsname.rsplit_once('_').map_or(plan.kvsname.as_str(), |(base, _)| base);
         plan.kvsname = format!("{base}_{}", id.0);
         // The first ranks have read it.
         plan.stdin = pmi::Ranks::new();
-        for command in &mut plan.commands {
-            command.set.retain(|(name, _)| name != INCARNATION);
-            command.set.push((INCARNATION.to_vec(), self.done.to_string().into_bytes()));
-        }
         plan
     }
 }

@@ -33,6 +33,24 @@ fn ranks_end_without_a_report_and_others_can_start() {
 }
 
 #[test]
+fn the_first_failure_after_many_and_a_restart_is_reported() {
+    let mut world = World::leaf(1, "0");
+    for rank in 0..FAILURES_SINGLE_MAX + 1 {
+        let failure = Failure::of_rank(T, AgentId(1), NS, Rank(rank), Cause::Code(1));
+        world.agent.report_failure(failure, &mut Turn { now: T, actions: &mut Vec::new() });
+    }
+    world.after(T, Input::FromParent(CLEAR));
+    ends(&mut world, 0);
+    let actions = world.after(T, Input::Cleared { leftovers: 0 });
+    assert_eq!(actions, [Action::ToParent(Up::Cleared { leftovers: 0 })]);
+    let again = NamespacePlan { id: NamespaceId(1), ..plan(1, &[(1, "0")]) };
+    world.after(T, Input::FromParent(Down::Launch(Box::new(again))));
+    world.after(T, Input::Started(NamespaceId(1), ranks("0")));
+    let actions = world.after(T, Input::RankEnded(NamespaceId(1), Rank(0), Exit::Code(1)));
+    assert_eq!(failures(&actions), [&Cause::Code(1)]);
+}
+
+#[test]
 fn ranks_that_ignore_the_signal_are_killed() {
     let mut world = World::leaf(2, "0-1");
     world.after(T, Input::FromParent(CLEAR));
