@@ -12,7 +12,7 @@ const ROUNDS: u32 = 60;
 fn start(cluster: &Cluster) -> (Running, Tree) {
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1"]).np(HOSTS).fanout(2);
     let run = run.args(["--on-failure", "continue", "--dead-time", "2"]);
-    let running = run.program(rank(["survivors", &ROUNDS.to_string()])).spawn();
+    let running = run.program(rank(["survivors", &ROUNDS.to_string(), "after-death"])).spawn();
     running.wait_for_error("fence 5: ");
     (running, Tree::new(HOSTS, 2))
 }

@@ -76,7 +76,7 @@ fn a_rank_that_leaves_a_fence_with_code_0_counts_as_dead() {
 fn loses_an_inner_agent(policy: &str) {
     let tree = Tree::new(16, 2);
     let run = going_on().args(["-v", "--agents-as-nodes"]).cache(&[policy]).np(16).agents(16).fanout(2);
-    let running = run.program(rank(["survivors", "40"])).spawn();
+    let running = run.program(rank(["survivors", "40", "after-death"])).spawn();
     running.wait_for_error("fence 5: ");
     let agent = tree.inner();
     tree.process(running.world(), agent).signal(Signal::SIGKILL);

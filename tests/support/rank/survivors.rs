@@ -13,17 +13,26 @@ use crate::connection::{Stream, client};
 /// Runs `rounds` rounds: each rank puts an entry, enters a fence and gets the entries of all ranks. An entry may be
 /// missing only if its rank is listed as dead. Only the first fence may fail.
 ///
+/// The word `after-death` makes the rounds count only once a rank has died, so that a test has time to kill one: a rank that
+/// has seen enough says so in its entry, and then this round is the last one of all ranks.
+///
 /// Words `R@N` let rank R die of SIGKILL before it enters the fence of round N. At the end each rank prints what it has seen.
 pub(crate) fn survivors(rounds: u64, deaths: &[&str]) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
     let dies_in = |round: u64| deaths.contains(&format!("{rank}@{round}").as_str());
     let key = |rank: u32, round: u64| format!("card-{rank}-{round}");
-    let mut failed = 0;
-    for round in 0..rounds {
+    let after_death = deaths.contains(&"after-death");
+    let (mut failed, mut counted, mut is_last) = (0, 0, false);
+    for round in 0.. {
+        if is_last {
+            break;
+        }
         if dies_in(round) {
             raise(Signal::SIGKILL)?;
         }
-        pmi.put(key(rank, round).as_bytes(), key(rank, round).as_bytes())?;
+        let has_enough = counted + 1 >= rounds;
+        let value = |peer, enough| if enough { format!("{} is enough", key(peer, round)) } else { key(peer, round) };
+        pmi.put(key(rank, round).as_bytes(), value(rank, has_enough).as_bytes())?;
         match pmi.barrier() {
             Ok(()) => {}
             Err(ClientError::Refused { .. }) if round == 0 => failed += 1,
@@ -32,12 +41,14 @@ pub(crate) fn survivors(rounds: u64, deaths: &[&str]) -> Result<(), Finding> {
         let mut missing = Ranks::new();
         for peer in 0..size {
             match pmi.get(key(peer, round).as_bytes())? {
-                Some(value) if value == key(peer, round).as_bytes() => {}
+                Some(got) if got == value(peer, false).as_bytes() => {}
+                Some(got) if got == value(peer, true).as_bytes() => is_last = true,
                 Some(value) => return Err(format!("rank {peer} has {:?}", String::from_utf8_lossy(&value)).into()),
                 None => drop(missing.insert(Rank(peer))),
             }
         }
         let dead = dead(&mut pmi)?;
+        counted += u64::from(!after_death || !dead.is_empty());
         if !dead.contains_all(&missing) {
             return Err(format!("round {round}: entries of ranks {missing} are missing, dead are {dead}").into());
         }
