@@ -326,6 +326,7 @@ impl AgentDriver {
             Event::Stalled => {
                 let inputs = self.startup.as_mut().map(Startup::on_stalled).unwrap_or_default();
                 inputs.into_iter().for_each(|input| self.handle(input));
+                self.reap();
             }
             // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}

@@ -6,6 +6,8 @@
 
 use std::time::{Duration, Instant};
 
+/// The time after which the results of earlier starts are taken: usually several starts end before it.
+const LOOK_AFTER: Duration = Duration::from_millis(10);
 /// The time after which a start is reported as stalled. Each further report waits twice as long as the one before.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
 /// The time that a start has before its child is killed, if the starts are cancelled.
@@ -16,6 +18,8 @@ const END_TIME: Duration = Duration::from_secs(2);
 /// The next step of an agent that waits for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StallStep {
+    /// Take the results of earlier starts, and reap ended ranks.
+    Look,
     /// Report that the start has taken so long.
     Report(Duration),
     /// Kill the child.
@@ -28,6 +32,7 @@ pub(super) enum StallStep {
 #[derive(Debug)]
 pub(super) struct Stall {
     since: Instant,
+    has_looked: bool,
     report_after: Duration,
     kill_at: Option<Instant>,
     is_killed: bool,
@@ -37,7 +42,14 @@ pub(super) struct Stall {
 impl Stall {
     /// A start that began at `since`.
     pub(super) fn begin(since: Instant) -> Self {
-        Self { since, report_after: REPORT_AFTER, kill_at: None, is_killed: false, is_given_up: false }
+        Self {
+            since,
+            has_looked: false,
+            report_after: REPORT_AFTER,
+            kill_at: None,
+            is_killed: false,
+            is_given_up: false,
+        }
     }
 
     /// Notes that the starts were cancelled.
@@ -55,6 +67,7 @@ impl Stall {
         let report = self.since + self.report_after;
         match self.kill_at {
             _ if self.is_given_up => None,
+            _ if !self.has_looked => Some(self.since + LOOK_AFTER),
             None => Some(report),
             Some(kill) if !self.is_killed => Some(kill.min(report)),
             Some(kill) => Some(kill + END_TIME),
@@ -65,6 +78,10 @@ impl Stall {
     pub(super) fn step(&mut self, now: Instant) -> Option<StallStep> {
         match self.kill_at {
             _ if self.is_given_up => None,
+            _ if !self.has_looked => {
+                self.has_looked = now >= self.since + LOOK_AFTER;
+                self.has_looked.then_some(StallStep::Look)
+            }
             Some(kill) if self.is_killed && now >= kill + END_TIME => {
                 self.is_given_up = true;
                 Some(StallStep::GiveUp)
@@ -102,6 +119,7 @@ mod tests {
     fn a_stalled_start_is_reported_less_and_less_often() {
         let begin = Instant::now();
         let mut stall = Stall::begin(begin);
+        assert_eq!(next(&mut stall, begin), Some((LOOK_AFTER, StallStep::Look)));
         for after in [5, 10, 20, 40] {
             assert_eq!(next(&mut stall, begin), Some((s(after), StallStep::Report(s(after)))));
         }
@@ -113,12 +131,14 @@ mod tests {
         let mut stall = Stall::begin(begin);
         stall.cancel(begin);
         stall.cancel(begin + s(9));
+        assert_eq!(next(&mut stall, begin), Some((LOOK_AFTER, StallStep::Look)));
         assert_eq!(next(&mut stall, begin), Some((s(1), StallStep::Kill)), "it may be about to succeed");
         assert!(!stall.is_given_up());
         assert_eq!(next(&mut stall, begin), Some((s(3), StallStep::GiveUp)));
         assert!(stall.is_given_up());
         assert_eq!((stall.next_at(), stall.step(begin + s(99))), (None, None));
         let mut stall = Stall::begin(begin);
+        assert_eq!(stall.step(begin + s(7)), Some(StallStep::Look));
         assert_eq!(stall.step(begin + s(7)), Some(StallStep::Report(s(7))));
         stall.cancel(begin + s(8));
         assert_eq!(next(&mut stall, begin), Some((s(8), StallStep::Kill)), "it has had its time");

@@ -23,11 +23,11 @@ use super::input::InputHub;
 use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{Connection, RankEvent, Scratch, Serving};
-use super::spawning::{Command, Done, Order, SpawnerThread, StartOrder};
+use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
 use super::table::RankTable;
 use crate::core::{CommandPlan, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Variable};
-use crate::sys::{self, Child, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
+use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
@@ -96,6 +96,9 @@ pub(super) struct Startup {
     pending: VecDeque<Pending>,
     /// The first of `pending`.
     stall: Option<Stall>,
+    /// Present while ranks are started and none has stalled: ended ranks are then reaped with the results of the next
+    /// starts. A wake-up of this thread per ended rank would slow the starts.
+    signals_held: Option<ExitSignalsHeld>,
     /// The starts were cancelled, so none is ordered any more.
     is_cancelled: bool,
 }
@@ -130,13 +133,15 @@ impl Startup {
             jobs: VecDeque::new(),
             pending: VecDeque::new(),
             stall: None,
+            signals_held: None,
             is_cancelled: false,
         })
     }
 
     /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
-        self.pending.len() < ORDERS_MAX && self.jobs.front().is_some_and(|job| job.commands.is_some())
+        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX
+            && self.jobs.front().is_some_and(|job| job.commands.is_some())
     }
 
     /// Returns the child in launch.
@@ -248,6 +253,7 @@ impl Startup {
         self.pending.extend(pending);
         self.spawner.order(orders);
         self.stall.get_or_insert_with(|| Stall::begin(Instant::now()));
+        self.signals_held.get_or_insert_with(ExitSignalsHeld::begin);
     }
 
     /// Prepares the start of a rank.
@@ -332,7 +338,9 @@ impl Startup {
                 (_, _) => tracing::error!("a result of the spawner thread has no order"),
             }
         }
-        if !self.pending.is_empty() {
+        if self.pending.is_empty() {
+            self.signals_held = None;
+        } else {
             let mut stall = Stall::begin(Instant::now());
             if self.is_cancelled {
                 stall.cancel(Instant::now());
@@ -386,6 +394,10 @@ impl Startup {
         let child = launching.current();
         match stall.step(Instant::now()) {
             None => Vec::new(),
+            Some(StallStep::Look) => {
+                self.signals_held = None;
+                Vec::new()
+            }
             Some(StallStep::Report(time)) => vec![Input::Busy(stalled_text(pending, child, time))],
             Some(StallStep::Kill) => {
                 child.inspect(|child| launching.kill(child.pid));

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 
 /// How a process ended.
@@ -47,6 +48,38 @@ impl fmt::Display for Ended {
             }
         }
     }
+}
+
+/// Holds back SIGCHLD from this thread while it exists. The kernel merges the signals and delivers one at the drop.
+#[derive(Debug)]
+pub struct ExitSignalsHeld {
+    /// A signal mask belongs to a thread.
+    _of_thread: PhantomData<*const ()>,
+}
+
+impl ExitSignalsHeld {
+    /// Holds back SIGCHLD. The other threads of the process must have called [`leave_exit_signals`].
+    pub fn begin() -> Self {
+        leave_exit_signals();
+        Self { _of_thread: PhantomData }
+    }
+}
+
+impl Drop for ExitSignalsHeld {
+    fn drop(&mut self) {
+        // SIGCHLD is a signal that may be unblocked.
+        let _ = exit_signal().thread_unblock();
+    }
+}
+
+/// Blocks SIGCHLD in this thread, for its life: another thread of the process handles it.
+pub fn leave_exit_signals() {
+    // SIGCHLD is a signal that may be blocked.
+    let _ = exit_signal().thread_block();
+}
+
+fn exit_signal() -> SigSet {
+    SigSet::from(Signal::SIGCHLD)
 }
 
 /// Reaps one ended child and returns its pid; `None` if no child has ended. Never blocks.
@@ -284,6 +317,23 @@ pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exit_signals_are_held_back_until_the_drop() {
+        let is_blocked = || SigSet::thread_get_mask().unwrap().contains(Signal::SIGCHLD);
+        std::thread::spawn(move || {
+            assert!(!is_blocked());
+            let held = ExitSignalsHeld::begin();
+            assert!(is_blocked());
+            drop(held);
+            assert!(!is_blocked());
+            leave_exit_signals();
+            assert!(is_blocked());
+        })
+        .join()
+        .unwrap();
+        assert!(!is_blocked(), "the mask is the thread's own");
+    }
 
     #[test]
     fn signals_have_names() {
