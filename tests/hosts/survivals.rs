@@ -1,7 +1,8 @@
-//! `--on-failure continue` on many hosts: a lost host takes only its own ranks with it.
+//! Lost hosts: with `--on-failure continue` a lost host takes only its own ranks with it, with `restart` a spare host
+//! replaces it.
 
 use nix::sys::signal::Signal;
-use tests::{Cluster, Host, Running, Tree, scela};
+use tests::{Cluster, Host, Running, Tree, scela, sh};
 
 use crate::rank;
 
@@ -50,4 +51,47 @@ fn a_host_that_is_cut_off_ends_its_ranks_and_the_others_go_on() {
     running.wait_until("the agent of the host ends its rank", || (ranks_on(host) == 0).then_some(()));
     cluster.mend(host);
     assert_survived(running, tree.inner());
+}
+
+/// Starts one rank on each of 16 hosts, with one spare host, in a tree with a fan-out of 2. The first start lasts until it
+/// is ended.
+fn start_with_spare(cluster: &Cluster) -> Running {
+    let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1", "--spares", "1"]);
+    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart", "--dead-time", "1", "--kill-grace", "1"]);
+    let mut program = sh("if [ $SCELA_INCARNATION = 0 ]; then exec \"$@\" 1000000; else exec \"$@\" 3; fi");
+    program.extend(rank(["survivors"]));
+    let running = run.program(program).spawn();
+    running.wait_for_error("fence 5: ");
+    running
+}
+
+fn assert_restarted(running: Running, cluster: &Cluster, lost: u32) {
+    let outcome = running.finish();
+    let spare = cluster.host(HOSTS as usize).name();
+    outcome.has_code(0).says("restart 1 of at most 3").says(&format!("rank {} is on {spare} now", lost - 1));
+    outcome.wrote_lines((0..HOSTS).map(|rank| format!("rank {rank}: 3 rounds, 0 failed, dead: ")));
+}
+
+#[test]
+fn a_spare_host_replaces_one_whose_agent_was_killed() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS as usize + 1) else { return };
+    let running = start_with_spare(&cluster);
+    let inner = Tree::new(HOSTS + 1, 2).inner();
+    let host = cluster.host(inner as usize - 1);
+    let agent = host.processes().into_iter().find(|process| process.name == "scela-agent").unwrap();
+    agent.signal(Signal::SIGKILL);
+    assert_restarted(running, &cluster, inner);
+}
+
+#[test]
+fn a_spare_host_replaces_one_that_is_cut_off_after_this_one_has_ended_its_ranks() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS as usize + 1) else { return };
+    let running = start_with_spare(&cluster);
+    let inner = Tree::new(HOSTS + 1, 2).inner();
+    let host = cluster.host(inner as usize - 1);
+    cluster.cut(host);
+    running.wait_for_error("is on ");
+    assert_eq!(ranks_on(host), 0, "no rank runs twice");
+    cluster.mend(host);
+    assert_restarted(running, &cluster, inner);
 }

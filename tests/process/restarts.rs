@@ -1,9 +1,9 @@
 //! `--on-failure restart`: all ranks start again after a failure.
 
 use nix::sys::signal::Signal;
-use tests::{Run, scela, sh};
+use tests::{Process, Program, Run, Running, scela, sh};
 
-use crate::script;
+use crate::{rank, script};
 
 fn restarting(max: u32) -> Run {
     scela().args(["--on-failure", "restart", "--max-restarts", &max.to_string(), "--kill-grace", "2"])
@@ -62,4 +62,73 @@ fn an_interrupt_ends_a_job_that_starts_again() {
     running.wait_for_error("restart 1 of at most 3");
     running.signal(Signal::SIGTERM).signal(Signal::SIGTERM);
     running.finish().has_code(143);
+}
+
+/// Ranks whose first start lasts until it is ended, and whose second one makes three rounds of fences.
+fn three_rounds() -> Program {
+    let mut program = sh("if [ $SCELA_INCARNATION = 0 ]; then exec \"$@\" 1000000; else exec \"$@\" 3; fi");
+    program.extend(rank(["survivors"]));
+    program
+}
+
+/// Four ranks on four agents, each of which plays a node, and so many spare nodes.
+fn with_spares(spares: u32) -> Run {
+    let run = restarting(3).args(["-v", "--agents-as-nodes", "--dead-time", "1", "--spares", &spares.to_string()]);
+    run.np(4).agents(4 + spares).fanout(2)
+}
+
+/// Kills the agent of a rank.
+fn kill_agent_of(running: &Running, rank: usize) {
+    let agent = running.world().ranks()[rank].1.parent;
+    Process::of(agent).expect("the agent of a living rank lives").signal(Signal::SIGKILL);
+}
+
+#[test]
+fn a_spare_takes_over_from_a_lost_inner_agent() {
+    for policy in ["hcmab", "hcs"] {
+        let running = with_spares(1).cache(&[policy]).program(three_rounds()).spawn();
+        running.wait_for_error("fence 5: ");
+        kill_agent_of(&running, 0);
+        let outcome = running.finish();
+        outcome.has_code(0).says("agent 1 on ").says("all ranks start again: restart 1 of at most 3");
+        outcome.wrote_lines((0..4).map(|rank| format!("rank {rank}: 3 rounds, 0 failed, dead: ")));
+    }
+}
+
+#[test]
+fn two_spares_take_over_from_two_lost_agents_one_after_the_other() {
+    let running = with_spares(2).program(three_rounds()).spawn();
+    running.wait_for_error("fence 5: ");
+    let inner = Process::of(running.world().ranks()[0].1.parent).expect("it lives");
+    kill_agent_of(&running, 1);
+    running.wait_for_error("restart 1 of at most 3");
+    inner.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    outcome.has_code(0);
+    outcome.wrote_lines((0..4).map(|rank| format!("rank {rank}: 3 rounds, 0 failed, dead: ")));
+}
+
+#[test]
+fn without_a_spare_the_loss_of_an_agent_ends_the_job() {
+    let running = with_spares(0).program(three_rounds()).spawn();
+    running.wait_for_error("fence 5: ");
+    kill_agent_of(&running, 2);
+    let outcome = running.finish();
+    outcome.has_code(252).says("no other host can take over the ranks of the lost one").never_says("restart 1");
+}
+
+#[test]
+fn the_loss_of_a_spare_does_not_disturb_the_job() {
+    let program = sh("echo up; until [ -e \"$GO\" ]; do sleep 0.05; done; echo done");
+    let run = with_spares(1).program(program);
+    let go = run.world().file("go");
+    let running = run.env("GO", &go).spawn();
+    running.wait_for_times("up", 4);
+    let used: Vec<_> = running.world().ranks().iter().map(|(_, rank)| rank.parent).collect();
+    let spare = running.world().agents().into_iter().find(|agent| !used.contains(&agent.pid)).expect("one has no rank");
+    spare.signal(Signal::SIGKILL);
+    running.wait_for_error("reported: agent 5 on ");
+    std::fs::write(go, "").expect("it can be written");
+    let outcome = running.finish();
+    outcome.has_code(0).never_says("restart 1").wrote_lines([["up"; 4], ["done"; 4]].concat());
 }

@@ -295,7 +295,8 @@ pub(super) const OPTIONS: &[Spec] = &[
          continue, let the others go on; or restart, end all\n\
          ranks and start them again"),
     spec(Id::Global(Global::MaxRestarts), &["max-restarts"], &[N], group::ENDING,
-        "start all ranks again at most N times (default: 3)"),
+        "start all ranks again at most N times (default: 3);\n\
+         hosts kept by --spares replace lost ones"),
     spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
         "the same as --on-failure continue"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,

@@ -96,13 +96,22 @@ fn local_layout(
     rule: &Rule,
 ) -> Result<AgentLayout, Refusal> {
     let agents = local_agents(size, options, rule.per_node(), machine);
+    let spares = if options.agents_as_nodes { options.launch.spares } else { 0 };
+    if spares >= agents {
+        let text = format!(
+            "option '--spares': {spares} nodes are asked for; besides the one that must run, there are {}",
+            agents - 1
+        );
+        return Err(Refusal::new(text, "play more nodes with --agents-per-node, or write a smaller number"));
+    }
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
+    let used = &ids[..(agents - spares) as usize];
     let nodes: LiteMap<AgentId, u32> =
         ids.iter().map(|id| (*id, if options.agents_as_nodes { id.0 - 1 } else { 0 })).collect();
     let (placement, mapping) = match rule.per_node().filter(|_| options.agents_as_nodes) {
-        Some(ppn) => place_in_turn(ppn, size, &ids),
+        Some(ppn) => place_in_turn(ppn, size, used),
         None => {
-            let placement = place(size, &ids);
+            let placement = place(size, used);
             let mapping = Mapping::from_nodes(
                 placement.iter().flat_map(|(agent, ranks)| std::iter::repeat_n(nodes[agent], ranks.len() as usize)),
             );

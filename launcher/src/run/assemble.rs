@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use litemap::LiteMap;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
-use nla::core::printable;
+use nla::core::limits::AGENTS_MAX;
+use nla::core::{AgentId, FailurePolicy, Subtree, printable};
 use nla::sys;
 
 use crate::cluster::hosts::fold;
@@ -44,6 +45,25 @@ impl Launch for Assembling<'_> {
             .note(&format!("continuing without the failed hosts: {}", failures_text(self.remote_launch, failures)));
         *self.plan = (self.remote_launch.replan)(left_out)?;
         Ok(())
+    }
+
+    fn keep_spares(&mut self, agents_on: &[usize]) -> usize {
+        let settings = &mut self.plan.settings;
+        if !(settings.session.on_failure == FailurePolicy::Restart && settings.session.has_ports) {
+            return 0;
+        }
+        let agents = self.plan.node_of_agent.len();
+        let kept = agents_on.len().min((AGENTS_MAX as usize).saturating_sub(agents));
+        let first = settings.nodes.values().copied().max().map_or(0, |node| node + 1);
+        let mut nodes: Vec<usize> = agents_on[..kept].to_vec();
+        let agents_on = nodes.clone();
+        nodes.dedup();
+        for (agent, node) in (agents as u32 + 1..).map(AgentId).zip(agents_on) {
+            let at = nodes.iter().position(|other| *other == node).unwrap_or_default();
+            settings.nodes.insert(agent, first + at as u32);
+        }
+        settings.tree = Subtree::whole((agents + kept) as u32, self.plan.options.fanout());
+        kept
     }
 
     fn planned(&self) -> PlannedTree {

@@ -82,7 +82,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
-        Notice::Restarting { .. } => return None,
+        Notice::Restarting { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
@@ -121,6 +121,19 @@ pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), host
         others => format!(" ({} reported)", counted(others, "more failure was", "more failures were")),
     };
     format!("{what}{more}; all ranks start again: restart {number} of at most {of}")
+}
+
+/// Says why the job cannot start again after the loss of an agent.
+pub const NO_SPARE: &str = "the job cannot start again: no other host can take over the ranks of the lost one\n  hint: name more \
+                            hosts, and keep some in reserve with --spares";
+
+/// Returns the note about ranks that start again on other hosts.
+pub fn moved_text(ranks: &Ranks, host: &str) -> String {
+    format!(
+        "{} {ranks} {} on {host} now",
+        if ranks.len() == 1 { "rank" } else { "ranks" },
+        if ranks.len() == 1 { "is" } else { "are" }
+    )
 }
 
 /// Returns the note about `count` processes that outlived their ranks.

@@ -72,7 +72,7 @@ fn hosts_of(namespace: NamespaceId, ranks: &Ranks, locations: &RankLocations) ->
     if namespace != NamespaceId::FIRST {
         return String::new();
     }
-    let hosts: BTreeMap<&str, ()> = locations.hosts_of(ranks).map(|host| (host, ())).collect();
+    let hosts: BTreeMap<&str, ()> = locations.hosts_of(ranks).into_iter().map(|host| (host, ())).collect();
     format!(" on {}", fold_within(hosts.keys(), HOSTS_BYTES_MAX))
 }
 

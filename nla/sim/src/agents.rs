@@ -215,6 +215,8 @@ impl World {
             | Notice::Failure(_)
             | Notice::Ending(..)
             | Notice::Restarting { .. }
+            | Notice::NoSpare
+            | Notice::Moved(_)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
             | Notice::Leftovers(_)

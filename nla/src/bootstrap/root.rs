@@ -222,6 +222,10 @@ pub trait Launch {
     /// be done.
     fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String>;
 
+    /// Adds agents without ranks to the plan, after the others, one for each element of `agents_on`: its node. The agents
+    /// of a node are adjacent. Returns how many were added: none if the session has no use for them.
+    fn keep_spares(&mut self, agents_on: &[usize]) -> usize;
+
     /// Returns the tree of the plan as it is now.
     fn planned(&self) -> PlannedTree;
 
@@ -289,7 +293,12 @@ fn choose(launch: &mut dyn Launch, failures: &BTreeMap<u32, StartFailure>) -> Re
         nodes.restart(&node_of_agent, &left_out, failed());
         return Ok(None);
     }
-    nodes.target_of_agent(&node_of_agent, &left_out).map(Some).ok_or(NotAssembled::TooManyAgents)
+    let mut targets = nodes.target_of_agent(&node_of_agent, &left_out).ok_or(NotAssembled::TooManyAgents)?;
+    let spares = nodes.spares(&targets, failed());
+    let agents_on: Vec<usize> = spares.iter().filter_map(|target| nodes.node_of(*target)).collect();
+    let kept = launch.keep_spares(&agents_on);
+    targets.extend(spares.into_iter().take(kept));
+    Ok(Some(targets))
 }
 
 #[cfg(test)]
@@ -302,13 +311,19 @@ mod tests {
         nodes: NodeChoice,
         agents: usize,
         replanned: Option<BTreeSet<usize>>,
+        keeps_spares: bool,
     }
 
     impl Planned {
         fn new(nodes: usize, min: usize, max: usize, is_one_tree: bool) -> Self {
             let targets: Vec<usize> = (0..nodes).collect();
             let pool = targets.iter().copied().collect();
-            Self { nodes: NodeChoice { nodes, targets, pool, min, max, is_one_tree }, agents: max, replanned: None }
+            Self {
+                nodes: NodeChoice { nodes, targets, pool, min, max, is_one_tree },
+                agents: max,
+                replanned: None,
+                keeps_spares: false,
+            }
         }
     }
 
@@ -325,6 +340,10 @@ mod tests {
             self.replanned = Some(left_out.clone());
             self.agents = self.agents.min(self.nodes.nodes - left_out.len());
             if self.agents == 1 { Err("one is too few".to_owned()) } else { Ok(()) }
+        }
+
+        fn keep_spares(&mut self, agents_on: &[usize]) -> usize {
+            if self.keeps_spares { agents_on.len() } else { 0 }
         }
 
         fn planned(&self) -> PlannedTree {
@@ -344,6 +363,12 @@ mod tests {
         let mut launch = Planned::new(4, 3, 3, false);
         assert_eq!(choose(&mut launch, &failures(&[])).unwrap(), Some(vec![1, 2, 3]));
         assert_eq!(launch.replanned, None);
+    }
+
+    #[test]
+    fn spares_are_kept_if_the_session_wants_them() {
+        let mut launch = Planned { keeps_spares: true, ..Planned::new(6, 3, 3, false) };
+        assert_eq!(choose(&mut launch, &failures(&[2, 5])).unwrap(), Some(vec![1, 3, 4, 6]), "node 4 has failed too");
     }
 
     #[test]

@@ -406,7 +406,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
                 self.on_failure = plan.on_failure;
-                self.plan = self.goes_on().then(|| plan.clone());
+                self.plan = self.adopts().then(|| plan.clone());
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
                 turn.push(Action::Configure(plan));
@@ -456,7 +456,7 @@ impl Agent {
     }
 
     fn on_launch(&mut self, plan: Box<NamespacePlan>, turn: &mut Turn<'_>) {
-        if !self.is_serving() || self.goes_on() && self.namespaces.contains_key(&plan.id) {
+        if !self.is_serving() || self.adopts() && self.namespaces.contains_key(&plan.id) {
             return;
         }
         if !plan.is_consistent() || !plan.is_within(self.here) || self.namespaces.contains_key(&plan.id) {
@@ -468,7 +468,7 @@ impl Agent {
         if plan.id == NamespaceId::FIRST {
             self.times.on_described(turn.now, self.plan_sent);
         }
-        let namespace = Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.goes_on());
+        let namespace = Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.adopts());
         let without_agent = namespace.without_agent(&plan, self.here);
         let mut board = namespace.exchange.cache.board();
         if self.goes_on() {
@@ -480,7 +480,7 @@ impl Agent {
         if let Some(dead) = self.early_deaths.remove(&id) {
             self.on_died(id, &dead, turn);
         }
-        if !without_agent.is_empty() {
+        if !without_agent.is_empty() && self.goes_on() {
             self.on_dead(id, without_agent, turn);
         }
     }
@@ -504,7 +504,7 @@ impl Agent {
             return;
         }
         // If the session goes on, the children join an ancestor when their links to this agent end.
-        if !self.goes_on() {
+        if !self.adopts() {
             self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
         }
         self.end(SIGKILL, Duration::ZERO, "the parent was lost", turn);
@@ -514,7 +514,7 @@ impl Agent {
 
     /// Reports a failure to the parent. Beyond [`FAILURES_SINGLE_MAX`] failures are only counted.
     fn report_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
-        if self.goes_on() && self.failures.contains(&failure) {
+        if self.adopts() && self.failures.contains(&failure) {
             // An agent that has joined again repeats it.
             return;
         }
@@ -529,7 +529,7 @@ impl Agent {
     /// Reports this agent as lost.
     fn fail(&mut self, why: LossReason, turn: &mut Turn<'_>) {
         self.report_failure(Failure::of_agent(turn.now, self.id(), Cause::Lost { why }), turn);
-        if self.goes_on() && self.is_serving() {
+        if self.adopts() && self.is_serving() {
             self.on_parent_lost(turn);
         }
     }

@@ -29,23 +29,30 @@ impl FailurePolicy {
         }
     }
 
-    /// Whether the session goes on after the death of a rank or an agent, and the children of a lost agent join an ancestor.
+    /// Whether the other ranks go on after the death of a rank or the loss of an agent.
     pub fn goes_on(self) -> bool {
         self == Self::Continue
     }
 
-    /// Whether all ranks start again after a failure with this cause.
-    pub(super) fn restarts(self, cause: &Cause) -> bool {
-        let is_of_ranks = match cause {
+    /// Whether the children of a lost agent join an ancestor, if agents can connect to each other.
+    pub fn adopts(self) -> bool {
+        self != Self::Abort
+    }
+
+    /// Whether all ranks start again after a failure with this cause. `adopts` says whether the children of a lost agent
+    /// have joined an ancestor.
+    pub(super) fn restarts(self, cause: &Cause, adopts: bool) -> bool {
+        let can_be_repeated = match cause {
             Cause::Signal { .. }
             | Cause::Code(_)
             | Cause::Broken { .. }
             | Cause::ExitedEarly { .. }
             // MPI libraries abort when another rank dies.
             | Cause::Abort { .. } => true,
-            Cause::NotStarted { .. } | Cause::Lost { .. } | Cause::Terminated { .. } => false,
+            Cause::Lost { .. } => adopts,
+            Cause::NotStarted { .. } | Cause::Terminated { .. } => false,
         };
-        is_of_ranks && self == Self::Restart
+        can_be_repeated && self == Self::Restart
     }
 
     /// Whether the other ranks go on after a failure with this cause. Under any policy, a rank that aborts the job, a

@@ -11,6 +11,7 @@ use pmi::{LookUpResult, Puts, Ranks, RootRequest};
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
 use super::exchange::Exchange;
+use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
@@ -79,8 +80,18 @@ pub(super) trait Parent {
     /// No process of a rank is left below `child`; `leftovers` had outlived their ranks.
     fn on_cleared(&mut self, child: AgentId, leftovers: u64, turn: &mut Turn<'_, Self::Action>);
 
-    /// Whether the session goes on after the death of a rank.
-    fn goes_on(&self) -> bool;
+    /// The failure policy of the session.
+    fn policy(&self) -> FailurePolicy;
+
+    /// Whether the other ranks go on after the death of a rank.
+    fn goes_on(&self) -> bool {
+        self.policy().goes_on()
+    }
+
+    /// Whether children of lost agents join here, and repeat what the lost agent may not have passed on.
+    fn adopts(&self) -> bool {
+        self.policy().adopts()
+    }
 
     /// What becomes of the subtree of a child that is lost now.
     fn heritage(&self) -> Heritage;
@@ -219,11 +230,16 @@ pub(super) trait Parent {
             Heritage::Lost => Vec::new(),
             Heritage::Adopted { within } => self.children_mut().replace(child, turn.now + within),
         };
-        if !heirs.is_empty() {
-            turn.push(Self::adopt(heirs.iter().map(Subtree::head).collect()));
+        let heads: Vec<_> = heirs.iter().map(Subtree::head).collect();
+        self.await_heirs(child, &heads, turn.now);
+        if !heads.is_empty() {
+            turn.push(Self::adopt(heads));
         }
         self.replace(subtree, &heirs, turn);
     }
+
+    /// A lost child is replaced by `heirs`: waits for them where it waited for the child.
+    fn await_heirs(&mut self, child: AgentId, heirs: &[AgentId], now: Time);
 
     /// Lets `heirs` take the place of a lost child in all namespaces.
     fn replace(&mut self, subtree: Subtree, heirs: &[Subtree], turn: &mut Turn<'_, Self::Action>) {
@@ -232,7 +248,7 @@ pub(super) trait Parent {
             let dead = self.inherit(namespace, subtree, heirs);
             // It will start no further rank.
             self.on_child_started(lost, namespace, turn);
-            if !dead.is_empty() {
+            if !dead.is_empty() && self.goes_on() {
                 self.on_dead(namespace, dead, turn);
             }
             let asked = self.exchange(namespace).map(|exchange| exchange.look_ups.asked(Peer::Child(lost)));
@@ -258,7 +274,7 @@ pub(super) trait Parent {
         fences: &[(NamespaceId, u32)],
         turn: &mut Turn<'_, Self::Action>,
     ) {
-        let Some(subtree) = self.children().subtree(from).filter(|_| self.goes_on()) else { return };
+        let Some(subtree) = self.children().subtree(from).filter(|_| self.adopts()) else { return };
         turn.extend(
             self.missed(turn.now, subtree, has_plan, fences).into_iter().map(|message| Self::send(from, message)),
         );
@@ -299,9 +315,9 @@ pub(super) trait Parent {
         contribution: Contribution,
         turn: &mut Turn<'_, Self::Action>,
     ) {
-        let goes_on = self.goes_on();
+        let (goes_on, adopts) = (self.goes_on(), self.adopts());
         let Some(exchange) = self.exchange(namespace) else { return };
-        if goes_on && exchange.fence.has_passed(number, &ranks) {
+        if adopts && exchange.fence.has_passed(number, &ranks) {
             // The agent has joined again, and the parent that it lost had passed this on.
             return;
         }
@@ -346,10 +362,9 @@ pub(super) trait Parent {
         puts: Puts,
         turn: &mut Turn<'_, Self::Action>,
     ) {
-        let goes_on = self.goes_on();
+        let adopts = self.adopts();
         let Some(exchange) = self.exchange(namespace) else { return };
-        if goes_on
-            && exchange.fence.has_passed(number, &puts.iter().map_while(Result::ok).map(|put| put.rank).collect())
+        if adopts && exchange.fence.has_passed(number, &puts.iter().map_while(Result::ok).map(|put| put.rank).collect())
         {
             return;
         }
@@ -494,12 +509,12 @@ pub(super) enum Heritage {
 impl Heritage {
     /// What a session of `plan` does while its ranks run.
     pub(super) fn of(plan: &SessionPlan) -> Self {
-        if !plan.on_failure.goes_on() {
-            Self::End
-        } else if plan.has_ports {
-            Self::Adopted { within: plan.adoption_time() }
-        } else {
-            Self::Lost
+        match plan.on_failure {
+            FailurePolicy::Continue if !plan.has_ports => Self::Lost,
+            FailurePolicy::Continue | FailurePolicy::Restart if plan.has_ports => {
+                Self::Adopted { within: plan.adoption_time() }
+            }
+            FailurePolicy::Abort | FailurePolicy::Continue | FailurePolicy::Restart => Self::End,
         }
     }
 }

@@ -1,9 +1,12 @@
-//! Placement of ranks on agents, and owners of nodes' attributes.
+//! Placement of ranks on agents, also after the loss of agents, and owners of nodes' attributes.
+
+use std::collections::BTreeSet;
 
 use litemap::LiteMap;
 use pmi::Ranks;
 
 use super::ids::AgentId;
+use super::limits::RANKS_PER_AGENT;
 
 /// Places ranks 0 to `size` on `agents` in consecutive blocks whose sizes differ by at most one. Agents without a rank
 /// are left out.
@@ -31,9 +34,95 @@ pub fn owners(placement: &[(AgentId, Ranks)], nodes: &LiteMap<AgentId, u32>) -> 
         .collect()
 }
 
+/// Moves the ranks of `lost` agents to others, for a job that starts again. `nodes` maps each agent to its node.
+///
+/// All ranks of a node with a lost agent move to a spare node: one that has no ranks and as many agents, none of them
+/// lost. If no spare node is left, the node's other agents share the ranks of the lost one. Returns `None` if neither
+/// is possible. The result is sorted by agent.
+pub(super) fn without_lost(
+    placement: &[(AgentId, Ranks)],
+    nodes: &LiteMap<AgentId, u32>,
+    lost: &BTreeSet<AgentId>,
+) -> Option<Vec<(AgentId, Ranks)>> {
+    let node_of = |agent: &AgentId| nodes.get(agent).copied();
+    let mut agents_of: LiteMap<u32, Vec<AgentId>> = LiteMap::new();
+    for (agent, node) in nodes {
+        agents_of.entry(*node).or_default().push(*agent);
+    }
+    let used: BTreeSet<u32> = placement.iter().filter_map(|(agent, _)| node_of(agent)).collect();
+    let is_spare = |(node, agents): &(&u32, &Vec<AgentId>)| {
+        !used.contains(node) && agents.iter().all(|agent| !lost.contains(agent))
+    };
+    let mut spares: Vec<&[AgentId]> = agents_of.iter().filter(is_spare).map(|(_, agents)| &agents[..]).collect();
+    let failed = placement.iter().filter(|(agent, _)| lost.contains(agent)).map(|(agent, _)| node_of(agent));
+    let failed: BTreeSet<u32> = failed.collect::<Option<_>>()?;
+    let mut moved: Vec<(AgentId, Ranks)> = placement
+        .iter()
+        .filter(|(agent, _)| node_of(agent).is_none_or(|node| !failed.contains(&node)))
+        .cloned()
+        .collect();
+    for node in failed {
+        let shares = || placement.iter().filter(|(agent, _)| node_of(agent) == Some(node));
+        if let Some(at) = spares.iter().position(|spare| spare.len() >= shares().count()) {
+            let spare = spares.remove(at);
+            moved.extend(spare.iter().copied().zip(shares().map(|(_, ranks)| ranks.clone())));
+            continue;
+        }
+        let mut left: Vec<_> = shares().filter(|(agent, _)| !lost.contains(agent)).cloned().collect();
+        for (_, ranks) in shares().filter(|(agent, _)| lost.contains(agent)) {
+            let (_, least) = left.iter_mut().min_by_key(|(_, ranks)| ranks.len())?;
+            least.union_with(ranks);
+            if least.len() > u64::from(RANKS_PER_AGENT) {
+                return None;
+            }
+        }
+        moved.extend(left);
+    }
+    moved.sort_by_key(|(agent, _)| *agent);
+    Some(moved)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Moves the ranks of `lost` agents. Agent `i` is on node `nodes[i - 1]`; each of the first `used` agents has a rank
+    /// of its own number. Returns the agent of each rank.
+    fn moved(nodes: &[u32], used: u32, lost: &[u32]) -> Option<Vec<u32>> {
+        let placement: Vec<_> = (1..=used).map(|agent| (AgentId(agent), Ranks::range(agent..agent + 1))).collect();
+        let nodes = (1..).map(AgentId).zip(nodes.iter().copied()).collect();
+        let lost = lost.iter().copied().map(AgentId).collect();
+        let moved = without_lost(&placement, &nodes, &lost)?;
+        assert!(moved.is_sorted_by_key(|(agent, _)| *agent));
+        let agent_of = |rank| moved.iter().find(|(_, ranks)| ranks.contains(pmi::Rank(rank))).unwrap().0.0;
+        Some((1..=used).map(agent_of).collect())
+    }
+
+    #[test]
+    fn a_spare_node_takes_the_ranks_of_a_lost_one() {
+        assert_eq!(moved(&[0, 1, 2, 3, 4], 3, &[2]), Some(vec![1, 4, 3]));
+        assert_eq!(moved(&[0, 1, 2, 3, 4], 3, &[2, 4]), Some(vec![1, 5, 3]), "a lost spare is of no use");
+        assert_eq!(moved(&[0, 1, 2, 3, 4], 3, &[1, 3]), Some(vec![4, 2, 5]));
+        assert_eq!(moved(&[0, 1, 2, 3, 4], 3, &[5]), Some(vec![1, 2, 3]), "it has no ranks");
+        assert_eq!(moved(&[0, 1, 2, 3], 3, &[1, 3]), None, "one spare for two nodes");
+    }
+
+    #[test]
+    fn all_ranks_of_a_node_move_together() {
+        assert_eq!(moved(&[0, 0, 1, 1, 2, 2], 4, &[3]), Some(vec![1, 2, 5, 6]));
+        assert_eq!(moved(&[0, 0, 1, 1, 2, 3, 3], 4, &[3, 4]), Some(vec![1, 2, 6, 7]), "node 2 has too few agents");
+        assert_eq!(moved(&[0, 0, 1, 1, 2, 2], 4, &[3, 6]), Some(vec![1, 2, 4, 4]), "no spare is whole");
+    }
+
+    #[test]
+    fn without_a_spare_the_other_agents_of_the_node_share_the_ranks() {
+        assert_eq!(moved(&[0, 0, 0, 1], 4, &[1]), Some(vec![2, 2, 3, 4]));
+        assert_eq!(moved(&[0, 0, 0, 1], 4, &[1, 3]), Some(vec![2, 2, 2, 4]));
+        assert_eq!(moved(&[0, 0, 0, 1], 4, &[4]), None);
+        let nodes = [(AgentId(1), 0), (AgentId(2), 0)].into_iter().collect();
+        let full = |agent: u32| (AgentId(agent), Ranks::range((agent - 1) * RANKS_PER_AGENT..agent * RANKS_PER_AGENT));
+        assert_eq!(without_lost(&[full(1), full(2)], &nodes, &[AgentId(1)].into()), None, "too many ranks for one");
+    }
 
     #[test]
     fn the_first_agent_with_ranks_owns_its_nodes_attributes() {

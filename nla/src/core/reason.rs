@@ -60,8 +60,8 @@ pub enum LossReason {
     /// The agent above it was lost, and it has not joined an ancestor in this time.
     #[error("the agent above it was lost, and it did not reach another one within {} s", .0.as_secs_f64())]
     NotRejoined(Duration),
-    /// Processes of ranks that have ended cannot be killed, so no rank may start again.
-    #[error("processes of the ranks that were ended cannot be killed, so no rank may start again")]
+    /// Processes of ranks that have ended cannot be killed, so no rank may start again on this agent.
+    #[error("processes of the ranks that were ended cannot be killed, so no rank may start again there")]
     NotCleared,
     /// A task of the agent panicked, and the agent reported that itself.
     #[error("its task '{task}' panicked{text}")]

@@ -11,6 +11,7 @@ mod restarting;
 mod root_requests;
 mod survey;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use litemap::LiteMap;
@@ -137,6 +138,10 @@ pub enum Notice {
         /// How often they may.
         of: u32,
     },
+    /// The ranks of lost agents could not be placed on other nodes: the job cannot start again.
+    NoSpare,
+    /// All ranks start again, on these agents. The placement differs from the one before.
+    Moved(Vec<(AgentId, Ranks)>),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
     /// The answer to a survey.
@@ -160,7 +165,8 @@ pub struct RootSettings {
     pub first: NamespacePlan,
     /// How often all ranks may start again after a failure, if the failure policy says so.
     pub max_restarts: u32,
-    /// The number of each agent's node; agents on the same node have the same number.
+    /// The number of each agent's node; agents on the same node have the same number. The nodes whose agents have no ranks
+    /// of `first` are spares, if the failure policy is [`FailurePolicy::Restart`](super::FailurePolicy::Restart).
     pub nodes: LiteMap<AgentId, u32>,
     /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
     pub stuck_after: Option<Duration>,
@@ -196,6 +202,8 @@ pub struct Root {
     tree: Subtree,
     session: SessionPlan,
     nodes: LiteMap<AgentId, u32>,
+    /// Agents that were lost.
+    lost: BTreeSet<AgentId>,
     phase: Phase,
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
@@ -231,6 +239,7 @@ impl Root {
             tree,
             session,
             nodes,
+            lost: BTreeSet::new(),
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
@@ -366,10 +375,12 @@ impl Root {
                 let outcome = self.elected();
                 self.end(outcome, SIGTERM, "not all agents have joined in time", turn);
             }
-            Phase::Restarting { until, awaited, .. } if turn.now >= *until => {
+            Phase::Restarting { until, awaited, .. } if turn.now >= *until && !awaited.is_empty() => {
                 for agent in awaited.clone() {
-                    let cause = Cause::Lost { why: LossReason::NotEnded(END_MARGIN) };
-                    self.on_child_lost(agent, cause, turn);
+                    let why = LossReason::NotEnded(END_MARGIN);
+                    // The agents below it join others once its link is closed.
+                    turn.push(RootAction::CloseChild(agent, why.clone()));
+                    self.on_child_lost(agent, Cause::Lost { why }, turn);
                 }
             }
             Phase::Ending { until, .. } if turn.now >= *until => {
@@ -396,6 +407,7 @@ impl Root {
             turn.push(RootAction::Notice(Notice::Joined));
             self.launch(plan, None, turn);
         }
+        self.continue_restart(turn);
         if matches!(self.phase, Phase::Running) {
             self.report_early_exits(turn);
         }
@@ -445,6 +457,7 @@ impl Root {
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let next = match &self.phase {
             Phase::Joining { until } => *until,
+            Phase::Restarting { awaited, .. } if awaited.is_empty() => Some(self.restarts.not_before),
             Phase::Gathering { until } | Phase::Restarting { until, .. } | Phase::Ending { until, .. } => Some(*until),
             Phase::Running => self.namespaces.values().filter_map(Namespace::unfinalized_deadline).min(),
             Phase::Flushing { .. } | Phase::Over => None,

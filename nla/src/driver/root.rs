@@ -159,8 +159,8 @@ impl RootDriver {
             setup;
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
-        let goes_on = settings.session.on_failure.goes_on();
-        let (adopted, may_join) = goes_on.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
+        let adopts = settings.session.on_failure.adopts();
+        let (adopted, may_join) = adopts.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
         let accepting = listener.map(|(admit, accepting)| {
             let role = Role::Link { parent: AgentId::ROOT };
             let authenticator = Authenticator::new(id, key, role, tree.children().map(|child| child.head()));

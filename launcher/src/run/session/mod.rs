@@ -34,7 +34,7 @@ use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
-use crate::run::report::{Reporter, leftovers_text, restart_text, step_text};
+use crate::run::report::{NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
 use crate::run::survey_text::survey_lines;
@@ -265,6 +265,12 @@ impl Session {
             Notice::Restarting { first, others, number, of } => {
                 let host = self.locations.of_agent(first.agent);
                 self.reporter.note(&restart_text(first, *others, (*number, *of), host));
+            }
+            Notice::NoSpare => self.reporter.note(NO_SPARE),
+            Notice::Moved(placement) => {
+                for (agent, ranks) in self.locations.move_to(placement) {
+                    self.reporter.note(&moved_text(&ranks, self.locations.of_agent(agent)));
+                }
             }
             Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
             _ => {}

@@ -157,7 +157,7 @@ fn boot_order(
         label: plan.label.clone(),
         dead_time,
         heartbeat,
-        rejoins: plan.settings.session.on_failure.goes_on() && links == Links::Connections,
+        rejoins: plan.settings.session.on_failure.adopts() && links == Links::Connections,
         below: None,
         log: log.map(Segment::place),
     }

@@ -66,6 +66,14 @@ impl NodeChoice {
         node_of_agent.iter().map(|node| free.get_mut(*kept.get(*node)?)?.pop_front()).collect()
     }
 
+    /// Returns the targets on spare nodes: those on which no target is `used`, and none has `failed`.
+    pub fn spares(&self, used: &[u32], failed: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let mut taken = self.nodes_of(used.iter().copied());
+        taken.append(&mut self.nodes_of(failed));
+        let is_spare = |node: &usize| self.pool.contains(node) && !taken.contains(node);
+        (1..).zip(&self.targets).filter(|(_, node)| is_spare(node)).map(|(target, _)| target).collect()
+    }
+
     /// Returns the node of a target, if there is such a target.
     pub fn node_of(&self, target: u32) -> Option<usize> {
         self.targets.get((target as usize).checked_sub(1)?).copied()
@@ -121,6 +129,14 @@ mod tests {
         // The plan counts the nodes that are left: 0 is node 1 of the list, 1 is node 2.
         assert_eq!(choice.target_of_agent(&[0, 0, 1, 1], &left_out), Some(vec![3, 4, 5, 6]));
         assert_eq!(choice.target_of_agent(&[0, 0, 0, 1], &left_out), None, "three agents where two were started");
+    }
+
+    #[test]
+    fn the_targets_on_unused_nodes_without_failures_are_spares() {
+        // Two agents on each of five nodes.
+        let choice = choice(5, vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4], 2, 2);
+        assert_eq!(choice.spares(&[1, 2, 5, 6], [4]), [7, 8, 9, 10]);
+        assert_eq!(choice.spares(&[1, 3, 5, 7, 9], []), [], "a node that is used in part is no spare");
     }
 
     #[test]

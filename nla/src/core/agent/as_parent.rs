@@ -6,6 +6,7 @@ use super::{Action, Agent, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -101,8 +102,14 @@ impl Parent for Agent {
         self.on_child_cleared(child, leftovers);
     }
 
-    fn goes_on(&self) -> bool {
-        self.on_failure.goes_on()
+    fn policy(&self) -> FailurePolicy {
+        self.on_failure
+    }
+
+    fn await_heirs(&mut self, child: AgentId, heirs: &[AgentId], _: Time) {
+        if let Some(clearing) = &mut self.clearing {
+            clearing.await_heirs(child, heirs);
+        }
     }
 
     fn heritage(&self) -> Heritage {

@@ -12,7 +12,10 @@ use crate::core::parent::Parent;
 pub(super) struct Clearing {
     /// When the ranks that are left get SIGKILL, unless they have got it.
     kill_at: Option<Time>,
-    /// The children that have not answered.
+    /// The order, for children that join again meanwhile.
+    signal: i32,
+    grace: Duration,
+    /// The children that have not answered, orphaned ones among them.
     awaited: Vec<AgentId>,
     own: Own,
     leftovers: u64,
@@ -34,6 +37,18 @@ impl Clearing {
     pub(super) fn deadline(&self) -> Option<Time> {
         self.kill_at
     }
+
+    /// The order for `child`, which has joined again; `None` if it has answered.
+    pub(super) fn order_for(&self, child: AgentId) -> Option<Down> {
+        self.awaited.contains(&child).then_some(Down::Clear { signal: self.signal, grace: self.grace })
+    }
+
+    /// Waits for `heirs` in place of a lost child, unless it had answered for them.
+    pub(super) fn await_heirs(&mut self, child: AgentId, heirs: &[AgentId]) {
+        if let Some(at) = self.awaited.iter().position(|awaited| *awaited == child) {
+            self.awaited.splice(at..=at, heirs.iter().copied());
+        }
+    }
 }
 
 impl Agent {
@@ -47,9 +62,9 @@ impl Agent {
         self.namespaces.iter_mut().for_each(|(_, ns)| ns.undone = true);
         turn.push(Action::CancelStarts);
         self.signal_all(signal, turn);
-        let awaited = self.children.reachable().collect();
+        let awaited = self.children.not_ended().collect();
         let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
-        self.clearing = Some(Clearing { kill_at, awaited, own: Own::Ranks, leftovers: 0 });
+        self.clearing = Some(Clearing { kill_at, signal, grace, awaited, own: Own::Ranks, leftovers: 0 });
     }
 
     /// The driver has killed the processes that outlived the ranks.

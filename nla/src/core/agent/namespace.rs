@@ -111,7 +111,7 @@ impl Namespace {
         here: Subtree,
         children: &[Subtree],
         policy: CachePolicy,
-        goes_on: bool,
+        adopts: bool,
     ) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
         let exchange = Exchange::new(plan, here, children, policy);
@@ -132,7 +132,7 @@ impl Namespace {
             live: own.len(),
             unstarted: exchange.children.iter().map(|(child, _)| *child).chain(has_own).collect(),
             contacted: false,
-            plan: goes_on.then(|| Box::new(plan.clone())),
+            plan: adopts.then(|| Box::new(plan.clone())),
             gathered: None,
             sent_puts: Puts::new(),
             slow_reported: None,

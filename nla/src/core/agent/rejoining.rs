@@ -55,7 +55,7 @@ impl Agent {
             && matches!(inquiry.kind, InquiryKind::NodeForget)
         {
             self.requests.remove(&key);
-        } else if self.goes_on() {
+        } else if self.adopts() {
             self.requests.insert(key, message.clone());
         }
     }
@@ -71,6 +71,11 @@ impl Agent {
         let mut messages = Vec::new();
         if !has_plan {
             messages.extend(self.plan.clone().map(Down::Session));
+        }
+        if let Some(clearing) = &self.clearing {
+            // Its ranks are to end, and none is to start.
+            messages.extend(clearing.order_for(child.head()));
+            return messages;
         }
         for ns in self.namespaces.values() {
             let plan = ns.plan.as_deref();

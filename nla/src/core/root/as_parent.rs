@@ -6,6 +6,7 @@ use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
+use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
@@ -87,7 +88,7 @@ impl Parent for Root {
     }
 
     fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
-        let keeps = self.goes_on();
+        let keeps = self.adopts();
         if let Some(ns) = self.namespaces.get_mut(&namespace) {
             ns.release(keeps, turn);
         }
@@ -107,16 +108,30 @@ impl Parent for Root {
         }
     }
 
-    fn on_cleared(&mut self, child: AgentId, leftovers: u64, turn: &mut Turn<'_>) {
-        self.on_child_cleared(child, leftovers, turn);
+    fn on_cleared(&mut self, child: AgentId, leftovers: u64, _: &mut Turn<'_>) {
+        self.on_child_cleared(child, leftovers);
     }
 
-    fn goes_on(&self) -> bool {
-        self.session.on_failure.goes_on()
+    fn policy(&self) -> FailurePolicy {
+        self.session.on_failure
     }
 
     fn heritage(&self) -> Heritage {
-        if matches!(self.phase, Phase::Running) { Heritage::of(&self.session) } else { Heritage::End }
+        match self.phase {
+            Phase::Running => Heritage::of(&self.session),
+            Phase::Gathering { .. } | Phase::Restarting { .. } if self.policy() == FailurePolicy::Restart => {
+                Heritage::of(&self.session)
+            }
+            _ => Heritage::End,
+        }
+    }
+
+    fn await_heirs(&mut self, child: AgentId, heirs: &[AgentId], _: Time) {
+        if let Phase::Restarting { awaited, .. } = &mut self.phase
+            && let Some(at) = awaited.iter().position(|awaited| *awaited == child)
+        {
+            awaited.splice(at..=at, heirs.iter().copied());
+        }
     }
 
     fn namespace_ids(&self) -> Vec<NamespaceId> {
@@ -131,7 +146,13 @@ impl Parent for Root {
     fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
         let mut messages = Vec::new();
         match self.phase {
-            Phase::Joining { .. } | Phase::Restarting { .. } => return messages,
+            Phase::Joining { .. } => return messages,
+            Phase::Restarting { ref awaited, .. } => {
+                if awaited.contains(&child.head()) {
+                    messages.push(self.order_to_clear());
+                }
+                return messages;
+            }
             Phase::Running | Phase::Gathering { .. } => messages.push(Down::Resume),
             Phase::Ending { .. } | Phase::Flushing { .. } => {
                 messages.push(Down::End { signal: SIGTERM, grace: self.session.kill_grace });

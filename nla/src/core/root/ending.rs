@@ -21,10 +21,14 @@ impl Root {
         if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
             return;
         }
-        if self.goes_on() && self.is_repeated(&failure) {
+        let is_loss = matches!(failure.cause, Cause::Lost { .. });
+        if self.adopts() && (self.failures.contains(&failure) || is_loss && self.lost.contains(&failure.agent)) {
+            // An agent that has joined again repeats it, or the loss was noticed at both ends of a link.
             return;
         }
-        if matches!(self.phase, Phase::Restarting { .. }) && self.session.on_failure.restarts(&failure.cause) {
+        let is_restarting = matches!(self.phase, Phase::Restarting { .. });
+        let leads_to_restart = self.session.on_failure.restarts(&failure.cause, self.session.has_ports);
+        if is_restarting && leads_to_restart && !is_loss {
             // A consequence of the failure that all ranks are being ended for.
             return;
         }
@@ -33,18 +37,19 @@ impl Root {
         let failure = Failure { namespace, ..failure };
         let survives = self.session.on_failure.survives(&failure.cause);
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
-        let (is_loss, lost) = (matches!(failure.cause, Cause::Lost { .. }), failure.agent);
+        let lost = failure.agent;
+        if is_loss {
+            self.note_lost(lost, turn.now);
+            if leads_to_restart && self.first.is_none() && self.is_spare(lost) {
+                return;
+            }
+        }
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
         }
         if is_loss {
-            let is_lost = |agent: AgentId| {
-                agent == lost
-                    || !self.session.has_ports && self.tree.of(lost).is_some_and(|below| below.contains(agent))
-            };
-            self.nodes.retain(|agent, _| !is_lost(*agent));
             // All ranks may have succeeded, but what the agent had still to pass on is lost.
             let outcome = self.reached();
             self.spoil_success(&outcome, "an agent was lost before the end");
@@ -52,16 +57,25 @@ impl Root {
         if matches!(self.phase, Phase::Running) && survives {
             return;
         }
-        if matches!(self.phase, Phase::Joining { .. } | Phase::Running | Phase::Restarting { .. }) {
+        let begins_to_gather = match self.phase {
+            Phase::Joining { .. } | Phase::Running => true,
+            Phase::Restarting { .. } => !leads_to_restart,
+            _ => false,
+        };
+        if begins_to_gather {
             self.enter(Phase::Gathering { until: turn.now + GATHER_WINDOW }, "a failure was reported");
         }
     }
 
-    /// Whether the failure was reported before, or is another report of the same agent's loss.
-    fn is_repeated(&self, failure: &Failure) -> bool {
-        let is_same =
-            |known: &Failure| known == failure || known.is_loss() && failure.is_loss() && known.agent == failure.agent;
-        self.failures.iter().any(is_same)
+    /// Notes the loss of an agent, and of those below it if they can join no ancestor.
+    fn note_lost(&mut self, agent: AgentId, now: Time) {
+        let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
+        self.lost.extend((agent.0..=agent.0 + below).map(AgentId));
+        self.restarts.on_loss(now + self.session.adoption_time());
+        if let Phase::Restarting { until, .. } = &mut self.phase {
+            // Agents wait for the children of the lost one before they answer.
+            *until = (*until).max(self.restarts.not_before + self.session.kill_grace + END_MARGIN);
+        }
     }
 
     /// Undoes a spawn that failed, once.

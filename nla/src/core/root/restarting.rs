@@ -1,13 +1,17 @@
 //! All ranks start again after a failure: the old ones are ended everywhere, then a new namespace starts.
 
+use litemap::LiteMap;
+use pmi::Ranks;
+
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
-use crate::core::cause::Outcome;
+use crate::core::cause::{Failure, Outcome};
 use crate::core::failure_policy::FailurePolicy;
-use crate::core::ids::{AgentId, NamespaceId};
+use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, NAMESPACES_MAX};
 use crate::core::message::Down;
 use crate::core::parent::Parent;
-use crate::core::plan::NamespacePlan;
+use crate::core::placement::{owners, without_lost};
+use crate::core::plan::{NamespacePlan, find};
 
 /// The variable that tells a rank how often the job has started again.
 const INCARNATION: &[u8] = b"SCELA_INCARNATION";
@@ -15,18 +19,20 @@ const INCARNATION: &[u8] = b"SCELA_INCARNATION";
 /// The starts of the job.
 #[derive(Debug)]
 pub(super) struct Restarts {
-    /// The plan of the first start.
+    /// The plan of the last start.
     origin: NamespacePlan,
     /// How often all ranks have started again.
     done: u32,
     max: u32,
+    /// The ranks do not start again before this time: those of a lost agent may still run.
+    pub(super) not_before: Time,
 }
 
 impl Restarts {
     /// Returns the starts of a job with this plan, and the plan of the first one. Each start is numbered if the job may
     /// start again.
     pub(super) fn begin(origin: NamespacePlan, policy: FailurePolicy, max: u32) -> (Self, NamespacePlan) {
-        let mut restarts = Self { origin, done: 0, max };
+        let mut restarts = Self { origin, done: 0, max, not_before: Time::ZERO };
         if policy == FailurePolicy::Restart {
             restarts.number();
         }
@@ -42,16 +48,28 @@ impl Restarts {
         }
     }
 
-    /// The plan of the next start, as namespace `id`.
-    fn next(&mut self, id: NamespaceId) -> NamespacePlan {
+    /// Notes that an agent was lost. By `until` it has ended its ranks, even if it cannot be reached.
+    pub(super) fn on_loss(&mut self, until: Time) {
+        self.not_before = self.not_before.max(until);
+    }
+
+    /// The plan of the next start, as namespace `id`, with this placement.
+    fn next(
+        &mut self,
+        id: NamespaceId,
+        placement: Vec<(AgentId, Ranks)>,
+        nodes: &LiteMap<AgentId, u32>,
+    ) -> NamespacePlan {
         self.done += 1;
         self.number();
+        self.origin.owners = owners(&placement, nodes);
+        self.origin.placement = placement;
         let mut plan = self.origin.clone();
         plan.id = id;
         let base = plan.kvsname.rsplit_once('_').map_or(plan.kvsname.as_str(), |(base, _)| base);
         plan.kvsname = format!("{base}_{}", id.0);
         // The first ranks have read it.
-        plan.stdin = pmi::Ranks::new();
+        plan.stdin = Ranks::new();
         plan
     }
 }
@@ -60,39 +78,80 @@ impl Root {
     /// Ends all ranks to start them again, if the policy says so for the `outcome` of the failures. Returns false if not.
     pub(super) fn begin_restart(&mut self, outcome: &Outcome, turn: &mut Turn<'_>) -> bool {
         let Outcome::Failed { first, others } = outcome else { return false };
-        let is_allowed = self.failures.iter().all(|failure| self.session.on_failure.restarts(&failure.cause));
+        let restarts = |failure: &Failure| self.session.on_failure.restarts(&failure.cause, self.session.has_ports);
+        let is_allowed = self.failures.iter().all(restarts);
         let next = self.namespaces.last().map_or(0, |(id, _)| id.0 + 1);
         if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max || next >= NAMESPACES_MAX {
+            return false;
+        }
+        if self.next_placement().is_none() {
+            turn.push(RootAction::Notice(Notice::NoSpare));
             return false;
         }
         let (number, of) = (self.restarts.done + 1, self.restarts.max);
         let notice = Notice::Restarting { first: first.clone(), others: *others, number, of };
         turn.push(RootAction::Notice(notice));
-        let grace = self.session.kill_grace;
-        self.to_children(&Down::Clear { signal: SIGTERM, grace }, turn);
-        let awaited = self.children.reachable().collect();
-        let until = turn.now + grace + END_MARGIN;
+        let order = self.order_to_clear();
+        self.to_children(&order, turn);
+        // Orphaned ones get the order when they join.
+        let awaited = self.children.not_ended().collect();
+        let until = turn.now.max(self.restarts.not_before) + self.session.kill_grace + END_MARGIN;
         self.enter(Phase::Restarting { until, awaited, next: NamespaceId(next) }, "a failure is followed by a restart");
         true
     }
 
-    /// A child has no rank left. After the last one, all ranks start again.
-    pub(super) fn on_child_cleared(&mut self, child: AgentId, leftovers: u64, turn: &mut Turn<'_>) {
+    /// The order to end all ranks before they start again.
+    pub(super) fn order_to_clear(&self) -> Down {
+        Down::Clear { signal: SIGTERM, grace: self.session.kill_grace }
+    }
+
+    /// A child has no rank left.
+    pub(super) fn on_child_cleared(&mut self, child: AgentId, leftovers: u64) {
         self.leftovers = self.leftovers.saturating_add(leftovers);
-        let Phase::Restarting { until, awaited, next } = &self.phase else { return };
-        let (until, next) = (*until, *next);
-        let awaited: Vec<_> = awaited.iter().copied().filter(|awaited| *awaited != child).collect();
-        if !awaited.is_empty() {
-            self.enter(Phase::Restarting { until, awaited, next }, "a child has no rank left");
+        if let Phase::Restarting { awaited, .. } = &mut self.phase {
+            awaited.retain(|awaited| *awaited != child);
+        }
+    }
+
+    /// Starts all ranks again once no rank is left.
+    pub(super) fn continue_restart(&mut self, turn: &mut Turn<'_>) {
+        let Phase::Restarting { awaited, next, .. } = &self.phase else { return };
+        let (has_rank, next) = (!awaited.is_empty(), *next);
+        let Some(placement) = self.next_placement() else {
+            turn.push(RootAction::Notice(Notice::NoSpare));
+            return self.end(self.elected(), SIGTERM, "no agent can take over the ranks of a lost one", turn);
+        };
+        // A lost agent may still run its ranks until then.
+        if has_rank || turn.now < self.restarts.not_before {
             return;
         }
         self.enter(Phase::Running, "no rank is left, and the job starts again");
         self.namespaces.clear();
         self.names.clear();
+        self.answered.clear();
         self.failures.clear();
         self.failures_more = 0;
         self.job = next;
-        let plan = self.restarts.next(next);
+        if placement != self.restarts.origin.placement {
+            turn.push(RootAction::Notice(Notice::Moved(placement.clone())));
+        }
+        let plan = self.restarts.next(next, placement, &self.nodes);
         self.launch(plan, None, turn);
+    }
+
+    /// Where the ranks start again; `None` if no agent can take over the ranks of a lost one.
+    fn next_placement(&self) -> Option<Vec<(AgentId, Ranks)>> {
+        without_lost(&self.restarts.origin.placement, &self.nodes, &self.lost)
+    }
+
+    /// Whether this agent has no ranks of the job, and is kept for a restart.
+    pub(super) fn is_spare(&self, agent: AgentId) -> bool {
+        self.session.on_failure == FailurePolicy::Restart && find(&self.restarts.origin.placement, agent).is_none()
+    }
+
+    /// The nodes of the agents that may start ranks of spawned jobs: neither lost ones nor spares.
+    pub(super) fn nodes_for_spawns(&self) -> LiteMap<AgentId, u32> {
+        let may_start = |agent: &AgentId| !self.lost.contains(agent) && !self.is_spare(*agent);
+        self.nodes.iter().filter(|(agent, _)| may_start(agent)).map(|(agent, node)| (*agent, *node)).collect()
     }
 }

@@ -50,7 +50,7 @@ impl Root {
 
     /// Sends the root's reply to a request.
     pub(super) fn reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_>) {
-        if self.goes_on() {
+        if self.adopts() {
             let key = (requester.namespace, requester.rank);
             self.answered.insert(key, (requester.number, Some(reply.clone())));
         }
@@ -60,7 +60,7 @@ impl Root {
     /// Whether the request was made before: an agent that has joined again repeats it. Then the same reply is sent, if
     /// there is one already.
     fn is_answered_again(&mut self, requester: Requester, turn: &mut Turn<'_>) -> bool {
-        if !self.goes_on() {
+        if !self.adopts() {
             return false;
         }
         let key = (requester.namespace, requester.rank);
@@ -102,7 +102,8 @@ impl Root {
         }
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
-        let plan = spawning::plan(NamespaceId(next), request, parent, command, &self.nodes)?;
+        let nodes = self.nodes_for_spawns();
+        let plan = spawning::plan(NamespaceId(next), request, parent, command, &nodes)?;
         self.launch(plan, Some(requester), turn);
         Ok(())
     }

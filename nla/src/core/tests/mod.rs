@@ -6,6 +6,7 @@ mod nodes;
 mod rings;
 mod stats;
 mod surveys;
+mod takeovers;
 mod tree;
 
 use pmi::{Mapping, Ranks};

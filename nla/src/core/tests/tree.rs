@@ -14,7 +14,7 @@ use crate::core::agent::{Action, Agent, Input};
 use crate::core::cache::{CachePeaks, CachePolicy};
 use crate::core::cause::{Exit, Outcome};
 use crate::core::failure_policy::FailurePolicy;
-use crate::core::ids::{AgentId, NamespaceId};
+use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
@@ -24,6 +24,8 @@ use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::survey::{Activity, LastCall, ProcessState, Survey};
 use crate::core::topology::Subtree;
 use crate::wire::{decode, encode};
+
+const SIGTERM: i32 = 15;
 
 /// A lane of a link: its sender, its receiver, and whether it is the board lane.
 type Lane = (AgentId, AgentId, bool);
@@ -53,6 +55,9 @@ pub(super) struct Tree {
     pub(super) outcome: Option<Outcome>,
     on_failure: FailurePolicy,
     survey: Option<Survey>,
+    /// The placement after the last restart, if it has changed.
+    pub(super) moved: Option<Vec<(AgentId, Ranks)>>,
+    now: Time,
     seed: u64,
 }
 
@@ -97,7 +102,7 @@ impl Tree {
         let owners = owners(&placement, nodes);
         let settings = RootSettings {
             stuck_after: None,
-            max_restarts: 3,
+            max_restarts: 100,
             tree,
             session: SessionPlan {
                 environment: Vec::new(),
@@ -133,6 +138,8 @@ impl Tree {
             outcome: None,
             on_failure,
             survey: None,
+            moved: None,
+            now: T,
             seed,
         };
         for id in 1..=agents {
@@ -268,7 +275,7 @@ impl Tree {
         let parent = self.parent_of(agent);
         self.agents.remove(&agent);
         self.lanes.retain(|(from, to, _), _| *from != agent && *to != agent);
-        self.answers.retain(|key, _| self.agent_of[key] != agent);
+        self.answers.retain(|key, _| self.agent_of.get(key).is_some_and(|at| *at != agent));
         self.orphaned.retain(|orphan| *orphan != agent);
         let why = || LossReason::Closed;
         match parent {
@@ -313,6 +320,31 @@ impl Tree {
         true
     }
 
+    /// Lets time pass for all cores.
+    pub(super) fn advance(&mut self, time: Time) {
+        self.now += time;
+        self.root(RootInput::Timeout);
+        for id in self.agents.keys().copied().collect::<Vec<_>>() {
+            self.agent(id, Input::Timeout);
+        }
+    }
+
+    /// Hands an input to an agent.
+    pub(super) fn hand(&mut self, agent: AgentId, input: Input) {
+        self.agent(agent, input);
+    }
+
+    /// The namespace that was started last.
+    pub(super) fn newest_namespace(&self) -> NamespaceId {
+        self.agent_of.keys().map(|(namespace, _)| *namespace).max().unwrap_or(NS)
+    }
+
+    /// The ranks of a namespace that run, with their agents.
+    pub(super) fn running(&self, namespace: NamespaceId) -> Vec<(Rank, AgentId)> {
+        let ranks = self.agent_of.iter().filter(|((of, _), at)| *of == namespace && self.agents.contains_key(at));
+        ranks.map(|((_, rank), at)| (*rank, *at)).collect()
+    }
+
     /// Delivers messages until none is left.
     pub(super) fn settle(&mut self) {
         while self.step() {}
@@ -344,7 +376,7 @@ impl Tree {
 
     fn root(&mut self, input: RootInput) {
         let mut actions = Vec::new();
-        self.root.handle(T, input, &mut actions);
+        self.root.handle(self.now, input, &mut actions);
         self.root.check_invariants();
         for action in actions {
             match action {
@@ -353,6 +385,7 @@ impl Tree {
                     self.adopted.extend(agents.into_iter().map(|agent| (AgentId::ROOT, agent)));
                 }
                 RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
+                RootAction::Notice(Notice::Moved(placement)) => self.moved = Some(placement),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}
                 RootAction::Over(outcome) => self.outcome = Some(outcome),
                 RootAction::CloseChild(..) => panic!("{action:?}"),
@@ -363,7 +396,7 @@ impl Tree {
     fn agent(&mut self, id: AgentId, input: Input) {
         let mut actions = Vec::new();
         let agent = self.agents.get_mut(&id).unwrap();
-        agent.handle(T, input, &mut actions);
+        agent.handle(self.now, input, &mut actions);
         agent.check_invariants();
         for action in actions {
             match action {
@@ -408,6 +441,12 @@ impl Tree {
                 Action::Inspect(number, ranks) => {
                     let found = ranks.into_iter().map(|(namespace, ranks)| (namespace, vec![(BUSY, ranks)])).collect();
                     self.agent(id, Input::Inspected(number, found));
+                }
+                Action::Signal(namespace, ranks, SIGTERM) if self.on_failure == FailurePolicy::Restart => {
+                    for rank in ranks.iter() {
+                        let exit = Exit::Signal { signal: SIGTERM, core: false, out_of_memory: false };
+                        self.agent(id, Input::RankEnded(namespace, rank, exit));
+                    }
                 }
                 Action::Clear => {
                     self.agent_of.retain(|_, at| *at != id);

@@ -4,9 +4,11 @@ use super::*;
 use crate::core::failure_policy::FailurePolicy;
 
 impl World {
-    /// Two agents below the root with two ranks each, all started, in a session that may restart them so often.
+    /// Two agents below the root with two ranks each, all started, in a session that may restart them so often. Each
+    /// agent is on a node of its own.
     fn restarting(max: u32) -> Self {
         let mut settings = settings(4, 2, 2);
+        settings.nodes = [(AgentId(1), 0), (AgentId(2), 1)].into_iter().collect();
         settings.session.on_failure = FailurePolicy::Restart;
         settings.max_restarts = max;
         let mut world = Self { root: Root::new(settings) };
@@ -88,14 +90,73 @@ fn failures_that_are_not_of_ranks_end_the_session() {
 }
 
 #[test]
-fn an_agent_lost_while_ranks_are_ended_ends_the_session() {
+fn the_loss_of_an_agent_ends_the_session_if_no_other_can_take_over_its_ranks() {
+    let lost = || RootInput::ChildLost(AgentId(2), LossReason::Closed);
+    let is_refused = |actions: &[RootAction]| {
+        assert!(matches!(sent(actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+        assert!(actions.contains(&RootAction::Notice(Notice::NoSpare)), "{actions:?}");
+    };
+    let mut world = World::restarting(1);
+    world.after(T, lost());
+    is_refused(&world.after(crate::core::limits::GATHER_WINDOW, RootInput::Timeout));
     let mut world = World::restarting(1);
     world.fails_in(0, Cause::Code(3));
     world.up(T, 1, Up::Cleared { leftovers: 0 });
-    world.after(at(200), RootInput::ChildLost(AgentId(2), LossReason::Closed));
-    let actions = world.after(at(400), RootInput::Timeout);
-    assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+    is_refused(&world.after(at(200), lost()));
     assert_eq!(world.up(at(500), 2, Up::Cleared { leftovers: 0 }), [], "it is too late");
+}
+
+impl World {
+    /// Three agents below the root, each on a node of its own, of which the first two have ranks.
+    fn with_spare() -> Self {
+        let mut settings = settings(4, 2, 2);
+        settings.tree = Subtree::whole(3, 3);
+        settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
+        settings.session.on_failure = FailurePolicy::Restart;
+        let mut world = Self { root: Root::new(settings) };
+        for child in 1..=3 {
+            world.up(T, child, Up::Ready);
+        }
+        world
+    }
+}
+
+#[test]
+fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
+    const DEAD_TIME: Duration = Duration::from_secs(5);
+    let mut world = World::with_spare();
+    let lost_at = Duration::from_secs(50);
+    world.after(lost_at, RootInput::ChildLost(AgentId(2), LossReason::Closed));
+    let actions = world.after(lost_at + crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    for (child, messages) in [(1, 1), (2, 0), (3, 1)] {
+        assert_eq!(sent(&actions, child).len(), messages, "{actions:?}");
+    }
+    let cleared_at = lost_at + Duration::from_secs(1);
+    world.up(cleared_at, 1, Up::Cleared { leftovers: 0 });
+    world.up(cleared_at, 3, Up::Cleared { leftovers: 0 });
+    let limit = lost_at + world.root.session.adoption_time();
+    assert!(limit > lost_at + 3 * DEAD_TIME, "the agent tries to join, gives up, and kills its ranks");
+    assert_eq!(world.after(limit - at(1), RootInput::Timeout).len(), 1, "it may still run them");
+    let actions = world.after(limit, RootInput::Timeout);
+    let placement = vec![(AgentId(1), ranks("0-1")), (AgentId(3), ranks("2-3"))];
+    assert!(actions.contains(&RootAction::Notice(Notice::Moved(placement))), "{actions:?}");
+    assert_eq!(launched(&actions, 1).placement, [(AgentId(1), ranks("0-1"))]);
+    assert_eq!(launched(&actions, 3).placement, [(AgentId(3), ranks("2-3"))]);
+    assert_eq!(sent(&actions, 2).len(), 0);
+}
+
+#[test]
+fn the_loss_of_a_spare_ends_nothing() {
+    let mut world = World::with_spare();
+    let actions = world.after(T, RootInput::ChildLost(AgentId(3), LossReason::Closed));
+    assert!(matches!(actions[..], [RootAction::Notice(Notice::Failure(_)), ..]), "{actions:?}");
+    assert_eq!(world.after(at(500), RootInput::Timeout), []);
+    world.exited(1, 0, "0-1");
+    world.exited(2, 0, "2-3");
+    for child in [1, 2] {
+        world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() });
+    }
+    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Success));
 }
 
 #[test]
