@@ -156,15 +156,13 @@ impl Tasks {
         }
     }
 
-    /// Starts a thread. Its stack is small: it runs a loop or a current-thread runtime. SIGCHLD stays with the threads
-    /// that run already.
+    /// Starts a thread. Its stack is small: it runs a loop or a current-thread runtime.
     pub fn spawn_thread(&self, name: &'static str, work: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
         let (end, panics, span) = (self.end, self.panics.clone(), Span::current());
         let begun = Arc::clone(&self.begun);
         let thread = thread::Builder::new().name(name.to_owned()).stack_size(THREAD_STACK_BYTES).spawn(move || {
             let _entered = span.enter();
             THREAD.with(|thread| drop(thread.set((name, begun))));
-            crate::sys::leave_exit_signals();
             let result = catch_unwind(AssertUnwindSafe(|| {
                 inject(end, name);
                 work();

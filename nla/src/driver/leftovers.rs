@@ -169,6 +169,7 @@ impl Watching {
         let (requests, incoming) = sync_channel(REQUESTS_MAX);
         let worker = Worker { memory: SharedMemory::open()?, ledger: self.ledger.clone() };
         self.tasks.spawn_thread("leftovers", move || {
+            sys::leave_exit_signals();
             sys::set_thread_nice(5);
             worker.run(&incoming);
         })?;

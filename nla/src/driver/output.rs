@@ -110,6 +110,7 @@ impl OutputPump {
         // Built here, because the thread could not report a failure of it.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         tasks.spawn_thread("output", move || {
+            sys::leave_exit_signals();
             sys::set_thread_nice(5);
             LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits));
         })?;

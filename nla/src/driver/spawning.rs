@@ -87,6 +87,7 @@ impl SpawnerThread {
         let null = sys::dev_null(false)?;
         let (of_thread, child) = (Arc::clone(&shared), Arc::clone(&launching));
         tasks.spawn_thread("spawner", move || {
+            sys::leave_exit_signals();
             loop {
                 let order = {
                     let mut state = of_thread.state();
