@@ -4,7 +4,7 @@ use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::Outcome;
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId};
-use crate::core::limits::{END_MARGIN, NAMESPACES_MAX};
+use crate::core::limits::END_MARGIN;
 use crate::core::message::Down;
 use crate::core::parent::Parent;
 use crate::core::plan::NamespacePlan;
@@ -61,8 +61,8 @@ impl Root {
     pub(super) fn begin_restart(&mut self, outcome: &Outcome, turn: &mut Turn<'_>) -> bool {
         let Outcome::Failed { first, others } = outcome else { return false };
         let is_allowed = self.failures.iter().all(|failure| self.session.on_failure.restarts(&failure.cause));
-        let next = self.namespaces.last().map_or(0, |(id, _)| id.0 + 1);
-        if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max || next >= NAMESPACES_MAX {
+        let Some(next) = self.next_namespace() else { return false };
+        if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max {
             return false;
         }
         let (number, of) = (self.restarts.done + 1, self.restarts.max);
@@ -72,7 +72,7 @@ impl Root {
         self.to_children(&Down::Clear { signal: SIGTERM, grace }, turn);
         let awaited = self.children.reachable().collect();
         let until = turn.now + grace + END_MARGIN;
-        self.enter(Phase::Restarting { until, awaited, next: NamespaceId(next) }, "a failure is followed by a restart");
+        self.enter(Phase::Restarting { until, awaited, next }, "a failure is followed by a restart");
         true
     }
 
@@ -88,6 +88,7 @@ impl Root {
         }
         self.enter(Phase::Running, "no rank is left, and the job starts again");
         self.namespaces.clear();
+        self.ended.clear();
         self.names.clear();
         self.failures.clear();
         self.failures_more = 0;
