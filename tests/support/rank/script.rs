@@ -8,6 +8,7 @@
 //! | `>>TEXT` | sends it without a newline |
 //! | `~TEXT` | sends it as a line, byte by byte, prints the answer |
 //! | `*COUNT TEXT` | sends it as a line COUNT times without reading any answer |
+//! | `repeat COUNT TEXT` | sends it as a line and reads a line of answer, COUNT times; fails if an answer reports an error |
 //! | `#COUNT` | sends COUNT letters `x` |
 //! | `%HEX` | sends these bytes |
 //! | `<COUNT` | prints COUNT lines of answer |
@@ -63,6 +64,10 @@ impl Conversation {
                 self.exact(&format!("cmd=put kvsname=any key={key} value={value}"), "cmd=put_result rc=0")
             }
             ("get", key) => self.get(key),
+            ("repeat", rest) => {
+                let (count, text) = rest.split_once(' ').ok_or("a count and a text are needed")?;
+                (0..count.parse::<u32>()?).try_for_each(|_| self.exact(text, "cmd="))
+            }
             ("say", text) => say(text),
             ("touch", file) => Ok(File::create(file).map(drop)?),
             ("await", file) => await_file(Path::new(file)),
