@@ -18,6 +18,7 @@
 //! | `get KEY` | prints `KEY=VALUE`, or `KEY is absent` |
 //! | `@RANK`, `@*` | the following steps are for this rank only, or for all ranks |
 //! | `say TEXT` | prints it |
+//! | `sh COMMAND` | runs it with `sh -c`, and fails if it does |
 //! | `touch FILE`, `await FILE` | creates a file, waits until a file exists |
 //! | `exit CODE`, `pause` | exits, or waits for ever |
 //!
@@ -26,6 +27,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::Command;
 use std::{process, thread};
 
 use crate::Finding;
@@ -69,6 +71,10 @@ impl Conversation {
                 (0..count.parse::<u32>()?).try_for_each(|_| self.exact(text, "cmd="))
             }
             ("say", text) => say(text),
+            ("sh", command) => match Command::new("sh").args(["-c", command]).status()? {
+                status if status.success() => Ok(()),
+                status => Err(format!("the command ended with {status}").into()),
+            },
             ("touch", file) => Ok(File::create(file).map(drop)?),
             ("await", file) => await_file(Path::new(file)),
             ("exit", code) => process::exit(code.parse()?),
